@@ -21,6 +21,8 @@ from unittest.mock import patch
 import numpy as np
 
 import chaski
+from chaski.chat.requests import generate_request
+from chaski.chat.several import Request
 from chaski.convert.convert import convert
 from chaski.errors import OptionError
 from chaski.runner.prefix import following, naming, tiers
@@ -123,6 +125,10 @@ class Asked:
     events: list[Any] = field(default_factory=list)
     was_left: bool = False
 
+    def begun(self, model: chaski.LLM) -> Any:
+        """Return the stream of the answer; that of a beam search comes at once, at its end."""
+        return model._stream(Request(generate_request(self.prompt, "", self.options), self.images))
+
     def said(self) -> tuple[Any, ...]:
         """Tokens with what they were scored, text, and how many tokens were forgotten on the way."""
         texts = [event for event in self.events if isinstance(event, chaski.Text)]
@@ -141,9 +147,13 @@ class Asked:
 
 
 class Mix:
-    """One model in one setting, with `count` requests; all that is random comes from the seed."""
+    """One model in one setting, with `count` requests; all that is random comes from the seed.
 
-    def __init__(self, model: Model, seed: int, count: int, folder: Path) -> None:
+    searches  half of the requests are beam searches
+    """
+
+    def __init__(self, model: Model, seed: int, count: int, folder: Path, *, searches: bool = False) -> None:
+        self.searches = searches
         self.random = np.random.default_rng(seed)
         self.model = model
         self.count = count
@@ -156,7 +166,7 @@ class Mix:
             "kv_type": str(pick(model.kv_types)),
             "threads": int(pick((1, 1, 2))),
         }
-        self.parallel = int(self.random.integers(1, 5))
+        self.parallel = int(self.random.integers(3 if searches else 1, 5))
         self.num_batch = int(pick((9, 12, 16, 24, 512) if model.pictures else (4, 5, 7, 16, 24, 512)))
         self.policy = list(Policy)[int(self.random.integers(3))]
         self.block = int(pick((16, 16, 32, 256)))
@@ -182,12 +192,13 @@ class Mix:
         Half of them are asked when the model was loaded anew, with what it has kept on disk.
         """
         count, different = self.count, []
+        num_alone = self.parallel if self.searches else 1
         with (
             patch.dict(os.environ, self.prefix_cache),
             patch.object(naming, "BLOCK", self.block),
             patch.object(tiers, "_FEWEST", 1),
             patch.object(following, "LEAST", 4),
-            chaski.load(self.path, parallel=1, prompt_cache=False, **self.settings) as alone,
+            chaski.load(self.path, parallel=num_alone, prompt_cache=False, **self.settings) as alone,
         ):
             for self.count in (count // 2, count - count // 2):
                 different += self._run(alone)
@@ -201,7 +212,7 @@ class Mix:
             different = []
             for asked in self._asked_at_random(loaded):
                 told = Asked(asked.prompt, asked.images, asked.options)
-                told.events = list(alone.stream(told.prompt, told.images, **told.options))
+                told.events = list(told.begun(alone))
                 self.forgotten += told.said()[3][0][1] > 0
                 if not asked.agrees(told):
                     different.append(asked)
@@ -249,7 +260,9 @@ class Mix:
     def _begin(self, model: chaski.LLM) -> Asked:
         while True:
             asked = self._request()
-            asked.stream = model.stream(asked.prompt, asked.images, **asked.options)
+            if self.searches and self.random.random() < 0.5:
+                asked.options = self._search(asked.options)
+            asked.stream = asked.begun(model)
             try:
                 asked.events.append(next(asked.stream))
             except OptionError:  # an image that cannot be cut, or a prompt that is too long with its images
@@ -277,6 +290,16 @@ class Mix:
         shared = below(length + 1) if self.random.random() < 0.6 else length
         return Asked(stem[:shared] + self._ids(length - shared), [], options)
 
+    def _search(self, options: dict[str, Any]) -> dict[str, Any]:
+        kept = {name: options[name] for name in ("logprobs", "num_keep", "num_predict", "truncate")}
+        return kept | {
+            "num_beams": int(self.random.integers(2, self.parallel + 1)),
+            "length_penalty": float(self.random.choice((0, 1, 2, -1))),
+            "early_stopping": self.random.random() < 0.3,
+            "top_logprobs": int(self.random.choice((0, 3))),
+            "num_predict": min(max(1, kept["num_predict"]), 12),
+        }
+
     def _with_image(self, options: dict[str, Any]) -> Asked:
         """A text with images in it, whose beginning others have too."""
         assert self.model.pictures is not None
@@ -300,6 +323,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("requests", type=int)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--beams", action="store_true", help="half of the requests are beam searches")
     parser.add_argument("--of", help="only the model of this name")
     parsed = parser.parse_args(arguments)
     done = failures = forgotten = interrupts = 0
@@ -308,7 +332,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     models = [model for model in MODELS if parsed.of in (None, model.name)]
     with tempfile.TemporaryDirectory() as folder:
         while done < parsed.requests:
-            mix = Mix(models[seed % len(models)], seed, 24, Path(folder))
+            mix = Mix(models[seed % len(models)], seed, 24, Path(folder), searches=parsed.beams)
             try:
                 different = mix.run()
             except Exception as error:

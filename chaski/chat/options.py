@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from chaski.chat.adapters import AdapterChoice, AdapterOption, adapter_choices
 from chaski.errors import OptionError
@@ -12,7 +12,14 @@ from chaski.sample import SamplingOptions
 from chaski.sample.lark import AnswerFormat, AnswerPrefix, Constraint, ConstraintKind
 from chaski.sample.options import MAX_TOP_LOGPROBS
 
-__all__ = ["AnswerOptions", "GenerateOptions", "parse_options"]
+__all__ = [
+    "AnswerOptions",
+    "GenerateOptions",
+    "is_search",
+    "merged_options",
+    "parse_options",
+    "require_whole",
+]
 
 
 class GenerateOptions(TypedDict, total=False):
@@ -61,6 +68,9 @@ class GenerateOptions(TypedDict, total=False):
     logprobs: bool
     top_logprobs: int
     prompt_logprobs: int | None
+    num_beams: int
+    length_penalty: float
+    early_stopping: bool | Literal["never"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +105,12 @@ class AnswerOptions:
     dry_sequence_breakers  texts across which `dry_multiplier` counts no repetition
     prompt_logprobs  number of top log-probabilities to return with that of each token of the prompt; None
                  returns nothing. The whole prompt is then computed, in small batches
+    num_beams    above 1 the answer is that of a beam search: so many texts grow together, and each step keeps
+                 the most likely ones. Nothing is drawn; the answer ends where the context does; stop texts
+                 cut answers that were found
+    length_penalty  such a search divides the log-probability of an answer by its length to this power
+    early_stopping  True ends it with `num_beams` answers; False when none that is open is likely to become
+                 better; "never" when none can
     """
 
     num_predict: int = -1
@@ -119,6 +135,9 @@ class AnswerOptions:
     bad_words: tuple[str, ...] = ()
     dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
     prompt_logprobs: int | None = None
+    num_beams: int = 1
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
 
     def __post_init__(self) -> None:
         _require("num_predict", self.num_predict, _is_integer(self.num_predict), "an integer")
@@ -153,6 +172,14 @@ class AnswerOptions:
         top = self.prompt_logprobs
         is_count = top is None or (_is_integer(top) and 0 <= top <= MAX_TOP_LOGPROBS)
         _require("prompt_logprobs", top, is_count, f"an integer from 0 to {MAX_TOP_LOGPROBS}")
+        beams, penalty, early = self.num_beams, self.length_penalty, self.early_stopping
+        _require("num_beams", beams, _is_integer(beams) and beams >= 1, "an integer of at least 1")
+        is_number = isinstance(penalty, int | float) and not isinstance(penalty, bool)
+        is_power = is_number and abs(penalty) <= MAX_LENGTH_PENALTY
+        wanted = f"a number from -{MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}"
+        _require("length_penalty", penalty, is_power, wanted)
+        is_choice = isinstance(early, bool) or early == "never"
+        _require("early_stopping", early, is_choice, 'True, False or "never"')
 
     @property
     def constraint(self) -> Constraint | None:
@@ -163,10 +190,24 @@ class AnswerOptions:
 
 MAX_CHOICES = 4096
 MAX_TEXTS = 1024
+MAX_LENGTH_PENALTY = 100
 _LISTS = {"stop", "choice", "bad_words", "dry_sequence_breakers", "stop_token_ids"}
 _KINDS: tuple[ConstraintKind, ...] = ("format", "regex", "choice", "grammar")
 # No vocabulary is so large.
 _MAX_DIGITS = 12
+# The options that a beam search cannot have, with the values that ask for nothing.
+_NOT_SEARCHED: Mapping[str, tuple[object, ...]] = {
+    **dict.fromkeys(
+        ("temperature", "top_k", "min_p", "dry_multiplier", "xtc_probability", "min_tokens"), (0,)
+    ),
+    **dict.fromkeys(("presence_penalty", "frequency_penalty"), (0,)),
+    **dict.fromkeys(("top_p", "typical_p", "repeat_penalty", "repetition_penalty"), (1,)),
+    **dict.fromkeys(("seed", "prompt_logprobs", "format_thought", *_KINDS), (None,)),
+    "top_n_sigma": (-1, 0),
+    "logit_bias": ({},),
+    "bad_words": ((), []),
+    "shift": (False,),
+}
 _LIMITS = {item.name for item in fields(AnswerOptions)}
 _SAMPLING = {item.name for item in fields(SamplingOptions)}
 
@@ -187,7 +228,43 @@ def parse_options(options: Mapping[str, Any]) -> tuple[AnswerOptions, SamplingOp
     sampling = {name: options[name] for name in _SAMPLING & options.keys()}
     if isinstance(sampling.get("logit_bias"), Mapping):
         sampling["logit_bias"] = {_token(token): bias for token, bias in sampling["logit_bias"].items()}
-    return AnswerOptions(**limits), SamplingOptions(**sampling)
+    found = AnswerOptions(**limits), SamplingOptions(**sampling)
+    if found[0].num_beams > 1:
+        _require_searchable(options)
+    else:
+        for name, neutral in (("length_penalty", 1), ("early_stopping", False)):
+            if options.get(name, neutral) != neutral:
+                raise OptionError(f"option {name} is for a beam search; give num_beams above 1 with it")
+    return found
+
+
+def merged_options(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a request over those of its model, of which a beam search takes what it can."""
+    whole = {**defaults, **options}
+    if not is_search(whole):
+        return whole
+    return {name: value for name, value in whole.items() if name in options or name not in _NOT_SEARCHED}
+
+
+def is_search(options: Mapping[str, Any]) -> bool:
+    """Return whether options ask for a beam search."""
+    return options.get("num_beams") not in (None, 1)
+
+
+def require_whole(options: Mapping[str, Any]) -> None:
+    """Raise OptionError for a beam search: its answers are known at its end, so they have no stream."""
+    if is_search(options):
+        raise OptionError("a beam search (num_beams) has no stream: its answers are known at its end")
+
+
+def _require_searchable(options: Mapping[str, Any]) -> None:
+    for name, off in _NOT_SEARCHED.items():
+        if name in options and options[name] not in off:
+            raise OptionError(
+                f"option {name} is {options[name]!r:.80}; a beam search (num_beams) has no such thing"
+            )
+    if options.get("num_predict") == 0:
+        raise OptionError("option num_predict is 0; a beam search (num_beams) needs at least one token")
 
 
 def _token(key: object) -> object:

@@ -26,7 +26,7 @@ from chaski.chat.formats import Message
 from chaski.chat.images import ImageReader
 from chaski.chat.layout import Prompt, marked, with_placeholders
 from chaski.chat.marks import Hold, Holds, altered, common_length
-from chaski.chat.options import AnswerOptions, parse_options
+from chaski.chat.options import AnswerOptions, merged_options, parse_options
 from chaski.chat.requests import Chat, Fill, Generate
 from chaski.chat.shortening import shortened
 from chaski.chat.sources import StoredFormat, TemplateSources
@@ -158,7 +158,7 @@ class PromptBuilder(PromptEncoder):
         A conversation that does not fit loses its oldest turns first, if that is allowed.
         """
         conversation = self._conversation(request)
-        options = {**self.defaults.options, **request.options}
+        options = merged_options(self.defaults.options, request.options)
         text, prompt = self._written(conversation, request, images)
         whole = len(prompt.tokens)
         shortens = options.get("truncate") if request.shortens is None else request.shortens
@@ -286,7 +286,11 @@ class PromptBuilder(PromptEncoder):
         parser: AnswerParser | None = None,
     ) -> Prepared:
         self._require_text()
-        limits, sampling = parse_options({**self.defaults.options, **options})
+        limits, sampling = parse_options(merged_options(self.defaults.options, options))
+        if limits.num_beams > 1 and request.draw >= limits.num_beams:
+            raise OptionError(
+                f"a beam search with num_beams of {limits.num_beams} has no answer {request.draw + 1}"
+            )
         if request.draw and sampling.seed is not None:
             sampling = replace(sampling, seed=sampling.seed + request.draw)
         prompt = self._fitted(whole, limits)
@@ -326,7 +330,7 @@ class PromptBuilder(PromptEncoder):
 
     def _shifts(self, limits: AnswerOptions) -> bool:
         """Return whether the answer goes on, by a context shift, where the context is full."""
-        return limits.shift and limits.num_predict != _TO_THE_END
+        return limits.shift and limits.num_predict != _TO_THE_END and limits.num_beams == 1
 
 
 def _shown(conversation: Conversation, images: Items[Image]) -> list[Image]:

@@ -33,7 +33,8 @@ class Generate:
     """Continue a prompt, a text or ids, with image files at its placeholders.
 
     tells_prompt  an event with the tokens of the prompt comes first
-    draw          number of answers to the same prompt before this one, which is added to the seed
+    draw          number of answers to the same prompt before this one, which is added to the seed; of a beam
+                search, number of better answers
     """
 
     prompt: str | tuple[int, ...]

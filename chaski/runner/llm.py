@@ -24,7 +24,7 @@ from chaski.model.registry import ModelConfig
 from chaski.runner.adapters.adapter_set import AdapterInfo, AdapterSet
 from chaski.runner.adapters.calls import AdapterCall, answered
 from chaski.runner.engine.engine import Engine
-from chaski.runner.generation.generation import Generation
+from chaski.runner.engine.sequence import Sequence
 from chaski.runner.generation.output_sequences import embeddings, vectors_or_scores
 from chaski.runner.generation.sequence_builder import SequenceBuilder
 from chaski.runner.methods import BlockingMethods, EventStream
@@ -191,10 +191,10 @@ class LLM(BlockingMethods):
                 begun.append((request, *self._begun(request)))
         return answers_of(self.engine, begun, progress)
 
-    def _begun(self, request: Request) -> tuple[Generation, AnswerParser | None]:
+    def _begun(self, request: Request) -> tuple[Sequence, AnswerParser | None]:
         """Return the sequence of an answer, and what takes the answer apart."""
         prepared = self.prompts.prepare(request.call, self.prompts.read_images(request.images))
-        return self.prompts.generation(prepared), prepared.parser
+        return self.prompts.generation(prepared, request.call.draw), prepared.parser
 
     def _array(self, call: Embed | Rank) -> npt.NDArray[np.float32]:
         sequences = [self.prompts.pooled(ids) for ids in self.prompts.vector_texts(call)]

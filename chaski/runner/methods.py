@@ -23,7 +23,7 @@ from chaski.chat.arguments import token_ids as checked_ids
 from chaski.chat.events import Event
 from chaski.chat.formats import Message
 from chaski.chat.images import ImageSource
-from chaski.chat.options import GenerateOptions, parse_options
+from chaski.chat.options import GenerateOptions, parse_options, require_whole
 from chaski.chat.ranking import Ranked, checked_count, ranked
 from chaski.chat.requests import (
     Embed,
@@ -93,7 +93,8 @@ class ModelMethods(
         suffix: str = "",
         **options: Unpack[GenerateOptions],
     ) -> EventsT:
-        """`generate` in pieces, as they are made."""
+        """`generate` in pieces, as they are made. Raises OptionError for a beam search, which has none."""
+        require_whole(options)
         return self._stream(Request(generate_request(prompt, suffix, options), images))
 
     def chat(
@@ -122,7 +123,8 @@ class ModelMethods(
         images: Items[ImageSource] = (),
         **options: Unpack[GenerateOptions],
     ) -> EventsT:
-        """`chat` in pieces, as they are made: `Text`, `Thinking` and `ToolCall`."""
+        """`chat` in pieces, as they are made: `Text`, `Thinking` and `ToolCall`. As for `stream`."""
+        require_whole(options)
         return self._stream(Request(*chat_request(messages, tools, options, think, images)))
 
     def generate_many(
@@ -137,7 +139,8 @@ class ModelMethods(
         """Continue several prompts, `parallel` at a time -> their answers in order, `n` for each prompt.
 
         Each answer is the one that `generate` gives alone. With a `seed`, the answers to one prompt have that
-        seed and the ones after it. `suffix` is one for all prompts, or a list of one for each.
+        seed and the ones after it; with `num_beams` they are the best ones of one search, the best one first,
+        and `n` is at most that. `suffix` is one for all prompts, or a list of one for each.
         `progress=True` draws a bar; a function is called with the done share, from 0 to 1. An error names the
         prompt that it is about, counted from 0, and ends the call: the other answers are not computed any
         further, and what other calls compute goes on.

@@ -5,7 +5,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from chaski.chat.options import AnswerOptions, GenerateOptions, parse_options
+from chaski.chat.options import AnswerOptions, GenerateOptions, merged_options, parse_options
 from chaski.errors import ChaskiError, OptionError
 from chaski.sample import SamplingOptions
 
@@ -45,12 +45,41 @@ def test_one_stop_text_may_stand_alone() -> None:
         ({"stop_token_ids": 4}, "option stop_token_ids is 4"),
         ({"bad_words": [""]}, "option bad_words is ('',); it must be a text or a list of texts"),
         ({"bad_words": ["a"] * 2000}, "it must be a list of at most 1024 texts"),
+        ({"num_beams": 0}, "option num_beams is 0; it must be an integer of at least 1"),
+        ({"num_beams": 2.0}, "option num_beams is 2.0"),
+        ({"num_beams": 2, "length_penalty": "x"}, "option length_penalty is 'x'; it must be a number"),
+        ({"num_beams": 2, "length_penalty": float("nan")}, "option length_penalty is nan"),
+        ({"num_beams": 2, "early_stopping": "soon"}, "option early_stopping is 'soon'; it must be True"),
+        ({"early_stopping": "never"}, "option early_stopping is for a beam search; give num_beams above 1"),
+        ({"length_penalty": 2.0}, "option length_penalty is for a beam search"),
+        ({"num_beams": 2, "num_predict": 0}, "option num_predict is 0; a beam search (num_beams) needs"),
+        ({"num_beams": 2, "temperature": 0.8}, "option temperature is 0.8; a beam search (num_beams) has no"),
+        (
+            {"num_beams": 2, "shift": True},
+            "option shift is True; a beam search (num_beams) has no such thing",
+        ),
+        ({"num_beams": 2, "format": "json"}, "option format is 'json'; a beam search (num_beams) has no"),
         ({"dry_sequence_breakers": [1]}, "option dry_sequence_breakers is (1,)"),
     ],
 )
 def test_faults_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ChaskiError, match=re.escape(message)):
         parse_options(options)
+
+
+def test_a_search_takes_no_default_that_it_cannot_have() -> None:
+    defaults = {"temperature": 0.6, "top_k": 20, "stop": ["end"], "min_tokens": 3, "num_ctx": 5}
+    kept = {"stop": ["end"], "num_ctx": 5, "num_beams": 4}
+    assert merged_options(defaults, {"num_beams": 4}) == kept
+    assert merged_options(defaults, {"num_beams": 4, "seed": 1}) == kept | {"seed": 1}, "to be refused"
+    assert merged_options(defaults | {"num_beams": 4}, {}) == kept
+    assert merged_options(defaults, {"num_beams": 1, "top_k": 3}) == defaults | {"num_beams": 1, "top_k": 3}
+
+
+def test_what_asks_for_nothing_is_no_fault_of_a_search() -> None:
+    neutral = {"temperature": 0, "top_p": 1.0, "seed": None, "shift": False, "format": None, "top_k": 0}
+    limits, _ = parse_options({"num_beams": 4, "length_penalty": 0.5, "early_stopping": "never", **neutral})
+    assert (limits.num_beams, limits.length_penalty, limits.early_stopping) == (4, 0.5, "never")
 
 
 def test_typed_options_are_all_options() -> None:

@@ -21,4 +21,6 @@ def load(path: Path, **options: Any) -> chaski.LLM:
 
 def generation(model: chaski.LLM, ids: list[int], **options: Any) -> Generation:
     """The sequence that continues a prompt of ids."""
-    return model.prompts.generation(model.prompts.prepare(Generate(tuple(ids), options)))
+    sequence = model.prompts.generation(model.prompts.prepare(Generate(tuple(ids), options)))
+    assert isinstance(sequence, Generation)
+    return sequence

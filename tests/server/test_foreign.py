@@ -139,8 +139,8 @@ def test_an_answer_says_what_it_left_out(server: Running, path: str, body: dict[
     assert HEADER not in server.post(path, body | {"user": "me", "metadata": None}).headers
     reply = server.post(path, body | {"a, b\n": 1, "colour": "red"})
     assert reply.headers[HEADER] == "field a? b?, field colour"
-    refused = server.post(path, body | {"use_beam_search": True})
-    assert (refused.status, b"use_beam_search is not supported here" in refused.body) == (400, True)
+    refused = server.post(path, body | {"logits_processors": ["x"]})
+    assert (refused.status, b"logits_processors is not supported here" in refused.body) == (400, True)
 
 
 def test_streams_say_it_too(server: Running) -> None:

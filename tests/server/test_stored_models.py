@@ -81,7 +81,7 @@ class Edge:
     prompts: list[tuple[int, ...]] = field(default_factory=list)
     text: str = ""
 
-    def generation(self, builder: SequenceBuilder, prepared: Prepared) -> Sequence:
+    def generation(self, builder: SequenceBuilder, prepared: Prepared, rank: int = 0) -> Sequence:
         tokens = prepared.prompt.tokens
         self.prompts.append(tuple(tokens))
         shown = [token for token in tokens if token >= 0 and token != builder.tokenizer.bos_id]

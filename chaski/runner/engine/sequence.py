@@ -147,6 +147,10 @@ class Sequence(ABC):
         """Other sequences that begin with it, in slots of their own, and end with it."""
         return ()
 
+    def join(self, others: Iterable[Sequence]) -> Sequence | None:
+        """Return the one of other sequences that makes its events as well; None to compute it by itself."""
+        return None
+
     @property
     def is_open(self) -> bool:
         """True if its next input depends on outputs that are still to come."""

@@ -3,6 +3,9 @@
 A sequence whose prompt begins like that of another one, which is just being computed, follows that one: it
 waits until what both have in common is there, and takes it over. A slot stays free for it meanwhile, so who
 came later does not get ahead of it.
+
+A sequence may have members, which have slots of their own: it starts when there are enough for all. Another
+one that would compute the same joins it, and takes no slot.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ class SequenceQueue:
         self.waiting: deque[Sequence] = deque()
         self.restoring: list[Restoration] = []
         self.following: list[Following] = []
+        self.joined: list[tuple[Sequence, Sequence]] = []  # each with the one that it joined
         self._prompt_cache = prompt_cache
         self._isolation = isolation
 
@@ -40,6 +44,7 @@ class SequenceQueue:
         if not self.waiting:
             return False
         kept = sum(1 + len(each.sequence.members) for each in self.following)
+        kept += sum(len(each.sequence.members) for each in self.restoring)
         free = sum(slot.is_free for slot in self._prompt_cache.slots) - kept
         return free > len(self.waiting[0].members)
 
@@ -58,16 +63,30 @@ class SequenceQueue:
                 self._prompt_cache.give_up(restoration)
         self.restoring = [each for each in self.restoring if each.sequence.is_running]
         self.following = [each for each in self.following if each.sequence.is_running]
+        joined = [(each, leader) for each, leader in self.joined if each.is_running]
+        # What they joined may have ended for a reason of its own, without events for them.
+        self._return([each for each, leader in joined if not leader.is_running])
+        self.joined = [(each, leader) for each, leader in joined if leader.is_running]
 
     def admit(self) -> None:
         """Give the free slots to waiting sequences."""
         for each in [each for each in self.following if each.is_ready]:
             self._start_or_follow(each.sequence)
             self.following.remove(each)
-        while self.waiting and (self._has_room or not self.waiting[0].is_running):
-            if self.waiting[0].is_running:
-                self._start_or_follow(self.waiting[0])
+        while self.waiting:
+            first = self.waiting[0]
+            if first.is_running and (leader := first.join(self._placed())) is not None:
+                self.joined.append((first, leader))
+            elif first.is_running and self._has_room:
+                self._start_or_follow(first)
+            elif first.is_running:
+                break
             self.waiting.popleft()
+
+    def _placed(self) -> list[Sequence]:
+        """Return the sequences that have a slot, or one that is kept for them."""
+        restoring = [each.sequence for each in self.restoring]
+        return [*self.running, *restoring, *(each.sequence for each in self.following)]
 
     def _start_or_follow(self, sequence: Sequence) -> None:
         """Start a sequence, or let it wait for another one, if there is one that computes its prompt."""
@@ -86,12 +105,16 @@ class SequenceQueue:
         if isinstance(started, Restoration):
             self.restoring.append(started)
         elif started is not None:
-            self.running.append(sequence)
-        for member in sequence.members if started is not None else ():
+            self._run(sequence)
+        else:
+            self._prompt_cache.forget(slot for slot in self._prompt_cache.slots if slot.is_free)
+
+    def _run(self, sequence: Sequence) -> None:
+        """Run a sequence that has its slot; its members get theirs."""
+        self.running.append(sequence)
+        for member in sequence.members:
             self._isolation.attempt(member, None, self._prompt_cache.join, member)
             self.running.append(member)
-        if started is None:
-            self._prompt_cache.forget(slot for slot in self._prompt_cache.slots if slot.is_free)
 
     def restore(self, max_bytes: int) -> None:
         """Go on with restorations by about so many bytes each. Nothing may be computed meanwhile."""
@@ -115,7 +138,7 @@ class SequenceQueue:
             return True
         if is_done:
             self._prompt_cache.finish(restoration)
-            self.running.append(restoration.sequence)
+            self._run(restoration.sequence)
         return is_done
 
     def _return(self, sequences: list[Sequence]) -> None:
@@ -127,11 +150,14 @@ class SequenceQueue:
     def restart(self) -> None:
         """Begin again with empty slots: the sequences that still run compute all their tokens once more."""
         self.running = [sequence for sequence in self.running if sequence.is_running]
+        partial = [each for each in self.running if not set(each.members) <= set(self.running)]
+        dropped = {one for each in partial for one in (each, *each.members)}
+        self.running = [sequence for sequence in self.running if sequence not in dropped]
         if self.waiting and self.waiting[0] in self.running:  # it was on its way from here to there
             self.waiting.popleft()
         unplaced = [each.sequence for each in self.restoring] + [each.sequence for each in self.following]
-        self._return(unplaced)
-        self.restoring, self.following = [], []
+        self._return([*partial, *unplaced, *(each for each, _ in self.joined)])
+        self.restoring, self.following, self.joined = [], [], []
         slots = self._prompt_cache.slots
         self._prompt_cache.forget(slots)
         busy = [sequence.slot for sequence in self.running]

@@ -8,6 +8,7 @@ those of one beam in the order of their ids.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from time import perf_counter
@@ -16,17 +17,19 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from chaski.chat.events import Done
+from chaski.chat.events import Done, DoneReason
 from chaski.errors import ChaskiError, SamplingError
 from chaski.model.output_rows import OutputRows
 from chaski.runner.engine.sequence import Sequence
-from chaski.runner.generation.request import GenerationRequest
+from chaski.runner.generation.request import GenerationRequest, TextDecoder
 from chaski.runner.generation.stream import PieceStream, TokenText
 from chaski.runner.prefix.slots import Slot
-from chaski.sample import Sampled
+from chaski.sample import Sampled, scored
+from chaski.sample.transforms import log_probabilities
 
 __all__ = ["BeamOptions", "BeamSearch"]
 
+F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 
 
@@ -65,7 +68,7 @@ class _Candidate(NamedTuple):
 class Beam(Sequence):
     """One of the sequences of a search: the prompt, and the beginning of an answer to it."""
 
-    __slots__ = ("_origin", "answer", "logprobs", "score", "search")
+    __slots__ = ("_origin", "answer", "logits", "logprobs", "score", "search")
 
     search: BeamSearch
 
@@ -76,6 +79,7 @@ class Beam(Sequence):
         self.score = 0.0
         self.answer: tuple[Sampled, ...] = ()
         self.logprobs: F64 | None = None  # of the next token, until all beams have theirs
+        self.logits: F32 | None = None  # the same, if top log-probabilities are asked for
         self._origin: Slot | None = None
 
     @property
@@ -93,9 +97,21 @@ class Beam(Sequence):
         end = begin + count
         return range(min(max(begin, len(self.tokens) - 1), end), end)
 
-    def take(self, rows: OutputRows, top_logits: npt.NDArray[np.float32]) -> int:
-        self.logprobs = _log_probabilities(rows.row(0).fetch())
+    def take(self, rows: OutputRows, top_logits: F32) -> int:
+        request = self.search.request
+        logits = rows.row(0).fetch()
+        self.logprobs = _log_probabilities(logits)
+        if request.rules is not None:
+            self.logprobs[[*request.rules.suppressed, *request.rules.never]] = -np.inf
+        if request.sampling.top_logprobs:
+            self.logits = logits.copy()
         return 0
+
+    def longer(self, token: int, logprob: float) -> tuple[Sampled, ...]:
+        """Return its answer with one more token."""
+        if self.logits is None:
+            return (*self.answer, Sampled(token, logprob))
+        return (*self.answer, scored(self.logits, token, self.search.request.sampling.top_logprobs))
 
     def propose(self) -> None:
         self.search.advance()
@@ -103,29 +119,42 @@ class Beam(Sequence):
     def fail(self, error: ChaskiError) -> None:
         self.search.end(error)
 
+    def restart(self) -> None:
+        """Compute its own tokens once more; a beam that is not in use has none."""
+        self.forked()
+        self.logprobs = self.logits = None
+        if not self.search.uses(self):
+            self.tokens = []
+
     def write(self) -> None:
-        """The search tells its answers itself."""
+        self.search.tell_all()
 
     def go_on(self, slot: Slot | None, score: float, answer: tuple[Sampled, ...]) -> None:
         """Be another beam with one more token, whose other tokens are in `slot`; None for its own slot."""
         self._origin = slot
         self.tokens = [*self.search.request.prompt, *(each.token_id for each in answer)]
-        self.score, self.answer, self.logprobs = score, answer, None
+        self.score, self.answer, self.logprobs, self.logits = score, answer, None, None
 
 
 class BeamSearch(Beam):
-    """The first beam, which computes the prompt, and the search. Its events are one answer, the `rank`-th."""
+    """The first beam, which computes the prompt, and the search. Its events are one answer, the `rank`-th.
+
+    Equal searches that come together are computed once: the others join the first one, which makes their
+    events too.
+    """
 
     __slots__ = (
         "_beams",
         "_cached",
-        "_computed",
         "_finished",
+        "_is_found",
+        "_joined",
+        "_key",
         "_options",
         "_prefilled",
         "_rank",
-        "_result",
         "_started",
+        "is_told",
         "request",
         "search_members",
     )
@@ -134,6 +163,7 @@ class BeamSearch(Beam):
         super().__init__(request)
         self.request = request
         self.tokens = list(request.prompt)
+        self.holds = request.holds
         self.search = self
         self.search_members = [Beam(request) for _ in range(options.num_beams - 1)]
         for member in self.search_members:
@@ -142,8 +172,11 @@ class BeamSearch(Beam):
         self._options = options
         self._rank = rank
         self._finished: list[Hypothesis] = []
-        self._result: Hypothesis | None = None
-        self._cached = self._computed = 0
+        self._joined: list[BeamSearch] = []
+        self._is_found = False
+        self.is_told = False
+        self._key = _key(request, options)
+        self._cached = 0
         self._started = self._prefilled = 0.0
 
     @property
@@ -155,15 +188,29 @@ class BeamSearch(Beam):
         self._cached = len(slot.tokens)
         self._started = perf_counter() - self.restored.seconds
 
+    def join(self, others: Iterable[Sequence]) -> Sequence | None:
+        for other in others:
+            if isinstance(other, BeamSearch) and other.is_running and other._key == self._key:
+                if self not in other._joined:
+                    other._joined.append(self)
+                return other
+        return None
+
     def cancel(self) -> None:
         for beam in (self, *self.search_members):
             beam.is_running = False
 
     def end(self, error: ChaskiError) -> None:
-        """End the whole search with an error."""
-        if self.is_running:
-            self.events.append(error)
+        """End the whole search with an error; who joined it begins anew, unless the answers were found."""
+        for search in (self, *self._joined) if self._is_found else (self,):
+            if not search.is_told:
+                search.is_told = True
+                search.events.append(error)
         self.cancel()
+
+    def uses(self, beam: Beam) -> bool:
+        """Return whether a beam is one of those that go on."""
+        return beam in self._beams
 
     def advance(self) -> None:
         """Choose the beams of the next step, if all beams have their log-probabilities."""
@@ -172,7 +219,6 @@ class BeamSearch(Beam):
         self._prefilled = self._prefilled or perf_counter()
         options, request = self._options, self.request
         num_beams, length = options.num_beams, len(self.answer) + 1
-        self._computed += len(self._beams)
         is_full_length = len(request.prompt) + length >= request.limit
         best = self._candidates(max(2, 1 + len(request.end_ids)) * num_beams)
         ends = [is_full_length or each.token in request.end_ids for each in best]
@@ -180,7 +226,7 @@ class BeamSearch(Beam):
         self._finished += [
             Hypothesis(
                 -each.cost / length**options.length_penalty,
-                self._longer(each),
+                self._beams[each.beam].longer(each.token, each.logprob),
                 each.token not in request.end_ids,
             )
             for each in ended
@@ -189,8 +235,9 @@ class BeamSearch(Beam):
         del self._finished[num_beams:]
         going = [each for each, is_end in zip(best, ends, strict=True) if not is_end][:num_beams]
         if not going or self._is_done(-going[0].cost, length):
-            self._result = self._finished[self._rank]
-            self.cancel()
+            self._is_found = True
+            for search in (self, *self._joined):
+                search.cancel()
         else:
             self._fork(going)
 
@@ -208,9 +255,6 @@ class BeamSearch(Beam):
             ]
         return sorted(found)[:count]
 
-    def _longer(self, candidate: _Candidate) -> tuple[Sampled, ...]:
-        return (*self._beams[candidate.beam].answer, Sampled(candidate.token, candidate.logprob))
-
     def _is_done(self, best: float, length: int) -> bool:
         """Return whether answers that are still open need not be looked at; `best` is that of one of them."""
         options = self._options
@@ -224,56 +268,93 @@ class BeamSearch(Beam):
 
     def _fork(self, going: list[_Candidate]) -> None:
         """Let a beam go on in its slot with its best candidate; the other ones go on in slots of others."""
-        chosen = [(self._beams[each.beam], -each.cost, self._longer(each)) for each in going]
-        parents = [parent for parent, _, _ in chosen]
+        parents = [self._beams[each.beam] for each in going]
+        answers = [
+            parent.longer(each.token, each.logprob) for parent, each in zip(parents, going, strict=True)
+        ]
         free = [beam for beam in (self, *self.search_members) if beam not in parents]
         placed: set[Beam] = set()
         beams = []
-        for parent, score, answer in chosen:
+        for each, parent, answer in zip(going, parents, answers, strict=True):
             beam = free.pop() if parent in placed else parent
             placed.add(parent)
-            beam.go_on(None if beam is parent else parent.slot, score, answer)
+            beam.go_on(None if beam is parent else parent.slot, -each.cost, answer)
             beams.append(beam)
         self._beams = beams
         for beam in free:  # fewer candidates than beams
             beam.tokens = list(beam.slot.tokens)
 
-    def write(self) -> None:
-        result, self._result = self._result, None
-        if result is None:
+    def tell_all(self) -> None:
+        """Queue the events of all answers, if they are found."""
+        for search in (self, *self._joined) if self._is_found else ():
+            if not search.is_told:
+                search.tell(self)
+
+    def tell(self, found: BeamSearch) -> None:
+        """Queue the events of its answer among those that a search has found; it may be this one."""
+        if self._rank >= len(found._finished):
+            count = len(found._finished)
+            self.is_told = True
+            self.events.append(SamplingError(f"the search found {count} answers; this is one more than that"))
             return
-        request = self.request
-        pieces = PieceStream(())
+        request, result = self.request, found._finished[self._rank]
+        pieces = PieceStream(request.stop, request.keeps_stop)
         if request.decoder is not None:
-            for one in result.answer:
-                if one.token_id not in request.end_ids:
-                    event, _ = pieces.feed(TokenText(request.decoder.feed(one.token_id), one))
-                    if event is not None:
-                        self.events.append(event)
-            if (event := pieces.flush(request.decoder.flush())) is not None:
-                self.events.append(event)
+            self._tell_text(request.decoder, result, pieces)
+        reason: DoneReason = "length" if result.is_cut and pieces.stop_string is None else "stop"
         self.events.append(
             Done(
-                reason="length" if result.is_cut else "stop",
+                reason=reason,
+                stop_string=pieces.stop_string,
                 prompt_tokens=len(request.prompt),
-                cached_tokens=self._cached,
-                memory_tokens=self.restored.memory,
-                disk_tokens=self.restored.disk,
-                saved_seconds=self.restored.saved_seconds,
+                cached_tokens=found._cached,
+                memory_tokens=found.restored.memory,
+                disk_tokens=found.restored.disk,
+                saved_seconds=found.restored.saved_seconds,
+                held_tokens=request.holds,
                 generated_tokens=len(result.answer),
                 dropped_tokens=request.dropped_tokens,
                 load_seconds=request.load_seconds,
-                prefill_seconds=self._prefilled - self._started,
-                decode_seconds=perf_counter() - self._prefilled,
+                prefill_seconds=found._prefilled - found._started,
+                decode_seconds=perf_counter() - found._prefilled,
             )
         )
+        self.is_told = True
+
+    def _tell_text(self, decoder: TextDecoder, result: Hypothesis, pieces: PieceStream) -> None:
+        """Queue the text of an answer, up to the stop text that cuts it."""
+        request, event = self.request, None
+        for one in result.answer:
+            if one.token_id in request.end_ids and one.token_id not in request.shown_ends:
+                continue
+            shown = one if request.sampling.logprobs else Sampled(one.token_id)
+            event, _ = pieces.feed(TokenText(decoder.feed(one.token_id), shown))
+            if event is not None:
+                self.events.append(event)
+            if pieces.stop_string is not None:
+                return
+        if (event := pieces.flush(decoder.flush())) is not None:
+            self.events.append(event)
 
 
-def _log_probabilities(logits: npt.NDArray[np.float32]) -> F64:
+def _key(request: GenerationRequest, options: BeamOptions) -> tuple[object, ...]:
+    """Return what is equal for two searches that find the same, and may share it."""
+    return (
+        options,
+        request.prompt,
+        [(run.positions, run.first_row, run.image.digest) for run in request.images],
+        request.cache_salt,
+        request.may_store,
+        "" if request.adapters is None else request.adapters.key,
+        request.limit,
+        request.end_ids,
+        None if request.rules is None else (request.rules.suppressed, request.rules.never),
+        request.sampling.top_logprobs,
+    )
+
+
+def _log_probabilities(logits: F32) -> F64:
     """Return the log-probability of every token. Raises SamplingError for logits that are no numbers."""
-    top = float(logits.max())
-    if not np.isfinite(top):
+    if not np.isfinite(logits.max()):
         raise SamplingError("the model's logits are no finite numbers")
-    shifted = logits.astype(np.float64) - top
-    result: F64 = shifted - np.log(np.exp(shifted).sum())
-    return result
+    return log_probabilities(logits, np.arange(len(logits)))

@@ -19,6 +19,8 @@ from chaski.model.pooling import Pooling
 from chaski.model.registry import ModelConfig
 from chaski.runner.adapters.adapter_set import AdapterSet
 from chaski.runner.adapters.applied import AppliedAdapters
+from chaski.runner.engine.sequence import Sequence
+from chaski.runner.generation.beam_search import BeamOptions, BeamSearch
 from chaski.runner.generation.generation import Generation
 from chaski.runner.generation.output_sequences import EmbeddingSequence, LogitsSequence, PromptSequence
 from chaski.runner.generation.request import GenerationRequest, Shift
@@ -92,41 +94,41 @@ class SequenceBuilder(PromptBuilder):
         second = self.separators.second_text(ids) if compares else None
         return EmbeddingSequence(ids, pooling.of_rows(is_causal), groups, second)
 
-    def generation(self, prepared: Prepared) -> Generation:
-        """Return the sequence that computes an answer."""
+    def generation(self, prepared: Prepared, rank: int = 0) -> Sequence:
+        """Return the sequence that computes an answer; of a beam search, the `rank`-th one from 0 on."""
         limits = prepared.limits
         stops, keeps_stop = frozenset(limits.stop_token_ids), limits.include_stop_str_in_output
         if limits.prompt_logprobs is not None and prepared.prompt.images:
             raise UnsupportedError("prompt_logprobs is for prompts without images")
-        return Generation(
-            GenerationRequest(
-                prompt=prepared.prompt.tokens,
-                groups=prepared.prompt.groups,
-                images=prepared.prompt.images,
-                cache_salt=limits.cache_salt,
-                may_store=not limits.no_store,
-                holds=prepared.holds,
-                adapters=self._applied(limits.adapter),
-                limit=prepared.limit,
-                grammar=self._grammar(limits),
-                context=self.context,
-                shift=None if prepared.num_keep is None else Shift(self.context, prepared.num_keep),
-                max_proposed=limits.draft_num_predict if self._can_speculate else 0,
-                draft=self._draft,
-                sampling=prepared.sampling,
-                rules=token_rules(limits, self.tokenizer),
-                end_ids=self.tokenizer.eos_ids | stops,
-                shown_ends=stops - self.tokenizer.eos_ids
-                if limits.include_stop_str_in_output
-                else frozenset(),
-                stop=limits.stop,
-                keeps_stop=keeps_stop,
-                prompt_logprobs=limits.prompt_logprobs,
-                decoder=self.tokenizer.stream(special=limits.special),
-                dropped_tokens=prepared.dropped,
-                load_seconds=self._load_seconds,
-            )
+        request = GenerationRequest(
+            prompt=prepared.prompt.tokens,
+            groups=prepared.prompt.groups,
+            images=prepared.prompt.images,
+            cache_salt=limits.cache_salt,
+            may_store=not limits.no_store,
+            holds=prepared.holds,
+            adapters=self._applied(limits.adapter),
+            limit=prepared.limit,
+            grammar=self._grammar(limits),
+            context=self.context,
+            shift=None if prepared.num_keep is None else Shift(self.context, prepared.num_keep),
+            max_proposed=limits.draft_num_predict if self._can_speculate else 0,
+            draft=self._draft,
+            sampling=prepared.sampling,
+            rules=token_rules(limits, self.tokenizer),
+            end_ids=self.tokenizer.eos_ids | stops,
+            shown_ends=stops - self.tokenizer.eos_ids if limits.include_stop_str_in_output else frozenset(),
+            stop=limits.stop,
+            keeps_stop=keeps_stop,
+            prompt_logprobs=limits.prompt_logprobs,
+            decoder=self.tokenizer.stream(special=limits.special),
+            dropped_tokens=prepared.dropped,
+            load_seconds=self._load_seconds,
         )
+        if limits.num_beams == 1:
+            return Generation(request)
+        options = BeamOptions(limits.num_beams, limits.length_penalty, limits.early_stopping)
+        return BeamSearch(request, options, rank)
 
     def prompt(self, prepared: Prepared) -> PromptSequence:
         """Return the sequence that computes a prompt and nothing behind it."""

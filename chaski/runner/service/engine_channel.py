@@ -81,7 +81,7 @@ class EngineChannel(BaseChannel[ActiveCall]):
     def _write(self, call: Answerable, task: ActiveCall) -> None:
         prompts = self._model.prompts
         prepared = prompts.prepare(call, prompts.read_images(call.images))
-        sequence = prompts.generation(prepared)
+        sequence = prompts.generation(prepared, call.draw)
         self._driver.follow(sequence, task, task.parsed(prepared))
 
     def _embed(self, call: Embed | Rank, task: ActiveCall) -> None:

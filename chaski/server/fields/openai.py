@@ -6,6 +6,7 @@ from chaski.server.fields.common import KEEP_ALIVE, LORA, MODEL, PLAIN_OPTIONS, 
 from chaski.server.fields.description import (
     FLAG,
     INPUTS,
+    NUMBER,
     OBJECT,
     OBJECTS,
     TEXT,
@@ -36,6 +37,15 @@ _COMMON: FieldTable = {
     "max_tokens": Field(WHOLE, "tokens of the answer at most; -1: as many as the context holds"),
     "max_completion_tokens": Field(WHOLE, "the same; it goes first"),
     "n": Field(WHOLE, "how many answers, 1 to 16"),
+    "use_beam_search": Field(
+        FLAG, "as in vLLM: the answers are those of a beam search with `n` beams, or `best_of`; no stream"
+    ),
+    "length_penalty": Field(
+        NUMBER, "with a beam search: the power of its length that an answer's score is divided by"
+    ),
+    "early_stopping": Field(
+        {"oneOf": [FLAG, TEXT]}, "with a beam search: whether it ends with the first answers; or `never`"
+    ),
     "stream": Field(FLAG, f"{STREAM}, as server-sent events; false by default"),
     "stream_options": _STREAM_OPTIONS,
     "response_format": Field(

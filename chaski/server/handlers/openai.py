@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TypeVar
 
+from chaski.chat.options import is_search
 from chaski.server.dialects import openai
 from chaski.server.http.api import sse
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
@@ -82,7 +83,12 @@ def _adapter(adapter: ServedAdapter) -> dict[str, object]:
 
 
 def _repeated(request: W, count: int) -> list[W]:
-    """Return the requests for several answers to one; with a seed, each one has the next seed."""
+    """Return the requests for several answers to one; with a seed, each one has the next seed.
+
+    The answers of a beam search are those of one search, the best one first.
+    """
+    if is_search(request.options):
+        return [replace(request, draw=index) for index in range(count)]
     seed = request.options.get("seed")
     seeds = [seed if seed is None or seed < 0 else seed + index for index in range(count)]
     return [replace(request, options={**request.options, "seed": each}) for each in seeds]

@@ -40,6 +40,7 @@ async def chat_call(job: Job, request: ChatRequest) -> Chat:
         stored=job.info.stored,
         shortens=request.truncate,
         tells_prompt=True,
+        draw=request.draw,
         marks=tuple(replace(mark, message=mark.message + opening) for mark in request.marks),
     )
 
@@ -59,7 +60,8 @@ async def generate_call(job: Job, request: GenerateRequest) -> Generate | Fill |
     require(not (is_plain and request.template_variables), "chat_template_kwargs need a conversation")
     if request.raw or request.token_ids:
         prompt = tuple(request.token_ids) or request.prompt
-        return Generate(prompt, job.answer_options(request.format), tuple(request.images), True)
+        images = tuple(request.images)
+        return Generate(prompt, job.answer_options(request.format), images, True, request.draw)
     # A template of the request is checked by the model, which reads it.
     own = None if request.template else await asyncio.to_thread(lambda: job.info.chat_format)
     if request.fills_in:
@@ -74,6 +76,7 @@ async def generate_call(job: Job, request: GenerateRequest) -> Generate | Fill |
             stored=job.info.stored,
             template=request.template or None,
             tells_prompt=True,
+            draw=request.draw,
         )
     require(own is None or not request.think or "thinking" in own.capabilities, _no_thinking(job))
     turns, sources = detached(job.info.defaults.conversation(_messages(request)))
@@ -89,6 +92,7 @@ async def generate_call(job: Job, request: GenerateRequest) -> Generate | Fill |
         context=tuple(request.context),
         shortens=False,
         tells_prompt=True,
+        draw=request.draw,
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from chaski.chat.options import is_search, merged_options, require_whole
 from chaski.errors import ContextLengthError, OptionError
 from chaski.names import NATIVE
 from chaski.runner.loading.model_info import ModelInfo
@@ -89,9 +90,11 @@ class Job:
     def answer_options(self, format: Any = None) -> dict[str, Any]:
         """Return the options of an answer: those of the model, replaced by those of the request."""
         request = self.request
-        options = {**self.info.defaults.options, **self.options.generate, "cache_salt": self.cache_salt}
+        options = merged_options(self.info.defaults.options, self.options.generate)
+        options["cache_salt"] = self.cache_salt
         # A prompt is cut only if the answer may forget its beginning too.
-        options |= {"truncate": request.truncate and request.shift, "shift": request.shift}
+        shifts = request.shift and not is_search(options)
+        options |= {"truncate": request.truncate and request.shift, "shift": shifts}
         if self.adapters or "adapter" in options:
             options["adapter"] = [[adapter.key, adapter.scale] for adapter in self.adapters]
         if format is not None:
@@ -123,6 +126,8 @@ class Jobs:
         # Without keys there is one user, to whom all prompts belong.
         cache_salt = hashlib.sha256(client.encode()).hexdigest() if self._settings.has_keys else ""
         options = checked_options(request.options)
+        if request.stream:
+            require_whole(options.generate)
         adapters = await self._adapters(request, options, found)
         return Job(request, found, info, options, started, cache_salt, adapters, state)
 

@@ -17,20 +17,31 @@ __all__ = ["KNOWN_OPTIONS", "RequestOptions", "checked_options"]
 
 _INTEGERS = {
     *("num_keep", "seed", "num_predict", "top_k", "repeat_last_n", "num_ctx", "num_batch", "num_gpu"),
-    *("main_gpu", "num_thread", "draft_num_predict"),
+    *("main_gpu", "num_thread", "draft_num_predict", "num_beams"),
     *("min_tokens", "dry_allowed_length", "dry_penalty_last_n"),
 }
 _FLOATS = {
     *("top_p", "min_p", "typical_p", "temperature"),
     *("repeat_penalty", "presence_penalty", "frequency_penalty", "repetition_penalty"),
-    *("dry_multiplier", "dry_base", "top_n_sigma", "xtc_probability", "xtc_threshold"),
+    *("dry_multiplier", "dry_base", "top_n_sigma", "xtc_probability", "xtc_threshold", "length_penalty"),
 }
 _FLAGS = {"use_mmap", "no_store", "ignore_eos", "include_stop_str_in_output"}
 # The runner checks their number.
 _LISTS = {"bad_words": str, "dry_sequence_breakers": str, "choice": str, "stop_token_ids": int}
 _TEXTS = {"regex", "grammar"}
 KNOWN_OPTIONS = frozenset(
-    {*_INTEGERS, *_FLOATS, *_FLAGS, *_LISTS, *_TEXTS, "stop", "logit_bias", "engine", "adapter"}
+    {
+        *_INTEGERS,
+        *_FLOATS,
+        *_FLAGS,
+        *_LISTS,
+        *_TEXTS,
+        "stop",
+        "logit_bias",
+        "engine",
+        "adapter",
+        "early_stopping",
+    }
 )
 """The names that `checked_options` knows. `server/fields/audit.py` warns of others, or refuses them."""
 # In Ollama any number below 0 means a fresh seed, or all tokens.
@@ -87,6 +98,8 @@ def _typed(name: str, value: Any) -> Any:
         return adapter_choices(value)
     if name == "engine":
         return check_engine(value)
+    if name == "early_stopping":
+        return value
     if name in _FLAGS:
         _require(isinstance(value, bool), name, "of type boolean")
         return None if name == "use_mmap" else value

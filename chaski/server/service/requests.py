@@ -23,6 +23,7 @@ class ModelRequest:
     template_variables  variables of the model's template besides the conversation
     lora        adapters that llama.cpp's API calls by number, each with a scale; None where it is silent
     prompt_logprobs  number of top log-probabilities to return with each token of the prompt; None for none
+    draw        of a beam search, number of answers that are better than this one
     """
 
     model: str
@@ -38,6 +39,7 @@ class ModelRequest:
     top_logprobs: int = 0
     prompt_logprobs: int | None = None
     lora: Sequence[tuple[int, float]] | None = None
+    draw: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

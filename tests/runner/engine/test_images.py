@@ -111,7 +111,9 @@ def test_a_conversation_that_is_too_long_loses_turns_with_their_images(model: ch
 
 def generation(model: chaski.LLM, prompt: str, images: list[Image], **options: Any) -> Generation:
     """The sequence that continues a prompt."""
-    return model.prompts.generation(model.prompts.prepare(Generate(prompt, options), images))
+    sequence = model.prompts.generation(model.prompts.prepare(Generate(prompt, options), images))
+    assert isinstance(sequence, Generation)
+    return sequence
 
 
 def test_a_raw_prompt_that_is_too_long_loses_whole_images() -> None:

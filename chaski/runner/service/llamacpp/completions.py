@@ -35,6 +35,8 @@ def completion(
     for name in _MISSING:
         if getattr(limits, name):
             raise UnsupportedError(f"the engine llama.cpp does not know option {name}; leave it out")
+    if limits.num_beams > 1:
+        raise UnsupportedError("the engine llama.cpp has no beam search; leave out option num_beams")
     if limits.prompt_logprobs is not None:
         raise UnsupportedError("the engine llama.cpp does not tell log-probabilities of prompts")
     return {

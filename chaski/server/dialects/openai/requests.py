@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from chaski.chat.options import is_search
 from chaski.durations import parse_duration
 from chaski.errors import OptionError
 from chaski.server.dialects.common.constraints import read_constraint, sampling_options
@@ -88,7 +89,7 @@ def read_chat(body: Mapping[str, Any]) -> ChatRequest:
         logprobs=fields.flag("logprobs", False),
         top_logprobs=top_of(fields.integer("top_logprobs", 0)),
         prompt_logprobs=_chat_prompt_top(fields),
-        **_common(fields),
+        **_common(fields, read_count(body)),
     )
 
 
@@ -101,6 +102,9 @@ def read_completion(body: Mapping[str, Any]) -> CompletionRequest:
     prompts = _prompts(fields.data.get("prompt"))
     suffix, echoes = fields.text("suffix"), fields.flag("echo", False)
     count, best_of = _read_counts(fields)
+    num_searched = best_of
+    if fields.flag("use_beam_search", False):
+        best_of = count
     if not prompts and suffix:
         prompts = [""]
     if not prompts or (not all(prompts) and not suffix):
@@ -112,7 +116,7 @@ def read_completion(body: Mapping[str, Any]) -> CompletionRequest:
         raise OptionError("echo, prompt_logprobs and prompts of tokens are raw; leave out raw")
     if raw and suffix:
         raise OptionError("suffix is written by the model's template; not with raw, echo or tokens")
-    common = _common(fields) | ({"truncate": False, "shift": False} if is_whole else {})
+    common = _common(fields, num_searched) | ({"truncate": False, "shift": False} if is_whole else {})
     request = GenerateRequest(
         prompt="",
         suffix=suffix,
@@ -221,10 +225,11 @@ def includes_usage(body: Mapping[str, Any]) -> bool:
     return Fields(Fields(body).mapping("stream_options"), "stream_options").flag("include_usage", False)
 
 
-def _common(fields: Fields) -> dict[str, Any]:
+def _common(fields: Fields, count: int) -> dict[str, Any]:
+    """Read what chats and completions have; `count`: beams of a search that is asked for."""
     format = _format(Fields(fields.mapping("response_format"), "response_format"))
     constrained = read_constraint(fields, "response_format", format)
-    options = read_options(fields, "max_completion_tokens", "max_tokens")
+    options = _searched(fields, read_options(fields, "max_completion_tokens", "max_tokens"), count)
     return {
         "model": fields.text("model"),
         "options": {**options, **constrained.options},
@@ -238,12 +243,26 @@ def _common(fields: Fields) -> dict[str, Any]:
     }
 
 
+def _searched(fields: Fields, options: dict[str, Any], count: int) -> dict[str, Any]:
+    """Return options with those of a beam search, where one is asked for; it has `count` beams."""
+    given = {name: fields.data[name] for name in ("length_penalty", "early_stopping") if fields.has(name)}
+    if not fields.flag("use_beam_search", False):
+        return options | given
+    options = {"num_beams": count} | options
+    # vLLM divides by the temperature, which is 1 where it is not given.
+    if options["temperature"] not in (0, 1):
+        raise OptionError("use_beam_search takes the model's own probabilities; leave out temperature")
+    return options | {"temperature": 0.0} | (given if is_search(options) else {})
+
+
 def read_options(fields: Fields, *limits: str) -> dict[str, Any]:
     """The options of a request, in Ollama's names. limits: where the most tokens of an answer may stand."""
     options = dict(fields.mapping("options"))
     names = (*_PLAIN_OPTIONS, *_PLAIN_OPTIONS_OF_OPENAI)
     options |= {name: fields.number(name, None) for name in names if fields.has(name)}
     options |= {name: fields.number(name, 1.0) for name in ("temperature", "top_p")}
+    if is_search(options) and options["temperature"] == 1:  # it takes the model's own probabilities
+        options["temperature"] = 0.0
     options |= sampling_options(fields)
     name = next((name for name in limits if fields.has(name)), None)
     if name is not None:
