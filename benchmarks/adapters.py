@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
 import chaski
-from benchmarks.llama_server import started
+from benchmarks.llama_server import LlamaServer, started
 from chaski.chat.options import GenerateOptions
 from chaski.formats.gguf import open_gguf
 from chaski.formats.quant import QuantType
@@ -101,31 +102,38 @@ def compare(model: chaski.LLM, names: Sequence[str], tokens: int, repeat: int) -
 
 
 def compare_peer(arguments: argparse.Namespace, paths: Sequence[Path]) -> None:
-    """Compute the streams on llama.cpp's server, without and with their adapters, in turns."""
+    """Compute the streams on llama.cpp's server, without adapters and with one each."""
     count = len(paths)
     options = ["--threads", str(arguments.threads or 2), "--parallel", str(count)]
-    options += ["--ctx-size", str(256 * count), "--no-kv-unified", "--lora-init-without-apply"]
-    options += ["--lora", ",".join(map(str, paths))]
-    with started(arguments.peer, arguments.model, *options) as server, ThreadPoolExecutor(count) as pool:
+    options += ["--ctx-size", str(256 * count), "--no-kv-unified"]
+    adapters = ["--lora-init-without-apply", "--lora", ",".join(map(str, paths))]
+    rates: dict[tuple[int, bool], float] = {}
+    for is_adapted in (False, True):
+        more = adapters if is_adapted else []
+        with started(arguments.peer, arguments.model, *options, *more) as server:
+            for number in (count, 1):
+                fields: list[dict[str, Any]] = [{"lora": [{"id": n, "scale": 1.0}]} for n in range(number)]
+                each = fields if is_adapted else [{}] * number
+                measured = [peer_rate(server, each, arguments.tokens) for _ in range(arguments.repeat)]
+                rates[number, is_adapted] = statistics.median(measured)
+    for number in (count, 1):
+        plain, adapted = rates[number, False], rates[number, True]
+        share = f"{100 * adapted / plain:.1f} %"
+        print(f"llama-server, {number} streams: {plain:.1f} without adapters, {adapted:.1f} with: {share}")
 
-        def streams(number: int, is_adapted: bool) -> float:
-            random = np.random.default_rng(number)
-            each = [{"id": index, "scale": 1.0} for index in range(number if is_adapted else 0)]
 
-            def moments(index: int) -> list[float]:
-                prompt = random.integers(10_000, size=PROMPT).tolist()
-                return list(server.stream(prompt, arguments.tokens, lora=each[index : index + 1]))
+def peer_rate(server: LlamaServer, fields: Sequence[dict[str, Any]], tokens: int) -> float:
+    """Tokens a second of all streams together, prompts included, which are short."""
+    random = np.random.default_rng(len(fields))
+    prompts = [random.integers(10_000, size=PROMPT).tolist() for _ in fields]
 
-            came = list(pool.map(moments, range(number)))
-            seconds = max(one[-1] for one in came) - max(one[0] for one in came)
-            num_tokens: int = number * (arguments.tokens - 1)
-            return num_tokens / seconds
+    def stream(number: int) -> list[float]:
+        return list(server.stream(prompts[number], tokens, **fields[number]))
 
-        for number in (count, 1):
-            rates = [streams(number, turn % 2 == 1) for turn in range(2 * arguments.repeat)]
-            plain, adapted = statistics.median(rates[::2]), statistics.median(rates[1::2])
-            share = 100 * adapted / plain
-            print(f"llama-server, {number} streams: {plain:.1f} and {adapted:.1f}: {share:.1f} %")
+    with ThreadPoolExecutor(len(fields)) as pool:
+        began = time.perf_counter()
+        came = list(pool.map(stream, range(len(fields))))
+    return sum(map(len, came)) / (max(one[-1] for one in came) - began)
 
 
 async def rate(model: chaski.LLM, adapters: Sequence[str | None], tokens: int) -> float:
