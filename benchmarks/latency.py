@@ -46,6 +46,7 @@ def main() -> None:
         context=arguments.length + 256,
         parallel=2,
         num_batch=arguments.num_batch,
+        prompt_cache="memory",  # what an earlier run has left on disk is not there
     ) as model:
         follow_ups, waits, pauses = [], [], []
         for _ in range(arguments.repeat):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import secrets
 import sys
 import time
 from collections.abc import Sequence
@@ -190,21 +191,23 @@ def _rates_of(model: LLM, workload: Workload, seed: int) -> tuple[float, float]:
 
     What one stage computed the next one finds in the prompt cache. So each stage does nothing but its own
     work: decoding begins with a token behind the prompt, in all sequences at once. The prompt's last token
-    would not do, as recurrent layers may have no state in front of it.
+    would not do, as recurrent layers may have no state in front of it. Nothing comes from earlier runs or
+    goes to later ones: the prompts have a salt of their own, and are not kept on disk.
     """
     import numpy as np
 
     before, length = workload.depth, workload.depth + workload.prompt
     shape = (workload.batch, length + 1)
     prompts = np.random.default_rng(seed).integers(0, model.vocab_size, shape).tolist()
+    salt = secrets.token_hex(16)
     if before:
-        _run(model, [prompt[:before] for prompt in prompts], 0)
-    prefill = _run(model, [prompt[:length] for prompt in prompts], 0)
-    decode = _run(model, prompts, workload.generate)
+        _run(model, [prompt[:before] for prompt in prompts], 0, salt)
+    prefill = _run(model, [prompt[:length] for prompt in prompts], 0, salt)
+    decode = _run(model, prompts, workload.generate, salt)
     return workload.batch * workload.prompt / prefill, workload.batch * workload.generate / decode
 
 
-def _run(model: LLM, prompts: Sequence[Sequence[int]], num_predict: int) -> float:
+def _run(model: LLM, prompts: Sequence[Sequence[int]], num_predict: int, salt: str) -> float:
     """Run all prompts together, greedily and to the last token -> seconds."""
     from chaski.runner.generation.generation import Generation
     from chaski.runner.generation.request import GenerationRequest
@@ -212,7 +215,13 @@ def _run(model: LLM, prompts: Sequence[Sequence[int]], num_predict: int) -> floa
 
     greedy = SamplingOptions(temperature=0)
     requests = [
-        GenerationRequest(prompt=prompt, limit=len(prompt) + num_predict, sampling=greedy)
+        GenerationRequest(
+            prompt=prompt,
+            limit=len(prompt) + num_predict,
+            sampling=greedy,
+            cache_salt=salt,
+            may_store=False,
+        )
         for prompt in prompts
     ]
     running = [Generation(request) for request in requests]

@@ -90,6 +90,22 @@ def test_what_is_computed(
     assert batches == [(1, [0])] + repeat * 2
 
 
+def test_earlier_runs_are_not_remembered(
+    tiny_llama: Path,
+    batches: list[tuple[int, list[int]]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("CHASKI_PREFIX_CACHE", "on")
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
+    for _ in range(2):
+        bench(tiny_llama, "--prompt", "300", "--repeat", "1")
+    once = batches[: len(batches) // 2]
+    assert batches == once * 2
+    assert sum(count for count, _ in once) > 300
+    assert not list(tmp_path.rglob("*.block"))
+
+
 def test_a_recurrent_model_computes_its_prompt_once(batches: list[tuple[int, list[int]]]) -> None:
     """Its prompt ends where a chunk does, so there is no state in front of the last token."""
     bench(ROOT / "tests/data/architectures/qwen35.gguf", "--prompt", "64", "--repeat", "2")
@@ -97,7 +113,7 @@ def test_a_recurrent_model_computes_its_prompt_once(batches: list[tuple[int, lis
 
 
 def test_rates_count_the_tokens_of_all_sequences(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chaski.cli.bench._run", lambda model, prompts, num_predict: 2.0)
+    monkeypatch.setattr("chaski.cli.bench._run", lambda model, prompts, num_predict, salt: 2.0)
     result = bench(tiny_llama, "--batch", "4", "--repeat", "1")
     assert result["prefill_tokens_per_second"] == [40.0]
     assert result["decode_tokens_per_second"] == [12.0]
