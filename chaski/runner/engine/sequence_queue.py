@@ -64,7 +64,7 @@ class SequenceQueue:
         self.restoring = [each for each in self.restoring if each.sequence.is_running]
         self.following = [each for each in self.following if each.sequence.is_running]
         joined = [(each, leader) for each, leader in self.joined if each.is_running]
-        # What they joined may have ended for a reason of its own, without events for them.
+        # The search that they joined may have ended by itself, without events for them.
         self._return([each for each, leader in joined if not leader.is_running])
         self.joined = [(each, leader) for each, leader in joined if leader.is_running]
 
