@@ -8,6 +8,7 @@ ChaskiError
 │   └── TokenizerError        a vocabulary that cannot be used
 ├── ImageError                an image cannot be read, or exceeds a limit
 ├── UnsupportedError          a valid file or request that this version cannot serve
+│   └── MissingPackageError   a package that only some work needs is not installed
 ├── ModelError                weights or metadata do not fit the architecture
 ├── ModelNotFoundError        no model of that name or path
 ├── AdapterError              a file is no LoRA adapter, or none for this model
@@ -33,6 +34,9 @@ ChaskiError
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 __all__ = [
     "AccessDeniedError",
     "AdapterError",
@@ -48,6 +52,7 @@ __all__ = [
     "FormatError",
     "GGUFError",
     "ImageError",
+    "MissingPackageError",
     "ModelError",
     "ModelNotFoundError",
     "ModelfileError",
@@ -96,6 +101,22 @@ class ImageError(ChaskiError):
 
 class UnsupportedError(ChaskiError):
     """A valid file or request needs something that this version does not have."""
+
+
+class MissingPackageError(UnsupportedError):
+    """A package that only some work needs is not installed; the message says how to install it."""
+
+
+@contextmanager
+def optional_package(package: str, extra: str, purpose: str) -> Iterator[None]:
+    """Turn a failed import in the block into a `MissingPackageError` that names the package and its extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingPackageError(
+            f"{purpose} needs the package {package}, which the extra {extra!r} of chaski installs, or: "
+            f"pip install {package}"
+        ) from error
 
 
 class ModelError(ChaskiError):

@@ -38,7 +38,17 @@ ABOVE_SIDE_ROOMS = {"chat", "runner"}
 # The package's own face.
 FACE = {"__init__", "__main__"}
 HEAVY = {
-    *("numpy", "jinja2", "tokenizers", "sentencepiece", "llguidance", "torch", "PIL", "chaski._native"),
+    *(
+        "numpy",
+        "jinja2",
+        "tokenizers",
+        "regex",
+        "sentencepiece",
+        "llguidance",
+        "torch",
+        "PIL",
+        "chaski._native",
+    ),
     *("starlette", "uvicorn"),
 }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from chaski.errors import ImageError
+from chaski.errors import ImageError, optional_package
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -45,6 +45,8 @@ def open_image(data: bytes, max_bytes: int = MAX_BYTES, max_pixels: int = MAX_PI
     if len(data) > max_bytes:
         raise ImageError(f"the image has {len(data)} bytes; at most {max_bytes} are allowed")
     kind = image_format(data)
+    with optional_package("pillow", "images", "reading images"):
+        import PIL  # noqa: F401
     try:
         with _reader(kind, data) as file:
             _check_size(file.size, max_pixels)

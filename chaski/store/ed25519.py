@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from chaski.errors import optional_package
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 __all__ = ["public_key", "sign"]
 
 
 def public_key(seed: bytes) -> bytes:
     """The 32 bytes of the public key of a secret one of 32 bytes."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    return Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
+    return _private_key(seed).public_key().public_bytes_raw()
 
 
 def sign(seed: bytes, message: bytes) -> bytes:
     """The 64 bytes of the signature of a message by a secret key of 32 bytes."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    return _private_key(seed).sign(message)
 
-    return Ed25519PrivateKey.from_private_bytes(seed).sign(message)
+
+def _private_key(seed: bytes) -> Ed25519PrivateKey:
+    with optional_package("cryptography", "keys", "signing for a registry"):
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return Ed25519PrivateKey.from_private_bytes(seed)

@@ -4,6 +4,7 @@ llama.cpp only comes near to it; see tools/fixtures/make_pretokenizer_fixtures.p
 from __future__ import annotations
 
 import os
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,13 @@ def test_real_vocabularies():
             assert composed or ids == [int(number) for number in line.split()], (texts_path.name, text)
         tested += 1
     assert tested
+
+
+@pytest.mark.parametrize("letters", ["e\u0301\u0323", "\u0344\u0323\u0301a", "e\u0301", "\u1100\u1161\u11a8"])
+def test_long_runs_of_marks_are_composed_as_unicode_says(letters):
+    """They are put in order before, since the standard library's own sorting takes quadratic time."""
+    tok = tokenizer("qwen2")
+    text = letters + letters[1:] * 40
+    composed = unicodedata.normalize("NFC", text)
+    assert tok.encode(text) == tok.encode(composed)
+    assert tok.decode(tok.encode(text)) == composed

@@ -28,6 +28,7 @@ def texts(size):
         "spaces and newlines": " \n" * (size // 2),
         "apostrophes": "'" * size,
         "marks": "\u0301" * size,
+        "marks out of order": "\u0301\u0323" * (size // 2),
         "emoji": "👩‍👧" * (size // 3),
         "one long word": "".join(RANDOM.choices(letters, k=size)),
         "a mix": "".join(RANDOM.choices("ab 1\n'é漢👍\u0301.", k=size)),
@@ -45,7 +46,9 @@ def seconds(tok, text):
 RULES = {rules: name for name, rules in reversed(PRETOKENIZERS.items())}
 
 
-@pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe", "deepseek-llm", "tiny_aya", "sentencepiece_prefix"])
+@pytest.mark.parametrize(
+    "pre", ["gpt-2", "llama-bpe", "qwen2", "deepseek-llm", "tiny_aya", "sentencepiece_prefix"]
+)
 def test_no_text_is_slow(pre):
     """50,000 characters: about 0.05 s each; quadratic time would be half a minute at least."""
     assert_fast(pre)

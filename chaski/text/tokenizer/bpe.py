@@ -2,12 +2,13 @@
 
 Text is cut into words, and pairs are merged in the order of the file's merge list. The words are UTF-8 bytes
 spelled as printable characters (GPT-2, Radford et al. 2019), or text as it is, spelled as SentencePiece does.
-Hugging Face `tokenizers` finds the words, and the native core merges in the file's own lists.
+The package `regex` finds the words, and the native core merges in the file's own lists.
 """
 
 from __future__ import annotations
 
 import logging
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
@@ -18,11 +19,11 @@ import numpy as np
 from chaski import _native
 from chaski.errors import TokenizerError
 from chaski.text.tokenizer.pieces import SPACE, piece_bytes
-from chaski.text.tokenizer.pretokenizers import PreTokenizer
+from chaski.text.tokenizer.pretokenizers import PreTokenizer, compiled
 from chaski.text.tokenizer.vocabulary import PREFIX, TokenType, Vocabulary, utf8_strings
 
 if TYPE_CHECKING:
-    import tokenizers
+    import regex
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ def _byte_characters() -> list[str]:
 _CHARACTERS = _byte_characters()
 _BYTES = {character: byte for byte, character in enumerate(_CHARACTERS)}
 _NAMED_BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+_MANY_MARKS = r"\P{ccc=0}{32,}"
 _NEVER_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
 
 
@@ -54,11 +56,8 @@ class PairEncoding(ABC):
         """Token ids of each text. The first call builds the merge table and raises `TokenizerError` when a
         merge has no two parts, or it or its result is not in the vocabulary."""
         table = self._table
-        normal = [self._normalized(text) for text in texts]
-        # Both let other threads run.
-        cuts = self._words.encode_batch(normal, add_special_tokens=False)
-        ends = [np.array([end for _, end in cut.offsets], np.int64) for cut in cuts]
-        return [table.encode(text, places) for text, places in zip(normal, ends, strict=True)]
+        normal = map(self._normalized, texts)
+        return [table.encode(text, self._pretokenizer.word_ends(text)) for text in normal]
 
     def finds(self, user_defined: str) -> bool:
         """Return False: such tokens are plain text, which is found before it is spelled."""
@@ -76,19 +75,6 @@ class PairEncoding(ABC):
     @abstractmethod
     def _normalized(self, text: str) -> str:
         """The text that is cut into words."""
-
-    @cached_property
-    def _words(self) -> tokenizers.Tokenizer:
-        """A model that finds words: it takes each for an unknown one, and says where it is."""
-        from tokenizers import Regex, Tokenizer
-        from tokenizers.models import WordLevel
-        from tokenizers.pre_tokenizers import Sequence, Split
-
-        words = Tokenizer(WordLevel({"": 0}, unk_token=""))
-        words.pre_tokenizer = Sequence(
-            [Split(Regex(pattern), "isolated") for pattern in self._pretokenizer.patterns]
-        )
-        return words
 
     @cached_property
     def _table(self) -> _native.PairMerges:
@@ -138,9 +124,7 @@ class ByteLevelBPE(PairEncoding):
         return _CHARACTERS
 
     def _normalized(self, text: str) -> str:
-        from tokenizers.normalizers import NFC
-
-        return NFC().normalize_str(text) if self._pretokenizer.nfc else text
+        return _composed(text) if self._pretokenizer.nfc else text
 
 
 class TextBPE(PairEncoding):
@@ -165,3 +149,17 @@ def _fault(table: _native.PairMerges, merge: str, index: int) -> str:
     left, _, right = merge.partition(" ")
     lacking = next(token for token in (left, right, left + right) if table.id_of(token) < 0)
     return f"{PREFIX}merges[{index}] is {left!r} and {right!r}, but {lacking!r} is no token"
+
+
+def _composed(text: str) -> str:
+    """The text in Unicode NFC.
+
+    Long runs of marks, which Python would sort in quadratic time, are put in order before.
+    """
+    if text.isascii():
+        return text
+    return unicodedata.normalize("NFC", compiled(_MANY_MARKS).sub(_ordered, text))
+
+
+def _ordered(marks: regex.Match[str]) -> str:
+    return "".join(sorted(marks[0], key=unicodedata.combining))

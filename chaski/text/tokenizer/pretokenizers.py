@@ -1,17 +1,26 @@
 """The cuts of text into words before byte pairs are merged: one row for each name of `tokenizer.ggml.pre`.
 
 The names are those of llama.cpp. The regular expressions are those that the model families publish in their
-`tokenizer.json`, or llama.cpp's where it is the only source (syntax and Unicode classes of Oniguruma). Each
+`tokenizer.json`, or llama.cpp's where it is the only source, in the syntax of the package `regex`. Each
 pattern of a row is applied in turn and cuts every piece further into matches and the gaps between them.
 `docs/tokenizers.md` says where llama.cpp gives other tokens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from chaski.errors import TokenizerError
 from chaski.text.tokenizer.vocabulary import MAY_BE_KNOWN
+
+if TYPE_CHECKING:
+    import regex
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +38,40 @@ class PreTokenizer:
     nfc: bool = False
     add_bos: bool = False
     byte_level: bool = True
+
+    def word_ends(self, text: str) -> NDArray[np.int64]:
+        """The place in the text, in characters, where each of its words ends; words are never empty."""
+        words = [text] if text else []
+        for pattern in map(compiled, self.patterns):
+            words = [part for word in words for part in _cut(pattern, word)]
+        return np.cumsum(np.fromiter(map(len, words), np.int64, len(words)))
+
+
+@cache
+def compiled(pattern: str) -> regex.Pattern[str]:
+    """The pattern with set operations and Unicode's classes."""
+    import regex
+
+    return regex.compile(pattern, regex.VERSION1)
+
+
+def _cut(pattern: regex.Pattern[str], text: str) -> list[str]:
+    """The matches and the gaps between them."""
+    matches: list[str] = pattern.findall(text)
+    has_gaps = sum(map(len, matches)) < len(text)
+    return list(_with_gaps(pattern, text)) if has_gaps else matches
+
+
+def _with_gaps(pattern: regex.Pattern[str], text: str) -> Iterator[str]:
+    end = 0
+    for match in pattern.finditer(text):
+        begin, stop = match.span()
+        if begin > end:
+            yield text[end:begin]
+        yield text[begin:stop]
+        end = stop
+    if end < len(text):
+        yield text[end:]
 
 
 def pretokenizer(name: str) -> PreTokenizer:
@@ -137,8 +180,11 @@ _BAILING_STYLE = PreTokenizer((_words(_SINGLE_DIGIT, blanks=rf"\s*[\r\n]|{_SPACE
 # Three ways to cut digits in threes from the right. What is published looks from each three to the end of
 # the digits, which takes quadratic time; these give the same pieces. Behind the first group of digits, threes
 # from the left are threes from the right.
-_AYA_STYLE = PreTokenizer((r"(?<!\d)\d{1,3}(?=(?:\d{3})*+\b)", _O200K))
-_THREES_FROM_THE_RIGHT = (r"\p{Nd}+", r"\A\p{Nd}{1,2}(?=(?:\p{Nd}{3})+\z)", r"\p{Nd}{3}")
+_NO_WORD = (
+    "(?![[\\w\u00b2\u00b3\u00b9\u00bc-\u00be]--[\u200c\u200d]])"  # what Oniguruma's \b is behind a digit
+)
+_AYA_STYLE = PreTokenizer((rf"(?<!\d)\d{{1,3}}(?=(?:\d{{3}})*+{_NO_WORD})", _O200K))
+_THREES_FROM_THE_RIGHT = (r"\p{Nd}+", r"\A\p{Nd}{1,2}(?=(?:\p{Nd}{3})+\Z)", r"\p{Nd}{3}")
 # Published as `(?=(\d{3})+(?!\d))`. Numerals that are no decimal digits (½) stay with what is before them,
 # and so do one or two digits between such.
 _FEW = r"(?:[\p{N}&&[^\d]]|(?<!\d)\d{1,2}(?!\d))"

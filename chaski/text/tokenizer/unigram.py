@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chaski.errors import TokenizerError
+from chaski.errors import TokenizerError, optional_package
 from chaski.text.tokenizer.pieces import SPACE, find_bytes, find_unknown, piece_bytes
 from chaski.text.tokenizer.sentencepiece import NormalizerSettings
 from chaski.text.tokenizer.vocabulary import PREFIX, TokenType, Vocabulary, string_list
@@ -80,7 +80,8 @@ class Unigram:
 
     @cached_property
     def _encoder(self) -> tokenizers.Tokenizer:
-        from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+        with optional_package("tokenizers", "embeddings", "a vocabulary of the kind unigram"):
+            from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
         pieces = self._pieces()
         encoder = Tokenizer(models.Unigram(pieces, self._unknown))

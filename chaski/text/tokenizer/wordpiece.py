@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from chaski.errors import TokenizerError
+from chaski.errors import TokenizerError, optional_package
 from chaski.text.tokenizer.vocabulary import PREFIX, TokenType, Vocabulary, read_scalar, string_list
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ class WordPiece:
 
     @cached_property
     def _encoder(self) -> tokenizers.Tokenizer:
-        from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+        with optional_package("tokenizers", "embeddings", "a vocabulary of the kind WordPiece"):
+            from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
         encoder = Tokenizer(models.WordPiece(self._ids(), unk_token=self._unknown))
         encoder.normalizer = normalizers.BertNormalizer(

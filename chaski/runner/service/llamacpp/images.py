@@ -76,10 +76,11 @@ def data_url(png: bytes) -> str:
 
 
 def _as_png(data: bytes) -> bytes:
+    pixels = open_image(data)
     from PIL.Image import fromarray
 
     written = BytesIO()
-    fromarray(open_image(data)).save(written, "PNG", compress_level=1)
+    fromarray(pixels).save(written, "PNG", compress_level=1)
     return written.getvalue()
 
 

@@ -1,0 +1,52 @@
+"""What only some work needs may be missing; the error says what to install."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from chaski.errors import MissingPackageError
+from chaski.image.files import open_image
+from chaski.store.ed25519 import public_key, sign
+from chaski.text.tokenizer import Tokenizer, load_tokenizer
+from tests.text.test_wordpiece import tokenizer as wordpiece
+from tests.text.token_fixtures import unigram_metadata
+
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+
+
+def load_unigram() -> Tokenizer:
+    return load_tokenizer(unigram_metadata())
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(32)
+
+WORK = {
+    "an image": ("PIL", "pillow", "images", lambda: open_image(PNG)),
+    "WordPiece": ("tokenizers", "tokenizers", "embeddings", lambda: wordpiece().encode("a")),
+    "unigram": ("tokenizers", "tokenizers", "embeddings", lambda: load_unigram().encode("a")),
+    "a public key": ("cryptography", "cryptography", "keys", lambda: public_key(bytes(32))),
+    "a signature": ("cryptography", "cryptography", "keys", lambda: sign(bytes(32), b"")),
+}
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_missing(work: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, package, extra, call = WORK[work]
+    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingPackageError, match=f"the extra '{extra}' .*pip install {package}$"):
+        call()
+    names = [requirement.partition(">")[0] for requirement in PROJECT["optional-dependencies"][extra]]
+    assert package in names
+    assert package not in [requirement.partition(">")[0] for requirement in PROJECT["dependencies"]]
+
+
+def test_all_extras_that_work_needs_are_in_one() -> None:
+    extras = PROJECT["optional-dependencies"]
+    assert set(extras["all"]) == {package for _, _, extra, _ in WORK.values() for package in extras[extra]}
+    assert set(extras["all"]) <= set(extras["dev"])
