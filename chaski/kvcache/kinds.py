@@ -112,9 +112,9 @@ class Checkpoints:
         """True if the state after `length` tokens is kept; the last one that was has `last` tokens."""
         return self.count > 0 and length >= self.first and (last is None or length - last >= self.interval)
 
-    def num_rows(self, sequences: int) -> int:
-        """Rows for each sequence's checkpoints, its state, the state that comes next; and one of zeros."""
-        return 1 + sequences * (self.count + 2)
+    def num_rows(self, sequences: int, written: int) -> int:
+        """Rows of each sequence's checkpoints, state, and the states a batch writes; and one of zeros."""
+        return 1 + sequences * (self.count + 1 + written)
 
 
 _EVERY_SO_OFTEN = Checkpoints()
@@ -139,7 +139,11 @@ class Recurrent:
         return f"recurrent{chunks}, {self.checkpoints.count} checkpoints"
 
     def num_cells(self, size: CacheSize, config: CacheConfig) -> int:
-        return self.checkpoints.num_rows(size.sequences)
+        return self.num_rows(size.sequences)
+
+    def num_rows(self, sequences: int) -> int:
+        """Rows for so many sequences. Where no token can be taken back, a batch writes two states of each."""
+        return self.checkpoints.num_rows(sequences, written=1 if self.ring else 2)
 
     def rows(self, types: KVTypes, size: CacheSize) -> Sequence[BufferRow]:
         states = [BufferRow(KVRole.STATES, s.heads, s.size, DType.F32) for s in self.states]

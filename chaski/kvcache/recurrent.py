@@ -2,7 +2,9 @@
 
 A state is a row of every layer's storage. A batch reads the row that a sequence had and writes another one,
 so nothing is ever copied: a state that is shared with other sequences, or stays as a checkpoint, is simply
-held on to. Row 0 holds zeros, with which every sequence begins.
+held on to. Row 0 holds zeros, with which every sequence begins. A batch with the end of a prompt writes the
+state before its last token, too: the same prompt goes on from there when it comes again, since the logits of
+its last token must be computed anew.
 
 Layers that compute in chunks have states where a position is a multiple of the chunk, and a row for each
 later token. These rows are a sequence's own: it can drop the last of them, and nobody shares them. A full
@@ -34,7 +36,7 @@ I32 = npt.NDArray[np.int32]
 class _State:
     """The row that holds what is left of the first `length` tokens of a sequence.
 
-    `ends_prompt` is True for the last state of a prompt: other answers to it begin there.
+    `ends_prompt` is True for the state from which other answers to a prompt begin.
     """
 
     length: int
@@ -47,23 +49,25 @@ _EMPTY = _State(0, 0)
 
 @dataclass(slots=True)
 class _Track:
-    """The states of a sequence: the newest, the one before it, and checkpoints.
+    """The states of a sequence: checkpoints, and those that the last batch read and wrote.
 
     `length` tokens are stored, and of those from `oldest` on their rows too, where layers keep some. `before`
-    are both, and the state's row, as the last batch found them.
+    are both, and the number of tokens of the state, as the last batch found them.
     """
 
-    state: _State = _EMPTY
-    previous: _State | None = None
+    recent: list[_State] = field(default_factory=lambda: [_EMPTY])
     checkpoints: list[_State] = field(default_factory=list)
     length: int = 0
     oldest: int = 0
     before: tuple[int, int, int] = (0, 0, 0)
 
+    @property
+    def state(self) -> _State:
+        return self.recent[-1]
+
     def states(self) -> list[_State]:
         """In ascending order of length."""
-        previous = [] if self.previous is None else [self.previous]
-        return [*self.checkpoints, *previous, self.state]
+        return [*self.checkpoints, *self.recent]
 
     def newest(self, length: int) -> _State:
         """The state that has most of the first `length` tokens, and no others."""
@@ -116,7 +120,7 @@ class RecurrentCache:
         """`numbers` are those of the layers in the model; None for 0, 1, ..."""
         self._checkpoints = layers[0].checkpoints
         self._chunk, self._ring = layers[0].chunk, layers[0].ring
-        num_rows = self._checkpoints.num_rows(sequences)
+        num_rows = layers[0].num_rows(sequences)
 
         def buffers(number: int, shapes: Sequence[StateShape], cells: int) -> tuple[KVBuffer, ...]:
             return tuple(
@@ -132,8 +136,8 @@ class RecurrentCache:
         self._tracks = [_Track() for _ in range(sequences)]
 
     def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[RecurrentLayer]:
-        most = min(len(self._tracks), tokens.maximum)
-        columns = 7 if self._ring else 4
+        most = min(len(self._tracks) * (1 if self._ring else 2), tokens.maximum)
+        columns = 7 if self._ring else 5
         segments = graph.input(f"{prefix}segments", (Dim(f"{prefix}segments", most), columns), DType.I32)
         return [RecurrentLayer(states, segments, rows) for states, rows in self._layers]
 
@@ -152,26 +156,24 @@ class RecurrentCache:
             end = begin + len(list(tokens))
             track = self._tracks[sequence]
             position, source = track.length, track.state
-            self._grow(track, position + end - begin)
-            if begin not in outputs and end - 1 in outputs and track.state is not _EMPTY:
-                track.state = replace(track.state, ends_prompt=True)
+            written = self._grow(track, end - begin, begin not in outputs and end - 1 in outputs)
             assert batch.positions[end - 1] == track.length - 1, f"{sequence} is not {track.length} long then"
             if self._ring:
-                target = 0 if track.state.row == source.row else track.state.row
+                target = written[0].row if written else 0
                 segments.append((begin, end, position, sequence, source.row, target, source.length))
             else:
-                segments.append((begin, end, source.row, track.state.row))
+                ends = [begin + state.length - position for state in written]
+                parts = zip([begin, *ends], ends, written, strict=False)
+                segments += ((*part, begin, source.row, state.row) for *part, state in parts)
             begin = end
         return {"segments": np.array(segments, np.int32)}
 
     def undo_forward(self, batch: Batch) -> None:
         for sequence in np.unique(batch.sequences).tolist():
             track = self._tracks[sequence]
-            track.length, track.oldest, row = track.before
-            if track.state.row != row:
-                assert track.previous is not None
-                self._rows.release([track.state])
-                track.state, track.previous = track.previous, None
+            track.length, track.oldest, length = track.before
+            self._rows.release([state for state in track.recent if state.length > length])
+            track.recent = [state for state in track.recent if state.length <= length]
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         if source == target:
@@ -242,7 +244,7 @@ class RecurrentCache:
         kept = [state for state in track.checkpoints if state.length < length]
         self._rows.release([state for state in track.states() if state not in kept])
         state = _State(length, self._rows.take())
-        self._tracks[sequence] = _Track(state, None, kept, length, length)
+        self._tracks[sequence] = _Track([state], kept, length, length)
         return Extent(length, length, np.array([state.row], np.int32))
 
     def close(self) -> None:
@@ -254,55 +256,67 @@ class RecurrentCache:
             return length
         return length - 1 - (length - 1) % self._chunk
 
-    def _grow(self, track: _Track, length: int) -> None:
-        """Take a row for the state at the last boundary, if the tokens up to `length` pass another one."""
-        track.before = track.length, track.oldest, track.state.row
-        track.length, track.oldest = length, max(track.oldest, length - self._ring)
-        boundary = self._boundary(length)
-        if boundary > track.state.length:
-            self._retire(track)
-            track.previous, track.state = track.state, _State(boundary, self._rows.take())
+    def _grow(self, track: _Track, count: int, ends_prompt: bool) -> Sequence[_State]:
+        """Add `count` tokens, and return the states that they leave behind.
+
+        There is one at the last boundary if they pass it. Where a state is all that is left of tokens, there
+        is one before the last token of a prompt, too.
+        """
+        track.before = track.length, track.oldest, track.state.length
+        track.length += count
+        track.oldest = max(track.oldest, track.length - self._ring)
+        boundary = self._boundary(track.length)
+        if boundary == track.state.length:
+            if ends_prompt and boundary:
+                track.recent[-1] = replace(track.state, ends_prompt=True)
+            return []
+        self._retire(track)
+        written = [_State(boundary, self._rows.take(), ends_prompt)]
+        if ends_prompt and not self._ring:
+            written = [_State(boundary - 1, self._rows.take(), True), replace(written[0], ends_prompt=False)]
+        track.recent += written
+        return written
 
     def _go_back(self, source: _Track, target: _Track, length: int, oldest: int) -> None:
         """Give the empty `target` the first `length` tokens of `source`, with rows from `oldest` on."""
-        target.length, target.oldest, target.state = length, min(oldest, length), source.newest(length)
-        target.checkpoints = [state for state in source.checkpoints if state.length < target.state.length]
-        if source.previous is not None and source.previous.length < target.state.length:
-            target.previous = source.previous
+        newest = source.newest(length)
+        target.length, target.oldest = length, min(oldest, length)
+        target.checkpoints = [state for state in source.checkpoints if state.length < newest.length]
+        target.recent = [*(state for state in source.recent if state.length < newest.length), newest]
         self._rows.hold(target.states())
 
     def _retire(self, track: _Track) -> None:
-        """Make the previous state a checkpoint, or let go of it.
+        """Make checkpoints of all recent states but the newest, or let go of them.
 
         Of too many the oldest goes, but never the end of the last prompt: what comes next begins there,
         unless it goes on behind the answer.
         """
-        state, kept = track.previous, track.checkpoints
-        if state is None:
-            return
-        policy = self._checkpoints
-        if policy.count and (
-            state.ends_prompt or policy.is_due(state.length, kept[-1].length if kept else None)
-        ):
-            kept.append(state)
-        else:
-            self._rows.release([state])
-        if len(kept) > policy.count:
-            last_prompt = next((s for s in reversed(kept) if s.ends_prompt), None)
-            oldest = next(s for s in kept if s is not last_prompt)
-            kept.remove(oldest)
-            self._rows.release([oldest])
+        policy, kept = self._checkpoints, track.checkpoints
+        *older, newest = track.recent
+        track.recent = [newest]
+        for state in older:
+            is_due = policy.is_due(state.length, kept[-1].length if kept else None)
+            if policy.count and (state.ends_prompt or is_due):
+                kept.append(state)
+            else:
+                self._rows.release([state])
+            if len(kept) > policy.count:
+                last_prompt = next((s for s in reversed(kept) if s.ends_prompt), None)
+                oldest = next(s for s in kept if s is not last_prompt)
+                kept.remove(oldest)
+                self._rows.release([oldest])
 
 
 @dataclass(frozen=True, slots=True)
 class RecurrentLayer:
     """One layer's face of the cache, while a graph is recorded: what operations on states ask for.
 
-    `states` and `rows` are the layer's, in the order in which it declared them. `segments` (sequences, 4)
-    int32 has for each sequence of the batch: its tokens from begin to end, the row to read, the row to write.
-    For layers that compute in chunks it is (sequences, 7), with the position of the first token and the
-    sequence's cell of `rows` behind the tokens, and at last the boundary of the state to read; the row to
-    write is 0 where they pass no boundary.
+    `states` and `rows` are the layer's, in the order in which it declared them. `segments` (n, 5) int32 has
+    for each state that the batch writes: the tokens from begin to end, the first of the sequence's tokens in
+    the batch, the row to read, the row to write. A sequence has one or two, side by side.
+    For layers that compute in chunks it is (sequences, 7): begin, end, the position of the first token, the
+    sequence's cell of `rows`, the row to read, the row to write, which is 0 where they pass no boundary, and
+    the boundary of the state to read.
     """
 
     states: tuple[KVBuffer, ...]

@@ -182,12 +182,13 @@ def short_conv(x: Tensor, filter: npt.NDArray[np.float32], states: KVBuffer, seg
 
     x (n, channels), filter (channels, taps): y of a token is the sum of filter[:, j] · x over the `taps`
     tokens that end with it. A row of `states` (taps - 1, channels) has the inputs before the batch.
-    `segments` (sequences, 4) int32 are begin, end, the row to read and the row to write, one after the other.
-    It is the convolution of LFM2, and the one before gated linear attention.
+    `segments` (n, 5) int32 follow one another: begin, end, the first token of the sequence in the batch, the
+    row to read, which has the inputs before that token, and the row to write, which gets those before `end`.
+    It is the convolution of LFM2.
     """
     channels, taps = filter.shape
     require(x.shape[1:] == (channels,), "short_conv", x.shape, filter.shape)
     require((states.heads, states.size) == (taps - 1, channels), "short_conv", filter.shape, states)
-    require(segments.shape[1:] == (4,), "short_conv", segments.shape)
+    require(segments.shape[1:] == (5,), "short_conv", segments.shape)
     filter = np.ascontiguousarray(filter, np.float32)
     return x.graph.record("short_conv", (x, segments, states), x.shape, filter=filter)

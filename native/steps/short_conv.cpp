@@ -23,10 +23,12 @@ void ShortConvStep::prepare(const Sizes& sizes) {
     for (std::int64_t i = 0; i < sizes[segments_dim_]; ++i) {
         const Segment& s = segments_[i];
         bool is_row = s.source >= 0 && s.target > 0 && s.source < storage_.cells && s.target < storage_.cells;
-        if (s.begin != last || s.end <= s.begin || s.end > sizes[tokens_dim_] || !is_row) {
+        bool is_first = s.first == s.begin || (i > 0 && s.first == segments_[i - 1].first);
+        if (s.begin != last || s.end <= s.begin || s.end > sizes[tokens_dim_] || !is_row || !is_first) {
             throw std::invalid_argument("segments[" + std::to_string(i) + "] = (" + std::to_string(s.begin) +
-                                        ", " + std::to_string(s.end) + ", " + std::to_string(s.source) +
-                                        ", " + std::to_string(s.target) + ") does not fit");
+                                        ", " + std::to_string(s.end) + ", " + std::to_string(s.first) + ", " +
+                                        std::to_string(s.source) + ", " + std::to_string(s.target) +
+                                        ") does not fit");
         }
         last = s.end;
     }
@@ -44,8 +46,8 @@ void ShortConvStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std:
 }
 
 const float* ShortConvStep::input(const Segment& segment, std::int64_t t) const {
-    if (t >= segment.begin) return x_ + t * storage_.size;
-    return reinterpret_cast<const float*>(storage_.row(t - segment.begin + storage_.heads, segment.source));
+    if (t >= segment.first) return x_ + t * storage_.size;
+    return reinterpret_cast<const float*>(storage_.row(t - segment.first + storage_.heads, segment.source));
 }
 
 void ShortConvStep::run_piece(const Segment& segment, std::int64_t channel, std::int64_t count) const {

@@ -9,18 +9,19 @@
 
 namespace chaski {
 
-// The tokens [begin, end) of a sequence; its state is read from one row of the storage and written to
-// another.
+// The tokens [begin, end) of a sequence, whose tokens of this batch begin at `first`. The state before
+// `first` is read from one row of the storage, the one after these tokens is written to another.
 struct Segment {
     std::int32_t begin;
     std::int32_t end;
+    std::int32_t first;
     std::int32_t source;
     std::int32_t target;
 };
 
-// y[t] = sum over j of filter[j] · x[t - taps + 1 + j], in order of j; x before the segment is the state, of
-// taps - 1 rows, oldest first. An item is a piece of the channels of a segment. `storage` has one head a row
-// of state and is float32; no row may be the source of one segment and the target of another.
+// y[t] = sum over j of filter[j] · x[t - taps + 1 + j], in order of j; x before the sequence's first token is
+// the state, of taps - 1 rows, oldest first. An item is a piece of the channels of a segment. `storage` has
+// one head a row of state and is float32; no row may be the source of one segment and the target of another.
 class ShortConvStep final : public Step {
    public:
     static constexpr std::int64_t kPiece = 512;

@@ -21,10 +21,10 @@ def make(sequences: int = 2, checkpoints: Checkpoints = FEW) -> RecurrentCache:
 def test_a_batch_reads_the_last_state_and_writes_another() -> None:
     cache = make()
     (first,) = forward(cache, (0, 3))
-    assert first[:3] == [0, 3, 0]
+    assert first[:4] == [0, 3, 0, 0]
     second = forward(cache, (1, 2), (0, 1))
-    assert [segment[:3] for segment in second] == [[0, 2, 0], [2, 3, first[3]]]
-    targets = {first[3], *(segment[3] for segment in second)}
+    assert [segment[:4] for segment in second] == [[0, 2, 0, 0], [2, 3, 2, first[4]]]
+    targets = {first[4], *(segment[4] for segment in second)}
     assert len(targets) == 3
     assert 0 not in targets
 
@@ -89,8 +89,8 @@ def test_a_shared_state_is_read_by_both_and_written_by_none() -> None:
     ((*_, row),) = forward(cache, (0, 4))
     cache.copy_prefix(0, 1, 4)
     one, other = forward(cache, (0, 1), (1, 1))
-    assert one[2] == other[2] == row
-    assert len({row, one[3], other[3]}) == 3
+    assert one[3] == other[3] == row
+    assert len({row, one[4], other[4]}) == 3
 
 
 def test_a_copy_gets_the_best_state_and_the_checkpoints_below_it() -> None:
@@ -110,17 +110,54 @@ def test_a_batch_that_is_taken_back_was_never_there() -> None:
     cache = make()
     forward(cache, (0, 4), (1, 2))
     more = batch(cache, (0, 3), (1, 1))
-    before = cache.start_forward(more)["segments"][:, 2].tolist()
+    before = cache.start_forward(more)["segments"][:, 3].tolist()
     cache.undo_forward(more)
     assert (cache.length(0), cache.length(1)) == (4, 2)
-    assert cache.start_forward(more)["segments"][:, 2].tolist() == before
+    assert cache.start_forward(more)["segments"][:, 3].tolist() == before
+
+
+def test_the_end_of_a_prompt_leaves_the_state_before_its_last_token() -> None:
+    cache = make(checkpoints=Checkpoints(count=2, first=3, interval=100))
+    forward(cache, (0, 5), (1, 2))
+    segments = forward(cache, (0, 6), (1, 3), outputs=True)
+    assert [segment[:3] for segment in segments] == [[0, 5, 0], [5, 6, 0], [6, 8, 6], [8, 9, 6]]
+    assert segments[0][3] == segments[1][3] != segments[2][3] == segments[3][3]
+    assert len({segment[4] for segment in segments}) == 4
+    assert resumable(cache) == [0, 5, 10, 11]
+    for _ in range(200):
+        forward(cache, (0, 1), outputs=True)
+    assert resumable(cache)[:3] == [0, 10, 110]  # the one for its prompt, the other by its interval
+    assert [(e.begin, e.ends_prompt) for e in cache.held(0, 5, 300)] == [(10, True), (211, False)]
+
+
+def test_the_end_of_a_prompt_is_taken_back_as_if_it_was_never_there() -> None:
+    cache = make()
+    forward(cache, (0, 4))
+    more = batch(cache, (0, 6), (1, 2), outputs=True)
+    before = cache.start_forward(more)["segments"].tolist()
+    cache.undo_forward(more)
+    assert resumable(cache) == [0, 4]
+    assert cache.length(1) == 0
+    again = cache.start_forward(more)["segments"].tolist()
+    assert [segment[:4] for segment in again] == [segment[:4] for segment in before]
+    assert resumable(cache) == [0, 4, 9, 10]
+
+
+def test_a_copy_from_before_the_last_token_of_a_prompt_shares_its_state() -> None:
+    cache = make()
+    forward(cache, (0, 4))
+    segments = forward(cache, (0, 6), outputs=True)
+    cache.copy_prefix(0, 1, 9)
+    assert cache.length(1) == 9
+    ((*_, source, _target),) = forward(cache, (1, 1))
+    assert source == segments[0][4]
 
 
 def test_rows_never_run_out_and_no_row_is_both_read_and_written() -> None:
     random = np.random.default_rng(4)
     cache = make(4, Checkpoints(count=3, first=2, interval=3))
     (face,) = cache.record(Graph(), Dim("tokens", 64))
-    assert face.states[0].cells == 1 + 4 * (3 + 2)
+    assert face.states[0].cells == 1 + 4 * (3 + 3)
     content: dict[int, list[int]] = {0: []}
     written: list[list[int]] = [[] for _ in range(4)]
     for step in range(3000):
@@ -137,11 +174,18 @@ def test_rows_never_run_out_and_no_row_is_both_read_and_written() -> None:
                 del written[source][cache.length(source) :]
             case _:
                 grown = random.permutation(4)[: random.integers(1, 5)].tolist()
-                segments = forward(cache, *((s, int(random.integers(1, 5))) for s in grown))
-                assert not {s[2] for s in segments} & {s[3] for s in segments}
-                assert len({s[3] for s in segments}) == len(segments)
-                for sequence, (begin, end, read, write) in zip(grown, segments, strict=True):
-                    assert content[read] == written[sequence]
+                counts = [(s, int(random.integers(1, 5))) for s in grown]
+                more = batch(cache, *counts, outputs=bool(random.integers(2)))
+                segments = cache.start_forward(more)["segments"].tolist()
+                assert not {s[3] for s in segments} & {s[4] for s in segments}
+                assert len({s[4] for s in segments}) == len(segments)
+                if not random.integers(8):
+                    cache.undo_forward(more)
+                    continue
+                for begin, end, first, read, write in segments:
+                    sequence = more.sequences[begin]
+                    if begin == first:
+                        assert content[read] == written[sequence]
                     written[sequence] += [step] * (end - begin)
                     content[write] = list(written[sequence])
         assert [cache.length(s) for s in range(4)] == [len(one) for one in written]

@@ -25,7 +25,7 @@ def compiled(backend: str, isa: str, taps: int = TAPS) -> Plan:
     random = np.random.default_rng(2)
     graph = Graph()
     ids = graph.input("ids", (Dim("tokens", 64),), DType.I32)
-    segments = graph.input("segments", (Dim("segments", 4), 4), DType.I32)
+    segments = graph.input("segments", (Dim("segments", 4), 5), DType.I32)
     frequencies = random.uniform(0.1, 3, CHANNELS // 2).astype(np.float32)
     x = ops.rope_table(ids, Rope(frequencies)).reshape(CHANNELS)
     states = opened.kv_buffer(KVRole.STATES, ROWS, taps - 1, CHANNELS, DType.F32)
@@ -34,8 +34,8 @@ def compiled(backend: str, isa: str, taps: int = TAPS) -> Plan:
     return opened.compile(graph)
 
 
-def run(plan: Plan, ids: Sequence[int], segments: list[tuple[int, int, int, int]]) -> F32:
-    inputs = {"ids": np.array(ids), "segments": np.array(segments).reshape(-1, 4)}
+def run(plan: Plan, ids: Sequence[int], segments: list[tuple[int, int, int, int, int]]) -> F32:
+    inputs = {"ids": np.array(ids), "segments": np.array(segments).reshape(-1, 5)}
     return plan.launch(inputs).rows("y").copy()
 
 
@@ -43,8 +43,10 @@ def run(plan: Plan, ids: Sequence[int], segments: list[tuple[int, int, int, int]
 @pytest.mark.parametrize(("backend", "isa"), PLACES)
 def test_kernels_follow_the_definition(backend: str, isa: str, taps: int) -> None:
     expected, found = (compiled(*place, taps=taps) for place in (("reference", "auto"), (backend, isa)))
-    # One token, many, and fewer than there are taps; the second batch goes on from rows of the first.
-    for segments in [[(0, 1, 0, 1), (1, 20, 0, 2), (20, 22, 0, 3)], [(0, 20, 3, 4), (20, 22, 1, 5)]]:
+    # One token, many, and fewer than there are taps; the second batch goes on from rows of the first, and
+    # writes two states of one sequence.
+    first = [(0, 1, 0, 0, 1), (1, 20, 1, 0, 2), (20, 22, 20, 0, 3)]
+    for segments in [first, [(0, 19, 0, 3, 4), (19, 20, 0, 3, 5), (20, 22, 20, 1, 2)], [(0, 22, 0, 5, 1)]]:
         ids = np.arange(22).tolist()
         np.testing.assert_allclose(run(found, ids, segments), run(expected, ids, segments), atol=1e-5)
 
@@ -53,31 +55,45 @@ def test_kernels_follow_the_definition(backend: str, isa: str, taps: int) -> Non
 def test_bits_do_not_depend_on_how_a_sequence_is_cut(isa: str) -> None:
     plan = compiled("cpu", isa)
     ids = np.random.default_rng(1).integers(1000, size=40).tolist()
-    whole = run(plan, ids, [(0, 40, 0, 1)])
+    whole = run(plan, ids, [(0, 40, 0, 0, 1)])
     parts, row, begin = [], 0, 0
     for count in (1, 2, 1, 3, 17, 1, 15):
         other = list(range(7))  # some tokens of another sequence, before it in the batch
-        segments = [(0, 7, 0, 5), (7, 7 + count, row, row % 2 + 1)]
+        segments = [(0, 7, 0, 0, 5), (7, 7 + count, 7, row, row % 2 + 1)]
         parts.append(run(plan, other + ids[begin : begin + count], segments)[7:])
         row, begin = row % 2 + 1, begin + count
     assert (np.concatenate(parts) == whole).all()
 
 
+@pytest.mark.parametrize("isa", _native.isa_names())
+def test_a_batch_leaves_the_states_of_two_places(isa: str) -> None:
+    plan = compiled("cpu", isa)
+    ids = np.random.default_rng(3).integers(1000, size=20).tolist()
+    whole = run(plan, ids, [(0, 20, 0, 0, 1)])
+    for place in (1, 2, 3, 11, 19):
+        split = run(plan, ids, [(0, place, 0, 0, 2), (place, 20, 0, 0, 3)])
+        rest = run(plan, ids[place:], [(0, 20 - place, 0, 2, 4)])
+        assert (split == whole).all()
+        assert (rest == whole[place:]).all()
+
+
 @pytest.mark.parametrize(
     "segments",
     [
-        [(0, 3, 0, 1)],
-        [(0, 5, 0, 1)],
-        [(0, 2, 0, 1), (1, 4, 0, 2)],
-        [(0, 0, 0, 1), (0, 4, 0, 2)],
-        [(0, 4, 0, 0)],
-        [(0, 4, 0, ROWS)],
-        [(0, 4, -1, 1)],
+        [(0, 3, 0, 0, 1)],
+        [(0, 5, 0, 0, 1)],
+        [(0, 2, 0, 0, 1), (1, 4, 1, 0, 2)],
+        [(0, 0, 0, 0, 1), (0, 4, 0, 0, 2)],
+        [(0, 2, 0, 0, 1), (2, 4, 1, 0, 2)],
+        [(0, 4, 1, 0, 1)],
+        [(0, 4, 0, 0, 0)],
+        [(0, 4, 0, 0, ROWS)],
+        [(0, 4, 0, -1, 1)],
         [],
     ],
     ids=str,
 )
-def test_segments_that_do_not_fit_are_refused(segments: list[tuple[int, int, int, int]]) -> None:
+def test_segments_that_do_not_fit_are_refused(segments: list[tuple[int, int, int, int, int]]) -> None:
     plan = compiled("cpu", "auto")
     with pytest.raises(ValueError, match="segments"):
         run(plan, [0] * 4, segments)

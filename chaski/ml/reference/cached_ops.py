@@ -236,9 +236,9 @@ def _attend(
 def short_conv(x: F32, segments: I32, states: Storage, *, filter: F32) -> F32:
     y = np.zeros_like(x)
     taps = filter.shape[1]
-    for begin, end, source, target in segments:
-        seen = np.concatenate([states.rows[source], x[begin:end]])
+    for begin, end, first, source, target in segments:
+        seen = np.concatenate([states.rows[source], x[first:end]])
         for tap in range(taps):
-            y[begin:end] += filter[:, tap] * seen[tap : tap + end - begin]
+            y[begin:end] += filter[:, tap] * seen[begin - first + tap : end - first + tap]
         states.rows[target] = seen[len(seen) - taps + 1 :]
     return y

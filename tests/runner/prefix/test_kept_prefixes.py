@@ -25,6 +25,7 @@ from chaski.runner.prefix.disk_tier import DiskTier
 from chaski.runner.prefix.folders import folder_uses, make_room, remove_files, used_bytes
 from chaski.runner.prefix.tiers import PrefixTiers
 from tests.random_kills import Kills
+from tests.random_mixes import MODELS
 
 PROMPT = [int(token) for token in np.random.default_rng(3).integers(5, 200, 90)]
 GREEDY: dict[str, Any] = {"temperature": 0, "num_predict": 8}
@@ -75,6 +76,21 @@ def test_a_prompt_comes_back_after_a_restart(tiny_llama: Path, store: Path) -> N
     assert list(again.token_ids) == fresh(tiny_llama)
     assert again.cached_tokens == again.done.disk_tokens == len(PROMPT) - 1
     assert again.done.cached_by_tier == {"cells": 0, "memory": 0, "disk": len(PROMPT) - 1}
+
+
+def test_states_before_the_last_token_of_a_prompt_come_back(tmp_path: Path, store: Path) -> None:
+    path = next(model for model in MODELS if model.name == "lfm2").path(tmp_path)
+    prompt = [token % 64 for token in PROMPT]
+    with load(path) as model:
+        first, again = answer(model, prompt), answer(model, prompt)
+        answer(model, prompt[::-1])
+        from_memory = answer(model, prompt)
+    with load(path) as model:
+        from_disk = answer(model, prompt)
+    for found, tier in ((again, "cells"), (from_memory, "memory"), (from_disk, "disk")):
+        assert found.done.cached_by_tier[tier] == len(prompt) - 1
+        assert found.token_ids == first.token_ids
+    assert list(first.token_ids) == fresh(path, prompt)
 
 
 def test_only_the_owner_reads_what_is_kept(tiny_llama: Path, store: Path) -> None:
