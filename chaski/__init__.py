@@ -111,7 +111,7 @@ _LAZY = {
     "pull": "chaski.runner.loading.pulling",
 }
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> object:

@@ -1,0 +1,59 @@
+"""Checks what is in wheels and source packages: `python -m tools.check_packages FILE...`.
+
+A wheel holds the package, the native core and the bundled model, and says for which systems it is. A source
+package holds what a build needs, and no tests. Neither may grow beyond a few megabytes unseen.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+_MEGABYTES = 12
+_MANYLINUX = re.compile(r"manylinux_2_(\d+)_")
+_IN_BOTH = ("chaski/__init__.py", "chaski/py.typed", "chaski/models/guide.gguf")
+_IN_SOURCES = ("CMakeLists.txt", "pyproject.toml", "LICENSE", "README.md", "native/include/matmul.h")
+_IN_NEITHER = re.compile(r"^(tests|benchmarks|build|\.venv)/|\.pyc$")
+
+
+def faults(path: Path) -> list[str]:
+    """What is wrong with a package: a sentence for each fault."""
+    is_wheel = path.suffix == ".whl"
+    names = _names(path)
+    found = [f"{name} is missing" for name in _IN_BOTH if name not in names]
+    found += [f"{name} does not belong here" for name in sorted(names) if _IN_NEITHER.search(name)]
+    if path.stat().st_size > _MEGABYTES << 20:
+        found.append(f"it has {path.stat().st_size >> 20} MB, more than {_MEGABYTES}")
+    if is_wheel:
+        if len([name for name in names if name.startswith("chaski/_native.") and name.endswith(".so")]) != 1:
+            found.append("there is not one native core")
+        tag = _MANYLINUX.search(path.name)
+        if tag and int(tag[1]) > 28:
+            found.append(f"it asks for glibc 2.{tag[1]}, which is newer than 2.28")
+        if "-linux_" in path.name:
+            found.append("it is for this system alone")
+    else:
+        found += [f"{name} is missing" for name in _IN_SOURCES if name not in names]
+    return found
+
+
+def _names(path: Path) -> set[str]:
+    if path.suffix == ".whl":
+        with zipfile.ZipFile(path) as wheel:
+            return set(wheel.namelist())
+    with tarfile.open(path) as sources:
+        return {name.partition("/")[2] for name in sources.getnames()}
+
+
+def main() -> None:
+    """Print each fault, and leave with 1 if there is one."""
+    all_found = [f"{path}: {fault}" for path in map(Path, sys.argv[1:]) for fault in faults(path)]
+    print("\n".join(all_found) or "no faults")
+    sys.exit(bool(all_found))
+
+
+if __name__ == "__main__":
+    main()
