@@ -56,4 +56,4 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.
     # Prefixes are kept in memory; tests of files ask for them.
     monkeypatch.setenv("CHASKI_PREFIX_CACHE", "memory")
     # Nothing listens there: a server of the user's is none of a test's business.
-    monkeypatch.setattr("chaski.cli.remote._USUAL_ADDRESS", "127.0.0.1:1")
+    monkeypatch.setattr("chaski.remote._USUAL_ADDRESS", "127.0.0.1:1")

@@ -34,6 +34,7 @@ _COMMANDS = {
     "models": "chaski.cli.models",
     "info": "chaski.cli.info",
     "bench": "chaski.cli.bench",
+    "batch": "chaski.server.batch_command",
     "completion": "chaski.cli.completion",
 }
 _LABEL = "Error: "  # which click puts before them

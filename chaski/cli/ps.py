@@ -19,7 +19,7 @@ _FOREVER_SECONDS = 20 * 365 * 86400
 def command(prefix: str) -> None:
     """List the models in the memory of the running server whose names begin with PREFIX."""
     from chaski.cli.layout import file_size, table
-    from chaski.cli.remote import running_server
+    from chaski.remote import running_server
 
     models = [
         model

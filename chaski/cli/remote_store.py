@@ -6,8 +6,8 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chaski.cli.remote import Remote, chosen_server
 from chaski.errors import UnsupportedError
+from chaski.remote import Remote, chosen_server
 
 if TYPE_CHECKING:
     from chaski.names import Digest

@@ -15,7 +15,7 @@ from chaski.cli.session import Session, read_format, read_think
 from chaski.names import is_path
 
 if TYPE_CHECKING:
-    from chaski.cli.remote import RemoteModel
+    from chaski.cli.remote_model import RemoteModel
     from chaski.cli.session import Model
     from chaski.store.model import StoredModel
 
@@ -223,8 +223,9 @@ def _talk(session: Session, text: str | None) -> None:
 
 def _of_server(model: str) -> RemoteModel | None:
     """Return the model of a running server; None if there is no server, or it lacks the model."""
-    from chaski.cli.remote import RemoteModel, running_server
+    from chaski.cli.remote_model import RemoteModel
     from chaski.errors import ModelNotFoundError
+    from chaski.remote import running_server
 
     remote = running_server()
     if not remote.is_there():

@@ -19,7 +19,7 @@ from chaski.errors import ChaskiError, OptionError
 if TYPE_CHECKING:
     from chaski.chat.events import Event
     from chaski.cli.local import WorkerModel
-    from chaski.cli.remote import RemoteModel
+    from chaski.cli.remote_model import RemoteModel
     from chaski.runner.llm import LLM
 
     Model: TypeAlias = LLM | WorkerModel | RemoteModel
@@ -77,7 +77,7 @@ class Session:
         A model here is loaded anew for another context or other threads; the conversation goes on.
         """
         from chaski.chat.options import parse_options
-        from chaski.cli.remote import RemoteModel
+        from chaski.cli.remote_model import RemoteModel
 
         if name not in _LOADING:
             parse_options({name: value})
@@ -116,7 +116,7 @@ class Session:
         with go before those of the session.
         """
         from chaski.cli.local import WorkerModel
-        from chaski.cli.remote import RemoteModel
+        from chaski.cli.remote_model import RemoteModel
         from chaski.cli.states import keep_state
 
         if "adapter" in self.options:
@@ -182,7 +182,7 @@ class Session:
 
         Raises OptionError for a local model that cannot think; a server checks its own models.
         """
-        from chaski.cli.remote import RemoteModel
+        from chaski.cli.remote_model import RemoteModel
 
         can_think = isinstance(self.model, RemoteModel) or "thinking" in self.model.capabilities
         if think and not can_think:

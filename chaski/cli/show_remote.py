@@ -13,7 +13,7 @@ from chaski.cli.terminal import echo_text
 from chaski.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from chaski.cli.remote import Remote
+    from chaski.remote import Remote
 
 __all__ = ["show_there"]
 

@@ -10,7 +10,7 @@ import click
 from chaski.errors import ChaskiError
 
 if TYPE_CHECKING:
-    from chaski.cli.remote import RemoteModel
+    from chaski.cli.remote_model import RemoteModel
     from chaski.runner.llm import LLM
     from chaski.store.model import StoredModel
 
@@ -26,7 +26,7 @@ def keep_state(
     the conversation is computed again then.
     """
     from chaski.cli.layout import size
-    from chaski.cli.remote import RemoteModel
+    from chaski.cli.remote_model import RemoteModel
 
     kept: tuple[int, int] | None
     try:

@@ -14,8 +14,8 @@ __all__ = ["command"]
 @click.help_option("-h", "--help")
 def command(model: str) -> None:
     """Let the running server unload MODEL, as soon as its requests are answered."""
-    from chaski.cli.remote import running_server
     from chaski.errors import ModelNotFoundError
+    from chaski.remote import running_server
 
     try:
         running_server().post("/api/generate", {"model": model, "keep_alive": 0})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from chaski.cli.remote import RemoteModel
+from chaski.cli.remote_model import RemoteModel
 
 if TYPE_CHECKING:
     from chaski.cli.session import Model

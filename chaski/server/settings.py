@@ -27,7 +27,7 @@ class Settings:
 
     adapters     the folder of adapters that requests may name; None where they may name none
     states       the folder of saved slots; None where none are kept
-    parallel     None: as many as the server thinks fit
+    parallel     None: `most_parallel`, or fewer where there is no memory for so many
     body_memory  bytes
     """
 
@@ -44,6 +44,7 @@ class Settings:
     max_loaded: int = _DEFAULT_LOADED
     max_queue: int = 512
     parallel: int | None = None
+    most_parallel: int = 4
     private_registries: frozenset[str] = frozenset()
     header_timeout: float = 10.0
     body_timeout: float = 30.0

@@ -170,7 +170,8 @@ def test_models_of_a_path_have_no_states(
 def test_a_server_keeps_and_brings_states_too(
     store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from chaski.cli.remote import Remote, RemoteModel
+    from chaski.cli.remote_model import RemoteModel
+    from chaski.remote import Remote
     from chaski.server.settings import Settings
     from tests.server.conftest import SOMEWHERE
     from tests.server.running import running

@@ -23,8 +23,6 @@ from chaski.server.settings import Settings
 
 __all__ = ["ModelPool"]
 
-_DEFAULT_PARALLEL = 4
-
 
 @dataclass(slots=True, eq=False)
 class _Load:
@@ -208,7 +206,7 @@ class ModelPool:
             if other.worker.pid is not None:
                 with suppress(ChaskiError):
                     await other.model.info(wait_loaded=True)
-        parallel = self._settings.parallel or _DEFAULT_PARALLEL
+        parallel = self._settings.parallel or self._settings.most_parallel
         while True:
             try:
                 return await load_model(needs, parallel, self._settings, self._open_worker)
@@ -216,6 +214,6 @@ class ModelPool:
                 if self._loaded:
                     await self._remove(self._next_to_go())
                 elif self._settings.parallel is None and parallel > 1:
-                    parallel = 1
+                    parallel //= 2
                 else:
                     raise

@@ -1,0 +1,1 @@
+"""Batches: files of requests that are answered one and all, over interruptions."""

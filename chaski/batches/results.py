@@ -1,0 +1,124 @@
+"""The file of results: a line for each request that is done, in the order in which they were."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+from typing import Any, Self
+
+from chaski.errors import FormatError, StoreError
+
+__all__ = ["Results"]
+
+_SYNC_SECONDS = 1.0
+
+
+class Results:
+    """Results of a batch. Whatever ends the process leaves whole lines, and perhaps a part of one more.
+
+    done: the ids of the requests whose results are there, each with its `BatchLine.request_id`.
+    num_failed: so many of them are errors.
+    """
+
+    def __init__(self, path: Path, file: FileIO) -> None:
+        self.path = path
+        self.done: dict[str, str] = {}
+        self.num_failed = 0
+        self._file = file
+        self._synced_at = time.monotonic()
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: Path, retries_failed: bool = False) -> Iterator[Self]:
+        """Open or make the file, for this process alone.
+
+        The part of a line at its end is cut off. With `retries_failed` results that are errors are taken out.
+        Raises FormatError for a file of something else, StoreError where another process writes it, OSError.
+        """
+        if retries_failed and path.exists():
+            _take_out_failed(path)
+        with _locked(path) as file:
+            results, end = cls(path, file), 0
+            for line, fields in _lines(path, file):
+                results._count(fields)
+                end += len(line)
+            file.truncate(end)
+            file.seek(end)
+            yield results
+            os.fsync(file.fileno())
+
+    def add(self, custom_id: str, request_id: str, status: int, answer_id: str, body: Any) -> None:
+        """Write the result of a request. Raises OSError."""
+        response = {"status_code": status, "request_id": answer_id, "body": body}
+        fields = {"id": request_id, "custom_id": custom_id, "response": response, "error": None}
+        text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+        _write(self._file, text.encode(errors="replace") + b"\n")
+        self._count(fields)
+        if time.monotonic() - self._synced_at > _SYNC_SECONDS:
+            os.fsync(self._file.fileno())
+            self._synced_at = time.monotonic()
+
+    def _count(self, fields: Mapping[str, Any]) -> None:
+        self.done[fields["custom_id"]] = fields["id"]
+        self.num_failed += _is_failed(fields)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[FileIO]:
+    with FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StoreError(f"{path}: another process writes results to it") from None
+        yield file
+
+
+def _take_out_failed(path: Path) -> None:
+    """Put a file without the results that are errors in the place of this one."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with _locked(path) as file:
+        try:
+            with FileIO(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as kept:
+                for line, fields in _lines(path, file):
+                    if not _is_failed(fields):
+                        _write(kept, line)
+                os.fsync(kept.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _lines(path: Path, file: FileIO) -> Iterator[tuple[bytes, Mapping[str, Any]]]:
+    """Yield the whole lines of a file of results, and what they hold."""
+    with open(file.fileno(), "rb", closefd=False) as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.endswith(b"\n"):
+                return
+            yield line, _result(line, f"{path}, line {number}")
+
+
+def _result(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(line)
+        if all(isinstance(fields[name], str) for name in ("id", "custom_id")):
+            _is_failed(fields)
+            return dict(fields)
+    except (ValueError, RecursionError, LookupError, TypeError):
+        pass
+    raise FormatError(f"{where}: no result of a batch; write the results to another file with --output")
+
+
+def _is_failed(fields: Mapping[str, Any]) -> bool:
+    return bool(fields["response"]["status_code"] != 200)
+
+
+def _write(file: FileIO, line: bytes) -> None:
+    data = memoryview(line)
+    while data:
+        data = data[file.write(data) :]

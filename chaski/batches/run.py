@@ -1,0 +1,113 @@
+"""`run_batch`: asks what is not done yet of a batch, several requests at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from chaski.batches.lines import BatchLine
+from chaski.batches.results import Results
+from chaski.errors import ChaskiError
+
+__all__ = ["Ask", "Reply", "Tokens", "run_batch"]
+
+_TRIES = 3
+"""A request that crashes what computes it is asked so often."""
+_MAX_WAIT = 30.0
+_MOST_FAILURES = 16
+"""After so many crashes in a row nothing more is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """HTTP status, object and id of an answer; and seconds to wait before it may be asked for again."""
+
+    status: int
+    body: Any
+    request_id: str = ""
+    retry_after: float | None = None
+
+
+Ask: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[Reply]]
+"""Asks a route with a body. Raises ChaskiError where nobody answers at all."""
+
+
+@dataclass(slots=True)
+class Tokens:
+    """Tokens of prompts and of answers together."""
+
+    prompts: int = 0
+    answers: int = 0
+
+    def count(self, body: Any) -> None:
+        """Add the usage that an answer tells, if it does."""
+        usage = body.get("usage") if isinstance(body, Mapping) else None
+        if isinstance(usage, Mapping):
+            self.prompts += _number(usage, "prompt_tokens", "input_tokens")
+            self.answers += _number(usage, "completion_tokens", "output_tokens")
+
+
+async def run_batch(
+    lines: Iterable[BatchLine],
+    ask: Ask,
+    results: Results,
+    in_flight: int,
+    progress: Callable[[Tokens], None] = lambda tokens: None,
+) -> Tokens:
+    """Ask for every line that `results` has no result of, at most `in_flight` at a time -> tokens.
+
+    `progress` is called after each result. A server that is too busy is waited for. Raises ChaskiError where
+    nobody answers or all that is asked fails, and OSError where results cannot be written; what is done by
+    then is in the results.
+    """
+    tokens = Tokens()
+    num_failures = 0
+    pending = (line for line in lines if line.custom_id not in results.done)
+
+    async def work() -> None:
+        nonlocal num_failures
+        for line in pending:
+            reply = await _answer(ask, line)
+            results.add(line.custom_id, line.request_id, reply.status, reply.request_id, reply.body)
+            tokens.count(reply.body)
+            progress(tokens)
+            num_failures = num_failures + 1 if reply.status >= 500 else 0
+            if num_failures >= _MOST_FAILURES:
+                raise ChaskiError(
+                    f"{num_failures} requests in a row have failed, so the rest is not asked; {_said(reply)}"
+                )
+
+    workers = [asyncio.create_task(work()) for _ in range(in_flight)]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+    return tokens
+
+
+async def _answer(ask: Ask, line: BatchLine) -> Reply:
+    tries = 0
+    while True:
+        reply = await ask(line.url, line.body)
+        is_busy = reply.status in (429, 503)
+        if not is_busy:
+            tries += 1
+            if reply.status < 500 or tries >= _TRIES:
+                return reply
+        await asyncio.sleep(min(reply.retry_after or max(tries, 1), _MAX_WAIT))
+
+
+def _said(reply: Reply) -> str:
+    """Return what an answer says that is an error."""
+    error = reply.body.get("error") if isinstance(reply.body, Mapping) else None
+    text = error.get("message") if isinstance(error, Mapping) else error
+    return f"the last answer: {text or reply.status}"
+
+
+def _number(usage: Mapping[str, Any], *names: str) -> int:
+    found = next((usage[name] for name in names if name in usage), 0)
+    return found if isinstance(found, int) else 0

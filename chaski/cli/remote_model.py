@@ -1,0 +1,124 @@
+"""`RemoteModel`: a model of a running server, as commands see it."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from chaski.errors import ChaskiError
+from chaski.remote import Remote
+
+if TYPE_CHECKING:
+    from chaski.chat.defaults import Defaults
+    from chaski.chat.events import Done, Event
+
+__all__ = ["RemoteModel"]
+
+
+class RemoteModel:
+    """A model of a server, with what a conversation on the terminal needs of an `LLM`."""
+
+    def __init__(self, remote: Remote, name: str) -> None:
+        """Connect to a model of a server. Raises ModelNotFoundError if the server lacks it."""
+        from chaski.chat.defaults import Defaults
+
+        shown = remote.post("/api/show", {"model": name})
+        info = shown.get("model_info") or {}
+        architecture = info.get("general.architecture", "")
+        self._remote = remote
+        self._name = name
+        self.path = f"{name} at {remote.url}"
+        self.context: int = info.get(f"{architecture}.context_length", 0)
+        self.vocab_size: int = info.get(f"{architecture}.vocab_size", 0)
+        self.chat_template: str | None = shown.get("template")
+        self.defaults: Defaults = Defaults(system=shown.get("system"), opening=shown.get("messages") or ())
+        capabilities = shown.get("capabilities") or ()
+        self.has_vision: bool = "vision" in capabilities
+        self.makes_vectors: bool = "embedding" in capabilities
+        self.keep_alive: str | None = None  # how long it stays after each answer; None as the server wants
+
+    def save(self, name: str, settings: Mapping[str, Any]) -> None:
+        """Make a model of this one with settings, as /api/create takes them."""
+        for line in self._remote.lines("/api/create", {"model": name, "from": self._name, **settings}):
+            if "error" in line:
+                raise ChaskiError(str(line["error"]))
+
+    def keep_state(self, name: str, think: bool | str | None) -> tuple[int, int]:
+        """Keep the state of the conversation that a model begins with -> its tokens and bytes."""
+        asked = {"model": name} | ({} if think is None else {"think": think})
+        found = self._remote.post("/api/states", asked)
+        return int(found["tokens"]), int(found["size"])
+
+    def close(self) -> None:
+        """The server keeps it as long as it wants to."""
+
+    def embed(self, text: str, dimensions: int | None, truncate: bool) -> list[float]:
+        """The vector of a text."""
+        asked = {"model": self._name, "input": text, "dimensions": dimensions, "truncate": truncate}
+        found: list[float] = self._remote.post("/api/embed", asked | self._staying)["embeddings"][0]
+        return found
+
+    def stream(
+        self, prompt: str, images: Sequence[bytes] = (), **options: Any
+    ) -> Generator[Event, None, None]:
+        """Continue a prompt as it is, behind the files of images."""
+        asked = {"prompt": prompt, "raw": True, "images": [_base64(image) for image in images]}
+        return self._events("/api/generate", asked, options)
+
+    def stream_chat(
+        self, messages: Sequence[Mapping[str, Any]], think: bool | str | None = None, **options: Any
+    ) -> Generator[Event, None, None]:
+        """Answer a conversation, whose messages may have `images`, as files. think: None is usual."""
+        turns = [
+            {**turn, "images": [_base64(image) for image in turn.get("images", ())]} for turn in messages
+        ]
+        asked: dict[str, Any] = {"messages": turns}
+        if think is not None:
+            asked["think"] = think
+        return self._events("/api/chat", asked, options)
+
+    @property
+    def _staying(self) -> dict[str, str]:
+        return {} if self.keep_alive is None else {"keep_alive": self.keep_alive}
+
+    def _events(
+        self, path: str, asked: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> Generator[Event, None, None]:
+        from chaski.chat.events import Text, Thinking
+
+        given = dict(options)
+        outside = {"truncate": given.pop("truncate", False), "format": given.pop("format", None)}
+        body = {"model": self._name, **asked, **outside, **self._staying, "options": given}
+        with closing(self._remote.lines(path, body)) as lines:
+            for line in lines:
+                message = line.get("message") or {}
+                if thinking := message.get("thinking"):
+                    yield Thinking(thinking)
+                if text := message.get("content") or line.get("response"):
+                    yield Text(text)
+                if line.get("done"):
+                    yield _done(line)
+                    return
+        raise ChaskiError(f"{self._remote.url} broke off its answer")
+
+
+def _base64(data: bytes) -> str:
+    return b64encode(data).decode()
+
+
+def _done(line: Mapping[str, Any]) -> Done:
+    from chaski.chat.events import Done
+
+    return Done(
+        reason="length" if line.get("done_reason") == "length" else "stop",
+        prompt_tokens=line.get("prompt_eval_count", 0),
+        cached_tokens=line.get("prompt_cached_count", 0),
+        generated_tokens=line.get("eval_count", 0),
+        dropped_tokens=line.get("prompt_dropped_count", 0),
+        shifted_tokens=line.get("shifted_count", 0),
+        load_seconds=line.get("load_duration", 0) / 1e9,
+        prefill_seconds=line.get("prompt_eval_duration", 0) / 1e9,
+        decode_seconds=line.get("eval_duration", 0) / 1e9,
+    )
