@@ -6,7 +6,7 @@
 * conversations: how long does it take to the first token of a conversation that is gone on with, where there
   are more of them than sequences? People need a second at least to write their next message.
 * unique: how much slower are prompts of which none begins like another, with memory, and with files too?
-  Once while memory is still taken, and once when the memory of the tier is full and is used again.
+  Once while memory is still taken, and once when all that the tiers may take is full and is used again.
 
 Each process is a fresh one with a store of its own in a folder that is removed at the end.
 """
@@ -37,8 +37,8 @@ __all__ = ["main"]
 _FIRST_TOKENS, _LAST_TOKENS = 100, 30000
 # Seconds between two turns of conversations, in which nothing is computed.
 _PAUSE = 1.0
-# Memory of the tier in which four prompts find no room.
-_SMALL = "200MB"
+# Memory of the tier, and so many prompts that fill it, and what may wait to be written, too.
+_SMALL, _UNIQUE = "200MB", 12
 
 
 def main() -> None:
@@ -157,14 +157,13 @@ def _conversed(ask: Callable[[list[int]], float], job: dict[str, Any], vocabular
 
 def _all_new(model: chaski.LLM, job: dict[str, Any], vocabulary: int) -> dict[str, Any]:
     _first_token(model, _random(99, 600, vocabulary))
-    rates = {}
-    for first, when in ((0, "fresh"), (100, "full")):
-        texts = [_random(first + number, 1536, vocabulary) for number in range(4)]
+    texts = [_random(number, 1536, vocabulary) for number in range(_UNIQUE + 4)]
+    rates = []
+    for text in texts:
         began = perf_counter()
-        for text in texts:
-            _first_token(model, text)
-        rates[when] = sum(map(len, texts)) / (perf_counter() - began)
-    return rates
+        _first_token(model, text)
+        rates.append(len(text) / (perf_counter() - began))
+    return {"fresh": median(rates[:4]), "full": median(rates[-4:])}
 
 
 _JOBS = {"prompt": _prompt, "conversations": _talk, "unique": _all_new}
