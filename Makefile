@@ -23,7 +23,8 @@ PYTEST := -m pytest -n 2 --dist loadfile
 # environment says not to. The tests start hundreds of interpreters, which took a fifth of their time otherwise.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run test coverage test-slow test-aarch64 lint format types native bench docs links wheel sdist sbom clean
+.PHONY: run test coverage test-slow test-web test-aarch64 web check-web lint format types native bench docs links
+.PHONY: wheel sdist sbom clean
 
 run: .venv/installed
 	$(BIN)/chaski run guide "how do I use fewer cores?" --verbose < /dev/null
@@ -47,6 +48,24 @@ coverage: .venv/developing
 
 test-slow: .venv/developing
 	$(BIN)/python $(PYTEST) -m "not oracle"
+
+# The page in a real Chromium, which Debian's package has. Without one, the tests say so and are skipped.
+test-web: .venv/developing web/node_modules
+	$(PIP) install playwright
+	$(BIN)/python -m pytest tests/web
+
+# The page of the server, from its sources; needs node. What it makes is committed.
+web: web/node_modules
+	cd web && npm run --silent build
+
+# Fails where the committed page is not what the sources give.
+check-web: web/node_modules
+	cd web && npx tsc && node build.mjs ../build/web
+	diff --recursive --brief build/web chaski/server/web/bundle
+
+web/node_modules: web/package.json web/package-lock.json
+	cd web && npm ci --silent --no-audit --no-fund
+	touch $@
 
 # The kernels for 64-bit ARM, by qemu. Needs a cross compiler, and is skipped with a word where there is none.
 test-aarch64:

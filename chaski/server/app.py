@@ -15,6 +15,7 @@ from starlette.routing import Route
 from chaski.server.fields.routes import BODILESS, FIELDS, LISTS
 from chaski.server.handlers import (
     adapters,
+    answers,
     anthropic,
     engines,
     general,
@@ -24,6 +25,7 @@ from chaski.server.handlers import (
     responses,
     states,
     store,
+    web,
 )
 from chaski.server.http.access_log import AccessLog
 from chaski.server.http.endpoint import Endpoint, Handler
@@ -58,7 +60,8 @@ def create_app(settings: Settings, model_store: Store, open_worker: OpenWorker) 
 
 def _routes() -> list[Route]:
     return [
-        Route("/", general.root),
+        Route("/", web.root),
+        Route("/web/{name}", web.asset),
         *_get("/health", general.health),
         *_get("/metrics", general.metrics),
         *_get("/openapi.json", general.openapi),
@@ -70,6 +73,8 @@ def _routes() -> list[Route]:
         _post("/api/show", store.show),
         _post("/api/generate", native.generate),
         _post("/api/chat", native.chat),
+        *_get("/api/answers/{id}", answers.follow),
+        Route("/api/answers/{id}", Endpoint(answers.stop, has_body=False), methods=["DELETE"]),
         _post("/api/embed", native.embed),
         _post("/api/embeddings", native.embeddings),
         _post("/api/rerank", rerank.native),

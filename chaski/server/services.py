@@ -13,6 +13,7 @@ from chaski.server.models.pool import ModelPool
 from chaski.server.network.bodies import Bodies
 from chaski.server.network.uploads import Uploads
 from chaski.server.response_store import ResponseStore
+from chaski.server.service.answers import Answers
 from chaski.server.service.chat import ChatService
 from chaski.server.service.jobs import Jobs
 from chaski.server.service.states import StateService
@@ -47,6 +48,7 @@ class Services:
     states: StateService
     responses: ResponseStore
     threads: ResponseStore
+    answers: Answers
     bodies: Bodies
     uploads: Uploads
     transfers: ThreadPoolExecutor = field(
@@ -68,10 +70,23 @@ class Services:
         bodies = Bodies(settings.body_memory, settings.body_timeout)
         uploads = Uploads(settings.body_timeout, settings.max_connections // _UPLOADS_SHARE)
         stores = ResponseStore(), ResponseStore()
-        return cls(settings, catalog, adapters, models, metrics, *services, states, *stores, bodies, uploads)
+        return cls(
+            settings,
+            catalog,
+            adapters,
+            models,
+            metrics,
+            *services,
+            states,
+            *stores,
+            Answers(),
+            bodies,
+            uploads,
+        )
 
     async def close(self) -> None:
         """End all services."""
+        await self.answers.close()
         await self.models.close()
         self.bodies.close()
         self.uploads.close()

@@ -48,6 +48,11 @@ def read_openai_completion(body: Mapping[str, Any]) -> None:
     openai.includes_usage(body)
 
 
+def read_native_chat(body: Mapping[str, Any]) -> None:
+    ollama.read_answer_id(body)
+    ollama.read_chat(body)
+
+
 def read_anthropic_messages(body: Mapping[str, Any]) -> None:
     anthropic.is_kept(body)
     anthropic.read_messages(body)
@@ -66,7 +71,7 @@ def read_native_recipe(body: Mapping[str, Any]) -> None:
     ("path", "read", "body", "elsewhere"),
     [
         ("/api/generate", ollama.read_generate, {}, set()),
-        ("/api/chat", ollama.read_chat, {}, set()),
+        ("/api/chat", read_native_chat, {}, set()),
         ("/api/embed", ollama.read_embed, {}, set()),
         ("/api/rerank", read_rerank, {"query": "x", "documents": ["x"]}, set()),
         ("/v1/rerank", read_rerank, {"query": "x", "documents": ["x"]}, set()),

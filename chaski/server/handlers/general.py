@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, Response
 
 from chaski.server.http.endpoint import HTTPRequest, Reply
 
-__all__ = ["API_VERSION", "docs", "health", "metrics", "openapi", "root", "status", "version"]
+__all__ = ["API_VERSION", "docs", "health", "metrics", "openapi", "status", "version"]
 
 API_VERSION = "0.32.15"
 """The version of Ollama's API; clients choose features by it."""
-
-
-async def root(request: Request) -> Response:
-    """Answer the question by which clients of Ollama see that a server runs."""
-    return PlainTextResponse("Ollama is running")
 
 
 async def version(http: HTTPRequest) -> Reply:

@@ -14,7 +14,7 @@ from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
 from chaski.server.service.events import ServiceEvent, ServiceEvents, whole
 from chaski.server.service.requests import EmbedRequest, ModelRequest
 
-__all__ = ["chat", "detokenize", "embed", "embeddings", "generate", "tokenize"]
+__all__ = ["chat", "detokenize", "embed", "embeddings", "generate", "lines", "tokenize"]
 
 
 async def generate(http: HTTPRequest) -> Reply:
@@ -24,7 +24,7 @@ async def generate(http: HTTPRequest) -> Reply:
         return await _load_only(http, request, is_chat=False)
     events = http.services.chat.generate(request, http.client)
     if request.stream:
-        return _lines(events, request.model, ollama.generate_fields)
+        return lines(events, request.model, ollama.generate_fields)
     return ollama.generate_whole(request.model, await whole(events))
 
 
@@ -34,8 +34,12 @@ async def chat(http: HTTPRequest) -> Reply:
     if not request.messages:
         return await _load_only(http, request, is_chat=True)
     events = http.services.chat.chat(request, http.client)
+    answer_id = ollama.read_answer_id(http.body)
+    if answer_id is not None:
+        http.services.answers.begin(http.owner, answer_id, request.model, events)
+        events = http.services.answers.follow(http.owner, answer_id)
     if request.stream:
-        return _lines(events, request.model, ollama.chat_fields)
+        return lines(events, request.model, ollama.chat_fields)
     return ollama.chat_whole(request.model, await whole(events))
 
 
@@ -100,11 +104,12 @@ async def _load_only(http: HTTPRequest, request: ModelRequest, is_chat: bool) ->
     return ollama.empty_fields(request.model, "load", is_chat)
 
 
-async def _lines(
+async def lines(
     events: ServiceEvents,
     model: str,
     fields: Callable[[str, ServiceEvent], Mapping[str, Any]],
 ) -> Stream:
+    """Yield the events of an answer as lines of a stream."""
     async with aclosing(events):
         async for event in events:
             yield ndjson(fields(model, event))

@@ -52,6 +52,11 @@ class HTTPRequest:
     def services(self) -> Any:
         return self.request.app.state.services
 
+    @property
+    def owner(self) -> str:
+        """Whose answers are kept: the key's. Without keys there is one user, from whatever address."""
+        return self.client if self.services.settings.has_keys else ""
+
 
 Handler: TypeAlias = Callable[[HTTPRequest], Awaitable[Reply]]
 

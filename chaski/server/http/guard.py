@@ -38,6 +38,8 @@ _LOCAL_ORIGINS = (
 )
 # Open without a key: whether the server is there and well, and what can be asked, which is no secret.
 _PUBLIC = ("/", "/health", "/api/version", "/docs", "/openapi.json")
+# Files of the page, which asks for a key itself.
+_PAGE = "/web/"
 _ADMIN = (
     *("/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete", "/api/blobs/", "/api/states"),
     *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/slots/"),
@@ -99,7 +101,7 @@ class Guard:
     def _problem(self, method: str, path: str, headers: Headers) -> Problem | None:
         """Return the problem with a request's key, if any. Without keys in the settings there is none."""
         settings = self._settings
-        if not settings.has_keys or path in _PUBLIC:
+        if not settings.has_keys or path in _PUBLIC or path.startswith(_PAGE):
             return None
         key = key_of(headers)
         is_admin = _is_one_of(key, settings.admin_keys)

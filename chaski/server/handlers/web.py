@@ -1,0 +1,43 @@
+"""The page at `/` for browsers, and its files. Clients of the API get the words that they know."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from chaski.server.web import PAGE_HEADERS, page_file, wants_page
+
+__all__ = ["asset", "root"]
+
+_FOR_EVER = "public, max-age=31536000, immutable"
+
+
+async def root(request: Request) -> Response:
+    """Answer the question by which clients of Ollama see that a server runs; browsers get the page."""
+    if not wants_page(request.headers):
+        return PlainTextResponse("Ollama is running")
+    return await _file(
+        request, "index.html", {"Cache-Control": "no-cache", "Vary": "Accept, Accept-Encoding"}
+    )
+
+
+async def asset(request: Request) -> Response:
+    """A file of the page."""
+    kept = {"Cache-Control": _FOR_EVER, "Vary": "Accept-Encoding"}
+    return await _file(request, request.path_params["name"], kept)
+
+
+async def _file(request: Request, name: str, headers: dict[str, str]) -> Response:
+    found = await asyncio.to_thread(page_file, name)
+    if found is None:
+        return PlainTextResponse("404 page not found", 404)
+    headers = {**PAGE_HEADERS, **headers, "ETag": found.etag}
+    if found.etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    if found.compressed is not None and "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(
+            found.compressed, headers={**headers, "Content-Encoding": "gzip"}, media_type=found.media_type
+        )
+    return Response(found.data, headers=headers, media_type=found.media_type)

@@ -1,0 +1,82 @@
+"""Files of the page: `make web` builds them from the sources in `web/`; here they are read and compressed.
+
+Names have a digest of what is in the file, so a browser may keep it for ever. Only `index.html` has none.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from starlette.datastructures import Headers
+
+__all__ = ["PAGE_HEADERS", "PageFile", "page_file", "wants_page"]
+
+_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "svg": "image/svg+xml",
+    "woff2": "font/woff2",
+}
+_COMPRESSED = ("html", "js", "css", "svg")
+# Nothing comes from elsewhere, and no text becomes markup or code: not even by mistake of the page itself.
+_POLICY = {
+    "default-src": "'none'",
+    "script-src": "'self'",
+    "style-src": "'self'",
+    "font-src": "'self'",
+    "img-src": "'self' data: blob:",
+    "connect-src": "'self'",
+    "base-uri": "'none'",
+    "form-action": "'none'",
+    "frame-ancestors": "'none'",
+    "require-trusted-types-for": "'script'",
+    "trusted-types": "'none'",
+}
+PAGE_HEADERS = {
+    "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in _POLICY.items()),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+}
+"""Headers that go with every file of the page."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    """A file of the page. compressed: its bytes by gzip; None where that makes them no shorter."""
+
+    media_type: str
+    data: bytes
+    compressed: bytes | None
+    etag: str
+
+
+@cache
+def _names() -> frozenset[str]:
+    return frozenset(each.name for each in (files(__package__) / "bundle").iterdir())
+
+
+def page_file(name: str) -> PageFile | None:
+    """Return a file of the page by its name, read once; None if there is none."""
+    return _read(name) if name in _names() else None
+
+
+@cache
+def _read(name: str) -> PageFile:
+    data = (files(__package__) / "bundle" / name).read_bytes()
+    ending = name.rpartition(".")[2]
+    compressed = gzip.compress(data, 9, mtime=0) if ending in _COMPRESSED else None
+    return PageFile(_TYPES[ending], data, compressed, f'"{hashlib.sha256(data).hexdigest()[:24]}"')
+
+
+def wants_page(headers: Headers) -> bool:
+    """Return whether a request for `/` comes from a browser that shows pages, not from a client of an API."""
+    return "text/html" in headers.get("accept", "")

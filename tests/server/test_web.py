@@ -1,0 +1,89 @@
+"""The page's files: for browsers only, compressed, kept by browsers, and under a strict policy."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from chaski.server.settings import Settings
+from tests.server.conftest import SOMEWHERE
+from tests.server.running import Running, running
+
+BUNDLE = files("chaski.server.web") / "bundle"
+BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+NAMES = sorted(each.name for each in BUNDLE.iterdir())
+
+
+@pytest.mark.parametrize("accept", [{}, {"accept": "*/*"}, {"accept": "application/json"}])
+def test_clients_of_the_api_get_what_they_know(server: Running, accept: dict[str, str]) -> None:
+    reply = server.get("/", **accept)
+    assert (reply.status, reply.body) == (200, b"Ollama is running")
+    assert reply.headers["content-type"] == "text/plain; charset=utf-8"
+    assert "content-security-policy" not in reply.headers
+    head = server.ask("HEAD", "/", headers=accept)
+    assert (head.status, head.body, head.headers["content-length"]) == (200, b"", "17")
+
+
+def test_browsers_get_the_page(server: Running) -> None:
+    reply = server.get("/", **BROWSER)
+    assert reply.status == 200
+    assert reply.body == (BUNDLE / "index.html").read_bytes()
+    assert reply.headers["cache-control"] == "no-cache"
+    assert "accept" in reply.headers["vary"].lower()
+    again = server.get("/", **BROWSER, **{"if-none-match": reply.headers["etag"]})
+    assert (again.status, again.body) == (304, b"")
+    # Nothing stands in the page itself but names of this server's files.
+    text = reply.body.decode()
+    assert set(re.findall(r'(?:src|href)="([^"]*)"', text)) <= {f"/web/{name}" for name in NAMES}
+    assert not re.search(r"<script[^>]*>[^<]|<style|\son\w+=|style=", text)
+
+
+@pytest.mark.parametrize("path", ["/", f"/web/{NAMES[0]}", *(f"/web/{n}" for n in NAMES if "main" in n)])
+def test_every_file_has_the_policy(server: Running, path: str) -> None:
+    headers = server.get(path, **BROWSER).headers
+    policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
+    assert policy["default-src"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert policy["frame-ancestors"] == "'none'"
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_are_kept_and_compressed(server: Running, name: str) -> None:
+    whole = (BUNDLE / name).read_bytes()
+    plain = server.get(f"/web/{name}")
+    assert plain.body == whole
+    assert "immutable" in plain.headers["cache-control"]
+    short = server.get(f"/web/{name}", **{"accept-encoding": "gzip, deflate"})
+    if name.endswith("woff2"):
+        assert "content-encoding" not in short.headers
+    else:
+        assert short.headers["content-encoding"] == "gzip"
+        assert gzip.decompress(short.body) == whole
+    assert server.get(f"/web/{name}", **{"if-none-match": plain.headers["etag"]}).status == 304
+
+
+def test_all_of_it_is_small(server: Running) -> None:
+    sizes = [len(server.get(f"/web/{name}", **{"accept-encoding": "gzip"}).body) for name in NAMES]
+    assert sum(sizes) < 600_000
+
+
+@pytest.mark.parametrize("name", ["nothing.js", "..%2Ffiles.py", "%2e%2e%2ffiles.py", "files.py", "a/b.js"])
+def test_no_other_file_is_served(server: Running, name: str) -> None:
+    assert server.get(f"/web/{name}").status == 404
+
+
+def test_the_page_comes_without_a_key_and_the_rest_does_not(models: Path) -> None:
+    with running(Settings(address=SOMEWHERE, api_keys=("k",)), models) as guarded:
+        assert guarded.get("/", **BROWSER).body.startswith(b"<!doctype html>")
+        assert guarded.get(f"/web/{NAMES[0]}").status == 200
+        for path in ("/api/tags", "/web", "/webs/x"):
+            assert guarded.get(path).status == 401
+        assert guarded.get("/", **BROWSER, host="evil.example").status == 403
+        assert guarded.get(f"/web/{NAMES[0]}", origin="https://evil.example").status == 403

@@ -1,0 +1,90 @@
+"""A real browser before a real server. `make test-web` installs what drives it; Debian has `chromium`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaski.server.settings import Settings
+from tests.server.conftest import SOMEWHERE, models
+from tests.server.running import Running, running
+from tests.server.thinker import fake, fresh, script
+
+__all__ = ["fake", "fresh", "models", "script"]
+
+DESKTOP = {"width": 1280, "height": 800}
+PHONE = {"width": 390, "height": 780}
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; run make test-web")
+    path = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    if path is None:
+        pytest.skip("no chromium is installed; CHROMIUM names one that is elsewhere")
+    with api.sync_playwright() as driver:
+        # The sandbox of the browser cannot begin for root.
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = driver.chromium.launch(executable_path=path, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser: Any) -> Iterator[Open]:
+    """Open the page of a server. At the end nothing was refused by the policy, and nothing went elsewhere."""
+    contexts: list[Any] = []
+    faults: list[str] = []
+    elsewhere: list[str] = []
+
+    def open_page(server: Running, path: str = "/", **options: Any) -> Any:
+        context = browser.new_context(**{"viewport": DESKTOP, "locale": "en-GB", **options})
+        context.set_default_timeout(10_000)
+        contexts.append(context)
+
+        def see(request: Any) -> None:
+            if not request.url.startswith((server.url, "data:", "blob:")):
+                elsewhere.append(request.url)
+
+        context.on("request", see)
+        page = context.new_page()
+        page.on("console", lambda said: faults.append(said.text) if "Security Policy" in said.text else None)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.goto(server.url + path)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert faults == []
+    assert elsewhere == []
+
+
+@pytest.fixture(scope="module")
+def guided(models: Path) -> Iterator[Running]:
+    """A server with the bundled model."""
+    with running(Settings(address=SOMEWHERE, parallel=2), models) as server:
+        yield server
+
+
+def ask(page: Any, text: str) -> None:
+    """Send a question, as somebody who types it does."""
+    page.get_by_role("textbox", name="Message").fill(text)
+    page.keyboard.press("Enter")
+
+
+def answers(page: Any) -> Any:
+    return page.locator("article.answered")
+
+
+def ended(page: Any, count: int = 1) -> Any:
+    """Wait until the shown branch has that many answers and none comes any more, and return them."""
+    page.locator("article.answered[aria-busy=false]").nth(count - 1).wait_for()
+    page.locator("article.answered[aria-busy=true]").wait_for(state="detached")
+    return answers(page)

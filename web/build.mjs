@@ -1,0 +1,57 @@
+// Builds the page into the package: every file but index.html has a digest of its content in its name.
+import { build } from "esbuild";
+import { createHash } from "node:crypto";
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+
+const target = process.argv[2] ?? "../chaski/server/web/bundle";
+rmSync(target, { recursive: true, force: true });
+mkdirSync(target, { recursive: true });
+
+// Browsers that run this page all read woff2; the other forms of KaTeX's fonts are left out.
+const woff2Only = {
+  name: "woff2-only",
+  setup(builder) {
+    builder.onLoad({ filter: /katex\.min\.css$/ }, ({ path }) => ({
+      contents: readFileSync(path, "utf8").replace(/,url\([^)]*\.(woff|ttf)\) format\("\w+"\)/g, ""),
+      loader: "css",
+    }));
+  },
+};
+
+const { metafile } = await build({
+  entryPoints: ["src/main.tsx", "src/styles/page.css"],
+  entryNames: "[name]-[hash]",
+  chunkNames: "[name]-[hash]",
+  assetNames: "[name]-[hash]",
+  bundle: true,
+  splitting: true,
+  minify: true,
+  format: "esm",
+  target: ["es2022"],
+  conditions: ["production"],
+  define: { "process.env.NODE_ENV": '"production"' },
+  loader: { ".woff2": "file" },
+  publicPath: "/web",
+  legalComments: "none",
+  jsx: "automatic",
+  jsxImportSource: "preact",
+  outdir: target,
+  metafile: true,
+  plugins: [woff2Only],
+});
+
+function built(source) {
+  const [path] = Object.entries(metafile.outputs).find(([, output]) => output.entryPoint === source);
+  return path.split("/").pop();
+}
+
+const icon = readFileSync("src/icon.svg");
+const iconName = `icon-${createHash("sha256").update(icon).digest("hex").slice(0, 8).toUpperCase()}.svg`;
+writeFileSync(`${target}/${iconName}`, icon);
+writeFileSync(
+  `${target}/index.html`,
+  readFileSync("src/index.html", "utf8")
+    .replace("SCRIPT", `/web/${built("src/main.tsx")}`)
+    .replace("STYLE", `/web/${built("src/styles/page.css")}`)
+    .replace("ICON", `/web/${iconName}`),
+);

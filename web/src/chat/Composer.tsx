@@ -1,0 +1,133 @@
+import { useEffect, useRef, useState } from "preact/hooks";
+
+import type { TextFile } from "../conversations/types";
+import { Icon } from "../shell/Icon";
+import { readAttachments } from "./attachments";
+
+export interface Draft {
+  text: string;
+  images: string[];
+  files: TextFile[];
+}
+
+const EMPTY: Draft = { text: "", images: [], files: [] };
+
+export function Composer(props: {
+  isRunning: boolean;
+  canSend: boolean;
+  onSend: (draft: Draft) => void;
+  onStop: () => void;
+}) {
+  const [draft, setDraft] = useState(EMPTY);
+  const [problem, setProblem] = useState("");
+  const field = useRef<HTMLTextAreaElement>(null);
+  const picker = useRef<HTMLInputElement>(null);
+  useEffect(() => field.current?.focus(), []);
+  useEffect(() => {
+    const box = field.current!;
+    box.style.height = "auto";
+    box.style.height = `${Math.min(box.scrollHeight, innerHeight * 0.4)}px`;
+  }, [draft.text]);
+
+  const isEmpty = !draft.text.trim() && !draft.images.length && !draft.files.length;
+  const send = () => {
+    if (isEmpty || props.isRunning || !props.canSend) return;
+    props.onSend(draft);
+    setDraft(EMPTY);
+    setProblem("");
+  };
+  const take = async (files: Iterable<File>) => {
+    const read = await readAttachments(files);
+    setProblem(read.problem);
+    setDraft((now) => ({ ...now, images: [...now.images, ...read.images], files: [...now.files, ...read.files] }));
+  };
+  const without = <T,>(list: T[], index: number) => list.filter((_, place) => place !== index);
+
+  return (
+    <form
+      class="composer"
+      onSubmit={(event) => {
+        event.preventDefault();
+        send();
+      }}
+      onDragOver={(event) => event.preventDefault()}
+      onDrop={(event) => {
+        event.preventDefault();
+        void take(event.dataTransfer?.files ?? []);
+      }}
+    >
+      <div class="box">
+        <div class="attached">
+          {draft.images.map((image, index) => (
+            <span class="attachment" key={image.slice(0, 80) + index}>
+              <img src={`data:;base64,${image}`} alt={`Attached image ${index + 1}`} />
+              <Remove onClick={() => setDraft({ ...draft, images: without(draft.images, index) })} name={`image ${index + 1}`} />
+            </span>
+          ))}
+          {draft.files.map((file, index) => (
+            <span class="attachment named" key={file.name + index}>
+              {file.name}
+              <Remove onClick={() => setDraft({ ...draft, files: without(draft.files, index) })} name={file.name} />
+            </span>
+          ))}
+        </div>
+        <textarea
+          ref={field}
+          rows={1}
+          aria-label="Message"
+          placeholder="Message"
+          value={draft.text}
+          onInput={(event) => setDraft({ ...draft, text: event.currentTarget.value })}
+          onKeyDown={(event) => {
+            if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+              event.preventDefault();
+              send();
+            }
+          }}
+          onPaste={(event) => {
+            const files = event.clipboardData?.files;
+            if (files?.length) {
+              event.preventDefault();
+              void take(files);
+            }
+          }}
+        />
+        <div class="composer-tools">
+          <button type="button" class="icon-button" aria-label="Attach files" onClick={() => picker.current?.click()}>
+            <Icon name="clip" />
+          </button>
+          <input
+            ref={picker}
+            type="file"
+            multiple
+            hidden
+            aria-label="Files"
+            onChange={(event) => {
+              void take([...(event.currentTarget.files ?? [])]);
+              event.currentTarget.value = "";
+            }}
+          />
+          {problem && <span class="problem" role="alert">{problem}</span>}
+          <span class="hint">Enter sends, Shift+Enter begins a line</span>
+          {props.isRunning ? (
+            <button type="button" class="round" aria-label="Stop" onClick={props.onStop}>
+              <Icon name="stop" />
+            </button>
+          ) : (
+            <button type="submit" class="round" aria-label="Send" disabled={isEmpty || !props.canSend}>
+              <Icon name="send" />
+            </button>
+          )}
+        </div>
+      </div>
+    </form>
+  );
+}
+
+function Remove({ onClick, name }: { onClick: () => void; name: string }) {
+  return (
+    <button type="button" class="remove" aria-label={`Remove ${name}`} onClick={onClick}>
+      <Icon name="close" />
+    </button>
+  );
+}

@@ -1,0 +1,170 @@
+import { useState } from "preact/hooks";
+
+import type { Settings } from "../conversations/types";
+import { Icon } from "../shell/Icon";
+
+const DEFAULTS = "chaski.settings";
+type NumberName = "temperature" | "top_k" | "top_p" | "min_p" | "seed" | "num_ctx" | "num_predict";
+
+const NUMBERS: { name: NumberName; label: string; min: number; max?: number; step: number }[] = [
+  { name: "temperature", label: "Temperature", min: 0, max: 5, step: 0.05 },
+  { name: "top_k", label: "Top k", min: 0, step: 1 },
+  { name: "top_p", label: "Top p", min: 0, max: 1, step: 0.01 },
+  { name: "min_p", label: "Min p", min: 0, max: 1, step: 0.01 },
+  { name: "seed", label: "Seed", min: 0, step: 1 },
+  { name: "num_ctx", label: "Context", min: 1, step: 1 },
+  { name: "num_predict", label: "Longest answer", min: -2, step: 1 },
+];
+const THINKING: [string, Settings["think"]][] = [
+  ["as the model does", undefined],
+  ["yes", true],
+  ["no", false],
+  ["low", "low"],
+  ["medium", "medium"],
+  ["high", "high"],
+];
+
+/** The settings with which new conversations begin. */
+export function readDefaults(): Settings {
+  try {
+    return JSON.parse(localStorage.getItem(DEFAULTS) ?? "{}") as Settings;
+  } catch {
+    return {};
+  }
+}
+
+export function SettingsPanel(props: { settings: Settings; onChange: (settings: Settings) => void; onClose: () => void }) {
+  const { settings } = props;
+  const [told, setTold] = useState("");
+  const set = (changes: Partial<Settings>) => props.onChange({ ...settings, ...changes });
+  return (
+    <section
+      class="settings"
+      aria-label="Settings of this conversation"
+      onKeyDown={(event) => event.key === "Escape" && props.onClose()}
+    >
+      <div class="row">
+        <h2>Settings of this conversation</h2>
+        <button type="button" class="icon-button" aria-label="Close the settings" onClick={props.onClose}>
+          <Icon name="close" />
+        </button>
+      </div>
+      <label class="field wide">
+        System prompt
+        <textarea
+          rows={3}
+          value={settings.system ?? ""}
+          onInput={(event) => set({ system: event.currentTarget.value || undefined })}
+        />
+      </label>
+      <div class="grid">
+        {NUMBERS.map(({ name, label, ...limits }) => (
+          <label class="field" key={name}>
+            {label}
+            <input
+              type="number"
+              placeholder="default"
+              {...limits}
+              value={settings[name] ?? ""}
+              onChange={(event) => {
+                const { value, validity } = event.currentTarget;
+                if (validity.valid) set({ [name]: value === "" ? undefined : Number(value) });
+                event.currentTarget.reportValidity();
+              }}
+            />
+          </label>
+        ))}
+        <label class="field">
+          Thinking
+          <select
+            value={THINKING.findIndex(([, value]) => value === settings.think)}
+            onChange={(event) => set({ think: THINKING[Number(event.currentTarget.value)]![1] })}
+          >
+            {THINKING.map(([label], index) => (
+              <option key={label} value={index}>
+                {label}
+              </option>
+            ))}
+          </select>
+        </label>
+        <label class="field">
+          Stays loaded
+          <input
+            placeholder="5m"
+            value={settings.keep_alive ?? ""}
+            onChange={(event) => set({ keep_alive: event.currentTarget.value.trim() || undefined })}
+          />
+        </label>
+      </div>
+      <JsonField
+        label="JSON schema that answers follow"
+        value={settings.schema}
+        problem={(value) => (isObject(value) ? "" : "A schema is an object.")}
+        onChange={(schema) => set({ schema })}
+      />
+      <JsonField
+        label="Tools that the model may call"
+        value={settings.tools}
+        problem={(value) => (Array.isArray(value) && value.every(isObject) ? "" : "Tools are a list of objects.")}
+        onChange={(tools) => set({ tools })}
+      />
+      <div class="row end">
+        {told && <span role="status">{told}</span>}
+        <button type="button" onClick={() => props.onChange({})}>
+          Clear all
+        </button>
+        <button
+          type="button"
+          onClick={() => {
+            localStorage.setItem(DEFAULTS, JSON.stringify(settings));
+            setTold("New conversations begin with these.");
+          }}
+        >
+          Use for new conversations
+        </button>
+      </div>
+    </section>
+  );
+}
+
+/** A field for JSON: what is not right is shown and not taken. */
+function JsonField(props: {
+  label: string;
+  value: string | undefined;
+  problem: (value: unknown) => string;
+  onChange: (text: string | undefined) => void;
+}) {
+  const [text, setText] = useState(props.value ?? "");
+  const found = text.trim() ? problemOf(text, props.problem) : "";
+  return (
+    <label class="field wide">
+      {props.label}
+      <textarea
+        class="mono"
+        rows={3}
+        spellcheck={false}
+        value={text}
+        aria-invalid={!!found}
+        onInput={(event) => {
+          const now = event.currentTarget.value;
+          setText(now);
+          if (!now.trim()) props.onChange(undefined);
+          else if (!problemOf(now, props.problem)) props.onChange(now);
+        }}
+      />
+      {found && <span class="problem" role="alert">{found}</span>}
+    </label>
+  );
+}
+
+function problemOf(text: string, problem: (value: unknown) => string): string {
+  try {
+    return problem(JSON.parse(text));
+  } catch (error) {
+    return (error as Error).message;
+  }
+}
+
+function isObject(value: unknown): boolean {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}

@@ -1,0 +1,177 @@
+// Answers: asked for, followed again after a reload, continued, stopped.
+import { conversations, change, put } from "../conversations/store";
+import { path } from "../conversations/tree";
+import type { Conversation, Figures, Message, Settings } from "../conversations/types";
+import { newId } from "../ids";
+import { readRunning } from "../models/list";
+import { lines, request, ServerError } from "../server/requests";
+import type { ChatLine } from "../server/types";
+
+const stops = new Map<string, AbortController>();
+
+/** Adds a message behind another one, or in the place of none, and shows the branch that it ends. */
+export function append(conversation: Conversation, message: Omit<Message, "id" | "created">): [Conversation, Message] {
+  const whole: Message = { ...message, id: newId(), created: Date.now() };
+  const messages = { ...conversation.messages, [whole.id]: whole };
+  const title = conversation.title || titleOf(message.content || message.files?.[0]?.name || "Image");
+  return [{ ...conversation, title, messages, leaf: whole.id, updated: whole.created }, whole];
+}
+
+/** Answers the branch that ends with `parent`. */
+export function answer(conversation: Conversation, parent: string, model: string): void {
+  const [changed, message] = append(conversation, {
+    parent,
+    role: "assistant",
+    content: "",
+    model,
+    answerId: newId(),
+  });
+  put(changed);
+  void ask(changed.id, message.id);
+}
+
+/** Goes on with an answer that a limit or the user has ended. */
+export function goOn(conversation: Conversation, message: Message): void {
+  const changes = { begun: message.content, answerId: newId(), error: undefined, figures: undefined };
+  change(conversation.id, message.id, changes);
+  void ask(conversation.id, message.id);
+}
+
+export function stop(message: Message): void {
+  if (!message.answerId) return;
+  stops.get(message.id)?.abort();
+  const end = () => request("DELETE", `/api/answers/${message.answerId}`);
+  // The request for the answer may still be on its way.
+  end().catch(() => setTimeout(() => void end().catch(() => {}), 2000));
+}
+
+/** Follows the answers that were coming when the page was closed. */
+export function followRunning(): void {
+  for (const conversation of Object.values(conversations.value))
+    for (const message of Object.values(conversation.messages))
+      if (message.answerId) void follow(conversation.id, message.id);
+}
+
+async function ask(id: string, messageId: string): Promise<void> {
+  const conversation = conversations.value[id]!;
+  const message = conversation.messages[messageId]!;
+  const before = path(conversation, message.parent);
+  const body = requestBody(conversation.settings, before, message);
+  await receive(id, messageId, (signal) => request("POST", "/api/chat", body, signal));
+  void readRunning().catch(() => {});
+}
+
+async function follow(id: string, messageId: string): Promise<void> {
+  const answerId = conversations.value[id]!.messages[messageId]!.answerId!;
+  await receive(id, messageId, (signal) => request("GET", `/api/answers/${answerId}`, undefined, signal));
+}
+
+async function receive(
+  id: string,
+  messageId: string,
+  open: (signal: AbortSignal) => Promise<Response>,
+): Promise<void> {
+  const control = new AbortController();
+  stops.set(messageId, control);
+  const message = conversations.value[id]!.messages[messageId]!;
+  const started = performance.now();
+  let first: number | undefined;
+  let next: Pick<Message, "content" | "thinking" | "calls"> = { content: message.begun ?? "" };
+  let figures: Figures | undefined;
+  let isDue = false;
+  const show = () => {
+    isDue = false;
+    change(id, messageId, next, false);
+  };
+  try {
+    for await (const line of lines<ChatLine>(await open(control.signal))) {
+      const { content, thinking, tool_calls } = line.message;
+      if (first === undefined && (content || thinking)) first = (performance.now() - started) / 1000;
+      next = {
+        content: next.content + content,
+        thinking: thinking ? (next.thinking ?? "") + thinking : next.thinking,
+        calls: tool_calls ? [...(next.calls ?? []), ...tool_calls] : next.calls,
+      };
+      if (line.done) figures = figuresOf(line, first);
+      if (!isDue) {
+        isDue = true;
+        setTimeout(show, 40);
+      }
+    }
+    change(id, messageId, { ...next, figures, answerId: undefined, error: figures ? undefined : "The answer was stopped." });
+  } catch (error) {
+    await fail(id, messageId, next, error as Error, control.signal.aborted);
+  } finally {
+    stops.delete(messageId);
+  }
+}
+
+async function fail(
+  id: string,
+  messageId: string,
+  next: Partial<Message>,
+  error: Error,
+  isStopped: boolean,
+): Promise<void> {
+  const message = conversations.value[id]?.messages[messageId];
+  if (!message) return;
+  const kept = next.content || next.thinking ? next : {};
+  if (isStopped) {
+    change(id, messageId, { ...kept, answerId: undefined, error: "Stopped." });
+  } else if (error instanceof ServerError && error.status === 0 && message.answerId) {
+    change(id, messageId, kept);
+    await new Promise((resume) => setTimeout(resume, 1500));
+    if (conversations.value[id]?.messages[messageId]?.answerId) await follow(id, messageId);
+  } else {
+    change(id, messageId, { ...kept, answerId: undefined, error: error.message });
+  }
+}
+
+function requestBody(settings: Settings, before: Message[], message: Message): Record<string, unknown> {
+  const { system, think, keep_alive, schema, tools, ...options } = settings;
+  const messages: unknown[] = system ? [{ role: "system", content: system }] : [];
+  messages.push(...before.map(sent));
+  if (message.begun) messages.push({ role: "assistant", content: message.begun });
+  return {
+    model: message.model,
+    messages,
+    options,
+    think,
+    keep_alive: keep_alive || undefined,
+    format: schema ? JSON.parse(schema) : undefined,
+    tools: tools ? JSON.parse(tools) : undefined,
+    answer_id: message.answerId,
+  };
+}
+
+function sent(message: Message): unknown {
+  const files = (message.files ?? []).map(({ name, text }) => `File ${name}:\n\`\`\`\n${text}\n\`\`\`\n\n`);
+  return {
+    role: message.role,
+    content: files.join("") + message.content,
+    images: message.images,
+    tool_calls: message.calls,
+    tool_name: message.toolName,
+  };
+}
+
+function figuresOf(line: ChatLine, firstSeconds: number | undefined): Figures {
+  const seconds = (line.eval_duration ?? 0) / 1e9;
+  return {
+    firstSeconds,
+    rate: seconds > 0 ? (line.eval_count ?? 0) / seconds : undefined,
+    promptTokens: line.prompt_eval_count ?? 0,
+    answerTokens: line.eval_count ?? 0,
+    cachedTokens: line.prompt_cached_count ?? 0,
+    cachedByTier: line.cached_tokens_by_tier,
+    droppedTokens: line.prompt_dropped_count ?? 0,
+    shiftedTokens: line.shifted_count ?? 0,
+    loadSeconds: (line.load_duration ?? 0) / 1e9,
+    reason: line.done_reason ?? "",
+  };
+}
+
+function titleOf(text: string): string {
+  const line = text.trim().split("\n")[0]!;
+  return line.length > 60 ? `${line.slice(0, 57).trimEnd()}…` : line;
+}

@@ -1,0 +1,60 @@
+// Conversations as a file: out of this browser, and into it again.
+import { conversations, put } from "./store";
+import type { Conversation, Message } from "./types";
+
+const FORMAT = "chaski-conversations-1";
+
+export function exported(chosen: Conversation[]): Blob {
+  return new Blob([JSON.stringify({ format: FORMAT, conversations: chosen }, null, 1)], { type: "application/json" });
+}
+
+export function download(chosen: Conversation[], name: string): void {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(exported(chosen));
+  link.download = `${name.replace(/[^\p{L}\p{N} _-]/gu, "").trim().slice(0, 60) || "conversations"}.json`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+/** Adds the conversations of a file, and returns how many. Throws an Error that says what is wrong. */
+export async function importFile(file: File): Promise<number> {
+  let found: { format?: string; conversations?: unknown };
+  try {
+    found = JSON.parse(await file.text());
+  } catch {
+    throw new Error(`${file.name} is no JSON.`);
+  }
+  if (found?.format !== FORMAT || !Array.isArray(found.conversations))
+    throw new Error(`${file.name} is no export of this page.`);
+  const read = found.conversations.map(checked);
+  for (const conversation of read) if (!conversations.value[conversation.id]) put(conversation);
+  return read.length;
+}
+
+function checked(value: Conversation): Conversation {
+  const { id, title, created, updated, model, settings, leaf } = value ?? {};
+  const isWhole =
+    [id, title, model].every((each) => typeof each === "string") &&
+    [created, updated].every((each) => typeof each === "number") &&
+    isObject(settings) &&
+    isObject(value.messages) &&
+    (leaf === null || typeof leaf === "string") &&
+    Object.entries(value.messages).every(([key, message]) => isMessage(key, message));
+  if (!isWhole) throw new Error("A conversation of this file is not whole.");
+  return value;
+}
+
+function isMessage(key: string, message: Message): boolean {
+  return (
+    isObject(message) &&
+    message.id === key &&
+    ["user", "assistant", "tool"].includes(message.role) &&
+    typeof message.content === "string" &&
+    (message.parent === null || typeof message.parent === "string") &&
+    (message.images ?? []).every((image) => /^[A-Za-z0-9+/=]*$/.test(image))
+  );
+}
+
+function isObject(value: unknown): boolean {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}

@@ -1,0 +1,34 @@
+// A conversation is a tree: a question that is edited, or an answer that is made anew, is a sibling.
+import type { Conversation, Message } from "./types";
+
+/** The messages from the first one to `leaf`. */
+export function path(conversation: Conversation, leaf = conversation.leaf): Message[] {
+  const found: Message[] = [];
+  for (let id = leaf; id !== null; ) {
+    const message: Message | undefined = conversation.messages[id];
+    if (!message) break;
+    found.unshift(message);
+    id = message.parent;
+  }
+  return found;
+}
+
+/** The messages in the place of one, the oldest first, itself included. */
+export function siblings(conversation: Conversation, message: Message): Message[] {
+  return children(conversation, message.parent);
+}
+
+/** The last message of the youngest branch behind a message. */
+export function youngestLeaf(conversation: Conversation, id: string): string {
+  for (let last = id; ; ) {
+    const next = children(conversation, last).at(-1);
+    if (!next) return last;
+    last = next.id;
+  }
+}
+
+function children(conversation: Conversation, parent: string | null): Message[] {
+  return Object.values(conversation.messages)
+    .filter((message) => message.parent === parent)
+    .sort((a, b) => a.created - b.created);
+}

@@ -1,0 +1,68 @@
+import type { Call } from "../server/types";
+
+/** Settings of a conversation; what is absent is left to the model and the server. */
+export interface Settings {
+  system?: string;
+  temperature?: number;
+  top_k?: number;
+  top_p?: number;
+  min_p?: number;
+  seed?: number;
+  num_ctx?: number;
+  num_predict?: number;
+  think?: boolean | string;
+  keep_alive?: string;
+  schema?: string;
+  tools?: string;
+}
+
+export interface TextFile {
+  name: string;
+  text: string;
+}
+
+/** Counts and times of an answer; seconds and tokens. */
+export interface Figures {
+  firstSeconds?: number;
+  rate?: number;
+  promptTokens: number;
+  answerTokens: number;
+  cachedTokens: number;
+  cachedByTier?: Record<string, number>;
+  droppedTokens: number;
+  shiftedTokens: number;
+  loadSeconds: number;
+  reason: string;
+}
+
+export interface Message {
+  id: string;
+  parent: string | null;
+  role: "user" | "assistant" | "tool";
+  content: string;
+  created: number;
+  thinking?: string;
+  images?: string[];
+  files?: TextFile[];
+  calls?: Call[];
+  toolName?: string;
+  model?: string;
+  figures?: Figures;
+  error?: string;
+  /** The id by which the server gives this answer again; only while it comes. */
+  answerId?: string;
+  /** What a continued answer began with. */
+  begun?: string;
+}
+
+/** A tree of messages; `leaf` is the last one of the branch that is shown. */
+export interface Conversation {
+  id: string;
+  title: string;
+  created: number;
+  updated: number;
+  model: string;
+  settings: Settings;
+  messages: Record<string, Message>;
+  leaf: string | null;
+}

@@ -1,0 +1,153 @@
+// Markdown as elements. Links open only when they are clicked, images of others never load.
+import type { Token, Tokens } from "marked";
+import type { ComponentChildren, JSX } from "preact";
+import { memo } from "preact/compat";
+import { useEffect, useMemo, useRef } from "preact/hooks";
+
+import { Code } from "./Code";
+import { type MathToken, parse } from "./parse";
+
+// Drawing goes as deep as the tree does; nobody writes deeper than this.
+const DEEPEST = 32;
+
+export function Markdown({ text }: { text: string }) {
+  const tokens = useMemo(() => parse(text), [text]);
+  return (
+    <div class="markdown">
+      {tokens.map((token, index) => (
+        <Block key={index} token={token} raw={token.raw} />
+      ))}
+    </div>
+  );
+}
+
+// While an answer comes, only its last block changes.
+const Block = memo(
+  ({ token }: { token: Token; raw: string }) => <>{block(token, 0)}</>,
+  (before: { raw: string }, now: { raw: string }) => before.raw === now.raw,
+);
+
+function blocks(tokens: Token[] | undefined, depth: number): ComponentChildren {
+  return (tokens ?? []).map((token) => block(token, depth + 1));
+}
+
+function block(token: Token, depth: number): ComponentChildren {
+  if (depth > DEEPEST) return token.raw;
+  switch (token.type) {
+    case "space":
+    case "def":
+      return null;
+    case "heading": {
+      // The first level is the title of the conversation.
+      const Heading = `h${Math.min(6, (token as Tokens.Heading).depth + 1)}` as "h2";
+      return <Heading data-depth={(token as Tokens.Heading).depth}>{inlines(token.tokens, depth)}</Heading>;
+    }
+    case "paragraph":
+      return <p>{inlines((token as Tokens.Paragraph).tokens, depth)}</p>;
+    case "code":
+      return <Code text={token.text as string} language={((token as Tokens.Code).lang ?? "").split(/\s/)[0]!} />;
+    case "blockquote":
+      return <blockquote>{blocks(token.tokens, depth)}</blockquote>;
+    case "list":
+      return list(token as Tokens.List, depth);
+    case "table":
+      return table(token as Tokens.Table, depth);
+    case "hr":
+      return <hr />;
+    case "html":
+      return <p>{token.raw}</p>;
+    default:
+      return inline(token, depth);
+  }
+}
+
+function list(token: Tokens.List, depth: number): JSX.Element {
+  const items = token.items.map((item) => (
+    <li class={item.task ? "task" : undefined}>
+      {item.task && <input type="checkbox" checked={item.checked} disabled aria-label="task" />}
+      {blocks(item.tokens.filter((each) => each.type !== "checkbox"), depth)}
+    </li>
+  ));
+  return token.ordered ? <ol start={Number(token.start) || 1}>{items}</ol> : <ul>{items}</ul>;
+}
+
+function table(token: Tokens.Table, depth: number): JSX.Element {
+  const row = (cells: Tokens.TableCell[], Cell: "th" | "td") => (
+    <tr>
+      {cells.map((cell) => (
+        <Cell data-align={cell.align ?? "left"}>{inlines(cell.tokens, depth)}</Cell>
+      ))}
+    </tr>
+  );
+  return (
+    <div class="table" role="region" aria-label="Table" tabIndex={0}>
+      <table>
+        <thead>{row(token.header, "th")}</thead>
+        <tbody>{token.rows.map((cells) => row(cells, "td"))}</tbody>
+      </table>
+    </div>
+  );
+}
+
+function inlines(tokens: Token[] | undefined, depth: number): ComponentChildren {
+  return (tokens ?? []).map((token) => inline(token, depth + 1));
+}
+
+function inline(token: Token, depth: number): ComponentChildren {
+  if (depth > DEEPEST) return token.raw;
+  switch (token.type) {
+    case "text":
+      return token.tokens ? inlines(token.tokens, depth) : plain((token as Tokens.Text).text);
+    case "escape":
+      return plain((token as Tokens.Escape).text);
+    case "strong":
+      return <strong>{inlines(token.tokens, depth)}</strong>;
+    case "em":
+      return <em>{inlines(token.tokens, depth)}</em>;
+    case "del":
+      return <del>{inlines(token.tokens, depth)}</del>;
+    case "codespan":
+      return <code>{plain((token as Tokens.Codespan).text)}</code>;
+    case "br":
+      return <br />;
+    case "link":
+      return <Link href={(token as Tokens.Link).href}>{inlines(token.tokens, depth)}</Link>;
+    case "image":
+      return <OutsideImage token={token as Tokens.Image} />;
+    case "math":
+      return <Maths tex={(token as unknown as MathToken).tex} isBlock={(token as unknown as MathToken).isBlock} />;
+    default:
+      return token.raw;
+  }
+}
+
+/** Marked gives some characters as entities; an element's text is no markup. */
+function plain(text: string): string {
+  const names: Record<string, string> = { "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&#39;": "'" };
+  return text.replace(/&(?:amp|lt|gt|quot|#39);/g, (name) => names[name]!);
+}
+
+function Link({ href, children }: { href: string; children: ComponentChildren }) {
+  if (!/^(https?:|mailto:)/i.test(href)) return <span class="dead-link">{children}</span>;
+  return (
+    <a href={href} title={href} target="_blank" rel="noopener noreferrer nofollow">
+      {children}
+    </a>
+  );
+}
+
+function OutsideImage({ token }: { token: Tokens.Image }) {
+  return (
+    <span class="outside-image">
+      <span class="label">image, not loaded</span> <Link href={token.href}>{token.text || token.href}</Link>
+    </span>
+  );
+}
+
+function Maths({ tex, isBlock }: { tex: string; isBlock: boolean }) {
+  const place = useRef<HTMLSpanElement>(null);
+  useEffect(() => {
+    void import("./math").then(({ drawMath }) => place.current && drawMath(place.current, tex, isBlock));
+  }, [tex, isBlock]);
+  return <span class={isBlock ? "math block" : "math"} ref={place} aria-label={tex} role="math" />;
+}

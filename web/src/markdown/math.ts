@@ -1,0 +1,11 @@
+// Maths, drawn by KaTeX as elements; loaded when the first formula comes.
+import katex from "katex";
+
+export function drawMath(target: HTMLElement, tex: string, isBlock: boolean): void {
+  try {
+    katex.render(tex, target, { displayMode: isBlock, throwOnError: true, trust: false, maxExpand: 300, maxSize: 20 });
+  } catch {
+    target.textContent = tex;
+    target.classList.add("unread-math");
+  }
+}

@@ -1,0 +1,155 @@
+import { useEffect, useState } from "preact/hooks";
+
+import type { ListedModel, ShownModel } from "../server/types";
+import { Question } from "../shell/Dialog";
+import { Icon } from "../shell/Icon";
+import { bytes, models, modelsProblem, readModels, readRunning, removeModel, running, show } from "./list";
+import { type Pull, pulls, startPull, stopPull } from "./pulls";
+
+const REFRESH = 3000;
+
+export function ModelsPage() {
+  const [name, setName] = useState("");
+  useEffect(() => {
+    void readModels();
+    const timer = setInterval(() => document.hidden || void readRunning().catch(() => {}), REFRESH);
+    return () => clearInterval(timer);
+  }, []);
+  const pull = (event: Event) => {
+    event.preventDefault();
+    if (!name.trim()) return;
+    startPull(name.trim());
+    setName("");
+  };
+  return (
+    <div class="scroller" tabIndex={0} role="region" aria-label="Models of this server">
+      <div class="page">
+        <form class="pull" onSubmit={pull}>
+          <input
+            aria-label="Name of a model to pull"
+            placeholder="llama3.2:3b, hf.co/USER/REPOSITORY:QUANT"
+            value={name}
+            onInput={(event) => setName(event.currentTarget.value)}
+          />
+          <button type="submit" class="primary" disabled={!name.trim()}>
+            <Icon name="down" /> Pull
+          </button>
+        </form>
+        {Object.values(pulls.value).map((each) => (
+          <PullCard key={each.name} pull={each} />
+        ))}
+        {modelsProblem.value && <p class="problem" role="alert">{modelsProblem.value}</p>}
+        <ul class="models">
+          {models.value.map((model) => (
+            <ModelCard key={model.name} model={model} />
+          ))}
+        </ul>
+      </div>
+    </div>
+  );
+}
+
+function PullCard({ pull }: { pull: Pull }) {
+  const { name, status, total, completed, error } = pull;
+  return (
+    <div class="card" role="group" aria-label={`Pull of ${name}`}>
+      <div class="row">
+        <strong>{name}</strong>
+        <span class={error ? "problem" : "note"} role={error ? "alert" : undefined}>
+          {error ?? (total ? `${bytes(completed)} of ${bytes(total)}, ${status}` : status)}
+        </span>
+        {error && (
+          <button type="button" onClick={() => startPull(name)}>
+            Try again
+          </button>
+        )}
+        <button type="button" class="icon-button" aria-label={`Stop pulling ${name}`} onClick={() => stopPull(name)}>
+          <Icon name="close" />
+        </button>
+      </div>
+      {!error && <progress aria-label={`Progress of ${name}`} max={total || undefined} value={total ? completed : undefined} />}
+    </div>
+  );
+}
+
+function ModelCard({ model }: { model: ListedModel }) {
+  const [shown, setShown] = useState<ShownModel | null>(null);
+  const [problem, setProblem] = useState("");
+  const [asks, setAsks] = useState(false);
+  useEffect(() => {
+    show(model.name).then(setShown, (error: Error) => setProblem(error.message));
+  }, [model.name]);
+  const loaded = running.value.find((each) => each.name === model.name);
+  const { family, parameter_size, quantization_level } = model.details;
+  const facts = [family, parameter_size, quantization_level, bytes(model.size)].filter(Boolean);
+  return (
+    <li class="card">
+      <div class="row">
+        <strong>{model.name}</strong>
+        {loaded && <span class="badge live">in memory</span>}
+        {shown?.capabilities.map((each) => (
+          <span class="badge" key={each}>
+            {each}
+          </span>
+        ))}
+        <button type="button" class="icon-button" aria-label={`Delete ${model.name}`} onClick={() => setAsks(true)}>
+          <Icon name="trash" />
+        </button>
+      </div>
+      <p class="note">{facts.join(" · ")}</p>
+      {loaded && (
+        <p class="note">
+          {`${bytes(loaded.size)} of memory, context ${loaded.context_length}, ${loaded.users} of ${loaded.parallel} places taken`}
+          {loaded.waiting > 0 && `, ${loaded.waiting} waiting`}
+        </p>
+      )}
+      {problem && <p class="problem" role="alert">{problem}</p>}
+      {shown && <Details shown={shown} />}
+      {asks && (
+        <Question
+          title={`Delete ${model.name}?`}
+          text={`${bytes(model.size)} of this server's disk are freed; to have it again, it must be pulled again.`}
+          yes="Delete"
+          onYes={() => void removeModel(model.name).catch((error: Error) => setProblem(error.message))}
+          onClose={() => setAsks(false)}
+        />
+      )}
+    </li>
+  );
+}
+
+function Details({ shown }: { shown: ShownModel }) {
+  const info = Object.entries(shown.model_info).filter(([, value]) => !Array.isArray(value) && value !== null);
+  const texts: [string, string | undefined][] = [
+    ["Parameters", shown.parameters],
+    ["System prompt", shown.system],
+    ["Template", shown.template],
+    ["License", shown.license],
+  ];
+  return (
+    <details>
+      <summary>Details</summary>
+      <dl class="facts">
+        <div>
+          <dt>engine</dt>
+          <dd>{shown.engine_reason ? `${shown.engine}: ${shown.engine_reason}` : shown.engine}</dd>
+        </div>
+        {info.map(([key, value]) => (
+          <div key={key}>
+            <dt>{key}</dt>
+            <dd>{String(value)}</dd>
+          </div>
+        ))}
+      </dl>
+      {texts.map(
+        ([title, text]) =>
+          text && (
+            <details class="file" key={title}>
+              <summary>{title}</summary>
+              <pre tabIndex={0}>{text}</pre>
+            </details>
+          ),
+      )}
+    </details>
+  );
+}

@@ -1,0 +1,50 @@
+// The models of the store, and those in memory.
+import { signal } from "@preact/signals";
+
+import { json, request } from "../server/requests";
+import type { ListedModel, RunningModel, ShownModel } from "../server/types";
+
+export const models = signal<ListedModel[]>([]);
+export const running = signal<RunningModel[]>([]);
+export const modelsProblem = signal("");
+
+const shown = new Map<string, Promise<ShownModel>>();
+
+export async function readModels(): Promise<void> {
+  try {
+    models.value = (await json<{ models: ListedModel[] }>("GET", "/api/tags")).models;
+    modelsProblem.value = "";
+    await readRunning();
+  } catch (error) {
+    modelsProblem.value = (error as Error).message;
+  }
+}
+
+export async function readRunning(): Promise<void> {
+  running.value = (await json<{ models: RunningModel[] }>("GET", "/api/ps")).models;
+}
+
+/** Describes a model; asked once. */
+export function show(name: string): Promise<ShownModel> {
+  let found = shown.get(name);
+  if (!found) {
+    found = json<ShownModel>("POST", "/api/show", { model: name });
+    found.catch(() => shown.delete(name));
+    shown.set(name, found);
+  }
+  return found;
+}
+
+export async function removeModel(name: string): Promise<void> {
+  await request("DELETE", "/api/delete", { model: name });
+  shown.delete(name);
+  await readModels();
+}
+
+export function bytes(count: number): string {
+  const units = ["B", "KB", "MB", "GB", "TB"];
+  let value = count;
+  let unit = 0;
+  for (; value >= 1000 && unit < units.length - 1; unit++) value /= 1000;
+  return `${value >= 100 || unit === 0 ? Math.round(value) : value.toFixed(1)} ${units[unit]}`;
+}

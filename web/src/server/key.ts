@@ -1,0 +1,22 @@
+// The key that a server with keys wants: kept for this tab, or in this browser if the user says so.
+import { signal } from "@preact/signals";
+
+const NAME = "chaski.key";
+
+/** True while the server has refused a request for its key. */
+export const wantsKey = signal(false);
+
+export function readKey(): string {
+  return sessionStorage.getItem(NAME) ?? localStorage.getItem(NAME) ?? "";
+}
+
+export function keepKey(key: string, stays: boolean): void {
+  forgetKey();
+  (stays ? localStorage : sessionStorage).setItem(NAME, key);
+  wantsKey.value = false;
+}
+
+export function forgetKey(): void {
+  sessionStorage.removeItem(NAME);
+  localStorage.removeItem(NAME);
+}

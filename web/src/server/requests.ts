@@ -1,0 +1,73 @@
+// Requests to the server that this page comes from, and no other.
+import { readKey, wantsKey } from "./key";
+
+/** A refusal of the server, with its status; 0 where the server was not reached. */
+export class ServerError extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+export async function request(
+  method: string,
+  path: string,
+  body?: unknown,
+  signal?: AbortSignal,
+): Promise<Response> {
+  const headers: Record<string, string> = { "Content-Type": "application/json" };
+  const key = readKey();
+  if (key) headers.Authorization = `Bearer ${key}`;
+  let response: Response;
+  try {
+    response = await fetch(path, { method, headers, body: body === undefined ? null : JSON.stringify(body), signal });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new ServerError(0, "The server cannot be reached.");
+  }
+  if (response.status === 401) wantsKey.value = true;
+  if (!response.ok) throw new ServerError(response.status, await problem(response));
+  return response;
+}
+
+export async function json<T>(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<T> {
+  return (await (await request(method, path, body, signal)).json()) as T;
+}
+
+/** Yields the objects of a stream of lines. Throws ServerError for a line that tells an error. */
+export async function* lines<T>(response: Response): AsyncGenerator<T> {
+  const reader = response.body!.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    while (true) {
+      const { done, value } = await reader.read();
+      if (done) break;
+      const parts = (rest + value).split("\n");
+      rest = parts.pop() ?? "";
+      for (const part of parts) if (part.trim()) yield checked<T>(part);
+    }
+  } catch (error) {
+    if (error instanceof ServerError || (error as Error).name === "AbortError") throw error;
+    throw new ServerError(0, "The connection was cut.");
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
+
+function checked<T>(line: string): T {
+  const found = JSON.parse(line) as T & { error?: unknown };
+  if (typeof found.error === "string") throw new ServerError(500, found.error);
+  return found;
+}
+
+async function problem(response: Response): Promise<string> {
+  const text = await response.text();
+  try {
+    const { error } = JSON.parse(text) as { error: string | { message: string } };
+    return typeof error === "string" ? error : error.message;
+  } catch {
+    return text || `The server answered ${response.status}.`;
+  }
+}

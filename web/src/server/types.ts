@@ -1,0 +1,62 @@
+// What the server's native API takes and gives; docs/server.md describes the fields.
+
+export interface Call {
+  id?: string;
+  function: { name: string; arguments: Record<string, unknown> };
+}
+
+export interface ChatLine {
+  message: { role: string; content: string; thinking?: string; tool_calls?: Call[] };
+  done: boolean;
+  done_reason?: string;
+  total_duration?: number;
+  load_duration?: number;
+  prompt_eval_count?: number;
+  prompt_eval_duration?: number;
+  eval_count?: number;
+  eval_duration?: number;
+  prompt_cached_count?: number;
+  cached_tokens_by_tier?: Record<string, number>;
+  prompt_dropped_count?: number;
+  shifted_count?: number;
+  context_length?: number;
+}
+
+export interface ListedModel {
+  name: string;
+  size: number;
+  modified_at: string;
+  details: { family: string; parameter_size: string; quantization_level: string };
+}
+
+export interface RunningModel {
+  name: string;
+  size: number;
+  devices: Record<string, number>;
+  context_length: number;
+  engine: string;
+  parallel: number;
+  users: number;
+  waiting: number;
+  expires_at: string;
+}
+
+export interface ShownModel {
+  capabilities: string[];
+  details: { family: string; parameter_size: string; quantization_level: string };
+  model_info: Record<string, unknown>;
+  parameters?: string;
+  system?: string;
+  license?: string;
+  template?: string;
+  engine: string;
+  engine_reason?: string;
+  modified_at: string;
+}
+
+export interface PullLine {
+  status: string;
+  digest?: string;
+  total?: number;
+  completed?: number;
+}
