@@ -1,7 +1,7 @@
 // Builds the page into the package: every file but index.html has a digest of its content in its name.
 import { build } from "esbuild";
 import { createHash } from "node:crypto";
-import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 
 const target = process.argv[2] ?? "../chaski/server/web/bundle";
 rmSync(target, { recursive: true, force: true });
@@ -55,3 +55,15 @@ writeFileSync(
     .replace("STYLE", `/web/${built("src/styles/page.css")}`)
     .replace("ICON", `/web/${iconName}`),
 );
+
+// The licenses of all packages that the bundle holds parts of, beside it.
+const packages = new Set(
+  Object.keys(metafile.inputs).flatMap((path) => /node_modules\/((?:@[^/]+\/)?[^/]+)\//.exec(path)?.[1] ?? []),
+);
+const notices = [...packages].sort().map((name) => {
+  const file = readdirSync(`node_modules/${name}`).find((each) => /^licen[sc]e/i.test(each));
+  const { version, license } = JSON.parse(readFileSync(`node_modules/${name}/package.json`, "utf8"));
+  const text = file ? readFileSync(`node_modules/${name}/${file}`, "utf8").trim() : "";
+  return `${name} ${version} (${license})\n\n${text}\n`;
+});
+writeFileSync(`${target}/../LICENSES.txt`, notices.join("\n----\n\n"));
