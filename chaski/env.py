@@ -331,6 +331,13 @@ class Environment:
         str,
         unset="none, so that nothing is saved",
     )
+    files: int | None = _variable(
+        "CHASKI_FILES",
+        "size",
+        "disk space that files of /v1/files may take in the store, results included; 0 for none",
+        _size,
+        unset="2GB",
+    )
     is_open: bool = _variable(
         "CHASKI_OPEN",
         "switch",

@@ -48,6 +48,7 @@ __all__ = [
     "ComputationError",
     "ContextLengthError",
     "DigestError",
+    "FileNotKnownError",
     "ForkError",
     "FormatError",
     "GGUFError",
@@ -137,6 +138,10 @@ class AdapterNotFoundError(ChaskiError):
 
 class ResponseNotFoundError(ChaskiError):
     """The server does not remember a response of that id."""
+
+
+class FileNotKnownError(ChaskiError):
+    """The server has no file or batch of that id for whoever asks."""
 
 
 class StateError(ChaskiError):

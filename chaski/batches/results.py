@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ class Results:
     """Results of a batch. Whatever ends the process leaves whole lines, and perhaps a part of one more.
 
     done: the ids of the requests whose results are there, each with its `BatchLine.request_id`.
-    num_failed: so many of them are errors.
+    num_failed: so many of them are errors. Safe to use from several threads.
     """
 
     def __init__(self, path: Path, file: FileIO) -> None:
@@ -31,6 +32,8 @@ class Results:
         self.done: dict[str, str] = {}
         self.num_failed = 0
         self._file = file
+        self._lock = threading.Lock()
+        self._is_open = True
         self._synced_at = time.monotonic()
 
     @classmethod
@@ -50,19 +53,30 @@ class Results:
                 end += len(line)
             file.truncate(end)
             file.seek(end)
-            yield results
-            os.fsync(file.fileno())
+            try:
+                yield results
+            finally:
+                results._close()
 
     def add(self, custom_id: str, request_id: str, status: int, answer_id: str, body: Any) -> None:
         """Write the result of a request. Raises OSError."""
         response = {"status_code": status, "request_id": answer_id, "body": body}
         fields = {"id": request_id, "custom_id": custom_id, "response": response, "error": None}
         text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
-        _write(self._file, text.encode(errors="replace") + b"\n")
-        self._count(fields)
-        if time.monotonic() - self._synced_at > _SYNC_SECONDS:
+        data = text.encode(errors="replace") + b"\n"
+        with self._lock:
+            if not self._is_open:  # it comes from a thread that nobody waits for any more
+                return
+            _write(self._file, data)
+            self._count(fields)
+            if time.monotonic() - self._synced_at > _SYNC_SECONDS:
+                os.fsync(self._file.fileno())
+                self._synced_at = time.monotonic()
+
+    def _close(self) -> None:
+        with self._lock:
+            self._is_open = False
             os.fsync(self._file.fileno())
-            self._synced_at = time.monotonic()
 
     def _count(self, fields: Mapping[str, Any]) -> None:
         self.done[fields["custom_id"]] = fields["id"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -64,13 +64,19 @@ async def run_batch(
     """
     tokens = Tokens()
     num_failures = 0
-    pending = (line for line in lines if line.custom_id not in results.done)
+    pending = iter(lines)
+    reading = asyncio.Lock()
+
+    async def following() -> BatchLine | None:
+        async with reading:
+            return await asyncio.to_thread(_next, pending, results)
 
     async def work() -> None:
         nonlocal num_failures
-        for line in pending:
+        while (line := await following()) is not None:
             reply = await _answer(ask, line)
-            results.add(line.custom_id, line.request_id, reply.status, reply.request_id, reply.body)
+            found = line.custom_id, line.request_id, reply.status, reply.request_id, reply.body
+            await asyncio.to_thread(results.add, *found)
             tokens.count(reply.body)
             progress(tokens)
             num_failures = num_failures + 1 if reply.status >= 500 else 0
@@ -87,6 +93,11 @@ async def run_batch(
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
     return tokens
+
+
+def _next(lines: Iterator[BatchLine], results: Results) -> BatchLine | None:
+    """Return the next request that has no result; None at the end."""
+    return next((line for line in lines if line.custom_id not in results.done), None)
 
 
 async def _answer(ask: Ask, line: BatchLine) -> Reply:

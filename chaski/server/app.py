@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -17,6 +18,7 @@ from chaski.server.handlers import (
     adapters,
     answers,
     anthropic,
+    batches,
     engines,
     general,
     native,
@@ -30,6 +32,7 @@ from chaski.server.handlers import (
 from chaski.server.http.access_log import AccessLog
 from chaski.server.http.endpoint import Endpoint, Handler
 from chaski.server.http.guard import Guard
+from chaski.server.in_process import InProcess
 from chaski.server.models.loaded import OpenWorker
 from chaski.server.services import Services
 from chaski.server.settings import Settings
@@ -45,8 +48,9 @@ def create_app(settings: Settings, model_store: Store, open_worker: OpenWorker) 
 
     @asynccontextmanager
     async def life(app: Starlette) -> AsyncIterator[None]:
-        services = Services.start(settings, model_store, open_worker)
+        services = Services.start(settings, model_store, open_worker, partial(InProcess, app))
         app.state.services = services
+        services.batches.resume()
         yield
         await services.close()
 
@@ -110,6 +114,15 @@ def _routes() -> list[Route]:
         *_get("/v1/responses/{id}/input_items", responses.list_input),
         Route("/v1/responses/{id}/cancel", Endpoint(responses.cancel, has_body=False), methods=["POST"]),
         Route("/v1/responses/{id}", Endpoint(responses.delete, has_body=False), methods=["DELETE"]),
+        Route("/v1/files", batches.upload, methods=["POST"]),
+        *_get("/v1/files", batches.files),
+        *_get("/v1/files/{id}", batches.file),
+        *_get("/v1/files/{id}/content", batches.content),
+        Route("/v1/files/{id}", Endpoint(batches.delete, has_body=False), methods=["DELETE"]),
+        _post("/v1/batches", batches.create),
+        *_get("/v1/batches", batches.batches),
+        *_get("/v1/batches/{id}", batches.batch),
+        Route("/v1/batches/{id}/cancel", Endpoint(batches.cancel, has_body=False), methods=["POST"]),
         _post("/v1/messages", anthropic.messages),
         _post("/v1/messages/count_tokens", anthropic.count_tokens),
         Route(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from chaski.batches.run import Ask
+from chaski.server.batches.files import FileStore
+from chaski.server.batches.service import BatchService
 from chaski.server.metrics import Metrics
 from chaski.server.models.adapters import AdapterTable
 from chaski.server.models.catalog import Catalog
@@ -24,6 +29,7 @@ from chaski.store.store import Store
 
 __all__ = ["Services"]
 
+_FORMS = 4
 _TRANSFERS = 16
 _MAKERS = 8
 _UPLOADS_SHARE = 4  # one in so many connections may upload
@@ -32,6 +38,8 @@ _UPLOADS_SHARE = 4  # one in so many connections may upload
 @dataclass(frozen=True, slots=True)
 class Services:
     """The objects that all handlers share. responses: those of OpenAI's API. threads: those of Anthropic's.
+
+    form_places: those for files that are uploaded.
 
     transfers: threads for what waits for registries. makers: threads that make models. Each has places of its
     own, and uploads have theirs, so that none waits for the others.
@@ -51,6 +59,9 @@ class Services:
     answers: Answers
     bodies: Bodies
     uploads: Uploads
+    files: FileStore
+    batches: BatchService
+    form_places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_FORMS))
     transfers: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(_TRANSFERS, "chaski-transfer")
     )
@@ -58,8 +69,10 @@ class Services:
     makers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_MAKERS, "chaski-maker"))
 
     @classmethod
-    def start(cls, settings: Settings, store: Store, open_worker: OpenWorker) -> Services:
-        """Make all services. No model is loaded."""
+    def start(
+        cls, settings: Settings, store: Store, open_worker: OpenWorker, ask_as: Callable[[str], Ask]
+    ) -> Services:
+        """Make all services. No model is loaded, unless a batch needs it. `ask_as` asks these services."""
         adapters = AdapterTable(settings.adapters)
         catalog = Catalog(store, adapters)
         models = ModelPool(settings, open_worker)
@@ -70,22 +83,14 @@ class Services:
         bodies = Bodies(settings.body_memory, settings.body_timeout)
         uploads = Uploads(settings.body_timeout, settings.max_connections // _UPLOADS_SHARE)
         stores = ResponseStore(), ResponseStore()
-        return cls(
-            settings,
-            catalog,
-            adapters,
-            models,
-            metrics,
-            *services,
-            states,
-            *stores,
-            Answers(),
-            bodies,
-            uploads,
-        )
+        files = FileStore(store.root / "chaski" / "files", settings.files)
+        common = settings, catalog, adapters, models, metrics
+        batches = BatchService(files, ask_as)
+        return cls(*common, *services, states, *stores, Answers(), bodies, uploads, files, batches)
 
     async def close(self) -> None:
         """End all services."""
+        await self.batches.close()
         await self.answers.close()
         await self.models.close()
         self.bodies.close()

@@ -16,6 +16,7 @@ from chaski.server.network.hosts import is_loopback
 __all__ = ["Settings"]
 
 _DEFAULT_LOADED = 3
+_FILES = 2 * 10**9
 # Handles that stay free for files, workers and registries.
 _SPARE_HANDLES = 256
 _MANY_HANDLES = 1 << 16
@@ -27,6 +28,7 @@ class Settings:
 
     adapters     the folder of adapters that requests may name; None where they may name none
     states       the folder of saved slots; None where none are kept
+    files        bytes that files of batches may take; 0 for none
     parallel     None: `most_parallel`, or fewer where there is no memory for so many
     body_memory  bytes
     """
@@ -39,6 +41,7 @@ class Settings:
     is_open: bool = False
     adapters: Path | None = None
     states: Path | None = None
+    files: int = _FILES
     keep_alive: float = 300.0
     load_timeout: float = 300.0
     max_loaded: int = _DEFAULT_LOADED
@@ -63,6 +66,7 @@ class Settings:
             is_open=environment.is_open,
             adapters=_folder(environment.adapters),
             states=None if environment.states is None else Path(environment.states).absolute(),
+            files=_FILES if environment.files is None else environment.files,
             keep_alive=environment.keep_alive,
             load_timeout=environment.load_timeout or math.inf,
             max_loaded=environment.max_loaded or _DEFAULT_LOADED,

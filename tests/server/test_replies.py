@@ -84,6 +84,9 @@ def test_what_is_recorded_is_compared(server: Running) -> None:
     }
     ours |= {"POST /v1/responses/input_tokens", "GET /v1/responses/{id}", "DELETE /v1/responses/{id}"}
     ours |= {"GET /v1/responses/{id}/input_items", "POST /v1/responses/{id}/cancel"}
+    files = ("POST /v1/files", "GET /v1/files", "GET /v1/files/{id}", "DELETE /v1/files/{id}")
+    batches = ("POST /v1/batches", "GET /v1/batches", "GET /v1/batches/{id}", "POST /v1/batches/{id}/cancel")
+    ours |= {*files, *batches, "GET /v1/files/{id}/content"}
     others = ["/rerank", "/v2/rerank", "/tokenize", "/detokenize", "/apply-template", "/infill"]
     others += [
         "/slots/{id}",

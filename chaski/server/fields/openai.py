@@ -19,7 +19,7 @@ from chaski.server.fields.description import (
     reads,
 )
 
-__all__ = ["CHAT", "COMPLETION", "EMBEDDINGS", "MESSAGES", "TOOLS"]
+__all__ = ["BATCH", "CHAT", "COMPLETION", "EMBEDDINGS", "MESSAGES", "TOOLS"]
 
 _STREAM_OPTIONS = Field(
     OBJECT,
@@ -132,4 +132,11 @@ EMBEDDINGS: FieldTable = {
     "input": Field(INPUTS, "texts, or lists of tokens", True),
     "dimensions": Field(WHOLE, "keep that many, with a length of 1 again"),
     "encoding_format": Field(TEXT, "`float`, or `base64` of little-endian float32"),
+}
+
+BATCH: FieldTable = {
+    "input_file_id": Field(TEXT, "the file with the requests, as `/v1/files` named it", True),
+    "endpoint": Field(TEXT, "the route that all requests ask", True),
+    "completion_window": Field(TEXT, "`24h`: what is not answered by then is left out"),
+    "metadata": Field(OBJECT, "given back as it is"),
 }

@@ -40,6 +40,7 @@ FIELDS: Mapping[tuple[str, str], FieldTable] = {
     ("POST", "/v1/embeddings"): openai.EMBEDDINGS,
     ("POST", "/v1/responses"): responses.RESPONSES,
     ("POST", "/v1/responses/input_tokens"): responses.RESPONSES,
+    ("POST", "/v1/batches"): openai.BATCH,
     ("POST", "/v1/messages"): anthropic.ANSWERED_MESSAGES,
     ("POST", "/v1/messages/count_tokens"): anthropic.MESSAGES,
 }

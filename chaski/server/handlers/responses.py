@@ -9,6 +9,7 @@ from typing import Any
 
 from chaski.errors import ContextLengthError, OptionError
 from chaski.server.dialects import responses
+from chaski.server.dialects.common.pages import page_of
 from chaski.server.http.api import sse
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
 from chaski.server.http.problems import problem_of
@@ -50,7 +51,7 @@ async def retrieve(http: HTTPRequest) -> Reply:
 async def list_input(http: HTTPRequest) -> Reply:
     """The items that the request of a response brought, page by page; `order`, `limit`, `after`."""
     found: StoredResponse = http.services.responses.get(http.client, http.request.path_params["id"])
-    return responses.page_of_items(found.input, http.request.query_params)
+    return page_of(found.input, http.request.query_params)
 
 
 async def cancel(http: HTTPRequest) -> Reply:

@@ -26,7 +26,7 @@ from chaski.server.http.problems import problem_of
 from chaski.server.network.bodies import Bodies
 from chaski.server.network.jsons import dump
 
-__all__ = ["Endpoint", "HTTPRequest", "Reply", "Stream"]
+__all__ = ["Endpoint", "HTTPRequest", "Reply", "Stream", "client_of"]
 
 _MAX_WAITING_PIECES = 256
 """Pieces of a stream that may wait for a slow client."""
@@ -103,7 +103,7 @@ class Endpoint:
         ignored = Ignored()
         for name in unread_fields(body, self._fields) if self.has_body else ():
             ignored.add("field", name)
-        http = HTTPRequest(body, _client(scope), Request(scope), ignored)
+        http = HTTPRequest(body, client_of(scope), Request(scope), ignored)
         send = _telling(send, ignored)
         work = asyncio.create_task(self._answer(http, api, scope, receive, send))
         watch = asyncio.create_task(_disconnected(receive))
@@ -216,6 +216,6 @@ def _is_bodiless(headers: Headers) -> bool:
     return headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
 
 
-def _client(scope: Scope) -> str:
+def client_of(scope: Scope) -> str:
     """Return the client's key, else its address."""
     return key_of(Headers(scope=scope)) or (scope.get("client") or ("",))[0]

@@ -21,6 +21,7 @@ _STATUSES: tuple[tuple[type[ChaskiError], int], ...] = (
     (errors.ModelNotFoundError, 404),
     (errors.AdapterNotFoundError, 404),
     (errors.ResponseNotFoundError, 404),
+    (errors.FileNotKnownError, 404),
     (errors.BusyError, 503),
     (SlowBodyError, 408),
     (TooLargeError, 413),

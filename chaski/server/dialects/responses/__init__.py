@@ -1,7 +1,7 @@
 """OpenAI's Responses API, as pure functions: its bodies to requests, events to its items."""
 
-from chaski.server.dialects.responses.kept_input import input_items, page_of_items
+from chaski.server.dialects.responses.kept_input import input_items
 from chaski.server.dialects.responses.replies import Items
 from chaski.server.dialects.responses.requests import ResponseRequest, previous_of, read_response
 
-__all__ = ["Items", "ResponseRequest", "input_items", "page_of_items", "previous_of", "read_response"]
+__all__ = ["Items", "ResponseRequest", "input_items", "previous_of", "read_response"]

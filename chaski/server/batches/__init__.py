@@ -1,0 +1,1 @@
+"""Files of batches, and the batches that the server answers by itself."""

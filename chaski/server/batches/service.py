@@ -1,0 +1,242 @@
+"""`BatchService`: batches of OpenAI's API, which are answered while nobody waits, and over restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from chaski.batches.lines import URLS, check_lines, read_lines
+from chaski.batches.results import Results
+from chaski.batches.run import Ask, Tokens, run_batch
+from chaski.errors import BusyError, ChaskiError, FileNotKnownError, FormatError, OptionError
+from chaski.server.batches.files import FileStore, open_private, read_object, write_object
+
+__all__ = ["BatchService"]
+
+_log = logging.getLogger(__name__)
+
+_WINDOW = "24h"
+_WINDOW_SECONDS = 24 * 3600
+_IN_FLIGHT = 16
+"""Requests of a batch at a time; they take their turns with those of other clients."""
+_MOST_WAITING = 100
+"""Batches of an owner that are not done."""
+_MOST_KEPT = 1000
+"""Batches of an owner that are done; the oldest are forgotten."""
+_CHECKED_EVERY = 256
+"""After so many results room is checked again."""
+_UNFINISHED = ("validating", "in_progress", "finalizing", "cancelling")
+_STATE, _RESULTS = "batch.json", "results.jsonl"
+_ID = re.compile(r"batch_[0-9a-f]{24}")
+
+
+class BatchService:
+    """Answers batches with what `ask_as` gives for a client. For one event loop.
+
+    A batch is a folder beside the files of its owner, with its state and the results so far, so that a server
+    that starts anew goes on with it.
+    """
+
+    def __init__(self, files: FileStore, ask_as: Callable[[str], Ask]) -> None:
+        self._files = files
+        self._ask_as = ask_as
+        self._running: dict[Path, tuple[asyncio.Task[None], dict[str, Any]]] = {}
+
+    def resume(self) -> None:
+        """Go on with all batches that are not done."""
+        for path in self._files.folder.glob(f"*/batch_*/{_STATE}"):
+            state = read_object(path)
+            if state is not None and state["status"] in _UNFINISHED:
+                self._start(path.parent, state)
+
+    async def create(
+        self, owner: str, file_id: str, endpoint: str, window: str, metadata: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Begin to answer a file. Raises OptionError, FileNotKnownError, BusyError."""
+        if endpoint not in URLS:
+            raise OptionError(f"endpoint must be one of {', '.join(URLS)}, not {endpoint!r:.80}")
+        if window != _WINDOW:
+            raise OptionError(f"completion_window must be {_WINDOW}, not {window!r:.40}")
+        self._files.content(owner, file_id)
+        folder = self._files.folder / owner
+        if sum(place.parent == folder for place in self._running) >= _MOST_WAITING:
+            raise BusyError(f"{_MOST_WAITING} batches are not done yet; wait for them, or cancel some")
+        now = int(time.time())
+        place = folder / f"batch_{uuid4().hex[:24]}"
+        state = {
+            "id": place.name,
+            "object": "batch",
+            "endpoint": endpoint,
+            "errors": None,
+            "input_file_id": file_id,
+            "completion_window": window,
+            "status": "validating",
+            "output_file_id": None,
+            "error_file_id": None,
+            "created_at": now,
+            "expires_at": now + _WINDOW_SECONDS,
+            **{f"{name}_at": None for name in ("in_progress", "finalizing", "completed", "failed")},
+            **{f"{name}_at": None for name in ("expired", "cancelling", "cancelled")},
+            "request_counts": {"total": 0, "completed": 0, "failed": 0},
+            "metadata": dict(metadata) or None,
+        }
+        await asyncio.to_thread(self._forget_oldest, owner)
+        await asyncio.to_thread(_write_new, place, state)
+        self._start(place, state)
+        return dict(state)
+
+    def get(self, owner: str, batch_id: str) -> Mapping[str, Any]:
+        """Return a batch. Raises FileNotKnownError."""
+        return dict(self._state(self._files.folder / owner / batch_id))
+
+    def all(self, owner: str) -> Sequence[Mapping[str, Any]]:
+        """Return the batches of an owner, the oldest first."""
+        places = [path.parent for path in (self._files.folder / owner).glob(f"batch_*/{_STATE}")]
+        states = [dict(self._state(place)) for place in places]
+        return sorted(states, key=lambda each: (each["created_at"], each["id"]))
+
+    def cancel(self, owner: str, batch_id: str) -> Mapping[str, Any]:
+        """End a batch; results so far stay. Raises FileNotKnownError, OptionError where it is done."""
+        place = self._files.folder / owner / batch_id
+        state = self._state(place)
+        if place not in self._running or state["status"] not in _UNFINISHED:
+            raise OptionError(f"Cannot cancel a batch with status '{state['status']}'.")
+        if state["status"] not in ("cancelling", "finalizing"):
+            _enter(place, state, "cancelling")
+            task, _ = self._running[place]
+            task.cancel()
+        return dict(state)
+
+    async def close(self) -> None:
+        """Stop all batches where they are."""
+        tasks = [task for task, _ in self._running.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _forget_oldest(self, owner: str) -> None:
+        done = [each for each in self.all(owner) if each["status"] not in _UNFINISHED]
+        for state in done[: max(0, len(done) + 1 - _MOST_KEPT)]:
+            shutil.rmtree(self._files.folder / owner / state["id"], ignore_errors=True)
+
+    def _state(self, place: Path) -> dict[str, Any]:
+        if place in self._running:
+            return self._running[place][1]
+        found = read_object(place / _STATE) if _ID.fullmatch(place.name) else None
+        if found is None:
+            raise FileNotKnownError(f"No batch found with id '{place.name:.80}'.")
+        return found
+
+    def _start(self, place: Path, state: dict[str, Any]) -> None:
+        task = asyncio.create_task(self._run(place, state))
+        self._running[place] = task, state
+        task.add_done_callback(lambda done: self._running.pop(place, None))
+
+    async def _run(self, place: Path, state: dict[str, Any]) -> None:
+        try:
+            await self._answer(place, state)
+        except FormatError as error:
+            await asyncio.to_thread(_fail, place, state, str(error))
+        except asyncio.CancelledError:
+            if state["status"] != "cancelling":  # the server ends
+                raise
+            await asyncio.to_thread(self._finish, place, state, "cancelled")
+        except TimeoutError:
+            await asyncio.to_thread(self._finish, place, state, "expired")
+        except (ChaskiError, OSError) as error:
+            _log.warning("a batch failed: %s", error)
+            with suppress(OSError):
+                await asyncio.to_thread(self._finish, place, state, "failed", str(error))
+
+    async def _answer(self, place: Path, state: dict[str, Any]) -> None:
+        if state["status"] == "cancelling":
+            await asyncio.to_thread(self._finish, place, state, "cancelled")
+            return
+        content = self._files.content(place.parent.name, state["input_file_id"])
+        requests = await asyncio.to_thread(_checked, content, state["endpoint"])
+        counts = state["request_counts"] = {"total": len(requests), "completed": 0, "failed": 0}
+        if state["status"] == "validating":
+            await asyncio.to_thread(_enter, place, state, "in_progress")
+        with Results.open(place / _RESULTS) as results:
+
+            def count(tokens: Tokens | None = None) -> None:
+                counts["failed"] = results.num_failed
+                counts["completed"] = len(results.done) - results.num_failed
+                if len(results.done) % _CHECKED_EVERY == 0:
+                    self._files.require_room(0)
+
+            count()
+            ask = self._ask_as(f"batch {place.parent.name}")
+            async with asyncio.timeout(max(0.0, state["expires_at"] - time.time())):
+                await run_batch(read_lines(content), ask, results, _IN_FLIGHT, count)
+        await asyncio.to_thread(_enter, place, state, "finalizing")
+        await asyncio.to_thread(self._finish, place, state, "completed")
+
+    def _finish(self, place: Path, state: dict[str, Any], status: str, error: str | None = None) -> None:
+        """Make files of the results so far, and enter the last status."""
+        owner = place.parent.name
+        for is_failed, kind in ((False, "output"), (True, "error")):
+            with self._files.receiving(owner) as path:
+                if _copy_results(place / _RESULTS, path, is_failed):
+                    name, file_id = f"{place.name}_{kind}.jsonl", f"file-{kind}_{place.name}"
+                    self._files.add(owner, path, name, "batch_output", file_id)
+                    state[f"{kind}_file_id"] = file_id
+        if error is not None:
+            state["errors"] = _errors(error)
+        _enter(place, state, status)
+        (place / _RESULTS).unlink(missing_ok=True)
+
+
+def _checked(content: Path, endpoint: str) -> Mapping[str, str]:
+    """Check a file, all of whose requests must ask `endpoint`."""
+    try:
+        for line in read_lines(content):
+            if line.url != endpoint:
+                raise FormatError(f"line {line.number}: url must be {endpoint}, as the batch says")
+        return check_lines(content)
+    except FormatError as error:
+        # The path says where the server keeps files.
+        raise FormatError(str(error).removeprefix(f"{content}, ").removeprefix(f"{content}: ")) from None
+
+
+def _write_new(place: Path, state: Mapping[str, Any]) -> None:
+    place.mkdir(mode=0o700)
+    write_object(place / _STATE, state)
+
+
+def _enter(place: Path, state: dict[str, Any], status: str) -> None:
+    state |= {"status": status, f"{status}_at": int(time.time())}
+    write_object(place / _STATE, state)
+
+
+def _fail(place: Path, state: dict[str, Any], message: str) -> None:
+    state["errors"] = _errors(message)
+    _enter(place, state, "failed")
+
+
+def _errors(message: str) -> Mapping[str, Any]:
+    where = re.match(r"line (\d+): ", message)
+    line = None if where is None else int(where.group(1))
+    data = [{"code": "invalid_batch", "message": message, "param": None, "line": line}]
+    return {"object": "list", "data": data}
+
+
+def _copy_results(results: Path, target: Path, is_failed: bool) -> int:
+    """Copy the results that are errors, or the others -> how many there are."""
+    count = 0
+    if results.exists():
+        with results.open("rb") as lines, open_private(target) as kept:
+            for line in lines:
+                if line.endswith(b"\n") and (json.loads(line)["response"]["status_code"] != 200) == is_failed:
+                    kept.write(line)
+                    count += 1
+    return count

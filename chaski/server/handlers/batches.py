@@ -1,0 +1,151 @@
+"""OpenAI's files and batches: requests that are answered while nobody waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+
+from chaski.errors import BusyError, OptionError
+from chaski.server.batches.files import open_private, owner_name
+from chaski.server.dialects.common.pages import page_of
+from chaski.server.fields.reader import Fields
+from chaski.server.http.api import OPENAI
+from chaski.server.http.endpoint import HTTPRequest, Reply, client_of
+from chaski.server.http.problems import problem_of
+from chaski.server.network.bodies import TooLargeError, body_pieces
+from chaski.server.network.jsons import dump
+from chaski.server.services import Services
+
+__all__ = ["batch", "batches", "cancel", "content", "create", "delete", "file", "files", "upload"]
+
+_MOST_BYTES = 200 << 20
+"""Bytes of an uploaded file, as OpenAI takes them."""
+_FORM_BYTES = 1 << 16
+"""Bytes of a form around its file."""
+_PURPOSE = "batch"
+
+
+async def upload(request: Request) -> Response:
+    """Keep a file: the fields `file` and `purpose` of a form."""
+    services: Services = request.app.state.services
+    try:
+        return Response(dump(await _receive(services, request)), media_type="application/json")
+    except Exception as error:
+        return OPENAI.refusal(problem_of(error))
+
+
+async def files(http: HTTPRequest) -> Reply:
+    """The files of whoever asks, page by page: `order`, `limit`, `after`."""
+    found = await asyncio.to_thread(http.services.files.all, _owner(http))
+    return page_of(found, http.request.query_params)
+
+
+async def file(http: HTTPRequest) -> Reply:
+    """Describe a file."""
+    return _described(http.services.files.get(_owner(http), http.request.path_params["id"]))
+
+
+async def content(http: HTTPRequest) -> Reply:
+    """The bytes of a file."""
+    path = http.services.files.content(_owner(http), http.request.path_params["id"])
+    return FileResponse(path, media_type="application/jsonl")
+
+
+async def delete(http: HTTPRequest) -> Reply:
+    """Delete a file."""
+    file_id = http.request.path_params["id"]
+    await asyncio.to_thread(http.services.files.remove, _owner(http), file_id)
+    return {"id": file_id, "object": "file", "deleted": True}
+
+
+async def create(http: HTTPRequest) -> Reply:
+    """Begin to answer the requests of a file."""
+    fields = Fields(http.body)
+    created = await http.services.batches.create(
+        _owner(http),
+        fields.text("input_file_id"),
+        fields.text("endpoint"),
+        fields.text("completion_window", default="24h"),
+        fields.mapping("metadata"),
+    )
+    return _described(created)
+
+
+async def batches(http: HTTPRequest) -> Reply:
+    """The batches of whoever asks, page by page: `limit`, `after`."""
+    found = await asyncio.to_thread(http.services.batches.all, _owner(http))
+    return page_of(found, http.request.query_params)
+
+
+async def batch(http: HTTPRequest) -> Reply:
+    """Tell how far a batch is."""
+    return _described(http.services.batches.get(_owner(http), http.request.path_params["id"]))
+
+
+async def cancel(http: HTTPRequest) -> Reply:
+    """End a batch. What is answered so far stays."""
+    return _described(http.services.batches.cancel(_owner(http), http.request.path_params["id"]))
+
+
+def _described(found: Any) -> dict[str, Any]:
+    return dict(found)
+
+
+def _owner(http: HTTPRequest) -> str:
+    return owner_name(http.owner)
+
+
+async def _receive(services: Services, request: Request) -> dict[str, Any]:
+    """Take a form in, and keep its file."""
+    announced = request.headers.get("content-length", "0")
+    if not announced.isdecimal() or int(announced[:20]) > _MOST_BYTES + _FORM_BYTES:
+        raise TooLargeError(f"a file may have up to {_MOST_BYTES >> 20} MB")
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        raise OptionError("the body must be a form (multipart/form-data) with the fields file and purpose")
+    await asyncio.to_thread(services.files.require_room, int(announced))
+    if services.form_places.locked():
+        raise BusyError("server busy: other files are being uploaded; try again later")
+    async with services.form_places:
+        pieces = _limited(request, services.settings.body_timeout)
+        parser = MultiPartParser(
+            request.headers, pieces, max_files=1, max_fields=8, max_part_size=_FORM_BYTES
+        )
+        try:
+            form = await parser.parse()
+        except (MultiPartException, KeyError) as error:
+            raise OptionError(f"the form cannot be read: {error}") from None
+        try:
+            sent, purpose = form.get("file"), form.get("purpose")
+            if not isinstance(sent, UploadFile):
+                raise OptionError("the form has no field file with a file")
+            if purpose != _PURPOSE:
+                raise OptionError(f"purpose must be {_PURPOSE}: nothing else is done with files here")
+            owner = owner_name(client_of(request.scope) if services.settings.has_keys else "")
+            name = (sent.filename or "file.jsonl")[:255]
+            return await asyncio.to_thread(_keep, services, owner, sent, name)
+        finally:
+            await form.close()
+
+
+def _keep(services: Services, owner: str, sent: UploadFile, name: str) -> dict[str, Any]:
+    services.files.require_room(sent.size or 0)
+    with services.files.receiving(owner) as path:
+        with open_private(path) as kept:
+            while piece := sent.file.read(1 << 20):
+                kept.write(piece)
+        return dict(services.files.add(owner, path, name, _PURPOSE))
+
+
+async def _limited(request: Request, idle_seconds: float) -> AsyncGenerator[bytes, None]:
+    length = 0
+    async for piece in body_pieces(request.receive, idle_seconds):
+        length += len(piece)
+        if length > _MOST_BYTES + _FORM_BYTES:
+            raise TooLargeError(f"a file may have up to {_MOST_BYTES >> 20} MB")
+        yield piece

@@ -1,0 +1,241 @@
+"""Files and batches of OpenAI's API, by its own client: over restarts, by owner, cancelled, and refused."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from chaski.names import ModelName
+from chaski.server.settings import Settings
+from chaski.store.bundled import bundled_model
+from tests.server.conftest import SOMEWHERE
+from tests.server.running import Running, running
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture(autouse=True)
+def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHASKI_THREADS", "1")
+    monkeypatch.setenv("CHASKI_PREFIX_CACHE", "off")
+    assert bundled_model(ModelName.parse("guide")) is not None
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("batches")
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Running]:
+    with running(Settings(address=SOMEWHERE, parallel=4), folder) as found:
+        yield found
+
+
+def client(server: Running, key: str = "none") -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0)
+
+
+def lines(count: int, num_tokens: int = 8, model: str = "guide") -> bytes:
+    def line(number: int) -> dict[str, Any]:
+        messages = [{"role": "user", "content": f"{number}?"}]
+        body = {
+            "model": model,
+            "messages": messages,
+            "max_tokens": num_tokens,
+            "temperature": 1,
+            "seed": number,
+        }
+        return {"custom_id": f"request-{number}", "method": "POST", "url": CHAT, "body": body}
+
+    return b"".join(json.dumps(line(number)).encode() + b"\n" for number in range(count))
+
+
+def begin(api: openai.OpenAI, content: bytes, **metadata: str) -> Any:
+    sent = api.files.create(file=("requests.jsonl", BytesIO(content)), purpose="batch")
+    return api.batches.create(
+        input_file_id=sent.id, endpoint=CHAT, completion_window="24h", metadata=metadata or None
+    )
+
+
+def ended(api: openai.OpenAI, batch_id: str) -> Any:
+    deadline = time.monotonic() + 60
+    while (found := api.batches.retrieve(batch_id)).status in (
+        "validating",
+        "in_progress",
+        "finalizing",
+        "cancelling",
+    ):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.01)
+    return found
+
+
+def answers(api: openai.OpenAI, file_id: str) -> dict[str, str]:
+    """The texts of results by their ids; none comes twice."""
+    found = [json.loads(line) for line in api.files.content(file_id).text.splitlines()]
+    texts = {
+        each["custom_id"]: each["response"]["body"]["choices"][0]["message"]["content"] for each in found
+    }
+    assert len(texts) == len(found)
+    return texts
+
+
+def test_a_batch_has_the_answers_of_its_requests(server: Running) -> None:
+    api = client(server)
+    created = begin(api, lines(6) + lines(7, model="missing").splitlines()[6] + b"\n", purpose="a test")
+    assert created.status == "validating"
+    assert created.metadata == {"purpose": "a test"}
+    found = ended(api, created.id)
+    assert found.status == "completed"
+    counts = found.request_counts
+    assert (counts.total, counts.completed, counts.failed) == (7, 6, 1)
+    assert found.in_progress_at <= found.finalizing_at <= found.completed_at
+    texts = answers(api, found.output_file_id)
+    for number in range(6):
+        alone = api.chat.completions.create(
+            model="guide",
+            messages=[{"role": "user", "content": f"{number}?"}],
+            max_tokens=8,
+            temperature=1,
+            seed=number,
+        )
+        assert texts[f"request-{number}"] == alone.choices[0].message.content
+    (wrong,) = [json.loads(line) for line in api.files.content(found.error_file_id).text.splitlines()]
+    assert (wrong["custom_id"], wrong["response"]["status_code"]) == ("request-6", 404)
+    assert api.files.retrieve(found.output_file_id).purpose == "batch_output"
+    assert found.id in [each.id for each in api.batches.list(limit=100)]
+
+
+def test_files_are_listed_read_and_deleted(server: Running) -> None:
+    api = client(server)
+    first = api.files.create(file=("one.jsonl", BytesIO(b"one\n")), purpose="batch")
+    second = api.files.create(file=("two.jsonl", BytesIO(b"two\n" * 1_000_000)), purpose="batch")
+    assert (first.bytes, first.filename, second.bytes) == (4, "one.jsonl", 4_000_000)
+    ids = [each.id for each in api.files.list(limit=1)]  # page after page
+    assert {first.id, second.id} <= set(ids)
+    assert len(ids) == len(set(ids))
+    assert api.files.content(first.id).text == "one\n"
+    assert api.files.delete(first.id).deleted
+    with pytest.raises(openai.NotFoundError, match="No such File object"):
+        api.files.retrieve(first.id)
+
+
+def test_a_batch_goes_on_in_the_next_server(tmp_path: Path) -> None:
+    settings = Settings(address=SOMEWHERE, parallel=2)
+    with running(settings, tmp_path) as server:
+        api = client(server)
+        created = begin(api, lines(60, num_tokens=24))
+        while not (done := api.batches.retrieve(created.id).request_counts.completed):
+            time.sleep(0.002)
+    assert done < 60
+    with running(settings, tmp_path) as server:
+        api = client(server)
+        found = ended(api, created.id)
+        assert (found.status, found.request_counts.completed) == ("completed", 60)
+        again = ended(api, begin(api, lines(60, num_tokens=24)).id)
+        assert answers(api, found.output_file_id) == answers(api, again.output_file_id)
+
+
+def test_a_cancelled_batch_keeps_what_is_done(server: Running) -> None:
+    api = client(server)
+    created = begin(api, lines(200, num_tokens=24))
+    while not api.batches.retrieve(created.id).request_counts.completed:
+        time.sleep(0.002)
+    api.batches.cancel(created.id)
+    found = ended(api, created.id)
+    assert found.status == "cancelled"
+    assert 0 < len(answers(api, found.output_file_id)) < 200
+    with pytest.raises(openai.BadRequestError, match="Cannot cancel a batch with status 'cancelled'"):
+        api.batches.cancel(created.id)
+
+
+@pytest.mark.parametrize(
+    ("content", "message", "line"),
+    [
+        (b"words\n", "line 1: no JSON", 1),
+        (lines(1) + lines(1), "line 2: an earlier line has the custom_id 'request-0', too", 2),
+        (lines(2).replace(CHAT.encode(), b"/v1/completions", 1), f"line 1: url must be {CHAT}", 1),
+        (b"\n", "it has no requests", None),
+    ],
+    ids=["words", "twice", "route", "empty"],
+)
+def test_a_wrong_file_fails_with_the_line(
+    server: Running, content: bytes, message: str, line: int | None
+) -> None:
+    api = client(server)
+    found = ended(api, begin(api, content).id)
+    assert found.status == "failed"
+    (error,) = found.errors.data
+    assert message in error.message
+    assert error.line == line
+    assert "/" not in error.message.replace(CHAT, "")
+
+
+def test_keys_do_not_see_files_and_batches_of_others(tmp_path: Path) -> None:
+    with running(Settings(address=SOMEWHERE, api_keys=("one", "two")), tmp_path) as server:
+        one, two = client(server, "one"), client(server, "two")
+        created = begin(one, lines(1))
+        assert not [*two.files.list(), *two.batches.list()]
+        for call in (two.batches.retrieve, two.batches.cancel):
+            with pytest.raises(openai.NotFoundError):
+                call(created.id)
+        with pytest.raises(openai.NotFoundError):
+            two.batches.create(input_file_id=created.input_file_id, endpoint=CHAT, completion_window="24h")
+        with pytest.raises(openai.NotFoundError):
+            two.files.content(created.input_file_id)
+        assert ended(one, created.id).status == "completed"
+        with pytest.raises(openai.AuthenticationError):
+            client(server, "three").files.list()
+    names = [path.name for path in (tmp_path / "chaski" / "files").iterdir()]
+    assert len(names) == 1
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "chaski" / "files").rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"endpoint": "/v1/images"}, "endpoint must be one of"),
+        ({"completion_window": "1h"}, "completion_window must be 24h"),
+        ({"input_file_id": "../../x"}, "No such File object"),
+    ],
+)
+def test_wrong_batches_are_refused(server: Running, options: dict[str, Any], message: str) -> None:
+    body = {"input_file_id": "file-0", "endpoint": CHAT, "completion_window": "24h"} | options
+    reply = server.post("/v1/batches", body)
+    assert reply.status in (400, 404)
+    assert message in reply.json["error"]["message"]
+
+
+def test_wrong_uploads_are_refused(server: Running) -> None:
+    with pytest.raises(openai.BadRequestError, match="purpose must be batch"):
+        client(server).files.create(file=("a", BytesIO(b"x")), purpose="fine-tune")
+    for body, headers in (
+        (b"{}", {"Content-Type": "application/json"}),
+        (b"x", {"Content-Type": "multipart/form-data"}),
+        (b"--x\r\n\r\n", {"Content-Type": "multipart/form-data; boundary=x"}),
+        (b"--x--\r\n", {"Content-Type": "multipart/form-data; boundary=x"}),
+    ):
+        reply = server.ask("POST", "/v1/files", body, headers)
+        assert reply.status == 400, reply.body
+    reply = server.ask("POST", "/v1/files", b"", {"Content-Length": "900000000"})
+    assert reply.status == 413
+
+
+def test_files_stay_within_their_limit(tmp_path: Path) -> None:
+    with running(Settings(address=SOMEWHERE, files=1000), tmp_path) as server:
+        api = client(server)
+        api.files.create(file=("a", BytesIO(b"x" * 500)), purpose="batch")
+        with pytest.raises(openai.APIStatusError, match="there is no room for more"):
+            api.files.create(file=("a", BytesIO(b"x" * 600)), purpose="batch")
+        assert len(list(api.files.list())) == 1
+    takes_none = running(Settings(address=SOMEWHERE, files=0), tmp_path)
+    with takes_none as server, pytest.raises(openai.BadRequestError, match="takes no files"):
+        client(server).files.create(file=("a", BytesIO(b"x")), purpose="batch")
