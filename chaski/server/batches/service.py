@@ -165,7 +165,7 @@ class BatchService:
         requests = await asyncio.to_thread(_checked, content, state["endpoint"])
         counts = state["request_counts"] = {"total": len(requests), "completed": 0, "failed": 0}
         if state["status"] == "validating":
-            await asyncio.to_thread(_enter, place, state, "in_progress")
+            _enter(place, state, "in_progress")  # at once, so that no cancellation comes between
         with Results.open(place / _RESULTS) as results:
 
             def count(tokens: Tokens | None = None) -> None:
@@ -178,7 +178,7 @@ class BatchService:
             ask = self._ask_as(f"batch {place.parent.name}")
             async with asyncio.timeout(max(0.0, state["expires_at"] - time.time())):
                 await run_batch(read_lines(content), ask, results, _IN_FLIGHT, count)
-        await asyncio.to_thread(_enter, place, state, "finalizing")
+        _enter(place, state, "finalizing")
         await asyncio.to_thread(self._finish, place, state, "completed")
 
     def _finish(self, place: Path, state: dict[str, Any], status: str, error: str | None = None) -> None:
