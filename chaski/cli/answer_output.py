@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chaski.cli.layout import duration
+from chaski.cli.markdown import MarkdownStream
 from chaski.cli.terminal import visible
 from chaski.cli.wrap import WordWrap
 
@@ -22,12 +24,19 @@ class AnswerOutput:
     """Prints an answer as it comes, and its thoughts between two lines that mark them.
 
     said  the pieces of its text so far
+
+    wraps_words      lines on a terminal break between words
+    renders_markdown on a terminal the answer is laid out; its thoughts are not
     """
 
-    def __init__(self, hides_thinking: bool, wraps_words: bool) -> None:
+    def __init__(self, hides_thinking: bool, wraps_words: bool, renders_markdown: bool) -> None:
         self.said: list[str] = []
         self._is_terminal = sys.stdout.isatty()
-        self._wrap = WordWrap(shutil.get_terminal_size().columns if wraps_words else 0)
+        columns = shutil.get_terminal_size().columns if wraps_words else 0
+        self._wrap = WordWrap(columns)
+        has_colors = not os.environ.get("NO_COLOR")
+        is_rendered = renders_markdown and self._is_terminal
+        self._markdown = MarkdownStream(max(columns - 1, 0), has_colors) if is_rendered else None
         self._hides_thinking = hides_thinking
         self._is_thinking = False
 
@@ -37,22 +46,38 @@ class AnswerOutput:
 
         if isinstance(event, Thinking):
             if not self._hides_thinking:
-                self.print(("" if self._is_thinking else "Thinking...\n") + event.text)
+                self._print(("" if self._is_thinking else "Thinking...\n") + event.text)
                 self._is_thinking = True
             return None
         if self._is_thinking:
-            self.print("\n...done thinking.\n\n")
+            self._print("\n...done thinking.\n\n")
             self._is_thinking = False
         if isinstance(event, Text):
-            self.said.append(event.text)
-            self.print(event.text)
+            self.text(event.text)
             return None
         assert isinstance(event, Done), "nothing is asked of the prompt"
         return event
 
-    def print(self, text: str) -> None:
+    def text(self, text: str) -> None:
+        """Print a piece of the answer."""
+        self.said.append(text)
+        if self._markdown is None:
+            self._print(text)
+        else:
+            _echo(self._markdown.feed(visible(text)))
+
+    def end(self) -> None:
+        """Print what was held back, and end the line."""
+        _echo((self._markdown.close() if self._markdown is not None else "") + "\n")
+
+    def _print(self, text: str) -> None:
         """Print a piece of a text. On a terminal its control characters are escaped."""
-        click.echo(self._wrap.feed(visible(text)) if self._is_terminal else text, nl=False, color=True)
+        _echo(self._wrap.feed(visible(text)) if self._is_terminal else text)
+
+
+def _echo(text: str) -> None:
+    if text:
+        click.echo(text, nl=False, color=True)
 
 
 def report(done: Done) -> str:

@@ -98,6 +98,8 @@ def _set(session: Session, argument: str) -> None:
             session.is_verbose = what == "verbose"
         case "wordwrap" | "nowordwrap":
             session.wraps_words = what == "wordwrap"
+        case "markdown" | "nomarkdown":
+            session.renders_markdown = what == "markdown"
         case _:
             raise OptionError(f"/set knows nothing like '{what}'; type /set for help")
 

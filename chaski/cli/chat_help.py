@@ -33,7 +33,8 @@ Available to /set:
   /set think [LEVEL] | nothink    let the model think, or not: low, medium,
                                   high, max
   /set verbose | quiet            print counts and rates after each answer
-  /set wordwrap | nowordwrap      break lines between words, or anywhere"""
+  /set wordwrap | nowordwrap      break lines between words, or anywhere
+  /set markdown | nomarkdown      lay out answers, or show them as written"""
 SHOW_HELP = """\
 Available to /show:
   /show info          the file, the context and the vocabulary
@@ -85,7 +86,7 @@ _SETTINGS: Words = {
     "format": {"json": None},
     "think": dict.fromkeys(("low", "medium", "high", "max")),
     **dict.fromkeys(("system", "history", "nohistory", "noformat", "nothink")),
-    **dict.fromkeys(("verbose", "quiet", "wordwrap", "nowordwrap")),
+    **dict.fromkeys(("verbose", "quiet", "wordwrap", "nowordwrap", "markdown", "nomarkdown")),
 }
 _SHOWN = ("info", "license", "modelfile", "parameters", "system", "template")
 WORDS: Words = {

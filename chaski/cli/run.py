@@ -81,6 +81,9 @@ class _Command(click.Command):
     help="Whether and how much the model thinks: true, false, low, medium, high or max.",
 )
 @click.option("--hidethinking", is_flag=True, help="Do not print what the model thinks.")
+@click.option(
+    "--markdown/--nomarkdown", default=True, help="Lay out answers on a terminal.  [default: markdown]"
+)
 @click.option("--nowordwrap", is_flag=True, help="Let lines on a terminal break inside of words.")
 @click.option("--insecure", is_flag=True, help="Allow http:// when the model must be pulled.")
 @click.option("--no-store", "no_store", is_flag=True, help="Keep nothing of the prompts on disk.")
@@ -104,6 +107,7 @@ def command(
     verbose: bool,
     think: str | None,
     hidethinking: bool,
+    markdown: bool,
     nowordwrap: bool,
     insecure: bool,
     no_store: bool,
@@ -134,6 +138,7 @@ def command(
         _preload_line_editor()
     session = Session(opened(model), given, system, raw, verbose, name=model, open=opened)
     session.hides_thinking, session.wraps_words = hidethinking, not nowordwrap
+    session.renders_markdown = markdown
     session.keeps_lines = not (nohistory or Environment.read().no_history)
     try:
         if think is not None:

@@ -41,6 +41,7 @@ class Session:
     think       whether the model thinks, or how much; None for the model's default
     hides_thinking  the model's thoughts are not printed
     wraps_words lines on a terminal break between words
+    renders_markdown  answers on a terminal are laid out as the Markdown that they are
     history     the turns so far
     """
 
@@ -54,6 +55,7 @@ class Session:
     think: bool | str | None = None
     hides_thinking: bool = False
     wraps_words: bool = True
+    renders_markdown: bool = True
     name: str = ""
     open: Callable[..., Model] | None = None
     loading: dict[str, int] = field(default_factory=dict)
@@ -106,8 +108,9 @@ class Session:
             if turn["role"] == "user":
                 echo_text(f">>> {turn['content']}")
             elif turn["role"] == "assistant":
-                output = AnswerOutput(self.hides_thinking, self.wraps_words)
-                output.print(turn["content"] + "\n\n")
+                output = self._output()
+                output.text(turn["content"] + "\n")
+                output.end()
 
     def save(self, name: str) -> None:
         """Store a new model: this one with the options, the system message and the turns of the session.
@@ -141,7 +144,7 @@ class Session:
         becomes part of the history. Raises ImageError for a file that is no image.
         """
         asked = self._with_images(prompt)
-        output = AnswerOutput(self.hides_thinking, self.wraps_words)
+        output = self._output()
         done = None
         try:
             with closing(self._events(asked)) as events:
@@ -149,7 +152,11 @@ class Session:
                     done = output.show(event)
         except KeyboardInterrupt:
             pass
-        click.echo()
+        except ChaskiError:
+            if output.said:
+                output.end()
+            raise
+        output.end()
         if self.keeps_history:
             self.history += [asked, _message("assistant", "".join(output.said))]
         if done is not None and done.dropped_tokens:
@@ -188,6 +195,10 @@ class Session:
         if think and not can_think:
             raise OptionError(f'"{self.name}" does not support thinking')
         self.think = think
+
+    def _output(self) -> AnswerOutput:
+        is_text = not self.is_raw and "format" not in self.options
+        return AnswerOutput(self.hides_thinking, self.wraps_words, self.renders_markdown and is_text)
 
     @property
     def _system(self) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
-__all__ = ["WordWrap"]
+__all__ = ["WordWrap", "cells"]
 
 _MARGIN = 5
 _LEAST = 10
@@ -31,21 +31,21 @@ class WordWrap:
         if char == "\n":
             self._column, self._word = 0, ""
             return char
-        cells = _TAB - self._column % _TAB if char == "\t" else _cells(char)
+        taken = _TAB - self._column % _TAB if char == "\t" else cells(char)
         broken = ""
-        if self._column + cells > self._width:
+        if self._column + taken > self._width:
             if char in " \t":
                 self._column, self._word = 0, ""
                 return "\n"
             broken = self._break()
-        self._column += cells
+        self._column += taken
         # Behind a character as wide as two a line may always break.
-        self._word = "" if char in " \t" or cells > 1 else self._word + char
+        self._word = "" if char in " \t" or taken > 1 else self._word + char
         return broken + char
 
     def _break(self) -> str:
         """Go to the next line, with the word that has begun, if a line can hold it."""
-        begun = sum(map(_cells, self._word))
+        begun = sum(map(cells, self._word))
         if begun >= self._column:
             self._column, self._word = 0, ""
             return "\n"
@@ -54,7 +54,8 @@ class WordWrap:
         return (f"\x1b[{begun}D\x1b[K" if begun else "") + "\n" + self._word
 
 
-def _cells(char: str) -> int:
+def cells(char: str) -> int:
+    """Return how many columns of a terminal a character takes: 0, 1 or 2."""
     if unicodedata.combining(char) or unicodedata.category(char) in ("Cf", "Me", "Mn"):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1

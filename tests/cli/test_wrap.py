@@ -55,11 +55,11 @@ def test_what_fits_into_no_line_breaks_anywhere() -> None:
         assert WordWrap(columns).feed("word " * 9) == "word " * 9
 
 
-@pytest.mark.parametrize("options", [(), ("--nowordwrap",)])
-def test_on_a_terminal(tmp_path: Path, options: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("option", ["--nomarkdown", "--nowordwrap"])
+def test_on_a_terminal(tmp_path: Path, option: str) -> None:
     words = ["one ", "two ", "three ", "four ", "fi", "ve ", "six"]
     model = write_speaking_llama(tmp_path / "speaker.gguf", {"count": words})
-    command = [sys.executable, "-m", "chaski", "run", str(model), "count", *options]
+    command = [sys.executable, "-m", "chaski", "run", str(model), "count", option]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "CHASKI_THREADS": "1", "OLLAMA_HOST": "127.0.0.1:1"}
     environment.pop("COLUMNS", None)
     ours, theirs = pty.openpty()
@@ -71,5 +71,6 @@ def test_on_a_terminal(tmp_path: Path, options: tuple[str, ...]) -> None:
     os.close(theirs)
     printed = os.read(ours, 4096).decode().replace("\r\n", "\n")
     os.close(ours)
-    expected = ["one two three four five six", ""] if options else ["one two three ", "four five six", ""]
+    is_wrapped = option == "--nomarkdown"
+    expected = ["one two three ", "four five six", ""] if is_wrapped else ["one two three four five six", ""]
     assert shown(printed) == expected
