@@ -368,7 +368,7 @@ class Environment:
     editor: str | None = _variable(
         "OLLAMA_EDITOR",
         "command",
-        "the editor that Ctrl-G opens for a message in a chat",
+        "the editor that Ctrl-X Ctrl-E opens for a message in a chat",
         str,
         unset="VISUAL, EDITOR, or one that is installed",
     )

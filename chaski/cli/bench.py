@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chaski.cli.completion import model_names
 from chaski.cli.layout import section, size_in_bytes
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class BenchResult:
 
 
 @click.command("bench", short_help="Measure how fast a model computes.")
-@click.argument("model")
+@click.argument("model", shell_complete=model_names)
 @click.option(
     "--prompt", type=click.IntRange(1), default=512, show_default=True, help="Tokens of the prompt."
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from chaski.cli.line_editor import Words
+from chaski.cli.completion import known_models
+from chaski.cli.typed_words import Words
 
 __all__ = ["HELP", "HINT", "PARAMETERS", "SET_HELP", "SHOW_HELP", "TOPICS", "WORDS"]
 
@@ -50,11 +51,13 @@ Available keys:
   Ctrl-K, Ctrl-U    delete to the end or the beginning of the line
   Ctrl-W            delete the word before the cursor
   Ctrl-J            begin a new line in the message
-  Ctrl-G            go on in an editor: OLLAMA_EDITOR, VISUAL or EDITOR
+  Ctrl-X Ctrl-E     go on in an editor, OLLAMA_EDITOR, VISUAL or EDITOR; Ctrl-G
+                    is the same
   Ctrl-L            clear the screen
   Up, Down          what was typed before
   Ctrl-R            search what was typed before
-  Tab               complete a command
+  Tab               complete a command, the name of a model, or a path that
+                    begins with /, ./, ../ or ~/
   Ctrl-C            stop an answer, or clear the line
   Ctrl-D            leave, where nothing is typed
 A text that is pasted is one message, however many lines it has."""
@@ -93,5 +96,6 @@ WORDS: Words = {
     "/set": _SETTINGS,
     "/show": dict.fromkeys(_SHOWN),
     "/help": dict.fromkeys(TOPICS),
-    **dict.fromkeys(("/load", "/save", "/list", "/clear", "/bye", "/?")),
+    "/load": known_models,
+    **dict.fromkeys(("/save", "/list", "/clear", "/bye", "/?")),
 }

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import termios
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from chaski.cli.history import InputHistory
+from chaski.cli.typed_words import Words, completions
 
 if TYPE_CHECKING:
     from prompt_toolkit.buffer import Buffer
@@ -19,10 +20,7 @@ if TYPE_CHECKING:
     from prompt_toolkit.formatted_text import AnyFormattedText
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
-__all__ = ["Words", "line_editing", "preload"]
-
-Words: TypeAlias = Mapping[str, "Words | None"]
-"""Words that may be typed, and what may follow each."""
+__all__ = ["line_editing", "preload"]
 
 _CONTINUATION = "... "
 
@@ -130,6 +128,7 @@ def _keys() -> KeyBindings:
     def _(event: KeyPressEvent) -> None:
         event.current_buffer.insert_text("\n")
 
+    @keys.add("c-x", "c-e")
     @keys.add("c-g")
     def _(event: KeyPressEvent) -> None:
         from prompt_toolkit.application import run_in_terminal
@@ -168,12 +167,7 @@ def _completer(words: Words) -> Completer:
 
     class WordsInOrder(Completer):
         def get_completions(self, document: Document, complete_event: Any) -> Iterator[Completion]:
-            *before, begun = document.text_before_cursor.split(" ")
-            known = words
-            for word in before:
-                known = known.get(word) or {}
-            for word in known:
-                if begun and word.startswith(begun):
-                    yield Completion(word, -len(begun))
+            for word, length in completions(words, document.text_before_cursor):
+                yield Completion(word, -length)
 
     return WordsInOrder()

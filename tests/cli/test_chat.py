@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -155,7 +156,10 @@ def test_help_fits_a_terminal(
         assert text in lines
     assert lines.count("Available to /set:") == 2
     # All that there is to set and to show is in the help, and Tab completes it.
-    for word in (*(WORDS["/set"] or ()), *(WORDS["/show"] or ()), *options()):
+    settings, shown = WORDS["/set"], WORDS["/show"]
+    assert isinstance(settings, Mapping)
+    assert isinstance(shown, Mapping)
+    for word in (*settings, *shown, *options()):
         assert any(word in line for line in lines)
 
 

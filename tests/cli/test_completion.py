@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from chaski.cli.main import chaski_command
+from chaski.cli.typed_words import Words, completions
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,3 +53,37 @@ def test_commands_options_and_models_are_offered() -> None:
     assert "--num-predict" in completed("chaski run --num", 2)
     assert completed("chaski run gui", 2) == ["guide:latest"]
     assert completed("chaski run nothing-like-that", 2) == []
+
+
+def test_files_are_left_to_the_shell() -> None:
+    done = CliRunner().invoke(
+        chaski_command,
+        env={"_CHASKI_COMPLETE": "bash_complete", "COMP_WORDS": "chaski run ./mod", "COMP_CWORD": "2"},
+        prog_name="chaski",
+    )
+    assert done.output == "file,./mod\n"
+
+
+def test_words_and_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (".hidden", "a b.png", "ab.txt", "bad\x1b.png"):
+        (tmp_path / name).touch()
+    (tmp_path / "abc").mkdir()
+    monkeypatch.chdir(tmp_path)
+    words: Words = {"/set": {"think": {"low": None, "high": None}}, "/load": lambda begun: [f"{begun}!"]}
+    for text, expected in (
+        ("/s", ["/set"]),
+        ("/set think h", ["high"]),
+        ("/set think x", []),
+        ("/load a", ["a!"]),
+        ("", []),
+        ("a", []),
+        ("see ./a", ["./a\\ b.png", "./ab.txt", "./abc/"]),
+        ("see './a", ["./a\\ b.png", "./ab.txt", "./abc/"]),
+        ("./a\\ ", ["./a\\ b.png"]),
+        ("./.h", ["./.hidden"]),
+        ("./b", []),
+        ("no/ab", []),
+        (f"/set system {tmp_path}/ab", [f"{tmp_path}/ab.txt", f"{tmp_path}/abc/"]),
+    ):
+        assert [word for word, _ in completions(words, text)] == expected
+        assert all(0 <= length <= len(text) for _, length in completions(words, text))

@@ -90,13 +90,14 @@ def test_ctrl_c_on_an_empty_line_says_how_to_leave(chat: Terminal) -> None:
     assert chat.wait_for_end() == 0
 
 
-def test_an_editor_goes_on_with_the_message(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["\x07", "\x18\x05"])
+def test_an_editor_goes_on_with_the_message(tmp_path: Path, key: str) -> None:
     editor = tmp_path / "editor"
     editor.write_text('#!/bin/sh\nprintf " and\\nmore\\n" >> "$1"\n')
     editor.chmod(0o755)
     with terminal(*ECHO, OLLAMA_EDITOR=str(editor), EDITOR="false") as chat:
         chat.wait_for("Send a message")
-        chat.type("begun\x07")
+        chat.type(f"begun{key}")
         chat.wait_for("more")
         chat.type("!\r")
         # An editor ends the last line, which is no new line of the message.
@@ -104,7 +105,7 @@ def test_an_editor_goes_on_with_the_message(tmp_path: Path) -> None:
         leave(chat)
     with terminal(*ECHO, OLLAMA_EDITOR="false") as chat:
         chat.wait_for("Send a message")
-        chat.type("kept\x07")
+        chat.type(f"kept{key}")
         chat.wait_for("Error: ")
         chat.wait_for(">>> kept")
         chat.type("!\r")
@@ -118,6 +119,22 @@ def test_tab_completes_commands(chat: Terminal) -> None:
     chat.type("\t/sh\t par\t\r")
     chat.wait_for("temperature    0.5")
     leave(chat)
+
+
+def test_tab_completes_models_and_paths(tmp_path: Path) -> None:
+    (tmp_path / "a cat.png").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "note.txt").touch()
+    with terminal(*ECHO, HOME=str(tmp_path)) as chat:
+        chat.wait_for_prompt(1)
+        chat.type("see ~/a\t and ~/fo\tn\t\r")
+        chat.wait_for("<'see ~/a\\\\ cat.png and ~/folder/note.txt'>")
+        chat.type(f"{tmp_path}/fo\t\r")
+        chat.wait_for("Error: unknown command")
+        chat.type("/load gui\t")
+        chat.wait_for("/load guide:latest")
+        chat.type("\x15")
+        leave(chat)
 
 
 def test_lines_of_before_come_back(tmp_path: Path) -> None:

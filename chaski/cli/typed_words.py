@@ -1,0 +1,47 @@
+"""Words that Tab completes in a chat: commands and what follows them, and paths of files."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import TypeAlias
+
+__all__ = ["Words", "completions", "paths"]
+
+Names: TypeAlias = Callable[[str], Iterable[str]]
+"""Gives the words that begin like this one."""
+
+Words: TypeAlias = Mapping[str, "Words | Names | None"]
+"""Words that may be typed, and what may follow each."""
+
+_PATH = re.compile(r"(?:^|(?<=[\s'\"]))(?:~/|\.{0,2}/)(?:\\.|[^\s\\'\"])*$")
+_BLANK = re.compile(r"([\s\\'\"])")
+
+
+def completions(words: Words, text: str) -> Iterator[tuple[str, int]]:
+    """Yield what may stand at the end of a text, and how many characters it replaces."""
+    *before, begun = text.split(" ")
+    known: Words | Names | None = words
+    for word in before:
+        known = known.get(word) if isinstance(known, Mapping) else None
+    if callable(known):
+        yield from ((word, len(begun)) for word in known(begun))
+        return
+    found = [word for word in known or () if begun and word.startswith(begun)]
+    yield from ((word, len(begun)) for word in found)
+    if not found and (path := _PATH.search(text)):
+        yield from ((name, len(path[0])) for name in paths(path[0]))
+
+
+def paths(begun: str) -> Iterator[str]:
+    """Yield the paths that begin like this one, with a slash behind folders; blanks are escaped."""
+    folder, slash, name = re.sub(r"\\(.)", r"\1", begun).rpartition("/")
+    with suppress(OSError):
+        entries = sorted(os.scandir(os.path.expanduser(folder + slash) or "."), key=lambda entry: entry.name)
+        for entry in entries:
+            is_shown = name.startswith(".") or not entry.name.startswith(".")
+            if is_shown and entry.name.startswith(name) and entry.name.isprintable():
+                whole = f"{folder}{slash}{entry.name}{'/' if entry.is_dir() else ''}"
+                yield _BLANK.sub(r"\\\1", whole)
