@@ -127,25 +127,19 @@ def _memory(
     found: StoredModel, context: int | None, parallel: int | None, backend: str
 ) -> Iterator[tuple[str, ...]]:
     """Return the memory that loading the model would take, part by part, without taking it."""
-    from chaski.env import Environment
     from chaski.ml.backend import HOST
+    from chaski.runner.loading.estimate import Estimate
     from chaski.runner.loading.files import OpenedModel
-    from chaski.runner.loading.parts import ModelParts, ReservedModel
-    from chaski.runner.loading.prefix import memory_limit
 
-    parts = ModelParts.of(OpenedModel.of(found), context=context, parallel=parallel)
-    reserved = ReservedModel(parts, backend)
-    needs = reserved.needs_with(found.adapters)
-    reserved.close()
+    estimate = Estimate.of(OpenedModel.of(found), context, parallel, backend)
+    needs = estimate.needs
     devices = list(needs.total)
-    left = needs.available[HOST] - needs.total.get(HOST, 0)
-    is_cached = parts.network.config.pooling is None
-    prefixes = {HOST: memory_limit(Environment.read(), left) if is_cached else 0}
+    prefixes = {HOST: estimate.prefix_cache}
 
     def sizes(part: ByDevice) -> Iterator[str]:
         return (size_in_bytes(part[device]) if device in part else "" for device in devices)
 
-    asked = f"{parts.size.sequences} of {parts.size.capacity} tokens"
+    asked = f"{estimate.size.sequences} of {estimate.size.capacity} tokens"
     yield "sequences", "", "", asked, *[""] * (len(devices) - 1)
     yield "", "layers", "cells", *(devices if len(devices) > 1 else ["memory"])
     yield "weights", "", "", *sizes(needs.weights)

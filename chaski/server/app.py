@@ -75,6 +75,7 @@ def _routes() -> list[Route]:
         *_get("/api/tags", store.tags),
         *_get("/api/ps", store.ps),
         _post("/api/show", store.show),
+        _post("/api/memory", store.memory),
         _post("/api/generate", native.generate),
         _post("/api/chat", native.chat),
         *_get("/api/answers/{id}", answers.follow),

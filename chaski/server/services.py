@@ -13,6 +13,7 @@ from chaski.server.batches.service import BatchService
 from chaski.server.metrics import Metrics
 from chaski.server.models.adapters import AdapterTable
 from chaski.server.models.catalog import Catalog
+from chaski.server.models.estimates import Estimates
 from chaski.server.models.loaded import OpenWorker
 from chaski.server.models.pool import ModelPool
 from chaski.server.network.bodies import Bodies
@@ -61,6 +62,7 @@ class Services:
     uploads: Uploads
     files: FileStore
     batches: BatchService
+    estimates: Estimates = field(default_factory=Estimates)
     form_places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_FORMS))
     transfers: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(_TRANSFERS, "chaski-transfer")

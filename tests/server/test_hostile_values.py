@@ -49,6 +49,7 @@ _ITEMS = [{"type": "message", "role": "user", "content": [{"type": "input_text",
 
 BODIES: dict[str, dict[str, Any]] = {
     "/api/show": {"model": "guide", "verbose": False},
+    "/api/memory": {"model": "guide", "num_ctx": 64, "parallel": 1},
     "/api/generate": {
         "model": "guide",
         "prompt": "Hi",

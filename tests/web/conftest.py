@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from chaski.server.settings import Settings
 from tests.server.conftest import SOMEWHERE, models
+from tests.server.huge_model import huge
 from tests.server.running import Running, running
 from tests.server.thinker import fake, fresh, script
 
-__all__ = ["fake", "fresh", "models", "script"]
+__all__ = ["fake", "fresh", "huge", "models", "script"]
 
 DESKTOP = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 780}
@@ -77,6 +80,14 @@ def ask(page: Any, text: str) -> None:
     """Send a question, as somebody who types it does."""
     page.get_by_role("textbox", name="Message").fill(text)
     page.keyboard.press("Enter")
+
+
+def picture(page: Any, name: str) -> None:
+    """Take the picture that the docs show, where PICTURES names a folder for it."""
+    if folder := os.environ.get("PICTURES"):
+        page.wait_for_timeout(300)
+        image = Image.open(BytesIO(page.screenshot()))
+        image.quantize(128, dither=Image.Dither.NONE).save(Path(folder) / f"{name}.png", optimize=True)
 
 
 def answers(page: Any) -> Any:

@@ -29,6 +29,7 @@ __all__ = [
     "EMBED_TEXTS",
     "GENERATE",
     "KEEP_STATE",
+    "MEMORY",
     "REGISTRY",
     "SHOW",
     "TOKENIZE",
@@ -120,6 +121,13 @@ SHOW: FieldTable = {
     **MODEL,
     **NAME,
     "verbose": Field(FLAG, "long lists too"),
+}
+
+MEMORY: FieldTable = {
+    **MODEL,
+    **NAME,
+    "num_ctx": Field(WHOLE, "tokens of a sequence; as it is loaded by default"),
+    "parallel": Field(WHOLE, "sequences that are computed together; as it is loaded by default"),
 }
 
 COPY: FieldTable = {

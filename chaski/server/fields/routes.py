@@ -19,6 +19,7 @@ FIELDS: Mapping[tuple[str, str], FieldTable] = {
     ("POST", "/api/rerank"): common.RERANK,
     ("POST", "/v1/rerank"): common.RERANK,
     ("POST", "/api/show"): ollama.SHOW,
+    ("POST", "/api/memory"): ollama.MEMORY,
     ("POST", "/api/copy"): ollama.COPY,
     ("DELETE", "/api/delete"): ollama.DELETE,
     ("POST", "/api/states"): ollama.KEEP_STATE,

@@ -12,15 +12,17 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from chaski.errors import ChaskiError, ModelNotFoundError, OptionError
+from chaski.errors import ChaskiError, ModelNotFoundError, OptionError, UnsupportedError
+from chaski.ml.backend import HOST
 from chaski.model.dialects import open_model
-from chaski.names import Digest, ModelName
+from chaski.names import NATIVE, Digest, ModelName
 from chaski.server.dialects.recipes import read_recipe
 from chaski.server.fields.reader import Fields
 from chaski.server.http.api import OLLAMA, ndjson
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
 from chaski.server.http.problems import problem_of
 from chaski.server.models.descriptions import describe, listed, running
+from chaski.server.models.estimates import Estimates
 from chaski.server.services import Services
 from chaski.store.create import create as create_model
 from chaski.store.http import Access
@@ -28,7 +30,7 @@ from chaski.store.progress import StoreProgress
 from chaski.store.pull import pull as pull_model
 from chaski.store.push import push as push_model
 
-__all__ = ["copy", "create", "delete", "has_blob", "ps", "pull", "push", "put_blob", "show", "tags"]
+__all__ = ["copy", "create", "delete", "has_blob", "memory", "ps", "pull", "push", "put_blob", "show", "tags"]
 
 # It names a model in its menu by `general.basename`, which several models of a store may share.
 _COPILOT = "GitHubCopilotChat/"
@@ -54,6 +56,28 @@ async def show(http: HTTPRequest) -> Reply:
     if http.request.headers.get("user-agent", "").startswith(_COPILOT):
         shown["model_info"]["general.basename"] = label
     return shown
+
+
+async def memory(http: HTTPRequest) -> Reply:
+    """Tell what memory a model would take, before it is loaded."""
+    fields, services = Fields(http.body), http.services
+    found, info = await asyncio.to_thread(services.catalog.look_up, fields.text("model", "name"))
+    if info.engine != NATIVE:
+        raise UnsupportedError(
+            f"{info.engine} computes {found.name.short}, and tells its memory only when loaded"
+        )
+    context, parallel = fields.integer("num_ctx", None), fields.integer("parallel", None)
+    if context is not None:
+        context = min(context, info.trained_context or context)
+    if parallel is None:
+        parallel = services.settings.parallel or services.settings.most_parallel
+    freeable = 0
+    for loaded in services.models.loaded:
+        held = loaded.info.memory.on(HOST)
+        # Its own weights are needed again.
+        freeable += held.total - (held.weights if loaded.path == found.model.path else 0)
+    estimates: Estimates = services.estimates
+    return await estimates.ask(services.catalog.store.root, found.name, context, parallel, freeable)
 
 
 async def copy(http: HTTPRequest) -> Reply:

@@ -5,6 +5,7 @@ import { begin, current, put } from "../conversations/store";
 import { path } from "../conversations/tree";
 import type { Conversation, Message } from "../conversations/types";
 import { models, modelsProblem } from "../models/list";
+import { MemoryWarning } from "../models/MemoryNeeds";
 import { Icon } from "../shell/Icon";
 import { answer, append, stop } from "./answering";
 import { Composer, type Draft } from "./Composer";
@@ -59,6 +60,11 @@ export function ChatPage() {
         )}
         {last?.calls && !isRunning && <ToolResults conversation={shown} message={last} />}
       </Scroller>
+      <MemoryWarning
+        model={model}
+        context={shown.settings.num_ctx}
+        onContext={(num_ctx) => change({ ...shown, settings: { ...shown.settings, num_ctx } })}
+      />
       <Composer isRunning={isRunning} canSend={!!model} onSend={send} onStop={() => stop(last as Message)} />
     </>
   );

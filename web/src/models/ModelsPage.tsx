@@ -4,6 +4,7 @@ import type { ListedModel, ShownModel } from "../server/types";
 import { Question } from "../shell/Dialog";
 import { Icon } from "../shell/Icon";
 import { bytes, models, modelsProblem, readModels, readRunning, removeModel, running, show } from "./list";
+import { MemoryNeeds } from "./MemoryNeeds";
 import { type Pull, pulls, startPull, stopPull } from "./pulls";
 
 const REFRESH = 3000;
@@ -103,6 +104,7 @@ function ModelCard({ model }: { model: ListedModel }) {
           {loaded.waiting > 0 && `, ${loaded.waiting} waiting`}
         </p>
       )}
+      <MemoryNeeds name={model.name} />
       {problem && <p class="problem" role="alert">{problem}</p>}
       {shown && <Details shown={shown} />}
       {asks && (

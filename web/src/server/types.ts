@@ -60,3 +60,28 @@ export interface PullLine {
   total?: number;
   completed?: number;
 }
+
+/** The bytes of a model on a device by what they are for, and those that are available there. */
+export interface DeviceNeeds {
+  weights: number;
+  shared: number;
+  in_files: number;
+  caches: number;
+  plans: number;
+  draft: number;
+  adapters: number;
+  needed: number;
+  available: number;
+}
+
+export interface MemoryEstimate {
+  num_ctx: number;
+  parallel: number;
+  fits: boolean;
+  unloads: boolean;
+  devices: Record<string, DeviceNeeds>;
+  caches: { kind: string; layers: number; cells: number; bytes: number }[];
+  prefix_cache: number;
+  freeable: number;
+  fitting?: { num_ctx: number; parallel: number };
+}

@@ -1,0 +1,139 @@
+"""`Estimate`: the memory that loading a model would take, worked out without taking it.
+
+As a program, `python -m chaski.runner.loading.estimate`, it reads a question from standard input and writes
+its answer as JSON: the server asks in a process of its own, since the files of models come from strangers.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from chaski.env import Environment
+from chaski.errors import ChaskiError
+from chaski.kvcache import CacheSize, KindMemory
+from chaski.ml.backend import HOST, ByDevice, summed
+from chaski.names import ModelName
+from chaski.runner.loading.files import OpenedModel
+from chaski.runner.loading.parts import ModelParts, ReservedModel
+from chaski.runner.loading.prefix import memory_limit
+from chaski.runner.loading.reservation import MemoryNeeds
+from chaski.store.model import StoredModel, read_model
+from chaski.store.store import Store
+
+__all__ = ["Estimate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The memory of a model at one size.
+
+    prefix_cache: bytes that blocks of its prefix cache may take later on the host.
+    """
+
+    size: CacheSize
+    needs: MemoryNeeds
+    prefix_cache: int
+
+    @classmethod
+    def of(
+        cls, model: OpenedModel, context: int | None = None, parallel: int | None = None, backend: str = "cpu"
+    ) -> Self:
+        """Work it out for `parallel` sequences of `context` tokens; None is for the defaults of loading.
+
+        Raises OptionError, UnsupportedError, GGUFError.
+        """
+        parts = ModelParts.of(model, context=context, parallel=parallel)
+        reserved = ReservedModel(parts, backend)
+        try:
+            needs = reserved.needs_with(model.found.adapters)
+        finally:
+            reserved.close()
+        left = needs.available[HOST] - needs.total.get(HOST, 0)
+        is_cached = parts.network.config.pooling is None
+        return cls(parts.size, needs, memory_limit(Environment.read(), left) if is_cached else 0)
+
+    def fits(self, freeable: int = 0) -> bool:
+        """Return whether all devices have enough, with so many more bytes of the host's memory."""
+        more = {HOST: freeable}
+        return all(
+            self.needs.total[name] <= self.needs.available[name] + more.get(name, 0)
+            for name in self.needs.missing
+        )
+
+
+def describe(model: OpenedModel, context: int | None, parallel: int | None, freeable: int) -> dict[str, Any]:
+    """Return the estimate as the server tells it, and smaller sizes that fit where this one does not."""
+    estimate = Estimate.of(model, context, parallel)
+    needs, size = estimate.needs, estimate.size
+    fits = estimate.fits(freeable)
+    shown: dict[str, Any] = {
+        "num_ctx": size.capacity,
+        "parallel": size.sequences,
+        "fits": fits,
+        "unloads": fits and not estimate.fits(),
+        "devices": {name: _device(needs, name) for name in needs.total},
+        "caches": [_kind(kind) for kind in needs.caches],
+        "prefix_cache": estimate.prefix_cache,
+        "freeable": freeable,
+    }
+    if not fits:
+        shown["fitting"] = _fitting(model, size, freeable)
+    return shown
+
+
+def _kind(kind: KindMemory) -> dict[str, Any]:
+    held = sum(kind.num_bytes.values())
+    return {"kind": kind.kind, "layers": kind.layers, "cells": kind.cells, "bytes": held}
+
+
+def _device(needs: MemoryNeeds, name: str) -> Mapping[str, int]:
+    """The bytes of each part on a device, those that are needed there in all, and those available."""
+    parts: Mapping[str, ByDevice] = {
+        "weights": needs.weights,
+        "shared": needs.shared,
+        "in_files": needs.in_files,
+        "caches": summed([kind.num_bytes for kind in needs.caches]),
+        "plans": summed([needs.plans or {}, needs.adapted]),
+        "draft": needs.draft,
+        "adapters": needs.adapters,
+        "needed": needs.total,
+        "available": needs.available,
+    }
+    return {part: num_bytes.get(name, 0) for part, num_bytes in parts.items()}
+
+
+def _fitting(model: OpenedModel, size: CacheSize, freeable: int) -> dict[str, int]:
+    """Halve the context, and apart from it the sequences, until the model fits; 0 where it never does."""
+    context, parallel = size.capacity // 2, size.sequences // 2
+    while context and not Estimate.of(model, context, size.sequences).fits(freeable):
+        context //= 2
+    while parallel and not Estimate.of(model, size.capacity, parallel).fits(freeable):
+        parallel //= 2
+    return {"num_ctx": context, "parallel": parallel}
+
+
+def _stored(root: str, name: str) -> StoredModel:
+    store = Store(Path(root))
+    return read_model(store, store.entry(ModelName.parse(name)))
+
+
+def main() -> None:
+    """Answer one question: `store`, `model`, `num_ctx`, `parallel`, and `freeable` bytes of the host."""
+    logging.disable(logging.WARNING)
+    asked = json.load(sys.stdin)
+    try:
+        model = OpenedModel.of(_stored(asked["store"], asked["model"]))
+        answer = describe(model, asked["num_ctx"], asked["parallel"], asked["freeable"])
+    except ChaskiError as error:
+        answer = {"error": str(error)}
+    json.dump(answer, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""`Estimates`: what memory models would take, worked out by a process for each question."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from chaski.env import without_secrets
+from chaski.errors import OptionError, WorkerError
+from chaski.names import ModelName
+
+__all__ = ["Estimates"]
+
+_LONGEST = 60.0
+
+
+class Estimates:
+    """Answers one question at a time: each takes a core for some tenths of a second."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def ask(
+        self, root: Path, name: ModelName, context: int | None, parallel: int, freeable: int
+    ) -> dict[str, Any]:
+        """Return the answer of `chaski.runner.loading.estimate` about a model of the store at `root`.
+
+        freeable: bytes that the host has more when all models are unloaded. Raises OptionError where the
+        model cannot be loaded at that size at all, and WorkerError where nothing is known.
+        """
+        question = {
+            "store": str(root),
+            "model": str(name),
+            "num_ctx": context,
+            "parallel": parallel,
+            "freeable": freeable,
+        }
+        async with self._turn:
+            answer = await _answer(json.dumps(question).encode())
+        if "error" in answer:
+            raise OptionError(answer["error"])
+        return {"model": name.short} | answer
+
+
+async def _answer(question: bytes) -> dict[str, Any]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "chaski.runner.loading.estimate"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env=without_secrets(os.environ) | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+        process_group=0,
+    )
+    try:
+        async with asyncio.timeout(_LONGEST):
+            answer, _ = await process.communicate(question)
+        found: dict[str, Any] = json.loads(answer)
+    except (TimeoutError, ValueError):
+        raise WorkerError("the memory of the model could not be worked out") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return found
