@@ -15,7 +15,7 @@ from chaski.cli.terminal import visible
 from chaski.cli.wrap import WordWrap
 
 if TYPE_CHECKING:
-    from chaski.chat.events import Done, Event
+    from chaski.chat.events import Done, Event, ToolCall
 
 __all__ = ["AnswerOutput", "report"]
 
@@ -23,7 +23,8 @@ __all__ = ["AnswerOutput", "report"]
 class AnswerOutput:
     """Prints an answer as it comes, and its thoughts between two lines that mark them.
 
-    said  the pieces of its text so far
+    said   the pieces of its text so far
+    calls  the calls of tools so far
 
     wraps_words      lines on a terminal break between words
     renders_markdown on a terminal the answer is laid out; its thoughts are not
@@ -31,6 +32,7 @@ class AnswerOutput:
 
     def __init__(self, hides_thinking: bool, wraps_words: bool, renders_markdown: bool) -> None:
         self.said: list[str] = []
+        self.calls: list[ToolCall] = []
         self._is_terminal = sys.stdout.isatty()
         columns = shutil.get_terminal_size().columns if wraps_words else 0
         self._wrap = WordWrap(columns)
@@ -42,7 +44,7 @@ class AnswerOutput:
 
     def show(self, event: Event) -> Done | None:
         """Print an event; return it if it is the last one, `Done`, else None."""
-        from chaski.chat.events import Done, Text, Thinking
+        from chaski.chat.events import Done, Text, Thinking, ToolCall
 
         if isinstance(event, Thinking):
             if not self._hides_thinking:
@@ -54,6 +56,9 @@ class AnswerOutput:
             self._is_thinking = False
         if isinstance(event, Text):
             self.text(event.text)
+            return None
+        if isinstance(event, ToolCall):
+            self.calls.append(event)
             return None
         assert isinstance(event, Done), "nothing is asked of the prompt"
         return event

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
 
 from chaski.cli.adapters import read_adapters
+from chaski.cli.chat_figures import cache_text, stats_text
 from chaski.cli.chat_help import HELP, HINT, SET_HELP, SHOW_HELP, TOPICS, WORDS
 from chaski.cli.layout import section
-from chaski.cli.line_editor import line_editing
+from chaski.cli.line_editor import MESSAGE_PROMPT, line_editing
 from chaski.cli.session import Session, read_think
 from chaski.cli.terminal import echo_text, wrapped
+from chaski.cli.tools import read_tools, tool_table
+from chaski.cli.typed_words import unescaped
 from chaski.errors import ChaskiError, OptionError
 
 __all__ = ["chat"]
@@ -29,6 +33,7 @@ def chat(session: Session) -> None:
     """Talk until the input ends or the user leaves. Errors end a message, not the chat."""
     session.print_opening()
     with line_editing(session.keeps_lines, WORDS, HINT) as read:
+        session.read = read
         _talk(session, read)
 
 
@@ -65,7 +70,7 @@ def _messages(read: Read) -> Iterator[str]:
 
 def _read_message(read: Read) -> str:
     """Read one message: a line, a paste, or all lines between two triple quotes."""
-    text = read(">>> ")
+    text = read(MESSAGE_PROMPT)
     begin, quotes, rest = text.partition(_QUOTES)
     if not quotes or (begin.strip() and not begin.startswith("/set system")):
         return text.strip()
@@ -174,8 +179,41 @@ def _list(session: Session, argument: str) -> None:
 
 
 def _clear(session: Session, argument: str) -> None:
-    session.history.clear()
+    session.clear()
     click.echo("Cleared the conversation.")
+
+
+def _tools(session: Session, argument: str) -> None:
+    """List the tools; `load FILE` adds those of a file, `clear` takes all away."""
+    what, _, name = argument.partition(" ")
+    match what:
+        case "load" if name.strip():
+            added = read_tools(Path(unescaped(name.strip())))
+            names = {tool["function"]["name"] for tool in added}
+            session.tools = [tool for tool in session.tools if tool["function"]["name"] not in names] + added
+            click.echo(tool_table(added))
+        case "clear":
+            session.tools.clear()
+            click.echo("The model has no tools.")
+        case "":
+            click.echo(tool_table(session.tools) if session.tools else "The model has no tools.")
+        case _:
+            raise OptionError("/tools knows load FILE and clear; alone it lists the tools")
+
+
+def _cache(session: Session, argument: str) -> None:
+    from chaski.runner.llm import LLM
+
+    model = session.model
+    if not isinstance(model, LLM):
+        tiers = model.prefixes()
+    else:
+        tiers = () if model.engine.tiers is None else model.engine.tiers.uses()
+    click.echo(cache_text(model.context, session.turns, tiers))
+
+
+def _stats(session: Session, argument: str) -> None:
+    click.echo(stats_text(session.answers))
 
 
 def _help(session: Session, argument: str) -> None:
@@ -191,6 +229,9 @@ _COMMANDS: dict[str, Callable[[Session, str], None]] = {
     "/save": _save,
     "/list": _list,
     "/clear": _clear,
+    "/tools": _tools,
+    "/cache": _cache,
+    "/stats": _stats,
     "/?": _help,
     "/help": _help,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chaski.cli.completion import known_models
-from chaski.cli.typed_words import Words
+from chaski.cli.typed_words import Words, paths
 
 __all__ = ["HELP", "HINT", "PARAMETERS", "SET_HELP", "SHOW_HELP", "TOPICS", "WORDS"]
 
@@ -17,6 +17,11 @@ Available commands:
                    message and the conversation, and keep its state
   /list            list the models of the store
   /clear           forget the conversation
+  /tools           list the tools that the model may call; load FILE adds
+                   those of a JSON file in OpenAI's format, clear drops all
+  /cache           what the model holds of the conversation, and its prefix
+                   cache
+  /stats           tokens, rates and times of the last answers and of all
   /bye             leave
   /? [TOPIC]       this help, or that of set, parameters, show or shortcuts
 
@@ -97,5 +102,6 @@ WORDS: Words = {
     "/show": dict.fromkeys(_SHOWN),
     "/help": dict.fromkeys(TOPICS),
     "/load": known_models,
-    **dict.fromkeys(("/save", "/list", "/clear", "/bye", "/?")),
+    "/tools": {"load": paths, "clear": None},
+    **dict.fromkeys(("/save", "/list", "/clear", "/cache", "/stats", "/bye", "/?")),
 }

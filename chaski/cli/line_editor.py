@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from prompt_toolkit.formatted_text import AnyFormattedText
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
-__all__ = ["line_editing", "preload"]
+__all__ = ["MESSAGE_PROMPT", "line_editing", "preload"]
 
+MESSAGE_PROMPT = ">>> "
 _CONTINUATION = "... "
 
 
@@ -41,7 +42,8 @@ def line_editing(is_kept: bool, words: Words, hint: str) -> Iterator[Callable[[s
 
     def remembered(prompt: str) -> str:
         text = read(prompt)
-        history.add(text)
+        if prompt in (MESSAGE_PROMPT, _CONTINUATION):
+            history.add(text)
         return text
 
     try:
@@ -108,7 +110,7 @@ def _editor(lines: list[str], words: Words, hint: str) -> Callable[[str], str]:
     )
 
     def read(prompt: str) -> str:
-        hidden = prompt == _CONTINUATION
+        hidden = prompt != MESSAGE_PROMPT
 
         def placeholder() -> AnyFormattedText:
             return [("fg:ansibrightblack", "" if hidden or get_app().is_done else hint)]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from chaski.chat.defaults import Defaults
     from chaski.chat.events import Event
     from chaski.runner.llm import LLM
+    from chaski.runner.prefix.use import TierUse
     from chaski.runner.service.worker.client import LoadOptions, Worker
     from chaski.store.model import StoredModel
 
@@ -45,6 +46,10 @@ class WorkerModel:
     ) -> Generator[Event, None, None]:
         """Answer a conversation."""
         return self._worker.stream_chat(messages, **options)
+
+    def prefixes(self) -> tuple[TierUse, ...]:
+        """What the tiers of its prefix cache hold."""
+        return self._worker.info().prefixes
 
     def close(self) -> None:
         """End the worker."""

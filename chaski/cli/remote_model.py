@@ -8,11 +8,13 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from chaski.errors import ChaskiError
+from chaski.names import ModelName
 from chaski.remote import Remote
 
 if TYPE_CHECKING:
     from chaski.chat.defaults import Defaults
     from chaski.chat.events import Done, Event
+    from chaski.runner.prefix.use import TierUse
 
 __all__ = ["RemoteModel"]
 
@@ -30,6 +32,7 @@ class RemoteModel:
         self._remote = remote
         self._name = name
         self.path = f"{name} at {remote.url}"
+        # The model may be loaded with less: the server tells so with its first answer.
         self.context: int = info.get(f"{architecture}.context_length", 0)
         self.vocab_size: int = info.get(f"{architecture}.vocab_size", 0)
         self.chat_template: str | None = shown.get("template")
@@ -68,7 +71,11 @@ class RemoteModel:
         return self._events("/api/generate", asked, options)
 
     def stream_chat(
-        self, messages: Sequence[Mapping[str, Any]], think: bool | str | None = None, **options: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        think: bool | str | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+        **options: Any,
     ) -> Generator[Event, None, None]:
         """Answer a conversation, whose messages may have `images`, as files. think: None is usual."""
         turns = [
@@ -77,7 +84,21 @@ class RemoteModel:
         asked: dict[str, Any] = {"messages": turns}
         if think is not None:
             asked["think"] = think
+        if tools:
+            asked["tools"] = tools
         return self._events("/api/chat", asked, options)
+
+    def prefixes(self) -> tuple[TierUse, ...]:
+        """What the tiers of its prefix cache hold; nothing where the server has not loaded it."""
+        from chaski.runner.prefix.use import TierUse
+
+        for model in self._remote.get("/api/ps")["models"]:
+            if ModelName.parse(model["name"]) == ModelName.parse(self._name):
+                return tuple(
+                    TierUse(tier, use["blocks"], use["tokens"], use["bytes"], use["max_bytes"])
+                    for tier, use in model.get("prefix_cache", {}).items()
+                )
+        return ()
 
     @property
     def _staying(self) -> dict[str, str]:
@@ -86,7 +107,7 @@ class RemoteModel:
     def _events(
         self, path: str, asked: Mapping[str, Any], options: Mapping[str, Any]
     ) -> Generator[Event, None, None]:
-        from chaski.chat.events import Text, Thinking
+        from chaski.chat.events import Text, Thinking, ToolCall
 
         given = dict(options)
         outside = {"truncate": given.pop("truncate", False), "format": given.pop("format", None)}
@@ -96,9 +117,12 @@ class RemoteModel:
                 message = line.get("message") or {}
                 if thinking := message.get("thinking"):
                     yield Thinking(thinking)
+                for call in message.get("tool_calls") or ():
+                    yield ToolCall(call["function"]["name"], call["function"]["arguments"])
                 if text := message.get("content") or line.get("response"):
                     yield Text(text)
                 if line.get("done"):
+                    self.context = line.get("context_length", self.context)
                     yield _done(line)
                     return
         raise ChaskiError(f"{self._remote.url} broke off its answer")
@@ -111,11 +135,16 @@ def _base64(data: bytes) -> str:
 def _done(line: Mapping[str, Any]) -> Done:
     from chaski.chat.events import Done
 
+    tiers = line.get("cached_tokens_by_tier") or {}
     return Done(
         reason="length" if line.get("done_reason") == "length" else "stop",
         prompt_tokens=line.get("prompt_eval_count", 0),
         cached_tokens=line.get("prompt_cached_count", 0),
+        memory_tokens=tiers.get("memory", 0),
+        disk_tokens=tiers.get("disk", 0),
         generated_tokens=line.get("eval_count", 0),
+        proposed_tokens=line.get("proposed_count", 0),
+        accepted_tokens=line.get("accepted_count", 0),
         dropped_tokens=line.get("prompt_dropped_count", 0),
         shifted_tokens=line.get("shifted_count", 0),
         load_seconds=line.get("load_duration", 0) / 1e9,

@@ -7,17 +7,20 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
 from chaski.cli.answer_output import AnswerOutput, report
+from chaski.cli.chat_figures import Answered
 from chaski.cli.image_paths import find_images
 from chaski.cli.terminal import echo_text
+from chaski.cli.tools import Tool, as_message, read_result
 from chaski.errors import ChaskiError, OptionError
 
 if TYPE_CHECKING:
-    from chaski.chat.events import Event
+    from chaski.chat.events import Done, Event, ToolCall
     from chaski.cli.local import WorkerModel
     from chaski.cli.remote_model import RemoteModel
     from chaski.runner.llm import LLM
@@ -43,6 +46,9 @@ class Session:
     wraps_words lines on a terminal break between words
     renders_markdown  answers on a terminal are laid out as the Markdown that they are
     history     the turns so far
+    tools       tools that the model may call
+    read        reads what the user types behind a prompt; None where nobody can be asked
+    answers     figures of the answers of this model; `turns` are those of the conversation
     """
 
     model: Model
@@ -60,6 +66,10 @@ class Session:
     open: Callable[..., Model] | None = None
     loading: dict[str, int] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
+    tools: list[Tool] = field(default_factory=list)
+    read: Callable[[str], str] | None = None
+    answers: list[Answered] = field(default_factory=list)
+    turns: list[Answered] = field(default_factory=list)
     _is_first: bool = True
 
     def load(self, name: str) -> None:
@@ -68,10 +78,16 @@ class Session:
         model = self.open(name)
         self.model.close()
         self.model, self.name, self.system, self.think = model, name, None, None
-        self.history.clear()
+        self.clear()
+        self.answers.clear()
         self.loading.clear()
         self._is_first = True
         self.print_opening()
+
+    def clear(self) -> None:
+        """Forget the conversation."""
+        self.history.clear()
+        self.turns.clear()
 
     def set_parameter(self, name: str, value: Any) -> None:
         """Set an option for the messages to come. Raises OptionError or SamplingError, and nothing changes.
@@ -126,7 +142,8 @@ class Session:
             raise OptionError("a model with adapters is made of a Modelfile with ADAPTER, by `chaski create`")
         parameters = {key: value for key, value in self.options.items() if key != "format"} | self.loading
         opening = self.model.defaults.opening if self.history else ()
-        turns = [_message(turn["role"], turn["content"]) for turn in (*opening, *self.history)]
+        spoken = [turn for turn in (*opening, *self.history) if turn["role"] != "tool"]
+        turns = [_message(turn["role"], turn["content"]) for turn in spoken]
         settings = {"system": self.system, "parameters": parameters, "messages": turns}
         given = {key: value for key, value in settings.items() if value}
         if isinstance(self.model, RemoteModel):
@@ -140,15 +157,30 @@ class Session:
     def answer(self, prompt: str) -> bool:
         """Print the answer to `prompt`; return whether it is complete. Ctrl-C stops it.
 
-        A model that takes images is shown those whose paths are in the prompt. The turn, even if it is cut,
-        becomes part of the history. Raises ImageError for a file that is no image.
+        A model that takes images is shown those whose paths are in the prompt. The user gives the results of
+        tools that the model calls, and it goes on. The turn, even if it is cut, becomes part of the history.
+        Raises ImageError for a file that is no image.
         """
-        asked = self._with_images(prompt)
+        turn = [self._with_images(prompt)]
+        while True:
+            output, done = self._print_answer(turn)
+            turn.append(_message("assistant", "".join(output.said)))
+            if done is None or not output.calls or not (results := self._results(output.calls)):
+                break
+            turn[-1]["tool_calls"] = [as_message(call) for call in output.calls]
+            turn += results
+        if self.keeps_history:
+            self.history += turn
+        return done is not None
+
+    def _print_answer(self, turn: list[dict[str, Any]]) -> tuple[AnswerOutput, Done | None]:
+        """Print the answer to a turn that has begun -> what was printed, and its end unless it was cut."""
         output = self._output()
-        done = None
+        done, first, begun = None, 0.0, perf_counter()
         try:
-            with closing(self._events(asked)) as events:
+            with closing(self._events(turn)) as events:
                 for event in events:
+                    first = first or perf_counter() - begun
                     done = output.show(event)
         except KeyboardInterrupt:
             pass
@@ -157,14 +189,29 @@ class Session:
                 output.end()
             raise
         output.end()
-        if self.keeps_history:
-            self.history += [asked, _message("assistant", "".join(output.said))]
-        if done is not None and done.dropped_tokens:
-            click.echo(f"The context is full: {done.dropped_tokens} tokens were left out.", err=True)
-        if done is not None and self.is_verbose:
-            click.echo(report(done if self._is_first else replace(done, load_seconds=0.0)), err=True)
+        if done is not None:
+            self._note(done, first)
         self._is_first = False
-        return done is not None
+        return output, done
+
+    def _note(self, done: Done, first_seconds: float) -> None:
+        """Keep the figures of an answer, and print what the user should know of them."""
+        self.answers.append(Answered(done, first_seconds))
+        if self.keeps_history:
+            self.turns.append(self.answers[-1])
+        if done.dropped_tokens:
+            click.echo(f"The context is full: {done.dropped_tokens} tokens were left out.", err=True)
+        if self.is_verbose:
+            click.echo(report(done if self._is_first else replace(done, load_seconds=0.0)), err=True)
+
+    def _results(self, calls: list[ToolCall]) -> list[dict[str, Any]]:
+        """Ask the user for the results of calls; none where nobody can be asked, or the user will not."""
+        if self.read is None:
+            return []
+        try:
+            return [read_result(call, self.read) for call in calls]
+        except (EOFError, KeyboardInterrupt):
+            return []
 
     def shows_image(self, prompt: str) -> bool:
         """Return whether `prompt` names an image file that the model would be shown."""
@@ -204,14 +251,16 @@ class Session:
     def _system(self) -> list[dict[str, Any]]:
         return [_message("system", self.system)] if self.system else []
 
-    def _events(self, asked: dict[str, Any]) -> Generator[Event, None, None]:
+    def _events(self, turn: list[dict[str, Any]]) -> Generator[Event, None, None]:
         if self.is_raw:
-            return self.model.stream(asked["content"], asked.get("images", ()), **self.options)
+            return self.model.stream(turn[0]["content"], turn[0].get("images", ()), **self.options)
         # Old turns may be left out; a first message that does not fit is refused.
         options = {"truncate": bool(self.history), **self.options}
+        if self.tools:
+            options["tools"] = self.tools
         if self.think is not None:
             options["think"] = self.think
-        return self.model.stream_chat([*self._system, *self.history, asked], **options)
+        return self.model.stream_chat([*self._system, *self.history, *turn], **options)
 
 
 def _save_here(source: str, name: str, settings: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TypeAlias
 
-__all__ = ["Words", "completions", "paths"]
+__all__ = ["Words", "completions", "paths", "unescaped"]
 
 Names: TypeAlias = Callable[[str], Iterable[str]]
 """Gives the words that begin like this one."""
@@ -37,7 +37,7 @@ def completions(words: Words, text: str) -> Iterator[tuple[str, int]]:
 
 def paths(begun: str) -> Iterator[str]:
     """Yield the paths that begin like this one, with a slash behind folders; blanks are escaped."""
-    folder, slash, name = re.sub(r"\\(.)", r"\1", begun).rpartition("/")
+    folder, slash, name = unescaped(begun).rpartition("/")
     with suppress(OSError):
         entries = sorted(os.scandir(os.path.expanduser(folder + slash) or "."), key=lambda entry: entry.name)
         for entry in entries:
@@ -45,3 +45,8 @@ def paths(begun: str) -> Iterator[str]:
             if is_shown and entry.name.startswith(name) and entry.name.isprintable():
                 whole = f"{folder}{slash}{entry.name}{'/' if entry.is_dir() else ''}"
                 yield _BLANK.sub(r"\\\1", whole)
+
+
+def unescaped(path: str) -> str:
+    """Return a path as it is without the backslashes before its blanks."""
+    return re.sub(r"\\(.)", r"\1", path)

@@ -60,7 +60,7 @@ def state(store: Store, name: str = "mine") -> Path:
 
 def asked(session: Session, prompt: str) -> tuple[str, Done]:
     """Answer a message as the session would, without its output."""
-    events = list(session._events({"role": "user", "content": prompt}))
+    events = list(session._events([{"role": "user", "content": prompt}]))
     done = events[-1]
     assert isinstance(done, Done)
     return "".join(event.text for event in events if isinstance(event, chaski.Text)), done

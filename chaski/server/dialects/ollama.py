@@ -282,6 +282,8 @@ def _end(finish: Finish) -> dict[str, Any]:
         "prompt_dropped_count": finish.dropped,
         "truncated": finish.dropped > 0,
         "shifted_count": done.shifted_tokens,
+        "proposed_count": done.proposed_tokens,
+        "accepted_count": done.accepted_tokens,
         "context_length": finish.context,
     }
     said = {key: value for key, value in counts.items() if value}
