@@ -30,7 +30,7 @@ def stats_text(answers: Sequence[Answered]) -> str:
     if not answers:
         return "There is no answer yet."
     proposed = any(each.done.proposed_tokens for each in answers)
-    names = ["", "prompt", "cached", "prompt/s", "first", "tokens", "tokens/s"]
+    names = ["", "prompt", "cached", "rate", "first", "answer", "rate"]
     begin = max(len(answers) - _SHOWN, 0)
     rows = [
         names + ["right"] * proposed,
@@ -38,8 +38,7 @@ def stats_text(answers: Sequence[Answered]) -> str:
     ]
     if len(answers) > 1:
         rows.append(_row("all", answers, proposed))
-    about = "tokens, tokens per second, time to the first token"
-    return section(f"Answers: {about}{', proposed tokens that were right' * proposed}", rows)
+    return section("Tokens, tokens per second, time to the first token", rows)
 
 
 def _row(name: str, answers: Sequence[Answered], proposed: bool) -> list[str]:

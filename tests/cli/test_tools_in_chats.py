@@ -133,9 +133,9 @@ def test_figures(
     talk(session, monkeypatch, "/stats", SUNNY, SUNNY, "/stats", "/cache", "/clear", "/cache")
     output = capsys.readouterr().out
     assert output.startswith("There is no answer yet.\n")
-    table, _, cache = output.partition("Answers: ")[2].partition("  Conversation\n")
+    table, _, cache = output.partition("  Tokens, ")[2].partition("  Conversation\n")
     head, first, second, total = (line.split() for line in table.splitlines()[1:5])
-    assert head == ["prompt", "cached", "prompt/s", "first", "tokens", "tokens/s"]
+    assert head == ["prompt", "cached", "rate", "first", "answer", "rate"]
     done = [each.done for each in session.answers]
     assert [row[:2] for row in (first, second)] == [
         [str(place), str(each.prompt_tokens)] for place, each in enumerate(done, 1)
