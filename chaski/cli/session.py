@@ -15,7 +15,7 @@ import click
 from chaski.cli.answer_output import AnswerOutput, report
 from chaski.cli.chat_figures import Answered
 from chaski.cli.image_paths import find_images
-from chaski.cli.terminal import echo_text
+from chaski.cli.terminal import echo_text, visible
 from chaski.cli.tools import Tool, as_message, read_result
 from chaski.errors import ChaskiError, OptionError
 
@@ -227,8 +227,12 @@ class Session:
         for missing in found.missing:
             click.echo(f"Note: there is no file '{missing}'; it stays text", err=True)
         images = [_read_image(path) for path in found.files]
-        for path in found.files:
-            click.echo(f"Added image '{path}'", err=True)
+        for path, image in zip(found.files, images, strict=True):
+            click.echo(f"Added image '{visible(str(path))}'", err=True)
+            if self.read is not None:
+                from chaski.cli.image_preview import show_preview
+
+                show_preview(image)
         return _message("user", found.text) | ({"images": images} if images else {})
 
     def choose_thinking(self, think: bool | str) -> None:

@@ -1,0 +1,85 @@
+"""Small pictures of images on terminals that can show them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from io import BytesIO
+
+import click
+
+from chaski.errors import ImageError, MissingPackageError
+from chaski.image import open_image
+
+__all__ = ["preview", "show_preview"]
+
+_SIZE = (320, 240)  # pixels at most
+_CHUNK = 4096  # of what kitty takes in one sequence
+_KITTY_TERMS = ("xterm-kitty", "xterm-ghostty")
+_KITTY_PROGRAMS = ("ghostty", "kitty")
+_ITERM_PROGRAMS = ("iTerm.app", "WezTerm")
+_MULTIPLEXERS = ("TMUX", "STY")
+
+
+def show_preview(data: bytes) -> None:
+    """Print a small picture of an image file where the terminal shows pictures; nothing elsewhere."""
+    if sys.stdout.isatty() and (text := preview(data, os.environ)):
+        click.echo(text, color=True)
+
+
+def preview(data: bytes, environment: Mapping[str, str]) -> str:
+    """Return what shows an image file on the terminal of an environment; nothing where that cannot be."""
+    encode = _encoder(environment)
+    if encode is None:
+        return ""
+    with suppress(ImageError, MissingPackageError):  # the model needs neither, where a server has it
+        return encode(_small_png(data))
+    return ""
+
+
+def _encoder(environment: Mapping[str, str]) -> Callable[[bytes], str] | None:
+    """Return what writes a picture for the terminal, as the environment names it.
+
+    The terminal itself is not asked: its answer would come between the keys that the user types.
+    """
+    if any(environment.get(name) for name in _MULTIPLEXERS):
+        return None
+    program = environment.get("TERM_PROGRAM", "")
+    is_kitty = environment.get("TERM") in _KITTY_TERMS or program in _KITTY_PROGRAMS
+    if is_kitty or environment.get("KITTY_WINDOW_ID"):
+        return _kitty
+    if program in _ITERM_PROGRAMS or environment.get("LC_TERMINAL") == "iTerm2":
+        return _iterm
+    return None
+
+
+def _small_png(data: bytes) -> bytes:
+    """Return the picture anew as a file: terminals get no bytes of the user's own file."""
+    pixels = open_image(data)
+    from PIL import Image
+
+    picture = Image.fromarray(pixels)
+    picture.thumbnail(_SIZE)
+    file = BytesIO()
+    picture.save(file, "PNG")
+    return file.getvalue()
+
+
+def _kitty(png: bytes) -> str:
+    """Return kitty's graphics protocol: transmit and show; no answer is wanted."""
+    return "".join(_kitty_parts(b64encode(png).decode()))
+
+
+def _kitty_parts(text: str) -> Iterator[str]:
+    for begin in range(0, len(text), _CHUNK):
+        control = "a=T,f=100,q=2," if begin == 0 else "q=2,"
+        has_more = int(begin + _CHUNK < len(text))
+        yield f"\x1b_G{control}m={has_more};{text[begin : begin + _CHUNK]}\x1b\\"
+
+
+def _iterm(png: bytes) -> str:
+    """Return iTerm2's sequence for an inline picture."""
+    return f"\x1b]1337;File=inline=1;size={len(png)};preserveAspectRatio=1:{b64encode(png).decode()}\x07"
