@@ -1,6 +1,8 @@
-"""Pictures of the records: speed by type, by number of sequences and by length of history.
+"""Pictures of the records: all rows, and speed by type, by number of sequences and by length of history.
 
-Each has chaski, the best setting of llama.cpp and what the machine allows, all measured in the same runs.
+The first shows how many times as good as the best peer chaski is in each row: rates divided by the peer's,
+and its seconds and bytes divided by ours. Each other one has chaski, the best setting of llama.cpp and what
+the machine allows, all measured in the same runs.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.engines import CHASKI
-from benchmarks.record import Record
-from benchmarks.rows import BATCHES, HISTORIES, TYPES
+from benchmarks.record import LOWER_IS_BETTER, Record
+from benchmarks.rows import BATCHES, HISTORIES, ROWS, TYPES, Goal
 
 __all__ = ["draw_all"]
 
@@ -25,19 +27,64 @@ _STYLE = Path(__file__).with_name("plots.mplstyle")
 def draw_all(
     records: Mapping[str, Record], names: Collection[str], folder: Path, prefix: str = ""
 ) -> list[Path]:
-    """Draw the plots of these names (type, batch, history) -> the SVG files that were written.
+    """Draw the plots of these names (rows, type, batch, history) -> the SVG files that were written.
 
     Their names are `prefix` and that of the plot.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     with mpl.rc_context(fname=_STYLE):
-        for name, draw in (("type", _by_type), ("batch", _by_batch), ("history", _by_history)):
+        drawings = {"rows": _by_row, "type": _by_type, "batch": _by_batch, "history": _by_history}
+        for name, draw in drawings.items():
             if name in names:
                 path = folder / f"{prefix}{name}.svg"
                 draw(records).savefig(path, metadata={"Date": None})
                 written.append(path)
     return written
+
+
+def _by_row(records: Mapping[str, Record]) -> Figure:
+    """A bar for each value that has a goal: how many times as good it is as the best peer's, and the goal."""
+    found = [
+        (
+            f"{row.title}: {goal.what.replace('_', ' ')}",
+            _times(records[name], goal),
+            _better(goal, goal.ratio),
+        )
+        for name, row in ROWS.items()
+        if name in records
+        for goal in row.goals
+    ]
+    bars = [(title, times, goal) for title, times, goal in found if times is not None]
+    figure = Figure(figsize=(10.4, 1.1 + 0.24 * len(bars)), layout="constrained", facecolor="white")
+    axis = figure.add_subplot()
+    for place, (_, times, goal) in enumerate(bars):
+        axis.barh(place, times, 0.7, color=_OURS if times >= 1 else _THEIRS)
+        axis.plot(
+            (goal, goal), (place - 0.45, place + 0.45), color=_LIMIT, lw=1.6, label=_once("goal", place)
+        )
+        axis.annotate(
+            f"{times:.2f}", (times, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8
+        )
+    axis.axvline(1, color=_LIMIT, lw=1, ls="--", label="the best peer")
+    axis.set_yticks(range(len(bars)), [title for title, _, _ in bars], fontsize=8)
+    axis.set_ylim(len(bars) - 0.4, -0.6)
+    axis.set_xlim(0, max(max(times, goal) for _, times, goal in bars) * 1.08)
+    axis.grid(axis="y", visible=False)
+    axis.set_xlabel("times as good as the best peer")
+    _legend(figure, axis)
+    return figure
+
+
+def _times(record: Record, goal: Goal) -> float | None:
+    """How many times as good chaski is as the best peer; None where there is none."""
+    peer = record.best_peer(goal.what)
+    return None if peer is None else _better(goal, record.ratio(goal.what, peer))
+
+
+def _better(goal: Goal, ratio: float) -> float:
+    """Return a ratio so that more is better."""
+    return 1 / ratio if goal.what in LOWER_IS_BETTER else ratio
 
 
 def _by_type(records: Mapping[str, Record]) -> Figure:

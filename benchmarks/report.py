@@ -100,6 +100,8 @@ def _section_of_machine(records: Mapping[str, Record]) -> str:
         _comparisons_table(asked),
     ]
     drawn = drawable(records)
+    if "rows" in drawn:
+        parts.append(_plot("All rows with a goal", machine, "rows"))
     if "type" in drawn:
         parts.append(_plot("By type", machine, "type"))
     for title, plot, points in (
@@ -119,6 +121,7 @@ def _plot(title: str, machine: Machine, plot: str) -> str:
 def drawable(records: Mapping[str, Record]) -> set[str]:
     """The names of the plots that there are enough records for."""
     points = {
+        "rows": (2, [name for name, row in ROWS.items() if row.goals]),
         "type": (1, [f"type-{kind.lower()}" for kind in TYPES]),
         "batch": (2, [f"batch-{batch}" for batch in BATCHES]),
         "history": (2, [f"history-{length}" for length in HISTORIES]),

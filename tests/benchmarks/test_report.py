@@ -152,7 +152,9 @@ def test_plots_are_shown_where_there_is_enough() -> None:
     assert "plots/a-cpu-avx512-type.svg" in report([few])
     assert "-batch.svg" not in report([few])
     both = few | {"batch-8": FAST}
-    assert "plots/a-cpu-avx512-batch.svg" in report([both])
+    assert drawable(both) == {"rows", "type", "batch"}
+    for plot in ("rows", "batch"):
+        assert f"plots/a-cpu-avx512-{plot}.svg" in report([both])
 
 
 @pytest.mark.slow
@@ -160,7 +162,7 @@ def test_plots_are_drawn(tmp_path: Path) -> None:
     both = {"type-q4_k_m": FAST, "batch-1": FAST, "batch-8": FAST}
     plots = pytest.importorskip("benchmarks.plots", exc_type=ModuleNotFoundError)
     drawn = plots.draw_all(both, drawable(both), tmp_path, "one-")
-    assert [path.name for path in drawn] == ["one-type.svg", "one-batch.svg"]
+    assert [path.name for path in drawn] == ["one-rows.svg", "one-type.svg", "one-batch.svg"]
     assert all(path.read_text().count('<g id="patch') > 2 for path in drawn)
 
 
