@@ -15,10 +15,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
+from chaski.cli.charts import Bar, Chart, PlotCommand, check_plot, plot_option, show
 from chaski.cli.completion import model_names
 from chaski.cli.layout import section, size_in_bytes
 
@@ -54,20 +55,46 @@ class BenchResult:
     peak_rss_bytes: int
 
 
-@click.command("bench", short_help="Measure how fast a model computes.")
+Results: TypeAlias = Sequence[tuple[Workload, BenchResult]]
+
+
+def _numbers(ctx: click.Context, param: click.Parameter, text: str) -> list[int]:
+    """Read one whole number, or several with commas between them, each once; sequences begin at 1."""
+    number = click.IntRange(1 if param.name == "batches" else 0)
+    return list(dict.fromkeys(number(word, param, ctx) for word in text.split(",")))
+
+
+@click.command("bench", cls=PlotCommand, short_help="Measure how fast a model computes.")
 @click.argument("model", shell_complete=model_names)
 @click.option(
     "--prompt", type=click.IntRange(1), default=512, show_default=True, help="Tokens of the prompt."
 )
 @click.option("--generate", type=click.IntRange(1), default=64, show_default=True, help="Tokens to decode.")
 @click.option(
-    "--depth", type=click.IntRange(0), default=0, show_default=True, help="Tokens before the prompt."
+    "--depth",
+    "depths",
+    callback=_numbers,
+    metavar="N[,N...]",
+    default="0",
+    show_default=True,
+    help="Tokens before the prompt; several numbers, as 0,1024,4096, are measured one by one.",
 )
-@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Sequences at a time.")
+@click.option(
+    "--batch",
+    "batches",
+    callback=_numbers,
+    metavar="N[,N...]",
+    default="1",
+    show_default=True,
+    help="Sequences at a time, or several numbers.",
+)
 @click.option("--repeat", type=click.IntRange(1), default=3, show_default=True, help="How often to measure.")
 @click.option("--threads", type=int, help="Cores to compute on.  [default: all physical ones]")
 @click.option("--backend", default="cpu", metavar="NAME", help="cpu, or reference (slow, NumPy).")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object; for several depths or batches, a list."
+)
+@plot_option("Draw the rates by depth, batch or repeat, here or as a file.")
 @click.option("--plan", "with_plan", is_flag=True, help="Show where time goes, and what more threads give.")
 @click.option(
     "--picture",
@@ -87,12 +114,13 @@ def command(
     model: str,
     prompt: int,
     generate: int,
-    depth: int,
-    batch: int,
+    depths: list[int],
+    batches: list[int],
     repeat: int,
     threads: int | None,
     backend: str,
     as_json: bool,
+    plot: str | None,
     with_plan: bool,
     picture: Path | None,
     bandwidth: float | None,
@@ -101,18 +129,25 @@ def command(
     """Measure MODEL, a name or a path to a GGUF file, on random tokens."""
     from chaski.cli.progress import load_with_bar
 
-    workload = Workload(prompt, generate, depth, batch)
+    workloads = [Workload(prompt, generate, depth, batch) for batch in batches for depth in depths]
+    workload = workloads[0]
+    if with_plan and (plot is not None or len(workloads) > 1):
+        raise click.UsageError("--plan is for one depth and one batch, and draws with --picture")
     _check_plan_options(with_plan, workload, backend, picture, bandwidth, nodes)
+    check_plot(plot)
     if with_plan:
         click.echo(_plan(model, workload, repeat, threads, as_json, picture, bandwidth, nodes), nl=False)
         return
+    context = max(each.context for each in workloads)
     with load_with_bar(
-        model, threads=threads, context=workload.context, parallel=batch, backend=backend
+        model, threads=threads, context=context, parallel=max(batches), backend=backend
     ) as loaded:
         loaded.logits([0])
         first_logits = seconds_since_process_start()
-        result = measure(loaded, workload, range(repeat), first_logits)
-    click.echo(json.dumps(asdict(result)) if as_json else _table(result, workload))
+        results = [(each, measure(loaded, each, range(repeat), first_logits)) for each in workloads]
+    click.echo(_json(results) if as_json else "\n".join(_table(result, each) for each, result in results))
+    if plot is not None:
+        show(_charts(results), plot)
 
 
 def _check_plan_options(
@@ -256,6 +291,45 @@ def _peak_bytes() -> int:
                 return int(line.split()[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _json(results: Results) -> str:
+    """One result alone, or a list of all, each with its depth and batch."""
+    if len(results) == 1:
+        return json.dumps(asdict(results[0][1]))
+    return json.dumps(
+        [{"depth": each.depth, "batch": each.batch, **asdict(result)} for each, result in results]
+    )
+
+
+def _charts(results: Results) -> list[Chart]:
+    """Return charts of prefill and decode: a bar for each workload, or for each repeat of a single one."""
+    first = results[0][0]
+    about = f"{first.prompt} tokens", f"{first.generate} tokens"
+    stages = ("Prefill", "prefill_tokens_per_second"), ("Decode", "decode_tokens_per_second")
+    charts = []
+    for (stage, field), tokens in zip(stages, about, strict=True):
+        rates = [(each, getattr(result, field)) for each, result in results]
+        if len(rates) == 1:
+            bars = [Bar(f"repeat {n}", (rate,), f"{rate:.1f}") for n, rate in enumerate(rates[0][1], 1)]
+        else:
+            bars = [
+                Bar(_label(each, results), (max(found),), f"{max(found):.1f}", tuple(found))
+                for each, found in rates
+            ]
+        best = "; the best, and marks for all" if len(rates) > 1 else ""
+        charts.append(Chart(f"{stage}, {tokens} of each sequence: tokens/s{best}", bars))
+    return charts
+
+
+def _label(workload: Workload, results: Results) -> str:
+    """Say what differs between the workloads."""
+    parts = []
+    if len({each.batch for each, _ in results}) > 1:
+        parts.append(f"{workload.batch} sequences" if workload.batch > 1 else "1 sequence")
+    if len({each.depth for each, _ in results}) > 1:
+        parts.append(f"depth {workload.depth:,}")
+    return ", ".join(parts)
 
 
 def _table(result: BenchResult, workload: Workload) -> str:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
 
+from chaski.cli.picture import BAR, COLORS, GAP, INK, LINE, WIDTH, Picture
 from chaski.runner.scaling import Bar, PlanReport, Row, Stage, bars_of, bars_of_run, python_seconds, rows_of
 
 __all__ = ["draw"]
 
-_COLORS = ("#3b6ea8", "#e08a3c", "#5a9e5a", "#b8504a", "#8468a8", "#8a6450", "#d183b8", "#4fa9b0")
-_OTHERS, _WAITING, _PYTHON, _INK = "#a8a8a8", "#f0e4b8", "#d8c040", "#202020"
+_OTHERS, _WAITING, _PYTHON = "#a8a8a8", "#f0e4b8", "#d8c040"
 
-_WIDTH, _LEFT, _RIGHT = 1180, 130, 170
-_LENGTH = _WIDTH - _LEFT - _RIGHT  # of the longest bar
-_BAR, _GAP, _LINE = 18, 6, 20
+_LEFT, _RIGHT = 130, 170
+_LENGTH = WIDTH - _LEFT - _RIGHT  # of the longest bar
 
 # Bars that are closer to each other than this are drawn as one, in pixels.
 _NEAR = 0.15
@@ -28,76 +26,30 @@ Span = tuple[float, float, int]
 
 def draw(report: PlanReport) -> str:
     """Draw prefill and decode, one below the other."""
-    picture = _Picture()
+    picture = Picture()
     for stage in report.stages:
         _draw_stage(picture, stage)
     return picture.svg()
 
 
-class _Picture:
-    """Lines of SVG, from the top to the bottom."""
-
-    def __init__(self) -> None:
-        self.y = 10.0
-        self._lines: list[str] = []
-
-    def text(self, x: float, words: str, size: int = 12, anchor: str = "start", weight: str = "400") -> None:
-        """Write words on the line at `y`."""
-        self._lines.append(
-            f'<text x="{x:.1f}" y="{self.y + size:.1f}" font-size="{size}" text-anchor="{anchor}" '
-            f'font-weight="{weight}">{escape(words)}</text>'
-        )
-
-    def bars(self, bars: Iterable[tuple[float, float, float, float]], color: str) -> None:
-        """Fill rectangles: x, y, width, height."""
-        path = "".join(
-            f"M{x:.2f} {y:.1f}h{width:.2f}v{height:.1f}h{-width:.2f}z" for x, y, width, height in bars
-        )
-        if path:
-            self._lines.append(f'<path fill="{color}" d="{path}"/>')
-
-    def svg(self) -> str:
-        """All lines as a file."""
-        head = (
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{self.y:.0f}" '
-            f'viewBox="0 0 {_WIDTH} {self.y:.0f}" font-family="sans-serif" fill="{_INK}">'
-        )
-        return "\n".join(
-            [head, '<rect width="100%" height="100%" fill="#ffffff"/>', *self._lines, "</svg>\n"]
-        )
-
-
-def _draw_stage(picture: _Picture, stage: Stage) -> None:
+def _draw_stage(picture: Picture, stage: Stage) -> None:
     rows = rows_of(stage)
-    colors = dict(zip((row.kind for row in rows), _COLORS, strict=False))
+    colors = dict(zip((row.kind for row in rows), COLORS, strict=False))
     picture.text(10, f"{stage.name}, {stage.tokens} token(s) a batch", 16, weight="600")
     picture.y += 28
-    _legend(picture, rows, colors)
+    names = [(" ".join(row.kind).strip(), colors[row.kind]) for row in rows if row.kind in colors]
+    picture.legend([*names, ("other steps", _OTHERS), ("waiting", _WAITING), ("Python alone", _PYTHON)])
     _critical_paths(picture, stage, rows, colors)
     _timelines(picture, stage, colors)
     picture.y += 16
 
 
-def _legend(picture: _Picture, rows: Sequence[Row], colors: Colors) -> None:
-    names = [(" ".join(row.kind).strip(), colors[row.kind]) for row in rows if row.kind in colors]
-    names += [("other steps", _OTHERS), ("waiting", _WAITING), ("Python alone", _PYTHON)]
-    x = 10.0
-    for name, color in names:
-        width = 30 + 7.2 * len(name)
-        if x + width > _WIDTH:
-            x, picture.y = 10.0, picture.y + _LINE
-        picture.bars([(x, picture.y + 2, 10, 10)], color)
-        picture.text(x + 15, name)
-        x += width
-    picture.y += _LINE + 6
-
-
-def _critical_paths(picture: _Picture, stage: Stage, rows: Sequence[Row], colors: Colors) -> None:
+def _critical_paths(picture: Picture, stage: Stage, rows: Sequence[Row], colors: Colors) -> None:
     """A bar for each number of threads; a mark where what was measured ends."""
     picture.text(
         10, "the critical path by threads, as predicted; the mark is what was measured", weight="600"
     )
-    picture.y += _LINE
+    picture.y += LINE
     longest = max([found.seconds for found in stage.predicted.values()] + list(stage.measured.values()))
     for count, found in sorted(stage.predicted.items()):
         parts = [(row.seconds[count], colors.get(row.kind, _OTHERS)) for row in rows]
@@ -105,20 +57,20 @@ def _critical_paths(picture: _Picture, stage: Stage, rows: Sequence[Row], colors
         at = float(_LEFT)
         for seconds, color in parts:
             width = seconds / longest * _LENGTH
-            picture.bars([(at, picture.y, width, _BAR)], color)
+            picture.bars([(at, picture.y, width, BAR)], color)
             at += width
         if count in stage.measured:
             x = _LEFT + stage.measured[count] / longest * _LENGTH
-            picture.bars([(x - 1, picture.y - 3, 2, _BAR + 6)], _INK)
+            picture.bars([(x - 1, picture.y - 3, 2, BAR + 6)], INK)
             at = max(at, x)
         picture.text(_LEFT - 8, f"{count} thread(s)", anchor="end")
         rate = f"{stage.tokens / found.seconds:.0f} tokens/s"
         picture.text(at + 8, f"{found.seconds * 1e3:.2f} ms, {rate}")
-        picture.y += _BAR + _GAP
+        picture.y += BAR + GAP
     picture.y += 8
 
 
-def _timelines(picture: _Picture, stage: Stage, colors: Colors) -> None:
+def _timelines(picture: Picture, stage: Stage, colors: Colors) -> None:
     """Each thread of a run on all of them, and of the least number that was not measured."""
     count = max(stage.measured)
     seconds = (stage.run.ended - stage.run.launched) * 1e-9
@@ -132,11 +84,11 @@ def _timelines(picture: _Picture, stage: Stage, colors: Colors) -> None:
         _timeline(picture, bars_of(found), colors, seconds, more[0])
 
 
-def _timeline(picture: _Picture, bars: Sequence[Bar], colors: Colors, seconds: float, count: int) -> None:
-    picture.y += _LINE
-    scale = (_WIDTH - _LEFT - 10) / max(seconds, 1e-9)
-    tops = [picture.y + lane * (_BAR + 2) for lane in range(count)]
-    picture.bars([(_LEFT, top, seconds * scale, _BAR) for top in tops], _WAITING)
+def _timeline(picture: Picture, bars: Sequence[Bar], colors: Colors, seconds: float, count: int) -> None:
+    picture.y += LINE
+    scale = (WIDTH - _LEFT - 10) / max(seconds, 1e-9)
+    tops = [picture.y + lane * (BAR + 2) for lane in range(count)]
+    picture.bars([(_LEFT, top, seconds * scale, BAR) for top in tops], _WAITING)
     by_color: dict[str, list[Span]] = {}
     for bar in bars:
         color = colors.get(bar.kind, _OTHERS)
@@ -144,14 +96,14 @@ def _timeline(picture: _Picture, bars: Sequence[Bar], colors: Colors, seconds: f
     for color, spans in by_color.items():
         picture.bars(
             (
-                (_LEFT + started * scale, tops[lane], (ended - started) * scale, _BAR)
+                (_LEFT + started * scale, tops[lane], (ended - started) * scale, BAR)
                 for started, ended, lane in _joined(spans, _NEAR / scale)
             ),
             color,
         )
     for lane in range(count):
         picture.text(_LEFT - 8, f"thread {lane}", anchor="end")
-        picture.y += _BAR + 2
+        picture.y += BAR + 2
     picture.y += 12
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chaski.cli.adapters import adapter_section
+from chaski.cli.charts import PlotCommand, check_plot, plot_option, show
 from chaski.cli.completion import model_names
 from chaski.cli.layout import prefix_rows, section, size, size_in_bytes
 from chaski.cli.show_stored import (
@@ -35,7 +36,7 @@ _SHOWN_ITEMS = 5
 _SHOWN_CHARACTERS = 80
 
 
-@click.command("show", short_help="Show what is in a model file.")
+@click.command("show", cls=PlotCommand, short_help="Show what is in a model file.")
 @click.argument("model", shell_complete=model_names)
 @text_options
 @click.option("--tensors", is_flag=True, help="List every tensor with its type and shape.")
@@ -44,15 +45,18 @@ _SHOWN_CHARACTERS = 80
     "--context",
     type=click.IntRange(min=1),
     metavar="N",
-    help="With --memory: tokens of a sequence.  [default: as it is loaded]",
+    help="With --memory or --plot: tokens of a sequence.  [default: as it is loaded]",
 )
 @click.option(
     "--parallel",
     type=click.IntRange(min=1),
     metavar="N",
-    help="With --memory: sequences at the same time.  [default: OLLAMA_NUM_PARALLEL, else 1]",
+    help="With --memory or --plot: sequences at the same time.  [default: OLLAMA_NUM_PARALLEL, else 1]",
 )
-@click.option("--backend", metavar="NAME", help="With --memory: backend to compute it.  [default: cpu]")
+@click.option(
+    "--backend", metavar="NAME", help="With --memory or --plot: backend to compute it.  [default: cpu]"
+)
+@plot_option("Draw memory by layer and by context, here or as a file.")
 @click.option("--verbose", is_flag=True, help="List the metadata and the tensors.")
 @click.help_option("-h", "--help")
 def command(
@@ -62,6 +66,7 @@ def command(
     context: int | None,
     parallel: int | None,
     backend: str | None,
+    plot: str | None,
     verbose: bool,
     **texts: bool,
 ) -> None:
@@ -74,10 +79,12 @@ def command(
     from chaski.runner.loading.model_info import ModelInfo
     from chaski.store.model import find_model
 
-    if not memory and (context or parallel or backend):
-        raise click.UsageError("--context, --parallel and --backend go with --memory")
+    is_measured = memory or plot is not None
+    if not is_measured and (context or parallel or backend):
+        raise click.UsageError("--context, --parallel and --backend go with --memory and --plot")
+    check_plot(plot)
     server = None if is_path(model) else chosen_server()
-    if server is not None and not memory:
+    if server is not None and not is_measured:
         show_there(server, model, (verbose, tensors), texts)
         return
     if server is not None:
@@ -94,6 +101,12 @@ def command(
         return
     if memory:
         click.echo(section("Memory", _memory(found, context, parallel, backend or "cpu")))
+    if plot is not None:
+        from chaski.cli.memory_plot import memory_charts
+        from chaski.runner.loading.files import OpenedModel
+
+        show(list(memory_charts(OpenedModel.of(found), context, parallel, backend or "cpu")), plot)
+    if is_measured:
         return
     parts = [
         section("Model", [*_overview(file, found.draft), ("engine", _engine(file, found))]),

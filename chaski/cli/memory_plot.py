@@ -1,0 +1,94 @@
+"""Charts of the memory that a model takes: layer by layer, and by the context it is loaded with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import count, takewhile
+
+from chaski.cli.charts import Bar, Chart
+from chaski.cli.layout import size_in_bytes
+from chaski.kvcache.build import cache_memory
+from chaski.runner.loading.estimate import Estimate
+from chaski.runner.loading.files import OpenedModel
+from chaski.runner.loading.parts import ModelParts, ReservedModel
+from chaski.runner.loading.reservation import MemoryNeeds, kv_types
+
+__all__ = ["memory_charts"]
+
+_LAYER = re.compile(r"blk\.(\d+)\.")
+_LEAST_CONTEXT = 512
+
+
+def memory_charts(
+    model: OpenedModel, context: int | None, parallel: int | None, backend: str
+) -> Iterator[Chart]:
+    """Yield two charts: weights and cache of each layer, and all memory by context up to the trained one."""
+    parts = ModelParts.of(model, context=context, parallel=parallel)
+    yield _by_layer(parts, backend)
+    yield _by_context(model, parts, backend)
+
+
+def _by_layer(parts: ModelParts, backend: str) -> Chart:
+    outside = sum(tensor.nbytes for name, tensor in parts.file.tensors.items() if not _LAYER.match(name))
+    weights: dict[int, int] = {}
+    for name, tensor in parts.file.tensors.items():
+        if layer := _LAYER.match(name):
+            weights[int(layer[1])] = weights.get(int(layer[1]), 0) + tensor.nbytes
+    caches = _caches(parts, backend)
+    # Some layers keep nothing, or what others keep: then caches have no layers of their own here.
+    is_each = len(caches) == len(weights)
+    held = caches if is_each else [0] * len(weights)
+    bars = [
+        _bar(f"layer {number}", weights[number], cache)
+        for number, cache in zip(sorted(weights), held, strict=True)
+    ]
+    bars.append(_bar("embeddings, output", outside, 0))
+    if not is_each:
+        bars.append(_bar("caches of layers", 0, sum(caches)))
+    size = parts.size
+    asked = f"{size.sequences} sequence(s) of {size.capacity:,} tokens"
+    return Chart(f"Memory by layer, {asked}; weights as in the file", bars, ("weights", "cache"))
+
+
+def _caches(parts: ModelParts, backend: str) -> list[int]:
+    """Return the bytes that each layer keeps, of those that keep anything."""
+    reserved = ReservedModel(parts, backend)
+    try:
+        types = kv_types(parts.kv_type, reserved.backend, parts.file)
+        return [
+            sum(kind.num_bytes.values())
+            for layer in parts.network.layer_kinds()
+            for kind in cache_memory(reserved.backend, [layer], parts.size, types)
+        ]
+    finally:
+        reserved.close()
+
+
+def _by_context(model: OpenedModel, parts: ModelParts, backend: str) -> Chart:
+    trained = parts.network.config.context_length
+    powers = takewhile(lambda context: context < trained, (_LEAST_CONTEXT << n for n in count()))
+    contexts = sorted({trained, parts.size.capacity, *powers})
+    estimates = [Estimate.of(model, context, parts.size.sequences, backend) for context in contexts]
+    bars = [_whole_bar(f"{each.size.capacity:,} tokens", each.needs) for each in estimates]
+    available = size_in_bytes(sum(estimates[0].needs.available.values()))
+    title = f"Memory by context, {parts.size.sequences} sequence(s); {available} available"
+    return Chart(title, bars, ("weights", "cache", "plans, drafts, adapters"))
+
+
+def _whole_bar(label: str, needs: MemoryNeeds) -> Bar:
+    weights = _sum(needs.weights) - _sum(needs.shared)
+    cache = sum(_sum(kind.num_bytes) for kind in needs.caches)
+    total = _sum(needs.total)
+    fits = ", does not fit" if needs.missing else ""
+    parts = (weights, cache, max(total - weights - cache, 0))
+    return Bar(label, parts, size_in_bytes(sum(parts)) + fits)
+
+
+def _bar(label: str, weights: int, cache: int) -> Bar:
+    words = " + ".join(size_in_bytes(each) for each in (weights, cache) if each)
+    return Bar(label, (weights, cache), words or "nothing")
+
+
+def _sum(part: Mapping[str, int]) -> int:
+    return sum(part.values())
