@@ -28,6 +28,12 @@ class AnswerParser:
         self._first_tokens = 0  # before anything but thinking
         self._is_first = True
 
+    def begin(self, text: str) -> Sequence[Event]:
+        """Return the events of a text that the answer begins with, which nobody samples."""
+        pieces = self._chosen(self._parser.feed(text))
+        self._count(pieces, 0)
+        return list(self._events(pieces, ()))
+
     def read(self, event: Event) -> Iterable[Event]:
         """Return the events that an event of the engine becomes."""
         if isinstance(event, Text):

@@ -11,7 +11,7 @@ from chaski.errors import OptionError
 if TYPE_CHECKING:
     from chaski.text.parsers import Lead
 
-__all__ = ["after_thinking", "require_no_other"]
+__all__ = ["after_thinking", "require_no_other", "require_unconstrained"]
 
 _CONSTRAINTS = ("format", "regex", "choice", "grammar")
 
@@ -27,3 +27,12 @@ def require_no_other(options: Mapping[str, Any]) -> None:
     other = next((name for name in _CONSTRAINTS[1:] if options.get(name) is not None), None)
     if other:
         raise OptionError(f"tool_choice and {other} exclude each other; give one")
+
+
+def require_unconstrained(options: Mapping[str, Any], tool_choice: str) -> None:
+    """Refuse a constraint of an answer that a text begins, since constraints hold from the first token on."""
+    other = next((name for name in _CONSTRAINTS if options.get(name) is not None), None)
+    if other is None and tool_choice not in ("auto", "none"):
+        other = "tool_choice"
+    if other:
+        raise OptionError(f"a begun answer and {other} exclude each other; give one")

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from chaski.chat.answer_parser import AnswerParser
 from chaski.chat.arguments import check_roles
 from chaski.chat.choice import choose_chat_format, go_format
-from chaski.chat.constraints import after_thinking, require_no_other
+from chaski.chat.constraints import after_thinking, require_no_other, require_unconstrained
 from chaski.chat.conversation import Conversation
 from chaski.chat.defaults import Defaults
 from chaski.chat.demanded_calls import DemandedCall, chosen_tools, schema_of_call
 from chaski.chat.encoding import PromptEncoder, TokenConfig
-from chaski.chat.events import PromptTokens
+from chaski.chat.events import Event, PromptTokens
 from chaski.chat.file_templates import file_templates, fill_in_tokens
 from chaski.chat.formats import Message
 from chaski.chat.images import ImageReader
@@ -64,6 +64,7 @@ class Prepared:
     parser    parser of the answer; None if its text is the answer
     told      event with the tokens of the prompt, if the request wants one
     holds     first tokens of the prompt that are kept for the marks of the request
+    begun     events of the text that the answer begins with
     """
 
     prompt: Prompt
@@ -76,6 +77,7 @@ class Prepared:
     parser: AnswerParser | None = None
     told: PromptTokens | None = None
     holds: Holds = ()
+    begun: Items[Event] = ()
 
 
 class PromptBuilder(PromptEncoder):
@@ -164,10 +166,12 @@ class PromptBuilder(PromptEncoder):
         shortens = options.get("truncate") if request.shortens is None else request.shortens
         if whole > self.context and shortens:
             text, prompt = self._written(self._shortened(conversation, request, images), request, images)
+        if request.begun:
+            require_unconstrained(options, request.tool_choice)
         is_demanded = bool(conversation.tools) and request.tool_choice not in ("auto", "none")
         tools = () if is_demanded else conversation.tools
         parser: Parser = conversation.chat_format.parser(
-            text, tools, bool(conversation.think), conversation.begun_thought
+            text.removesuffix(request.begun), tools, bool(conversation.think), conversation.begun_thought
         )
         if is_demanded:
             require_no_other(options)
@@ -175,13 +179,15 @@ class PromptBuilder(PromptEncoder):
             options["format"] = schema_of_call(conversation.tools)
         lead = None if conversation.has_begun_answer(text) else parser.lead
         holds = () if len(prompt.tokens) != whole else tuple(self._holds(request, images, text, prompt))
+        answer = AnswerParser(parser, request.parallel_calls)
         prepared = self._prepared(
             request,
             prompt,
             {**_PARSED, **after_thinking(options, lead)},
             whole - len(prompt.tokens),
-            AnswerParser(parser, request.parallel_calls),
+            answer,
         )
+        prepared = replace(prepared, begun=answer.begin(request.begun)) if request.begun else prepared
         return prepared if prepared.dropped else replace(prepared, holds=holds)
 
     def _holds(self, request: Chat, images: Items[Image], text: str, prompt: Prompt) -> Iterator[Hold]:
@@ -234,7 +240,7 @@ class PromptBuilder(PromptEncoder):
     def _written(self, conversation: Conversation, request: Chat, images: Items[Image]) -> tuple[str, Prompt]:
         """Return the text and the prompt of a conversation, behind tokens of an earlier one."""
         shown = _shown(conversation, images)
-        text = conversation.render()
+        text = conversation.render() + request.begun
         return text, self._read_placed(with_placeholders(text, len(shown)), shown, request)
 
     def _read_placed(self, text: str, shown: Items[Image], request: Chat) -> Prompt:

@@ -61,6 +61,7 @@ class Chat:
     tells_prompt  an event with the tokens of the prompt comes first
     draw        as in `Generate`
     marks       places up to which the prompt is kept for a time
+    begun       text that the answer begins with, behind the prompt; its events come first
     """
 
     messages: tuple[Any, ...]
@@ -78,6 +79,7 @@ class Chat:
     tells_prompt: bool = False
     draw: int = 0
     marks: tuple[Mark, ...] = ()
+    begun: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,6 @@ def test_errors_keep_their_status(fake: Running) -> None:
     assert fake.get(f"/api/answers/{'f' * 22}").status == 404
     taken = [fake.post("/api/chat", body("g" * 22)).status for _ in range(2)]
     assert taken == [200, 400]
-    assert fake.post("/api/chat", {**body("h" * 22), "logprobs": True}).status == 400
 
 
 async def forever() -> ServiceEvents:
@@ -152,3 +151,37 @@ def test_not_more_is_kept_than_fits(limits: dict[str, int]) -> None:
         await answers.close()
 
     asyncio.run(wait())
+
+
+def test_log_probabilities_are_kept(server: Running) -> None:
+    asked = {"model": "helper", "messages": [{"role": "user", "content": "How do I pull a model?"}]}
+    kept = server.post(
+        "/api/chat", asked | {"answer_id": "i" * 22, "logprobs": True, "top_logprobs": 2}
+    ).lines
+    for lines in (kept, server.get(f"/api/answers/{'i' * 22}").lines):
+        scores = [score for line in lines for score in line.get("logprobs", ())]
+        assert len(scores) == lines[-1]["eval_count"]
+        assert all(len(score["top_logprobs"]) == 2 for score in scores)
+        text = "".join(line["message"]["content"] for line in lines)
+        assert "".join(score["token"] for score in scores).startswith(text)
+
+
+def test_an_answer_begins_with_a_text(server: Running) -> None:
+    asked = {"model": "helper", "messages": [{"role": "user", "content": "How do I pull a model?"}]}
+    whole = server.post("/api/chat", asked | {"logprobs": True, "stream": False}).json
+    for count in (1, 7):
+        begun = "".join(score["token"] for score in whole["logprobs"][:count])
+        reply = server.post("/api/chat", asked | {"answer_prefix": begun, "stream": False}).json
+        assert reply["message"]["content"].startswith(whole["message"]["content"])
+        assert reply["prompt_eval_count"] == whole["prompt_eval_count"] + count
+    other = server.post("/api/chat", asked | {"answer_prefix": "Never", "stream": False}).json
+    assert other["message"]["content"].startswith("Never")
+    for refused in ({"format": "json"}, {"options": {"regex": "a+"}}):
+        reply = server.post("/api/chat", asked | {"answer_prefix": "x"} | refused)
+        assert "exclude each other" in reply.error
+
+
+def test_a_begun_thought_is_one(fake: Running, script: Script) -> None:
+    script.pieces = (" more</think>", "so")
+    reply = fake.post("/api/chat", {**body("j" * 22), "answer_prefix": "<think>hm", "stream": False}).json
+    assert (reply["message"]["thinking"], reply["message"]["content"]) == ("hm more", "so")

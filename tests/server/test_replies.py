@@ -78,6 +78,7 @@ def test_what_is_recorded_is_compared(server: Running) -> None:
     ours = {
         "POST /api/rerank",
         "POST /v1/rerank",
+        "POST /api/memory",
         "POST /api/tokenize",
         "POST /api/detokenize",
         "POST /v1/messages/count_tokens",

@@ -52,12 +52,14 @@ class ActiveCall:
         self.is_cancelled = True
 
     def parsed(self, prepared: Prepared) -> ReplyCallback:
-        """Return a callback that parses the events of an answer; send the event of the prompt, if asked for.
+        """Return a callback that parses the events of an answer; send the events that come first.
 
         If the answer cannot be parsed, this call ends with an error, and no other does.
         """
         if prepared.told is not None:
             self.reply(prepared.told)
+        for event in prepared.begun:
+            self.reply(event)
         return self.put if prepared.parser is None else partial(self._hand_on, prepared.parser)
 
     def _hand_on(self, parser: AnswerParser, reply: ReplyOrError) -> None:

@@ -47,17 +47,14 @@ def read_chat(body: Mapping[str, Any]) -> ChatRequest:
     return ChatRequest(
         messages=messages,
         tools=[dict(tool.data) for tool in fields.objects("tools")],
+        begun=fields.text("answer_prefix"),
         **_common(fields),
     )
 
 
 def read_answer_id(body: Mapping[str, Any]) -> str | None:
-    """Return the id by which a client comes back to its answer. Raises OptionError with what is not kept."""
-    fields = Fields(body)
-    found = fields.text_or_none("answer_id")
-    if found is not None and (fields.flag("logprobs", False) or fields.integer("top_logprobs", 0) > 0):
-        raise OptionError("an answer with answer_id is kept without log-probabilities; leave out logprobs")
-    return found
+    """Return the id by which a client comes back to its answer."""
+    return Fields(body).text_or_none("answer_id")
 
 
 def read_generate(body: Mapping[str, Any]) -> GenerateRequest:

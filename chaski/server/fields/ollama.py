@@ -86,6 +86,7 @@ CHAT: FieldTable = {
         OBJECTS, "the conversation; without one the model is only loaded, or unloaded", parts=_MESSAGES
     ),
     "tools": Field(OBJECTS, "functions that the model may call"),
+    "answer_prefix": Field(TEXT, "what the answer begins with; it goes on from there, and has it too"),
     "answer_id": Field(
         TEXT,
         "random letters by which `/api/answers/{id}` gives the answer again; it goes on without its client",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from chaski.chat.events import Text, Thinking, ToolCall
 from chaski.errors import BusyError, OptionError, ResponseNotFoundError
-from chaski.server.service.events import AnswerPiece, Delta, Finish, ServiceEvents
+from chaski.server.service.events import AnswerPiece, Delta, Finish, Score, ServiceEvents
 
 __all__ = ["Answer", "Answers"]
 
@@ -22,6 +22,7 @@ _PATIENCE = 60.0
 _KEPT_SECONDS = 600.0
 _MAX_COUNT = 256
 _MAX_BYTES = 64 << 20
+_SCORE_BYTES = 300
 _ID = re.compile(r"[A-Za-z0-9_-]{22,64}")
 
 
@@ -34,6 +35,7 @@ class Answer:
     thinking: bytearray = field(default_factory=bytearray)
     content: bytearray = field(default_factory=bytearray)
     calls: list[ToolCall] = field(default_factory=list)
+    scores: list[Score] = field(default_factory=list)
     finish: Finish | None = None
     error: Exception | None = None
     followers: int = 0
@@ -47,8 +49,9 @@ class Answer:
 
     @property
     def size(self) -> int:
-        """Bytes of the text."""
-        return len(self.thinking) + len(self.content)
+        """Bytes of the text and, about, of the log-probabilities."""
+        tops = sum(len(score.top or ()) for score in self.scores[:1])
+        return len(self.thinking) + len(self.content) + len(self.scores) * (1 + tops) * _SCORE_BYTES
 
     def add(self, delta: Delta) -> None:
         """Note what came."""
@@ -58,6 +61,7 @@ class Answer:
             else:
                 text = self.thinking if isinstance(piece, Thinking) else self.content
                 text += piece.text.encode(errors="replace")
+        self.scores += delta.scores
         self.tell()
 
     def tell(self) -> None:
@@ -112,7 +116,7 @@ class Answers:
         answer.followers += 1
         if answer.timer is not None and not answer.is_over:
             answer.timer.cancel()
-        thought = said = called = 0
+        thought = said = called = scored = 0
         try:
             while True:
                 changed = answer.changed
@@ -122,9 +126,11 @@ class Answers:
                 if len(answer.content) > said:
                     pieces.append(Text(answer.content[said:].decode()))
                 pieces += answer.calls[called:]
+                scores = answer.scores[scored:]
                 thought, said, called = len(answer.thinking), len(answer.content), len(answer.calls)
-                if pieces:
-                    yield Delta(pieces)
+                scored += len(scores)
+                if pieces or scores:
+                    yield Delta(pieces, scores)
                 elif answer.error is not None:
                     raise answer.error
                 elif answer.finish is not None:

@@ -42,6 +42,7 @@ async def chat_call(job: Job, request: ChatRequest) -> Chat:
         tells_prompt=True,
         draw=request.draw,
         marks=tuple(replace(mark, message=mark.message + opening) for mark in request.marks),
+        begun=request.begun,
     )
 
 

@@ -52,6 +52,7 @@ class ChatRequest(ModelRequest):
     ignored      names of parts of the request that are ignored
     custom_tools names of tools whose calls are returned as one text, not as JSON
     marks        places up to which the prompt is kept for a time
+    begun        text that the answer begins with
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -63,6 +64,7 @@ class ChatRequest(ModelRequest):
     ignored: Sequence[str] = ()
     custom_tools: frozenset[str] = frozenset()
     marks: Sequence[Mark] = ()
+    begun: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
