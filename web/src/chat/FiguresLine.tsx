@@ -4,16 +4,20 @@ const REASONS: Record<string, string> = { stop: "ended", length: "cut by a limit
 
 /** Counts and times of an answer in a line; all of them when it is opened. */
 export function FiguresLine({ figures }: { figures: Figures }) {
-  const { firstSeconds, rate, cachedByTier } = figures;
+  const { firstSeconds, rate, promptRate, cachedByTier, proposedTokens, acceptedTokens } = figures;
   const rows: [string, string][] = [
     ["Time to the first token", firstSeconds === undefined ? "" : `${firstSeconds.toFixed(2)} s`],
     ["Tokens a second", rate ? rate.toFixed(1) : ""],
-    ["Loading the model", figures.loadSeconds > 0.05 ? `${figures.loadSeconds.toFixed(2)} s` : ""],
+    ["Tokens of the prompt a second", promptRate ? promptRate.toFixed(0) : ""],
+    ["Waiting for the model and a place", seconds(figures.loadSeconds)],
+    ["Waiting among other answers", seconds(figures.waitSeconds)],
     ["Tokens of the answer", `${figures.answerTokens}`],
+    ["Guessed ahead", proposedTokens ? `${acceptedTokens} of ${proposedTokens} right` : ""],
     ["Tokens of the prompt", `${figures.promptTokens}`],
     ["of them cached", figures.cachedTokens ? `${figures.cachedTokens}${tiers(cachedByTier)}` : "0"],
     ["Tokens left out of the prompt", figures.droppedTokens ? `${figures.droppedTokens}` : ""],
     ["Tokens forgotten on the way", figures.shiftedTokens ? `${figures.shiftedTokens}` : ""],
+    ["Context", figures.context ? `${figures.context}` : ""],
     ["End", REASONS[figures.reason] ?? figures.reason],
   ];
   const short = [
@@ -37,6 +41,10 @@ export function FiguresLine({ figures }: { figures: Figures }) {
       </dl>
     </details>
   );
+}
+
+function seconds(time: number | undefined): string {
+  return time !== undefined && time >= 0.005 ? `${time.toFixed(2)} s` : "";
 }
 
 function tiers(counts: Record<string, number> | undefined): string {

@@ -4,7 +4,7 @@ import type { Settings } from "../conversations/types";
 import { Icon } from "../shell/Icon";
 
 const DEFAULTS = "chaski.settings";
-type NumberName = "temperature" | "top_k" | "top_p" | "min_p" | "seed" | "num_ctx" | "num_predict";
+type NumberName = "temperature" | "top_k" | "top_p" | "min_p" | "seed" | "num_ctx" | "num_predict" | "alternatives";
 
 const NUMBERS: { name: NumberName; label: string; min: number; max?: number; step: number }[] = [
   { name: "temperature", label: "Temperature", min: 0, max: 5, step: 0.05 },
@@ -14,6 +14,7 @@ const NUMBERS: { name: NumberName; label: string; min: number; max?: number; ste
   { name: "seed", label: "Seed", min: 0, step: 1 },
   { name: "num_ctx", label: "Context", min: 1, step: 1 },
   { name: "num_predict", label: "Longest answer", min: -2, step: 1 },
+  { name: "alternatives", label: "Alternatives by token", min: 0, max: 20, step: 1 },
 ];
 const THINKING: [string, Settings["think"]][] = [
   ["as the model does", undefined],
@@ -63,7 +64,7 @@ export function SettingsPanel(props: { settings: Settings; onChange: (settings: 
             {label}
             <input
               type="number"
-              placeholder="default"
+              placeholder={name === "alternatives" ? "none asked for" : "default"}
               {...limits}
               value={settings[name] ?? ""}
               onChange={(event) => {

@@ -7,9 +7,10 @@ import { Markdown } from "../markdown/Markdown";
 import { copyText } from "../markdown/Code";
 import { models } from "../models/list";
 import { Icon } from "../shell/Icon";
-import { answer, append, goOn } from "./answering";
+import { answer, append, branch, goOn } from "./answering";
 import { Calls } from "./Calls";
 import { FiguresLine } from "./FiguresLine";
+import { Tokens } from "./Tokens";
 
 interface Props {
   conversation: Conversation;
@@ -95,6 +96,7 @@ function Returned({ message }: Props) {
 
 function Answered({ conversation, message, isLast }: Props) {
   const isRunning = message.answerId !== undefined;
+  const [showsTokens, setShowsTokens] = useState(false);
   const isWaiting = isRunning && !message.content && !message.thinking;
   const canGoOn = isLast && !isRunning && !!message.content && (!message.figures || message.figures.reason === "length");
   return (
@@ -111,7 +113,14 @@ function Answered({ conversation, message, isLast }: Props) {
           <span class="sr-only">The model reads the question</span>
         </p>
       )}
-      <Markdown text={message.content} />
+      {showsTokens && message.tokens ? (
+        <Tokens
+          tokens={message.tokens}
+          onChoose={isRunning ? undefined : (place, other) => branch(conversation, message, place, other)}
+        />
+      ) : (
+        <Markdown text={message.content} />
+      )}
       {message.calls && <Calls calls={message.calls} />}
       {message.error && (
         <p class={message.error === "Stopped." ? "note" : "problem"} role="alert">
@@ -125,6 +134,11 @@ function Answered({ conversation, message, isLast }: Props) {
             <Icon name="copy" />
           </button>
           <Again conversation={conversation} message={message} />
+          {message.tokens && (
+            <button type="button" class="quiet" aria-pressed={showsTokens} onClick={() => setShowsTokens(!showsTokens)}>
+              Tokens
+            </button>
+          )}
           {canGoOn && (
             <button type="button" class="quiet" onClick={() => goOn(conversation, message)}>
               <Icon name="forward" /> Continue

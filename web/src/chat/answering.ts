@@ -1,11 +1,11 @@
 // Answers: asked for, followed again after a reload, continued, stopped.
 import { conversations, change, put } from "../conversations/store";
 import { path } from "../conversations/tree";
-import type { Conversation, Figures, Message, Settings } from "../conversations/types";
+import type { Conversation, Figures, Message, Settings, Token } from "../conversations/types";
 import { newId } from "../ids";
 import { readRunning } from "../models/list";
 import { lines, request, ServerError } from "../server/requests";
-import type { ChatLine } from "../server/types";
+import type { ChatLine, TokenScore } from "../server/types";
 
 const stops = new Map<string, AbortController>();
 
@@ -30,11 +30,33 @@ export function answer(conversation: Conversation, parent: string, model: string
   void ask(changed.id, message.id);
 }
 
-/** Goes on with an answer that a limit or the user has ended. */
+/** Goes on with an answer that a limit or the user has ended: from its text, which with thoughts only tokens tell. */
 export function goOn(conversation: Conversation, message: Message): void {
-  const changes = { begun: message.content, answerId: newId(), error: undefined, figures: undefined };
+  const { content, thinking, tokens } = message;
+  const prefix = tokens ? textOf(tokens) : thinking ? undefined : content;
+  const begun = prefix === undefined ? content : undefined;
+  const changes = { prefix, begun, prefixTokens: tokens?.length, answerId: newId(), error: undefined, figures: undefined };
   change(conversation.id, message.id, changes);
   void ask(conversation.id, message.id);
+}
+
+/** Begins a branch: the answer up to a token, another token in its place, and what the model says then. */
+export function branch(conversation: Conversation, message: Message, place: number, other: Token): void {
+  const before = message.tokens!.slice(0, place);
+  const others = message.tokens![place]!.others;
+  const tokens = [...before, { ...other, others }];
+  const [changed, begun] = append(conversation, {
+    parent: message.parent,
+    role: "assistant",
+    content: "",
+    model: message.model,
+    answerId: newId(),
+    prefix: textOf(tokens),
+    prefixTokens: tokens.length,
+    tokens,
+  });
+  put(changed);
+  void ask(changed.id, begun.id);
 }
 
 export function stop(message: Message): void {
@@ -76,7 +98,8 @@ async function receive(
   const message = conversations.value[id]!.messages[messageId]!;
   const started = performance.now();
   let first: number | undefined;
-  let next: Pick<Message, "content" | "thinking" | "calls"> = { content: message.begun ?? "" };
+  const begun = message.tokens?.slice(0, message.prefixTokens ?? 0);
+  let next: Pick<Message, "content" | "thinking" | "calls" | "tokens"> = { content: message.begun ?? "", tokens: begun };
   let figures: Figures | undefined;
   let isDue = false;
   const show = () => {
@@ -86,11 +109,13 @@ async function receive(
   try {
     for await (const line of lines<ChatLine>(await open(control.signal))) {
       const { content, thinking, tool_calls } = line.message;
-      if (first === undefined && (content || thinking)) first = (performance.now() - started) / 1000;
+      const isNew = line.logprobs !== undefined || content !== message.prefix;
+      if (first === undefined && isNew && (content || thinking)) first = (performance.now() - started) / 1000;
       next = {
         content: next.content + content,
         thinking: thinking ? (next.thinking ?? "") + thinking : next.thinking,
         calls: tool_calls ? [...(next.calls ?? []), ...tool_calls] : next.calls,
+        tokens: line.logprobs ? [...(next.tokens ?? []), ...line.logprobs.map(tokenOf)] : next.tokens,
       };
       if (line.done) figures = figuresOf(line, first);
       if (!isDue) {
@@ -128,7 +153,7 @@ async function fail(
 }
 
 function requestBody(settings: Settings, before: Message[], message: Message): Record<string, unknown> {
-  const { system, think, keep_alive, schema, tools, ...options } = settings;
+  const { system, think, keep_alive, schema, tools, alternatives, ...options } = settings;
   const messages: unknown[] = system ? [{ role: "system", content: system }] : [];
   messages.push(...before.map(sent));
   if (message.begun) messages.push({ role: "assistant", content: message.begun });
@@ -138,9 +163,12 @@ function requestBody(settings: Settings, before: Message[], message: Message): R
     options,
     think,
     keep_alive: keep_alive || undefined,
-    format: schema ? JSON.parse(schema) : undefined,
+    format: schema && !message.prefix ? JSON.parse(schema) : undefined,
     tools: tools ? JSON.parse(tools) : undefined,
     answer_id: message.answerId,
+    answer_prefix: message.prefix,
+    logprobs: alternatives === undefined ? undefined : true,
+    top_logprobs: alternatives,
   };
 }
 
@@ -157,18 +185,38 @@ function sent(message: Message): unknown {
 
 function figuresOf(line: ChatLine, firstSeconds: number | undefined): Figures {
   const seconds = (line.eval_duration ?? 0) / 1e9;
+  const promptSeconds = (line.prompt_eval_duration ?? 0) / 1e9;
+  const loadSeconds = (line.load_duration ?? 0) / 1e9;
+  const computed = (line.prompt_eval_count ?? 0) - (line.prompt_cached_count ?? 0);
   return {
     firstSeconds,
     rate: seconds > 0 ? (line.eval_count ?? 0) / seconds : undefined,
+    promptRate: promptSeconds > 0 ? computed / promptSeconds : undefined,
+    waitSeconds: Math.max(0, (line.total_duration ?? 0) / 1e9 - loadSeconds - promptSeconds - seconds),
+    proposedTokens: line.proposed_count,
+    acceptedTokens: line.accepted_count ?? 0,
+    context: line.context_length,
     promptTokens: line.prompt_eval_count ?? 0,
     answerTokens: line.eval_count ?? 0,
     cachedTokens: line.prompt_cached_count ?? 0,
     cachedByTier: line.cached_tokens_by_tier,
     droppedTokens: line.prompt_dropped_count ?? 0,
     shiftedTokens: line.shifted_count ?? 0,
-    loadSeconds: (line.load_duration ?? 0) / 1e9,
+    loadSeconds,
     reason: line.done_reason ?? "",
   };
+}
+
+function tokenOf({ token, logprob, bytes, top_logprobs }: TokenScore): Token {
+  const isWhole = !token.includes("\ufffd");
+  return { text: token, logprob, bytes: isWhole ? undefined : bytes, others: top_logprobs?.map(tokenOf) };
+}
+
+function textOf(tokens: Token[]): string {
+  const encoder = new TextEncoder();
+  const decoder = new TextDecoder();
+  const pieces = tokens.map(({ text, bytes }) => (bytes ? new Uint8Array(bytes) : encoder.encode(text)));
+  return pieces.map((piece) => decoder.decode(piece, { stream: true })).join("") + decoder.decode();
 }
 
 function titleOf(text: string): string {

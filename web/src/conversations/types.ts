@@ -12,6 +12,8 @@ export interface Settings {
   num_predict?: number;
   think?: boolean | string;
   keep_alive?: string;
+  /** Alternatives that are asked for with each token; absent for no log-probabilities. */
+  alternatives?: number;
   schema?: string;
   tools?: string;
 }
@@ -21,10 +23,23 @@ export interface TextFile {
   text: string;
 }
 
+/** A token with its natural log-probability; `bytes` where its text alone is no whole UTF-8. */
+export interface Token {
+  text: string;
+  logprob: number;
+  bytes?: number[];
+  others?: Token[];
+}
+
 /** Counts and times of an answer; seconds and tokens. */
 export interface Figures {
   firstSeconds?: number;
   rate?: number;
+  promptRate?: number;
+  waitSeconds?: number;
+  proposedTokens?: number;
+  acceptedTokens?: number;
+  context?: number;
   promptTokens: number;
   answerTokens: number;
   cachedTokens: number;
@@ -51,8 +66,13 @@ export interface Message {
   error?: string;
   /** The id by which the server gives this answer again; only while it comes. */
   answerId?: string;
-  /** What a continued answer began with. */
+  /** The text that this answer was made to begin with, and how many of its tokens came with it. */
+  prefix?: string;
+  prefixTokens?: number;
+  /** What an answer with thoughts began with that was continued as a turn. */
   begun?: string;
+  /** All that was sampled, thoughts and tags too, where log-probabilities were asked for. */
+  tokens?: Token[];
 }
 
 /** A tree of messages; `leaf` is the last one of the branch that is shown. */

@@ -15,6 +15,9 @@ const PARTS: [keyof DeviceNeeds, string][] = [
   ["available", "available"],
 ];
 
+/** Milliseconds before a chat asks, so that opening one costs the server nothing. */
+const CALM = 1200;
+
 /** Whether a model fits, at a size that can be changed here. Nothing is asked before it is in sight. */
 export function MemoryNeeds({ name }: { name: string }) {
   const place = useRef<HTMLDetailsElement>(null);
@@ -52,7 +55,7 @@ export function MemoryNeeds({ name }: { name: string }) {
 export function MemoryWarning(props: { model: string; context?: number; onContext: (context: number) => void }) {
   const loaded = running.value.find((each) => each.name === props.model);
   const isThere = loaded !== undefined && loaded.context_length >= (props.context ?? 0);
-  const { estimate } = useEstimate(isThere ? "" : props.model, props.context);
+  const { estimate } = useEstimate(isThere ? "" : props.model, props.context, undefined, CALM);
   if (!estimate || estimate.fits) return null;
   return (
     <div class="warning" role="alert">

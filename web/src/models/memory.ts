@@ -5,15 +5,15 @@ import { json } from "../server/requests";
 import type { MemoryEstimate } from "../server/types";
 import { bytes } from "./list";
 
-const PAUSE = 250;
+const PAUSE = 300;
 
 export interface Asked {
   estimate: MemoryEstimate | null;
   problem: string;
 }
 
-/** The memory of a model at a size, asked again a moment after the size changes; `name` is empty for none. */
-export function useEstimate(name: string, context?: number, parallel?: number): Asked {
+/** The memory of a model at a size, asked again `pause` after it changes; `name` is empty for none. */
+export function useEstimate(name: string, context?: number, parallel?: number, pause = PAUSE): Asked {
   const [asked, setAsked] = useState<Asked>({ estimate: null, problem: "" });
   useEffect(() => {
     const control = new AbortController();
@@ -25,7 +25,7 @@ export function useEstimate(name: string, context?: number, parallel?: number): 
         (estimate) => setAsked({ estimate, problem: "" }),
         (error: Error) => control.signal.aborted || setAsked({ estimate: null, problem: error.message }),
       );
-    }, PAUSE);
+    }, pause);
     return () => {
       clearTimeout(timer);
       control.abort();

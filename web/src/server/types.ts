@@ -5,6 +5,13 @@ export interface Call {
   function: { name: string; arguments: Record<string, unknown> };
 }
 
+export interface TokenScore {
+  token: string;
+  logprob: number;
+  bytes: number[];
+  top_logprobs?: TokenScore[];
+}
+
 export interface ChatLine {
   message: { role: string; content: string; thinking?: string; tool_calls?: Call[] };
   done: boolean;
@@ -19,6 +26,9 @@ export interface ChatLine {
   cached_tokens_by_tier?: Record<string, number>;
   prompt_dropped_count?: number;
   shifted_count?: number;
+  proposed_count?: number;
+  accepted_count?: number;
+  logprobs?: TokenScore[];
   context_length?: number;
 }
 
