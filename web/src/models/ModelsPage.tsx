@@ -4,6 +4,8 @@ import type { ListedModel, ShownModel } from "../server/types";
 import { Question } from "../shell/Dialog";
 import { Icon } from "../shell/Icon";
 import { bytes, models, modelsProblem, readModels, readRunning, removeModel, running, show } from "./list";
+import { Adapters } from "./Adapters";
+import { CopyDialog, CreateDialog } from "./MakeDialogs";
 import { MemoryNeeds } from "./MemoryNeeds";
 import { type Pull, pulls, startPull, stopPull } from "./pulls";
 
@@ -45,6 +47,7 @@ export function ModelsPage() {
             <ModelCard key={model.name} model={model} />
           ))}
         </ul>
+        <Adapters />
       </div>
     </div>
   );
@@ -76,7 +79,7 @@ function PullCard({ pull }: { pull: Pull }) {
 function ModelCard({ model }: { model: ListedModel }) {
   const [shown, setShown] = useState<ShownModel | null>(null);
   const [problem, setProblem] = useState("");
-  const [asks, setAsks] = useState(false);
+  const [asks, setAsks] = useState<"make" | "copy" | "delete" | null>(null);
   useEffect(() => {
     show(model.name).then(setShown, (error: Error) => setProblem(error.message));
   }, [model.name]);
@@ -93,9 +96,17 @@ function ModelCard({ model }: { model: ListedModel }) {
             {each}
           </span>
         ))}
-        <button type="button" class="icon-button" aria-label={`Delete ${model.name}`} onClick={() => setAsks(true)}>
-          <Icon name="trash" />
-        </button>
+        <span class="card-tools">
+          <button type="button" class="icon-button" aria-label={`Make a model from ${model.name}`} onClick={() => setAsks("make")}>
+            <Icon name="plus" />
+          </button>
+          <button type="button" class="icon-button" aria-label={`Copy ${model.name}`} onClick={() => setAsks("copy")}>
+            <Icon name="copy" />
+          </button>
+          <button type="button" class="icon-button" aria-label={`Delete ${model.name}`} onClick={() => setAsks("delete")}>
+            <Icon name="trash" />
+          </button>
+        </span>
       </div>
       <p class="note">{facts.join(" · ")}</p>
       {loaded && (
@@ -107,13 +118,15 @@ function ModelCard({ model }: { model: ListedModel }) {
       <MemoryNeeds name={model.name} />
       {problem && <p class="problem" role="alert">{problem}</p>}
       {shown && <Details shown={shown} />}
-      {asks && (
+      {asks === "make" && <CreateDialog from={model.name} onClose={() => setAsks(null)} />}
+      {asks === "copy" && <CopyDialog source={model.name} onClose={() => setAsks(null)} />}
+      {asks === "delete" && (
         <Question
           title={`Delete ${model.name}?`}
           text={`${bytes(model.size)} of this server's disk are freed; to have it again, it must be pulled again.`}
           yes="Delete"
           onYes={() => void removeModel(model.name).catch((error: Error) => setProblem(error.message))}
-          onClose={() => setAsks(false)}
+          onClose={() => setAsks(null)}
         />
       )}
     </li>
@@ -136,6 +149,12 @@ function Details({ shown }: { shown: ShownModel }) {
           <dt>engine</dt>
           <dd>{shown.engine_reason ? `${shown.engine}: ${shown.engine_reason}` : shown.engine}</dd>
         </div>
+        {(shown.adapters ?? []).map((adapter) => (
+          <div key={adapter.name}>
+            <dt>adapter</dt>
+            <dd>{`${adapter.name}, rank ${adapter.rank}, alpha ${adapter.alpha}`}</dd>
+          </div>
+        ))}
         {info.map(([key, value]) => (
           <div key={key}>
             <dt>{key}</dt>

@@ -59,6 +59,7 @@ export interface ShownModel {
   system?: string;
   license?: string;
   template?: string;
+  adapters?: { name: string; rank: number; alpha: number }[];
   engine: string;
   engine_reason?: string;
   modified_at: string;

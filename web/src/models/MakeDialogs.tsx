@@ -1,0 +1,105 @@
+import { useState } from "preact/hooks";
+
+import { Dialog } from "../shell/Dialog";
+import { models } from "./list";
+import { copyModel, createModel, type Recipe } from "./make";
+
+/** Asks for what a new model has of its own, and makes it of another one. */
+export function CreateDialog({ from, onClose }: { from: string; onClose: () => void }) {
+  const [recipe, setRecipe] = useState<Recipe>({ name: "", from, system: "", parameters: "", template: "" });
+  const [step, setStep] = useState("");
+  const [problem, setProblem] = useState("");
+  const set = (changes: Partial<Recipe>) => setRecipe({ ...recipe, ...changes });
+  const make = (event: Event) => {
+    event.preventDefault();
+    setProblem("");
+    setStep("beginning");
+    createModel({ ...recipe, name: recipe.name.trim() }, setStep).then(onClose, (error: Error) => {
+      setStep("");
+      setProblem(error.message);
+    });
+  };
+  return (
+    <Dialog title="Make a model" onClose={onClose}>
+      <form class="make" onSubmit={make}>
+        <label class="field">
+          Name
+          <input required value={recipe.name} onInput={(event) => set({ name: event.currentTarget.value })} />
+        </label>
+        <label class="field">
+          Made from
+          <select value={recipe.from} onChange={(event) => set({ from: event.currentTarget.value })}>
+            {models.value.map(({ name }) => (
+              <option key={name}>{name}</option>
+            ))}
+          </select>
+        </label>
+        <label class="field">
+          System prompt
+          <textarea rows={3} value={recipe.system} onInput={(event) => set({ system: event.currentTarget.value })} />
+        </label>
+        <label class="field">
+          Parameters, a name and a value a line
+          <textarea
+            class="mono"
+            rows={3}
+            spellcheck={false}
+            placeholder={"temperature 0.2\nnum_ctx 8192"}
+            value={recipe.parameters}
+            onInput={(event) => set({ parameters: event.currentTarget.value })}
+          />
+        </label>
+        <label class="field">
+          Template in Go's language, where it is not that of the other model
+          <textarea
+            class="mono"
+            rows={2}
+            spellcheck={false}
+            value={recipe.template}
+            onInput={(event) => set({ template: event.currentTarget.value })}
+          />
+        </label>
+        {problem && <p class="problem" role="alert">{problem}</p>}
+        <div class="row end">
+          {step && <span class="note" role="status">{step}</span>}
+          <button type="button" onClick={onClose}>
+            Cancel
+          </button>
+          <button type="submit" class="primary" disabled={!!step}>
+            Make
+          </button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}
+
+/** Asks for the second name of a model. */
+export function CopyDialog({ source, onClose }: { source: string; onClose: () => void }) {
+  const [name, setName] = useState("");
+  const [problem, setProblem] = useState("");
+  const copy = (event: Event) => {
+    event.preventDefault();
+    copyModel(source, name.trim()).then(onClose, (error: Error) => setProblem(error.message));
+  };
+  return (
+    <Dialog title={`Copy ${source}`} onClose={onClose}>
+      <form class="make" onSubmit={copy}>
+        <label class="field">
+          Second name
+          <input required value={name} onInput={(event) => setName(event.currentTarget.value)} />
+        </label>
+        <p class="note">Both names share the weights on disk and in memory.</p>
+        {problem && <p class="problem" role="alert">{problem}</p>}
+        <div class="row end">
+          <button type="button" onClick={onClose}>
+            Cancel
+          </button>
+          <button type="submit" class="primary">
+            Copy
+          </button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}
