@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chaski.chat.events import Text
 from chaski.cli.markdown import MarkdownStream
+from chaski.cli.session import Session
 from chaski.cli.styled_lines import width_of
+from tests.cli.echo_chat import Echo
 from tests.cli.terminals import ROOT, terminal
 
 ECHO = ("-m", "tests.cli.echo_chat")
@@ -195,6 +199,22 @@ def test_on_a_terminal() -> None:
         chat.type("/set markdown\r/bye\r")
         assert chat.wait_for_end() == 0
         assert b"\x1b[1mthis" in chat.seen
+
+
+class Interrupted(Echo):
+    """Is stopped by Ctrl-C in the middle of a bold text."""
+
+    def stream_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Iterator[Text]:
+        yield Text("some *it* and **bo")
+        raise KeyboardInterrupt
+
+
+def test_what_was_held_is_printed_when_an_answer_is_stopped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert not Session(Interrupted(), {}).answer("hello")
+    assert capsys.readouterr().out == "some \x1b[3mit\x1b[0m and **bo\n"
 
 
 def test_a_pipe_gets_what_the_model_wrote() -> None:
