@@ -16,7 +16,7 @@ from chaski.server.settings import Settings
 from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script
 from tests.server.running import Running, running, wait_until
-from tests.web.conftest import PHONE, Open, answers, ask, ended
+from tests.web.conftest import PHONE, Open, answers, ask, ended, picture
 
 pytestmark = pytest.mark.slow
 
@@ -101,6 +101,7 @@ def test_a_reload_in_the_middle_of_an_answer(
     page.wait_for_timeout(200)
     page.reload()
     page.locator("article.answered[aria-busy=true]").wait_for()
+    picture(page, "reloaded")
     held.set()
     assert "one two three" in ended(page).inner_text()
     page.reload()
@@ -189,6 +190,7 @@ def test_tool_calls_are_shown_and_answered(fake: Running, script: Script, open_p
     assert "Cusco" in ended(page).locator(".call").inner_text()
     script.pieces = ("It is sunny.",)
     page.get_by_label("Result of weather").fill("sun")
+    picture(page, "tools")
     page.get_by_role("button", name="Return to the model").click()
     page.get_by_text("It is sunny.").wait_for()
     assert "[tool]sun" in prompt(script)
@@ -290,6 +292,7 @@ def test_by_keyboard_only(fake: Running, script: Script, open_page: Open) -> Non
     page.get_by_role("button", name="Delete typed").focus()
     page.keyboard.press("Enter")
     page.get_by_role("dialog").wait_for()
+    picture(page, "keyboard")
     page.keyboard.press("Escape")
     page.get_by_role("dialog").wait_for(state="detached")
     page.get_by_role("link", name="typed").wait_for()
@@ -301,6 +304,7 @@ def test_on_a_phone(fake: Running, script: Script, open_page: Open) -> None:
     ask(page, "show all")
     ended(page)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    picture(page, "phone")
     page.get_by_role("button", name="Menu").click()
     page.get_by_role("link", name="Models").click()
     page.get_by_role("button", name="Pull").wait_for()
