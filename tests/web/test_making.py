@@ -18,7 +18,7 @@ from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script
 from tests.server.running import Running, running
 from tests.tiny_llama import write_tiny_llama
-from tests.web.conftest import Open, picture
+from tests.web.conftest import Open
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,6 @@ def test_a_model_is_made_of_another(workshop: Running, open_page: Open) -> None:
     dialog.get_by_role("button", name="Make").click()
     dialog.get_by_text("temperature").last.wait_for()
     dialog.get_by_label("Parameters").fill("temperature 0.25\nstop a\nstop b\n")
-    picture(page, "make")
     dialog.get_by_role("button", name="Make").click()
     dialog.wait_for(state="detached")
     card = page.locator(".models .card").filter(has_text="brief:latest")
@@ -91,7 +90,6 @@ def test_adapters_are_loaded_scaled_and_forgotten(workshop: Running, open_page: 
     scale.fill("0.5")
     scale.press("Enter")
     page.wait_for_timeout(300)
-    picture(page, "adapters")
     (listed,) = workshop.get("/lora-adapters").json
     assert (listed["name"], listed["scale"], listed["model"]) == ("sql", 0.5, "base:latest")
     part.get_by_role("button", name="Unload sql").click()

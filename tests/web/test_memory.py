@@ -37,7 +37,6 @@ def test_a_chat_with_a_model_that_does_not_fit(huge: Running, open_page: Open) -
     page.get_by_role("button", name="Close the settings").click()
     warning = page.get_by_role("alert").filter(has_text="Does not fit")
     warning.get_by_text("more than there is").wait_for()
-    picture(page, "chat-does-not-fit")
     warning.get_by_role("button", name="Use a context of").click()
     warning.wait_for(state="detached")
     ask(page, "hello")

@@ -111,4 +111,3 @@ def test_figures_tell_all_that_the_server_does(guided: Running, open_page: Open)
     assert shown["Context"] == "1024"
     assert float(shown["Tokens a second"]) > 0
     assert float(shown["Tokens of the prompt a second"]) > 0
-    picture(page, "figures")
