@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from chaski.cli.layout import duration
-from chaski.cli.markdown import MarkdownStream
 from chaski.cli.terminal import visible
 from chaski.cli.wrap import WordWrap
 
 if TYPE_CHECKING:
     from chaski.chat.events import Done, Event, ToolCall
+    from chaski.cli.markdown import MarkdownStream
 
 __all__ = ["AnswerOutput", "report"]
 
@@ -37,8 +37,11 @@ class AnswerOutput:
         columns = shutil.get_terminal_size().columns if wraps_words else 0
         self._wrap = WordWrap(columns)
         has_colors = not os.environ.get("NO_COLOR")
-        is_rendered = renders_markdown and self._is_terminal
-        self._markdown = MarkdownStream(max(columns - 1, 0), has_colors) if is_rendered else None
+        self._markdown: MarkdownStream | None = None
+        if renders_markdown and self._is_terminal:
+            from chaski.cli.markdown import MarkdownStream
+
+            self._markdown = MarkdownStream(max(columns - 1, 0), has_colors)
         self._hides_thinking = hides_thinking
         self._is_thinking = False
 

@@ -227,12 +227,11 @@ class Session:
         for missing in found.missing:
             click.echo(f"Note: there is no file '{missing}'; it stays text", err=True)
         images = [_read_image(path) for path in found.files]
+        if images:
+            from chaski.cli.image_preview import show_preview
         for path, image in zip(found.files, images, strict=True):
             click.echo(f"Added image '{visible(str(path))}'", err=True)
-            if self.read is not None:
-                from chaski.cli.image_preview import show_preview
-
-                show_preview(image)
+            show_preview(image)
         return _message("user", found.text) | ({"images": images} if images else {})
 
     def choose_thinking(self, think: bool | str) -> None:

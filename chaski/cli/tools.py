@@ -6,7 +6,6 @@ Nothing is run by itself. For each call the user types the result, or a command 
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -91,6 +90,8 @@ def read_result(call: ToolCall, read: Callable[[str], str]) -> dict[str, str]:
 
 def _output(command: str, arguments: str) -> str:
     """Run what the user typed; the call's arguments are on its standard input, as JSON, and nowhere else."""
+    import subprocess
+
     done = subprocess.run(
         command, shell=True, input=arguments.encode(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
