@@ -188,6 +188,8 @@ def _tools(session: Session, argument: str) -> None:
     what, _, name = argument.partition(" ")
     match what:
         case "load" if name.strip():
+            if "tools" not in session.model.capabilities:
+                raise OptionError(f'"{session.name}" cannot call tools: its template does not know them')
             added = read_tools(Path(unescaped(name.strip())))
             names = {tool["function"]["name"] for tool in added}
             session.tools = [tool for tool in session.tools if tool["function"]["name"] not in names] + added

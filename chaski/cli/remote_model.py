@@ -37,9 +37,9 @@ class RemoteModel:
         self.vocab_size: int = info.get(f"{architecture}.vocab_size", 0)
         self.chat_template: str | None = shown.get("template")
         self.defaults: Defaults = Defaults(system=shown.get("system"), opening=shown.get("messages") or ())
-        capabilities = shown.get("capabilities") or ()
-        self.has_vision: bool = "vision" in capabilities
-        self.makes_vectors: bool = "embedding" in capabilities
+        self.capabilities: tuple[str, ...] = tuple(shown.get("capabilities") or ())
+        self.has_vision: bool = "vision" in self.capabilities
+        self.makes_vectors: bool = "embedding" in self.capabilities
         self.keep_alive: str | None = None  # how long it stays after each answer; None as the server wants
 
     def save(self, name: str, settings: Mapping[str, Any]) -> None:

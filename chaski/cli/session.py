@@ -80,6 +80,7 @@ class Session:
         self.model, self.name, self.system, self.think = model, name, None, None
         self.clear()
         self.answers.clear()
+        self.tools.clear()
         self.loading.clear()
         self._is_first = True
         self.print_opening()

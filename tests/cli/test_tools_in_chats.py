@@ -115,6 +115,16 @@ def test_calls_without_a_result(
     ]
 
 
+def test_a_model_that_cannot_call_tools(
+    tiny_llama: Path, tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with chaski.load(tiny_llama, threads=1) as model:
+        tiny = Session(model, {}, name="tiny")
+        talk(tiny, monkeypatch, f"/tools load {tools}")
+    assert 'Error: "tiny" cannot call tools: its template does not know them' in capsys.readouterr().err
+    assert tiny.tools == []
+
+
 def test_tools_are_listed_and_cleared(
     session: Session, tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
