@@ -167,9 +167,20 @@ class Cache(Protocol):
 class LeafCache(Cache, Protocol):
     """A cache of layers of one kind, whose content can be kept elsewhere, and comes back the same."""
 
+    is_state: bool
+    """True where a cell is what all tokens before it leave behind, not what is kept of one."""
+
     @property
     def rows(self) -> CellRows:
         """Access to what its cells hold."""
+
+    @property
+    def kind(self) -> str:
+        """The tokens that its layers keep, for people."""
+
+    @property
+    def num_cells(self) -> int:
+        """Cells of each layer."""
 
     def held(self, sequence: int, begin: int, end: int) -> Sequence[Extent]:
         """Return what it holds of the tokens of `sequence` at positions `begin` to `end`, and their cells.

@@ -75,6 +75,13 @@ class CausalCache:
         )
         self._masks = MaskInputs(self._config, num_cells, sequences, capacity)
 
+    is_state = False
+
+    @property
+    def kind(self) -> str:
+        """The tokens that are kept, for people."""
+        return "all tokens" if self._kept is None else f"the last {self._kept} tokens"
+
     @property
     def num_cells(self) -> int:
         """Rows of every layer's storage."""

@@ -102,6 +102,14 @@ class EncoderCache:
         self._states = [_State()] * sequences
         self._before = self._states
 
+    is_state = False
+    kind = "images"
+
+    @property
+    def num_cells(self) -> int:
+        """Cells for the rows of images in every layer."""
+        return len(self._states) * self._cells_each
+
     def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[EncoderLayer]:
         max_rows = len(self._states) * self._max_rows
         num_attending = Dim(f"{prefix}attending", tokens.maximum)

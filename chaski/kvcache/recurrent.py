@@ -81,6 +81,9 @@ class _Rows:
         self._holders = [0] * count
         self._free = list(range(count - 1, 0, -1))
 
+    def __len__(self) -> int:
+        return len(self._holders)
+
     def take(self) -> int:
         row = self._free.pop()
         self._holders[row] = 1
@@ -134,6 +137,14 @@ class RecurrentCache:
         self.rows = backend.cell_rows([buffer for states, _ in self._layers for buffer in states])
         self._rows = _Rows(num_rows)
         self._tracks = [_Track() for _ in range(sequences)]
+
+    is_state = True
+    kind = "states"
+
+    @property
+    def num_cells(self) -> int:
+        """Rows of states in every layer."""
+        return len(self._rows)
 
     def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[RecurrentLayer]:
         most = min(len(self._tracks) * (1 if self._ring else 2), tokens.maximum)

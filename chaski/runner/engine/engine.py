@@ -135,6 +135,11 @@ class Engine:
             self.tiers.close()
 
     @property
+    def cache(self) -> Cache:
+        """The cells that all sequences share."""
+        return self._cache
+
+    @property
     def tiers(self) -> PrefixTiers | None:
         """Where prefixes are kept beyond the cells."""
         return self._prompt_cache.tiers

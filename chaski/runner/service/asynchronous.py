@@ -24,6 +24,7 @@ from chaski.runner.adapters.calls import AdapterCall, Adapters
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.generation.output_sequences import vectors_or_scores
 from chaski.runner.methods import ModelMethods
+from chaski.runner.service.cache_picture import CachePicture, DescribeCache
 from chaski.runner.service.messages import (
     Answerable,
     Channel,
@@ -82,6 +83,10 @@ class AsyncModel(
         wait_loaded   wait until all of it is in memory, see `LLM.wait_loaded`
         """
         return await self._ask(Describe(wait_loaded), Info)
+
+    async def cache_picture(self) -> CachePicture:
+        """Return which cells of the cache hold which tokens. Raises UnsupportedError for llama.cpp."""
+        return await self._ask(DescribeCache(), CachePicture)
 
     async def vectors(self, request: Embed | Rank) -> Outputs:
         """Make a vector of each text, or of the query with each document."""

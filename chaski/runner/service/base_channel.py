@@ -16,6 +16,7 @@ from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
 from chaski.forks import ForkGuard
 from chaski.runner.adapters.adapter_set import AdapterInfo
 from chaski.runner.adapters.calls import AdapterCall, Adapters, ListAdapters, LoadAdapter, UnloadAdapter
+from chaski.runner.service.cache_picture import CachePicture, DescribeCache
 from chaski.runner.service.messages import (
     Answerable,
     Describe,
@@ -126,6 +127,8 @@ class BaseChannel(ABC, Generic[T]):
                 task.reply(self._state(call))
             case Describe():
                 task.reply(self._describe(call))
+            case DescribeCache():
+                task.reply(self._picture())
 
     @abstractmethod
     def _threads(self, call: ModelCall) -> Executor:
@@ -162,6 +165,10 @@ class BaseChannel(ABC, Generic[T]):
     @abstractmethod
     def _state(self, call: StateCall) -> SavedState:
         """Save, load or erase a state."""
+
+    @abstractmethod
+    def _picture(self) -> CachePicture:
+        """Return what the cells of the cache hold."""
 
     @abstractmethod
     def _describe(self, call: Describe) -> Info:

@@ -21,6 +21,7 @@ from chaski.runner.engine.outputs import Outputs
 from chaski.runner.generation.output_sequences import embeddings
 from chaski.runner.generation.sequence_builder import SequenceBuilder
 from chaski.runner.service.base_channel import ActiveCall, BaseChannel
+from chaski.runner.service.cache_picture import CachePicture, cache_picture
 from chaski.runner.service.engine_thread import EngineThread
 from chaski.runner.service.messages import Answerable, Describe, Info, ModelCall, ReplyOrError, Tokenize
 from chaski.runner.states.calls import EraseSlot, LoadState, SavedState, SaveSlot, SaveState, StateCall
@@ -108,6 +109,9 @@ class EngineChannel(BaseChannel[ActiveCall]):
 
     def _state(self, call: StateCall) -> SavedState:
         return answered_state(self._model.engine, self._model.prompts, call)
+
+    def _picture(self) -> CachePicture:
+        return cache_picture(self._model.engine)
 
     def _describe(self, call: Describe) -> Info:
         if call.wait_loaded:

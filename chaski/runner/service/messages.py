@@ -16,6 +16,7 @@ from chaski.ml.backend import Memory
 from chaski.runner.adapters.calls import AdapterCall, Adapters
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.prefix.use import TierUse
+from chaski.runner.service.cache_picture import CachePicture, DescribeCache
 from chaski.runner.states.calls import SavedState, StateCall
 
 __all__ = [
@@ -125,11 +126,12 @@ ModelCall: TypeAlias = (
     | RenderChat
     | Detokenize
     | Describe
+    | DescribeCache
     | AdapterCall
     | StateCall
 )
 
-ModelReply: TypeAlias = Event | Outputs | Tokens | String | Info | Adapters | SavedState
+ModelReply: TypeAlias = Event | Outputs | Tokens | String | Info | Adapters | SavedState | CachePicture
 """A reply. Every reply is the last one to its call, except events before `Done`."""
 
 ReplyOrError: TypeAlias = ModelReply | Exception

@@ -49,6 +49,7 @@ export interface RunningModel {
   users: number;
   waiting: number;
   expires_at: string;
+  prefix_cache?: Record<string, { blocks: number; tokens: number; bytes: number; max_bytes: number }>;
 }
 
 export interface ShownModel {

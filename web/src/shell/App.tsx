@@ -1,9 +1,9 @@
 import { signal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import type { ComponentType } from "preact";
+import { useEffect, useState } from "preact/hooks";
 
 import { ChatPage } from "../chat/ChatPage";
 import { conversations, currentId, storageProblem } from "../conversations/store";
-import { ModelsPage } from "../models/ModelsPage";
 import { wantsKey } from "../server/key";
 import { KeyDialog } from "./KeyDialog";
 import { Icon } from "./Icon";
@@ -11,6 +11,18 @@ import { Sidebar } from "./Sidebar";
 
 const place = signal(location.hash);
 export const isMenuOpen = signal(false);
+
+/** Pages besides the chat; their code is loaded when they are opened. */
+const PAGES: Record<string, { title: string; load: () => Promise<ComponentType> }> = {
+  "#/models": { title: "Models", load: async () => (await import("../models/ModelsPage")).ModelsPage },
+  "#/live": { title: "Live", load: async () => (await import("../live/LivePage")).LivePage },
+};
+
+function Later({ load }: { load: () => Promise<ComponentType> }) {
+  const [Page, setPage] = useState<ComponentType | null>(null);
+  useEffect(() => void load().then((page) => setPage(() => page)), []);
+  return Page && <Page />;
+}
 
 export function App() {
   useEffect(() => {
@@ -30,8 +42,8 @@ export function App() {
     addEventListener("hashchange", go);
     addEventListener("keydown", keys);
   }, []);
-  const isModels = place.value === "#/models";
-  const title = isModels ? "Models" : (currentId.value && conversations.value[currentId.value]?.title) || "New chat";
+  const page = PAGES[place.value];
+  const title = page ? page.title : (currentId.value && conversations.value[currentId.value]?.title) || "New chat";
   useEffect(() => {
     document.title = `${title} · chaski`;
   }, [title]);
@@ -56,7 +68,7 @@ export function App() {
           <h1>{title}</h1>
         </header>
         {storageProblem.value && <p class="problem" role="alert">{storageProblem.value}</p>}
-        {isModels ? <ModelsPage /> : <ChatPage key={currentId.value ?? "new"} />}
+        {page ? <Later key={page.title} load={page.load} /> : <ChatPage key={currentId.value ?? "new"} />}
       </main>
       {wantsKey.value && <KeyDialog />}
     </div>

@@ -18,6 +18,7 @@ const PATHS = {
   theme: "M12 4a8 8 0 1 0 8 8 6 6 0 0 1-8-8z",
   box: "M4 8l8-4 8 4v8l-8 4-8-4zM4 8l8 4 8-4M12 12v8",
   chat: "M5 5h14v11H10l-5 4z",
+  pulse: "M3 12h4l3-8 4 16 3-8h4",
   forward: "M5 6l6 6-6 6M13 6l6 6-6 6",
 } as const;
 

@@ -34,6 +34,9 @@ export function Sidebar() {
       <a class="nav" href="#/models">
         <Icon name="box" /> Models
       </a>
+      <a class="nav" href="#/live">
+        <Icon name="pulse" /> Live
+      </a>
       <input
         type="search"
         placeholder="Search conversations"

@@ -24,6 +24,7 @@ from chaski.runner.adapters.calls import AdapterCall, ListAdapters
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.generation.output_sequences import embeddings
 from chaski.runner.service.base_channel import ActiveCall, BaseChannel
+from chaski.runner.service.cache_picture import CachePicture
 from chaski.runner.service.llamacpp.completions import AnswerReader, completion, empty_answer
 from chaski.runner.service.llamacpp.prompts import LlamaPrompts, PromptConfig
 from chaski.runner.service.llamacpp.server import LlamaServer
@@ -182,6 +183,9 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
 
     def _state(self, call: StateCall) -> SavedState:
         raise UnsupportedError("states of a model that llama.cpp computes are not supported")
+
+    def _picture(self) -> CachePicture:
+        raise UnsupportedError("llama.cpp does not tell what its cache holds")
 
     def _decode(self, token_ids: Iterable[int]) -> str:
         ids = tuple(token_ids)

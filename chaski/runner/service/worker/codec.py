@@ -24,6 +24,7 @@ from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
 from chaski.errors import ChaskiError, ContextLengthError, OptionError, WorkerError
 from chaski.runner.adapters.calls import Adapters, ListAdapters, LoadAdapter, UnloadAdapter
 from chaski.runner.engine.outputs import Outputs
+from chaski.runner.service.cache_picture import CachePicture, DescribeCache
 from chaski.runner.service.messages import (
     Describe,
     Detokenize,
@@ -106,6 +107,7 @@ _KINDS: dict[str, type] = {
         *(Outputs, Tokens, String, Info),
         *(LoadAdapter, UnloadAdapter, ListAdapters, Adapters),
         *(SaveState, LoadState, SaveSlot, EraseSlot, SavedState),
+        *(DescribeCache, CachePicture),
     )
 }
 
