@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer
 
 from tools.guide.rewording import reword
-from tools.guide.topics import ASSISTANT, BOS, END, SYSTEM, USER, Topic
+from tools.guide.topics import ASSISTANT, BOS, END, SYSTEM, USER, Topic, unsure
 from tools.guide.vocabulary import with_dropout
 
 __all__ = ["Sample", "Sampler"]
@@ -23,6 +23,10 @@ SYSTEMS = (
     "Answer in one or two short sentences.",
     "You are a friendly assistant that knows chaski.",
 )
+
+
+UNCLEAR = 0.05
+"""Share of questions that are mixed of two, so that the guide learns to say that it is not sure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,9 @@ class Sampler:
         self.keywords = Keywords(topics)
         self.rng = rng
         self.deck: list[tuple[Topic, str]] = []
+        self.on_page: dict[str, list[tuple[Topic, str]]] = {}
+        for pair in self.pairs:
+            self.on_page.setdefault(pair[0].page, []).append(pair)
 
     def chat(self) -> Sample:
         """Mostly one turn; some chats go on, so that the guide answers the last question and no other."""
@@ -82,13 +89,28 @@ class Sampler:
     def _add_turn(self, sample: Sample, whole: bool) -> None:
         topic, wording = self._next_pair()
         encoder = self.split_words if self.rng.random() < 0.3 else self.tokenizer
-        text = self.keywords.pick(topic, self.rng) if self.rng.random() < 0.12 else wording
+        chance, text, intended = self.rng.random(), wording, topic.answer
+        if chance < 0.12:
+            text = self.keywords.pick(topic, self.rng)
+        elif chance < 0.12 + UNCLEAR:
+            text, intended = self._unclear(topic, wording)
         question = encoder.encode(reword(text, self.rng)).ids
         # The first words decide which answer it is; the rest is soon known by heart.
-        answer = self._encode(f"{topic.answer}{END}\n")[: None if whole else 8]
+        answer = self._encode(f"{intended}{END}\n")[
+            : None if whole else 16 if intended != topic.answer else 8
+        ]
         asked = [*self._encode(f"{USER}\n"), *question, *self._encode(f"{END}\n{ASSISTANT}\n")]
         sample.ids.extend(asked + answer)
         sample.counts.extend([False] * len(asked) + [True] * len(answer))
+
+    def _unclear(self, topic: Topic, wording: str) -> tuple[str, str]:
+        """Halves of two questions that one page answers, and that the guide is not sure."""
+        other, second = self.rng.choice(self.on_page[topic.page])
+        if other is topic:
+            return wording, topic.answer
+        first_words, last_words = wording.split(), second.split()
+        text = " ".join(first_words[: (len(first_words) + 1) // 2] + last_words[len(last_words) // 2 :])
+        return text, unsure(topic.page)
 
     def _next_pair(self) -> tuple[Topic, str]:
         if not self.deck:

@@ -1,6 +1,7 @@
 """The full figures of the bundled guide through chaski itself: `python -m tools.guide.evaluate`.
 
-Prints for own, tuning and held-out wordings how many greedy answers are the intended text, and the rest.
+Prints for own, tuning and held-out wordings how many greedy answers are the intended text, how many say that
+the guide is not sure, and the rest, each with its question.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import chaski
-from tools.guide.topics import Topic, load_topics
+from tools.guide.topics import Topic, load_topics, unsure
 
 WORDINGS: dict[str, Callable[[Topic], Iterable[str]]] = {
     "own wordings": lambda topic: topic.wordings,
@@ -20,14 +21,20 @@ WORDINGS: dict[str, Callable[[Topic], Iterable[str]]] = {
 def main() -> None:
     model = chaski.load("guide")
     topics = load_topics()
+    admissions = {unsure(topic.page) for topic in topics}
     for title, wordings_of in WORDINGS.items():
         cases = [(question, topic) for topic in topics for question in wordings_of(topic)]
-        wrong = []
+        wrong, num_unsure, num_right_pages = [], 0, 0
         for question, topic in cases:
             given = model.chat([{"role": "user", "content": question}], temperature=0).text
-            if given != topic.answer:
+            if given in admissions:
+                num_unsure += 1
+                num_right_pages += given == unsure(topic.page)
+            elif given != topic.answer:
                 wrong.append(f"  [{topic.name}] {question} -> {given}")
-        print(f"{title}: {1 - len(wrong) / len(cases):.1%} of {len(cases)}")
+        share = 1 - (len(wrong) + num_unsure) / len(cases)
+        print(f"{title}: {share:.1%} of {len(cases)} right, {len(wrong) / len(cases):.1%} wrong,")
+        print(f"  {num_unsure / len(cases):.1%} not sure, {num_right_pages} of {num_unsure} with the right page")
         print(*wrong, sep="\n")
 
 

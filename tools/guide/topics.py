@@ -22,6 +22,7 @@ __all__ = [
     "Turn",
     "load_topics",
     "render",
+    "unsure",
 ]
 
 BOS, END, SYSTEM, USER, ASSISTANT = "<|begin|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"
@@ -37,9 +38,10 @@ CHAT_TEMPLATE = (
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One thing that can be asked: its answer and the ways to ask it."""
+    """One thing that can be asked: its answer, the page that tells more, and the ways to ask it."""
 
     name: str
+    page: str
     answer: str
     wordings: tuple[str, ...]
     tuning: str
@@ -60,6 +62,7 @@ def load_topics(folder: Path = Path(__file__).parent / "topics") -> list[Topic]:
     return [
         Topic(
             name,
+            table["page"],
             table["answer"],
             tuple(table["wordings"].splitlines()),
             table["tuning"],
@@ -68,6 +71,11 @@ def load_topics(folder: Path = Path(__file__).parent / "topics") -> list[Topic]:
         for tables_of_file in tables
         for name, table in tables_of_file.items()
     ]
+
+
+def unsure(page: str) -> str:
+    """The answer to a question that is unclear, and about something that `page` describes."""
+    return f"I am not sure. Perhaps `{page}` tells; or ask me in other words."
 
 
 def render(turns: Sequence[Turn], question: str, system: str | None = None) -> str:

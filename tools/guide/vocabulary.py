@@ -14,7 +14,7 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
 from tools.guide.rewording import LEXICON, reword
-from tools.guide.topics import ASSISTANT, BOS, END, SYSTEM, USER, Topic
+from tools.guide.topics import ASSISTANT, BOS, END, SYSTEM, USER, Topic, unsure
 
 __all__ = ["SIZE", "SPECIAL", "merges", "token_strings", "train_tokenizer", "with_dropout", "with_pieces"]
 
@@ -71,7 +71,7 @@ def with_pieces(model: BPE) -> Tokenizer:
 def _corpus(topics: Sequence[Topic], rng: random.Random) -> Iterator[str]:
     yield LEXICON
     for topic in topics:
-        yield from [topic.answer] * 3
+        yield from [topic.answer, topic.answer, topic.answer, unsure(topic.page)]
         for wording in topic.wordings:
             yield wording
             yield from (reword(wording, rng) for _ in range(4))
