@@ -109,7 +109,7 @@ def test_errors_are_results_and_make_the_command_fail(tmp_path: Path) -> None:
 
 def test_results_of_other_requests_are_not_mixed_with_these(tmp_path: Path) -> None:
     requests = write(tmp_path / "requests.jsonl", 2)
-    assert batch(requests).exit_code == 0
+    assert batch("--parallel", 1, requests).exit_code == 0
     requests.write_text(requests.read_text().replace('"seed": 1', '"seed": 5'))
     changed = batch(requests)
     assert changed.exit_code == 1

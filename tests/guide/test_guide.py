@@ -39,7 +39,24 @@ def test_own_wordings(guide: LLM) -> None:
 
 
 def test_held_out_wordings(guide: LLM) -> None:
-    assert share_right(guide, cases("held_out", 60)) >= 0.5
+    assert share_right(guide, cases("held_out", 120)) >= 0.55
+
+
+def test_unclear_questions(guide: LLM) -> None:
+    """Some questions that are halves of two get the answer that the guide is not sure, with a page."""
+    pages = {topic["page"] for topic in TOPICS}
+    rng = random.Random(7)
+    admitted = 0
+    for _ in range(60):
+        first = rng.choice(TOPICS)
+        second = rng.choice([topic for topic in TOPICS if topic["page"] == first["page"]])
+        begin, end = (rng.choice(topic["wordings"].splitlines()).split() for topic in (first, second))
+        question = " ".join(begin[: (len(begin) + 1) // 2] + end[len(end) // 2 :])
+        text = guide.chat([{"role": "user", "content": question}], temperature=0).text
+        if text.startswith("I am not sure"):
+            assert text.split("`")[1] in pages
+            admitted += 1
+    assert admitted >= 4
 
 
 def test_second_question_of_a_chat(guide: LLM) -> None:

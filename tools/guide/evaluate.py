@@ -32,9 +32,9 @@ def main() -> None:
                 num_right_pages += given == unsure(topic.page)
             elif given != topic.answer:
                 wrong.append(f"  [{topic.name}] {question} -> {given}")
-        share = 1 - (len(wrong) + num_unsure) / len(cases)
-        print(f"{title}: {share:.1%} of {len(cases)} right, {len(wrong) / len(cases):.1%} wrong,")
-        print(f"  {num_unsure / len(cases):.1%} not sure, {num_right_pages} of {num_unsure} with the right page")
+        num_right = len(cases) - len(wrong) - num_unsure
+        print(f"{title}: {len(cases)}, of them {num_right} right ({num_right / len(cases):.1%}),")
+        print(f"  {num_unsure} not sure, {num_right_pages} of these with the right page, {len(wrong)} wrong:")
         print(*wrong, sep="\n")
 
 

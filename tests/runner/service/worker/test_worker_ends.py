@@ -70,7 +70,7 @@ def test_a_worker_that_is_killed_at_rest(worker: Worker) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: worker.pid is None)
-    assert worker.generate("hello", num_predict=1).done_reason == "length"
+    assert worker.generate("hello", num_predict=1, ignore_eos=True).done_reason == "length"
 
 
 def test_a_request_to_a_worker_that_is_just_killed(worker: Worker) -> None:
@@ -92,7 +92,7 @@ def test_what_a_worker_had_not_read_goes_to_the_next(worker: Worker, endless: di
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
         wait_until(lambda: is_stopped(pid))
-        unread = [worker.stream("hello", num_predict=3, temperature=0) for _ in range(3)]
+        unread = [worker.stream("hello", num_predict=3, temperature=0, ignore_eos=True) for _ in range(3)]
         threads = [threading.Thread(target=lambda s=stream: results.append(list(s))) for stream in unread]
         results: list[list[Any]] = []
         for thread in threads:
