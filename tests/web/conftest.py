@@ -77,8 +77,9 @@ def guided(models: Path) -> Iterator[Running]:
 
 
 def ask(page: Any, text: str) -> None:
-    """Send a question, as somebody who types it does."""
+    """Send a question, as somebody who types it does, when the page knows its models."""
     page.get_by_role("textbox", name="Message").fill(text)
+    page.locator("button[aria-label=Send]:enabled").wait_for()
     page.keyboard.press("Enter")
 
 

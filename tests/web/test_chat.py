@@ -232,6 +232,7 @@ def test_conversations_are_kept_found_renamed_moved_and_deleted(
     page = open_page(fake)
     for question in ("about llamas", "about roads"):
         page.get_by_role("link", name="New chat").click()
+        page.get_by_role("heading", name="New chat").wait_for()
         ask(page, question)
         ended(page)
         page.get_by_role("link", name=question).wait_for()

@@ -19,6 +19,7 @@ def chatted(page: Any) -> None:
     """Two conversations, so that two sequences begin alike."""
     for question in ("How do I pull a model?", "How do I use fewer cores?"):
         page.get_by_role("link", name="New chat").click()
+        page.get_by_role("heading", name="New chat").wait_for()
         page.get_by_label("Model", exact=True).select_option("helper:latest")
         ask(page, question)
         ended(page)
