@@ -76,6 +76,7 @@ def _routes() -> list[Route]:
         *_get("/api/tags", store.tags),
         *_get("/api/ps", store.ps),
         *_get("/api/live/cache", live.cache),
+        *_get("/api/live", live.live),
         _post("/api/show", store.show),
         _post("/api/memory", store.memory),
         _post("/api/generate", native.generate),

@@ -22,6 +22,7 @@ from chaski.server.response_store import ResponseStore
 from chaski.server.service.answers import Answers
 from chaski.server.service.chat import ChatService
 from chaski.server.service.jobs import Jobs
+from chaski.server.service.live import LiveService
 from chaski.server.service.states import StateService
 from chaski.server.service.tokens import TokenService
 from chaski.server.service.vectors import VectorService
@@ -62,6 +63,7 @@ class Services:
     uploads: Uploads
     files: FileStore
     batches: BatchService
+    live: LiveService
     estimates: Estimates = field(default_factory=Estimates)
     form_places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_FORMS))
     transfers: ThreadPoolExecutor = field(
@@ -86,9 +88,10 @@ class Services:
         uploads = Uploads(settings.body_timeout, settings.max_connections // _UPLOADS_SHARE)
         stores = ResponseStore(), ResponseStore()
         files = FileStore(store.root / "chaski" / "files", settings.files)
+        live = LiveService(models)
         common = settings, catalog, adapters, models, metrics
         batches = BatchService(files, ask_as)
-        return cls(*common, *services, states, *stores, Answers(), bodies, uploads, files, batches)
+        return cls(*common, *services, states, *stores, Answers(), bodies, uploads, files, batches, live)
 
     async def close(self) -> None:
         """End all services."""

@@ -23,6 +23,7 @@ from chaski.errors import ChaskiError
 from chaski.ml.backend import HOST, DeviceMemory, Memory
 from chaski.model.dialects import open_model
 from chaski.model.pooling import Pooling
+from chaski.runner.engine.live import LiveSequences
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.prefix.use import TierUse
 from chaski.runner.service.asynchronous import AsyncModel
@@ -31,6 +32,7 @@ from chaski.runner.service.messages import (
     Answerable,
     Describe,
     Info,
+    LookLive,
     ModelCall,
     RenderChat,
     ReplyCallback,
@@ -134,6 +136,12 @@ class FakeWorker:
         match call:
             case Describe():
                 put(self.script.fail(self.options) or self._info())
+            case LookLive():
+                put(
+                    LiveSequences(
+                        seconds=1.0, computed_tokens=0, generated_tokens=0, num_sequences=0, sequences=()
+                    )
+                )
             case Tokenize():
                 put(Tokens(tuple(call.text.encode())))
             case TokenizeChat():

@@ -27,6 +27,7 @@ from chaski.runner.engine.batch import PreparedBatch, prepare_batch
 from chaski.runner.engine.exclusive import Exclusive
 from chaski.runner.engine.images import EncodedImages
 from chaski.runner.engine.isolation import Isolation
+from chaski.runner.engine.live import LiveSequences
 from chaski.runner.engine.scheduler import Scheduler
 from chaski.runner.engine.sequence import Sequence
 from chaski.runner.engine.sequence_queue import SequenceQueue
@@ -45,6 +46,8 @@ _SLICE, _WHOLE = 16 << 20, 128 << 20
 _MOMENT = 0.02
 # A batch of so many tokens computes prompts, for the most part.
 _PROMPT = 64
+# Sequences of which figures are given at a time.
+_MOST_SHOWN = 256
 
 
 class Engine:
@@ -127,6 +130,10 @@ class Engine:
         """Call `work` while nothing is computed; the sequences wait for it."""
         self._fork_guard.check()
         self._exclusive.run(self._work, work)
+
+    def live(self) -> LiveSequences:
+        """Return the figures of now. Callable from any thread; what is computed goes on meanwhile."""
+        return self._sequences.live(_MOST_SHOWN)
 
     def close(self) -> None:
         """Let the machine finish what it computes. Nothing may be submitted any more."""

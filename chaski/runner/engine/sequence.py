@@ -6,6 +6,9 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
+from itertools import count
+from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +20,24 @@ from chaski.chat.marks import Holds
 from chaski.errors import ChaskiError
 from chaski.model.output_rows import OutputRows
 from chaski.runner.adapters.applied import AppliedAdapters
+from chaski.runner.engine.live import LiveSequence
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.prefix.restored import NOTHING_RESTORED
 from chaski.runner.prefix.slots import Slot
 
-__all__ = ["Sequence"]
+__all__ = ["Counts", "Sequence"]
+
+_numbers = count()
+
+
+class Counts(NamedTuple):
+    """Tokens of a sequence; `accepted` ones are among the `proposed` ones."""
+
+    prompt: int
+    generated: int = 0
+    dropped: int = 0
+    proposed: int = 0
+    accepted: int = 0
 
 
 class Sequence(ABC):
@@ -30,6 +46,9 @@ class Sequence(ABC):
     The engine computes a batch while it hands out the results of the one before it. So `take` does only the
     work that the next batch depends on, and `write` does the rest.
 
+    number       its number among all of this process
+    came_at      when it was made, as of `time.perf_counter`
+    num_cached   tokens that its slot held when it started
     tokens       all that are known, computed or not
     groups       those of them that are computed together
     images       those of them that are rows of images
@@ -47,12 +66,15 @@ class Sequence(ABC):
         "adapters",
         "breaks",
         "cache_salt",
+        "came_at",
         "events",
         "groups",
         "holds",
         "images",
         "is_running",
         "may_store",
+        "num_cached",
+        "number",
         "restored",
         "slot",
         "tokens",
@@ -63,6 +85,9 @@ class Sequence(ABC):
     def __init__(
         self, tokens: Iterable[int], groups: Groups = (), images: Images = (), cache_salt: str = ""
     ) -> None:
+        self.number = next(_numbers)
+        self.came_at = perf_counter()
+        self.num_cached = 0
         self.tokens = list(tokens)
         self.groups = groups
         self.images = images
@@ -78,6 +103,36 @@ class Sequence(ABC):
     def start(self, slot: Slot) -> None:
         """Take a slot, which may hold some of the tokens already."""
         self.slot = slot
+        self.num_cached = len(slot.tokens)
+
+    @property
+    def counts(self) -> Counts:
+        """The tokens that it has to do with, so far."""
+        return Counts(len(self.tokens))
+
+    @property
+    def num_computed(self) -> int:
+        """The number of tokens of its prompt that were computed so far."""
+        counts = self.counts
+        held = counts.prompt if counts.generated else len(self.slot.tokens)
+        return max(0, min(held, counts.prompt) - self.num_cached)
+
+    def live(self, state: str, now: float) -> LiveSequence:
+        """Return its figures; `now` is the time as of `time.perf_counter`."""
+        counts, slot = self.counts, getattr(self, "slot", None)
+        return LiveSequence(
+            number=self.number,
+            slot=None if slot is None else slot.index,
+            state=state,
+            prompt_tokens=counts.prompt,
+            cached_tokens=self.num_cached,
+            computed_tokens=0 if slot is None else self.num_computed,
+            generated_tokens=counts.generated,
+            dropped_tokens=counts.dropped,
+            proposed_tokens=counts.proposed,
+            accepted_tokens=counts.accepted,
+            seconds=now - self.came_at,
+        )
 
     @property
     def adapter_key(self) -> str:

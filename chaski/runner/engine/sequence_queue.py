@@ -11,8 +11,10 @@ one that would compute the same joins it, and takes no slot.
 from __future__ import annotations
 
 from collections import deque
+from time import perf_counter
 
 from chaski.runner.engine.isolation import Isolation
+from chaski.runner.engine.live import LiveSequences
 from chaski.runner.engine.sequence import Sequence
 from chaski.runner.prefix.following import Following
 from chaski.runner.prefix.prompt_cache import PromptCache
@@ -30,8 +32,27 @@ class SequenceQueue:
         self.restoring: list[Restoration] = []
         self.following: list[Following] = []
         self.joined: list[tuple[Sequence, Sequence]] = []  # each with the one that it joined
+        # Tokens of sequences that ended: of prompts, as far as they were computed, and of answers.
+        self.num_computed = self.num_generated = 0
         self._prompt_cache = prompt_cache
         self._isolation = isolation
+
+    def live(self, most: int) -> LiveSequences:
+        """Return the figures of now, with `most` sequences at most. Callable from any thread."""
+        now, running = perf_counter(), list(self.running)
+        computed = self.num_computed + sum(each.num_computed for each in running)
+        generated = self.num_generated + sum(each.counts.generated for each in running)
+        found = [(each, "decode" if each.counts.generated else "prefill") for each in running]
+        found += [(each.sequence, "restoring") for each in list(self.restoring)]
+        found += [(each.sequence, "following") for each in list(self.following)]
+        found += [(each, "waiting") for each in (*(one for one, _ in list(self.joined)), *list(self.waiting))]
+        return LiveSequences(
+            seconds=now,
+            computed_tokens=computed,
+            generated_tokens=generated,
+            num_sequences=len(found),
+            sequences=tuple(each.live(state, now) for each, state in found[:most]),
+        )
 
     @property
     def can_admit(self) -> bool:
@@ -55,6 +76,8 @@ class SequenceQueue:
             if sequence.is_running:
                 running.append(sequence)
             else:
+                self.num_computed += sequence.num_computed
+                self.num_generated += sequence.counts.generated
                 self._prompt_cache.note_end(sequence)
                 sequence.slot.is_free = True
         self.running = running

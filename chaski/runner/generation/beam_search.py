@@ -20,7 +20,7 @@ import numpy.typing as npt
 from chaski.chat.events import Done, DoneReason
 from chaski.errors import ChaskiError, SamplingError
 from chaski.model.output_rows import OutputRows
-from chaski.runner.engine.sequence import Sequence
+from chaski.runner.engine.sequence import Counts, Sequence
 from chaski.runner.generation.request import GenerationRequest, TextDecoder
 from chaski.runner.generation.stream import PieceStream, TokenText
 from chaski.runner.prefix.slots import Slot
@@ -90,6 +90,15 @@ class Beam(Sequence):
     def is_open(self) -> bool:
         return True
 
+    @property
+    def counts(self) -> Counts:
+        return Counts(len(self.search.request.prompt), len(self.answer))
+
+    @property
+    def num_computed(self) -> int:
+        """The prompt is computed by the first one, for all."""
+        return super().num_computed if self is self.search else 0
+
     def forked(self) -> None:
         self._origin = None
 
@@ -145,7 +154,6 @@ class BeamSearch(Beam):
 
     __slots__ = (
         "_beams",
-        "_cached",
         "_finished",
         "_is_found",
         "_joined",
@@ -176,7 +184,6 @@ class BeamSearch(Beam):
         self._is_found = False
         self.is_told = False
         self._key = _key(request, options)
-        self._cached = 0
         self._started = self._prefilled = 0.0
 
     @property
@@ -185,7 +192,6 @@ class BeamSearch(Beam):
 
     def start(self, slot: Slot) -> None:
         super().start(slot)
-        self._cached = len(slot.tokens)
         self._started = perf_counter() - self.restored.seconds
 
     def join(self, others: Iterable[Sequence]) -> Sequence | None:
@@ -307,7 +313,7 @@ class BeamSearch(Beam):
                 reason=reason,
                 stop_string=pieces.stop_string,
                 prompt_tokens=len(request.prompt),
-                cached_tokens=found._cached,
+                cached_tokens=found.num_cached,
                 memory_tokens=found.restored.memory,
                 disk_tokens=found.restored.disk,
                 saved_seconds=found.restored.saved_seconds,

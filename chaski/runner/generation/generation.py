@@ -13,7 +13,7 @@ from chaski.chat.groups import without
 from chaski.chat.image_rows import moved_down, place, whole
 from chaski.errors import ChaskiError
 from chaski.model.output_rows import OutputRow, OutputRows
-from chaski.runner.engine.sequence import Sequence
+from chaski.runner.engine.sequence import Counts, Sequence
 from chaski.runner.generation.prompt_scores import PromptScorer
 from chaski.runner.generation.request import GenerationRequest
 from chaski.runner.generation.stream import PieceStream, TokenText
@@ -30,7 +30,6 @@ class Generation(Sequence):
 
     __slots__ = (
         "_allowed",
-        "_cached",
         "_decoder",
         "_end",
         "_grammar",
@@ -67,14 +66,21 @@ class Generation(Sequence):
         self._pieces = PieceStream(request.stop, request.keeps_stop)
         self._sampled: list[Sampled] = []  # not written yet
         self._end: DoneReason | ChaskiError | None = None  # why it ended, not written yet
-        self._cached = self._shifted = 0
+        self._shifted = 0
         self._num_generated = self._num_proposed = self._num_accepted = 0
         self._started = self._prefilled = 0.0
 
     def start(self, slot: Slot) -> None:
         super().start(slot)
-        self._cached = len(slot.tokens)
         self._started = perf_counter() - self.restored.seconds
+
+    @property
+    def counts(self) -> Counts:
+        dropped = self._request.dropped_tokens + self._shifted
+        guessed = self._num_proposed, self._num_accepted
+        # Those that are not written yet count, too: a sequence may leave its slot before.
+        generated = self._num_generated + len(self._sampled)
+        return Counts(len(self._request.prompt), generated, dropped, *guessed)
 
     @property
     def can_take_over(self) -> bool:
@@ -263,7 +269,7 @@ class Generation(Sequence):
                 reason=reason if stop_string is None else "stop",
                 stop_string=stop_string,
                 prompt_tokens=len(self._request.prompt),
-                cached_tokens=self._cached,
+                cached_tokens=self.num_cached,
                 memory_tokens=self.restored.memory,
                 disk_tokens=self.restored.disk,
                 saved_seconds=self.restored.saved_seconds,

@@ -21,6 +21,7 @@ from chaski.chat.requests import Chat, Embed, Rank, sendable
 from chaski.chat.several import ProgressOption, Request, progress_of
 from chaski.runner.adapters.adapter_set import AdapterInfo
 from chaski.runner.adapters.calls import AdapterCall, Adapters
+from chaski.runner.engine.live import LiveSequences
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.generation.output_sequences import vectors_or_scores
 from chaski.runner.methods import ModelMethods
@@ -31,6 +32,7 @@ from chaski.runner.service.messages import (
     Describe,
     Detokenize,
     Info,
+    LookLive,
     ModelCall,
     ModelReply,
     RenderChat,
@@ -87,6 +89,10 @@ class AsyncModel(
     async def cache_picture(self) -> CachePicture:
         """Return which cells of the cache hold which tokens. Raises UnsupportedError for llama.cpp."""
         return await self._ask(DescribeCache(), CachePicture)
+
+    async def live(self) -> LiveSequences:
+        """Return the figures of the sequences as they are now."""
+        return await self._ask(LookLive(), LiveSequences)
 
     async def vectors(self, request: Embed | Rank) -> Outputs:
         """Make a vector of each text, or of the query with each document."""

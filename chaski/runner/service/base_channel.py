@@ -16,12 +16,14 @@ from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
 from chaski.forks import ForkGuard
 from chaski.runner.adapters.adapter_set import AdapterInfo
 from chaski.runner.adapters.calls import AdapterCall, Adapters, ListAdapters, LoadAdapter, UnloadAdapter
+from chaski.runner.engine.live import LiveSequences
 from chaski.runner.service.cache_picture import CachePicture, DescribeCache
 from chaski.runner.service.messages import (
     Answerable,
     Describe,
     Detokenize,
     Info,
+    LookLive,
     ModelCall,
     RenderChat,
     ReplyCallback,
@@ -129,6 +131,8 @@ class BaseChannel(ABC, Generic[T]):
                 task.reply(self._describe(call))
             case DescribeCache():
                 task.reply(self._picture())
+            case LookLive():
+                task.reply(self._live())
 
     @abstractmethod
     def _threads(self, call: ModelCall) -> Executor:
@@ -173,3 +177,7 @@ class BaseChannel(ABC, Generic[T]):
     @abstractmethod
     def _describe(self, call: Describe) -> Info:
         """Return the description of the model."""
+
+    @abstractmethod
+    def _live(self) -> LiveSequences:
+        """Return the figures of the sequences as they are now."""

@@ -17,6 +17,7 @@ from chaski.ml.backend import Memory
 from chaski.runner.adapters.adapter_set import AdapterInfo, AdapterSet
 from chaski.runner.adapters.calls import AdapterCall, answered
 from chaski.runner.engine.engine import Engine
+from chaski.runner.engine.live import LiveSequences
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.generation.output_sequences import embeddings
 from chaski.runner.generation.sequence_builder import SequenceBuilder
@@ -117,6 +118,9 @@ class EngineChannel(BaseChannel[ActiveCall]):
         if call.wait_loaded:
             self._model.wait_loaded()
         return describe(self._model)
+
+    def _live(self) -> LiveSequences:
+        return self._model.engine.live()
 
 
 class _Rows:

@@ -14,6 +14,7 @@ from chaski.chat.events import Event
 from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
 from chaski.ml.backend import Memory
 from chaski.runner.adapters.calls import AdapterCall, Adapters
+from chaski.runner.engine.live import LiveSequences
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.prefix.use import TierUse
 from chaski.runner.service.cache_picture import CachePicture, DescribeCache
@@ -26,6 +27,7 @@ __all__ = [
     "Describe",
     "Detokenize",
     "Info",
+    "LookLive",
     "ModelCall",
     "ModelReply",
     "RenderChat",
@@ -74,6 +76,11 @@ class Describe:
     """Answered by `Info`. With `wait_loaded` the answer waits until all of the model is in memory."""
 
     wait_loaded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LookLive:
+    """Answered by `LiveSequences`, which are those of now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +134,14 @@ ModelCall: TypeAlias = (
     | Detokenize
     | Describe
     | DescribeCache
+    | LookLive
     | AdapterCall
     | StateCall
 )
 
-ModelReply: TypeAlias = Event | Outputs | Tokens | String | Info | Adapters | SavedState | CachePicture
+ModelReply: TypeAlias = (
+    Event | Outputs | Tokens | String | Info | LiveSequences | Adapters | SavedState | CachePicture
+)
 """A reply. Every reply is the last one to its call, except events before `Done`."""
 
 ReplyOrError: TypeAlias = ModelReply | Exception

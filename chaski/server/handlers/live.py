@@ -1,4 +1,4 @@
-"""What a model in memory holds at this moment."""
+"""The routes that tell what the server does at this moment, and what a model in memory holds."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import asyncio
 from dataclasses import asdict
 
 from chaski.errors import OptionError
-from chaski.server.http.endpoint import HTTPRequest, Reply
+from chaski.server.http.api import ndjson
+from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
 from chaski.server.models.loaded import LoadedModel
+from chaski.server.service.live import LiveService
 
-__all__ = ["cache"]
+__all__ = ["cache", "live"]
+
+_PERIOD = 1.0
+_SWITCH = {"": False, "0": False, "false": False, "1": True, "true": True}
 
 
 async def cache(http: HTTPRequest) -> Reply:
@@ -31,3 +36,18 @@ async def cache(http: HTTPRequest) -> Reply:
         for kind in picture.kinds
     ]
     return {"model": loaded[0].name, "slots": [asdict(slot) for slot in picture.slots], "kinds": kinds}
+
+
+async def live(http: HTTPRequest) -> Reply:
+    """Tell what server, models and sequences do now; with `?stream=1`, a line each second."""
+    service: LiveService = http.services.live
+    wanted = http.request.query_params.get("stream", "")
+    if wanted not in _SWITCH:
+        raise OptionError(f"stream is {wanted[:40]!r}; it must be 0 or 1")
+    return _lines(service) if _SWITCH[wanted] else await service.figures()
+
+
+async def _lines(service: LiveService) -> Stream:
+    while True:
+        yield ndjson(await service.figures())
+        await asyncio.sleep(_PERIOD)

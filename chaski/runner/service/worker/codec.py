@@ -23,12 +23,14 @@ from chaski.chat.events import Done, PromptScores, PromptTokens, Text, Thinking,
 from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
 from chaski.errors import ChaskiError, ContextLengthError, OptionError, WorkerError
 from chaski.runner.adapters.calls import Adapters, ListAdapters, LoadAdapter, UnloadAdapter
+from chaski.runner.engine.live import LiveSequences
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.service.cache_picture import CachePicture, DescribeCache
 from chaski.runner.service.messages import (
     Describe,
     Detokenize,
     Info,
+    LookLive,
     ModelCall,
     ModelReply,
     RenderChat,
@@ -102,9 +104,9 @@ _KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         *(Load, Cancel, Generate, Chat, Fill, Embed, Rank, Tokenize),
-        *(TokenizeChat, RenderChat, Detokenize, Describe),
+        *(TokenizeChat, RenderChat, Detokenize, Describe, LookLive),
         *(Received, LoadProgress, Failure, Text, Thinking, ToolCall, PromptTokens, PromptScores, Done),
-        *(Outputs, Tokens, String, Info),
+        *(Outputs, Tokens, String, Info, LiveSequences),
         *(LoadAdapter, UnloadAdapter, ListAdapters, Adapters),
         *(SaveState, LoadState, SaveSlot, EraseSlot, SavedState),
         *(DescribeCache, CachePicture),

@@ -16,11 +16,13 @@ from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
 from chaski.chat.sources import StoredFormat
 from chaski.errors import OptionError, WorkerError
 from chaski.ml.backend import DeviceMemory, Memory
+from chaski.runner.engine.live import LiveSequence, LiveSequences
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.service.messages import (
     Describe,
     Detokenize,
     Info,
+    LookLive,
     RenderChat,
     String,
     Tokenize,
@@ -72,6 +74,28 @@ MESSAGES = [
     Tokenize("text", False, True),
     Detokenize((5, 6)),
     Describe(),
+    LookLive(),
+    LiveSequences(
+        seconds=0.5,
+        computed_tokens=7,
+        generated_tokens=8,
+        num_sequences=1,
+        sequences=(
+            LiveSequence(
+                number=3,
+                slot=None,
+                state="waiting",
+                prompt_tokens=4,
+                cached_tokens=0,
+                computed_tokens=0,
+                generated_tokens=0,
+                dropped_tokens=1,
+                proposed_tokens=0,
+                accepted_tokens=0,
+                seconds=0.25,
+            ),
+        ),
+    ),
     LoadProgress(0.5),
     LoadProgress(1),
     Failure("OptionError", "no"),

@@ -1,0 +1,145 @@
+"""`LiveService`: the figures of the server and its models as they are now, with rates over the last moment.
+
+Workers are asked only while somebody watches, and once for all who watch at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Any
+
+from chaski.errors import ChaskiError
+from chaski.ml.machine import available_memory, total_memory
+from chaski.runner.engine.live import LiveSequence, LiveSequences
+from chaski.server.models.loaded import LoadedModel
+from chaski.server.models.pool import ModelPool
+
+__all__ = ["LiveService"]
+
+# Seconds: figures younger than that are good enough, and rates are over so many at most.
+_FRESH, _OLD = 0.4, 5.0
+# Seconds between two looks where there was none before, and to wait for a worker.
+_BETWEEN, _PATIENCE = 0.25, 1.0
+
+
+class LiveService:
+    """Looks at models, and remembers the look before. For one event loop."""
+
+    def __init__(self, models: ModelPool) -> None:
+        self._models = models
+        self._started = time.monotonic()
+        self._looks: dict[LoadedModel, LiveSequences] = {}
+        self._figures: dict[str, Any] = {}
+        self._looked_at = -_OLD
+        self._looking = asyncio.Lock()
+
+    async def figures(self) -> dict[str, Any]:
+        """Return the figures of now, as JSON has them."""
+        async with self._looking:
+            age = time.monotonic() - self._looked_at
+            if age >= _OLD:
+                await self._look()
+                if self._models.loaded:
+                    await asyncio.sleep(_BETWEEN)
+            if age >= _FRESH:
+                self._figures = await self._look()
+                self._looked_at = time.monotonic()
+            return self._figures
+
+    async def _look(self) -> dict[str, Any]:
+        loaded = await self._models.refreshed()
+        before, self._looks = self._looks, {}
+        found = await asyncio.gather(*map(_live, loaded))
+        self._looks = {model: now for model, now in zip(loaded, found, strict=True) if now is not None}
+        models = [_model(model, now, before.get(model)) for model, now in zip(loaded, found, strict=True)]
+        return {"server": self._server(loaded), "models": models}
+
+    def _server(self, loaded: list[LoadedModel]) -> dict[str, Any]:
+        from chaski import __version__
+
+        return {
+            "version": __version__,
+            "uptime_seconds": round(time.monotonic() - self._started, 3),
+            "memory_bytes": total_memory(),
+            "available_bytes": available_memory(),
+            "models_bytes": sum(model.info.memory.total for model in loaded),
+            "waiting_for_load": self._models.waiting,
+        }
+
+
+async def _live(model: LoadedModel) -> LiveSequences | None:
+    """Ask a worker; None where it does not answer in time."""
+    if model.worker.pid is not None:
+        with suppress(ChaskiError, TimeoutError):
+            return await asyncio.wait_for(model.model.live(), _PATIENCE)
+    return None
+
+
+def _model(model: LoadedModel, now: LiveSequences | None, before: LiveSequences | None) -> dict[str, Any]:
+    memory = model.info.memory
+    parts = {name: getattr(memory, name) for name in ("weights", "cache", "plans", "adapters")}
+    shown: dict[str, Any] = {
+        "name": model.name,
+        "engine": model.info.engine,
+        "parallel": model.parallel,
+        "context_length": model.info.context,
+        "memory": {**parts, "total": memory.total},
+        "running": model.users - model.queue.waiting,
+        "waiting": model.queue.waiting,
+        "prefix_cache": [
+            {
+                "tier": use.tier,
+                "blocks": use.num_blocks,
+                "tokens": use.num_tokens,
+                "bytes": use.num_bytes,
+                "max_bytes": use.max_bytes,
+            }
+            for use in model.info.prefixes
+        ],
+    }
+    if now is None:
+        return shown
+    past = {each.number: each for each in before.sequences} if before is not None else {}
+    seconds = now.seconds - before.seconds if before is not None else 0.0
+    computed = generated = 0
+    if before is not None:
+        computed = now.computed_tokens - before.computed_tokens
+        generated = now.generated_tokens - before.generated_tokens
+    return shown | {
+        "prompt_tokens": now.computed_tokens,
+        "generated_tokens": now.generated_tokens,
+        "prompt_tokens_per_second": _rate(computed, seconds),
+        "generated_tokens_per_second": _rate(generated, seconds),
+        "num_sequences": now.num_sequences,
+        "sequences": [_sequence(each, past.get(each.number), seconds) for each in now.sequences],
+    }
+
+
+def _sequence(now: LiveSequence, before: LiveSequence | None, seconds: float) -> dict[str, Any]:
+    computed, generated = now.computed_tokens, now.generated_tokens
+    if before is not None:
+        computed, generated = computed - before.computed_tokens, generated - before.generated_tokens
+    else:
+        seconds = now.seconds
+    return {
+        "id": now.number,
+        "slot": now.slot,
+        "state": now.state,
+        "prompt_tokens": now.prompt_tokens,
+        "cached_tokens": now.cached_tokens,
+        "computed_tokens": now.computed_tokens,
+        "generated_tokens": now.generated_tokens,
+        "dropped_tokens": now.dropped_tokens,
+        "proposed_tokens": now.proposed_tokens,
+        "accepted_tokens": now.accepted_tokens,
+        "prompt_tokens_per_second": _rate(computed, seconds),
+        "generated_tokens_per_second": _rate(generated, seconds),
+        "seconds": round(now.seconds, 3),
+    }
+
+
+def _rate(count: int, seconds: float) -> float:
+    """Return so many a second; tokens that a restart computes again are not counted backwards."""
+    return round(max(count, 0) / seconds, 1) if seconds > 0 else 0.0
