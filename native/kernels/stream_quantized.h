@@ -117,7 +117,7 @@ CHASKI_INLINE void sum_run(Format block, const TokenTerms<Format>& x, int64_t at
         constexpr int kElement = 32 * (i % kShared) + 4 * (i / kShared), kS = kElement / kSub;
         constexpr int kStep = kElement % kSub / 4;
         const U8x64 codes = block.template codes<kFirst + kS, kStep>();
-        unroll<N>([&](auto n) __attribute__((always_inline)) {
+        for (int n = 0; n < N; ++n) {
             const int32_t values = x.four(n, at + kFirst * kSub + kElement);
             if constexpr (kRun == 1) {
                 isum[kS][n] = dot4<Format::kMaxCode>(isum[kS][n], codes, values);
@@ -128,7 +128,7 @@ CHASKI_INLINE void sum_run(Format block, const TokenTerms<Format>& x, int64_t at
                     isum[kS][n] = add_sums(isum[kS][n], sums[kS][n]);
                 }
             }
-        });
+        }
     });
 }
 
@@ -139,13 +139,12 @@ CHASKI_INLINE void add_run(Format block, const TokenTerms<Format>& x, int64_t at
     unroll<kSubsOfRun<Format>>([&](auto s) __attribute__((always_inline)) {
         constexpr int kS = R * kSubsOfRun<Format> + s;
         const F32x16 scale = block.template scale<kS>();
-        unroll<N>([&](auto n) __attribute__((always_inline)) {
+        for (int n = 0; n < N; ++n) {
             y[n] = fma(to_f32(isum[s][n]), scale * x.scale(n, at / 32 + kS), y[n]);
-        });
+        }
         if constexpr (Format::kMins) {
             const F32x16 min = block.template min<kS>();
-            unroll<N>([&](auto n)
-                          __attribute__((always_inline)) { y[n] = fma(min, x.sum(n, at / 32 + kS), y[n]); });
+            for (int n = 0; n < N; ++n) y[n] = fma(min, x.sum(n, at / 32 + kS), y[n]);
         }
     });
 }
@@ -159,10 +158,10 @@ CHASKI_INLINE void add_super_run(Format block, const TokenTerms<Format>& x, int6
     unroll<kPairs>([&](auto p) __attribute__((always_inline)) {
         constexpr int kPair = R * kPairs + p, kFirst = first_of_pair<kSub, p.value>;
         const I32x16 scales = block.template scales<kPair>();
-        unroll<N>([&](auto n) __attribute__((always_inline)) {
+        for (int n = 0; n < N; ++n) {
             const I32x16 shifted = shift_pairs(scales, x.of(n, at / kSuperElements).shifts[kPair / kStep]);
             products[n] = dot2(products[n], pairs(isum[kFirst][n], isum[kFirst + kStep][n]), shifted);
-        });
+        }
     });
 }
 
@@ -201,7 +200,7 @@ CHASKI_INLINE void add_block(Format block, const TokenTerms<Format>& x, int64_t 
         });
     } else {
         I32x16 products[N];
-        unroll<N>([&](auto n) __attribute__((always_inline)) { products[n] = splat(0); });
+        for (int n = 0; n < N; ++n) products[n] = splat(0);
         unroll<kRuns>([&](auto r) __attribute__((always_inline)) {
             fetch(r);
             add_super_run<r.value>(block, x, at, products);
@@ -210,21 +209,21 @@ CHASKI_INLINE void add_block(Format block, const TokenTerms<Format>& x, int64_t 
         const F32x16 d = block.d();
         if constexpr (Format::kMins) {
             I32x16 mins[N];
-            unroll<N>([&](auto n) __attribute__((always_inline)) { mins[n] = splat(0); });
+            for (int n = 0; n < N; ++n) mins[n] = splat(0);
             unroll<kSuperElements / Format::kMinSub / 2>([&](auto p) __attribute__((always_inline)) {
                 const I32x16 pair = block.template mins<p.value>();
-                unroll<N>([&](auto n) __attribute__((always_inline)) {
+                for (int n = 0; n < N; ++n) {
                     mins[n] = dot2(mins[n], pair, x.of(n, number).sums[p]);
-                });
+                }
             });
             const F32x16 dmin = block.dmin();
-            unroll<N>([&](auto n) __attribute__((always_inline)) {
+            for (int n = 0; n < N; ++n) {
                 y[n] = add_scaled(y[n], products[n], d, mins[n], dmin, x.of(n, number).unit);
-            });
+            }
         } else {
-            unroll<N>([&](auto n) __attribute__((always_inline)) {
+            for (int n = 0; n < N; ++n) {
                 y[n] = add_scaled(y[n], products[n], d, x.of(n, number).unit);
-            });
+            }
         }
     }
 }
