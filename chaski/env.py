@@ -357,6 +357,13 @@ class Environment:
         default=False,
         unset="off",
     )
+    access_log: str | None = _variable(
+        "CHASKI_ACCESS_LOG",
+        "path",
+        "the file to which the server adds a line of JSON for each request; - is standard error",
+        str,
+        unset="none",
+    )
     debug: bool = _variable(
         "OLLAMA_DEBUG",
         "switch",

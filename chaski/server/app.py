@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 
 from starlette.applications import Starlette
@@ -33,6 +33,7 @@ from chaski.server.handlers import (
 from chaski.server.http.access_log import AccessLog
 from chaski.server.http.endpoint import Endpoint, Handler
 from chaski.server.http.guard import Guard
+from chaski.server.http.log_file import LogFile
 from chaski.server.in_process import InProcess
 from chaski.server.models.loaded import OpenWorker
 from chaski.server.services import Services
@@ -46,18 +47,20 @@ _REFUSALS = {404: "404 page not found", 405: "405 method not allowed"}
 
 def create_app(settings: Settings, model_store: Store, open_worker: OpenWorker) -> Starlette:
     """Make the application. `open_worker` starts the process of a model."""
+    log = None if settings.access_log is None else LogFile(settings.access_log)
 
     @asynccontextmanager
     async def life(app: Starlette) -> AsyncIterator[None]:
-        services = Services.start(settings, model_store, open_worker, partial(InProcess, app))
-        app.state.services = services
-        services.batches.resume()
-        yield
-        await services.close()
+        with log or nullcontext():
+            services = Services.start(settings, model_store, open_worker, partial(InProcess, app))
+            app.state.services = services
+            services.batches.resume()
+            yield
+            await services.close()
 
     return Starlette(
         routes=_routes(),
-        middleware=[Middleware(AccessLog), Middleware(Guard, settings=settings)],
+        middleware=[Middleware(AccessLog, file=log), Middleware(Guard, settings=settings)],
         exception_handlers={HTTPException: _refuse},
         lifespan=life,
     )

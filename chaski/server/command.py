@@ -13,9 +13,12 @@ __all__ = ["command"]
 @click.command("serve", short_help="Serve models over HTTP.")
 @click.option("--host", metavar="ADDRESS", help="Where to listen.  [default: OLLAMA_HOST, 127.0.0.1:11434]")
 @click.option("--no-store", is_flag=True, help="Keep nothing of prompts on disk.")
+@click.option(
+    "--access-log", metavar="FILE", help="Add a line of JSON for each request to FILE.  [- is standard error]"
+)
 @click.option("--verbose", is_flag=True, help="Log each request, and what is loaded and unloaded.")
 @click.help_option("-h", "--help")
-def command(host: str | None, no_store: bool, verbose: bool) -> None:
+def command(host: str | None, no_store: bool, access_log: str | None, verbose: bool) -> None:
     """Answer over the APIs of Ollama, OpenAI and Anthropic, until Ctrl-C.
 
     Everything is set by environment variables: see docs/server.md and `chaski info`.
@@ -34,6 +37,8 @@ def command(host: str | None, no_store: bool, verbose: bool) -> None:
     _log_all(verbose or environment.debug)
     if host is not None:
         environment = replace(environment, host=host)
+    if access_log is not None:
+        environment = replace(environment, access_log=access_log)
     settings = Settings.of(environment)
     thread_count(None, environment.threads)
     serve(settings, Store.default(), lambda url: click.echo(f"chaski listens on {url}", err=True))

@@ -13,6 +13,7 @@ from starlette.types import Message
 
 from chaski.batches.run import Reply
 from chaski.server.network.jsons import dump
+from chaski.server.telemetry.exchange import EXCHANGE
 
 __all__ = ["InProcess"]
 
@@ -60,7 +61,12 @@ class InProcess:
             "server": None,
             "app": self._app,
         }
-        await self._app.router(scope, receive, send)
+        # The request that began all this is over, and has nothing to note of it.
+        token = EXCHANGE.set(None)
+        try:
+            await self._app.router(scope, receive, send)
+        finally:
+            EXCHANGE.reset(token)
         found = json.loads(answer)
         wait = headers.get("retry-after")
         return Reply(status, found, str(found.get("id") or ""), None if wait is None else float(wait))

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from chaski.batches.run import Ask
 from chaski.server.batches.files import FileStore
 from chaski.server.batches.service import BatchService
-from chaski.server.metrics import Metrics
 from chaski.server.models.adapters import AdapterTable
 from chaski.server.models.catalog import Catalog
 from chaski.server.models.estimates import Estimates
@@ -27,6 +26,8 @@ from chaski.server.service.states import StateService
 from chaski.server.service.tokens import TokenService
 from chaski.server.service.vectors import VectorService
 from chaski.server.settings import Settings
+from chaski.server.telemetry.metrics import Metrics
+from chaski.server.telemetry.recorder import Recorder
 from chaski.store.store import Store
 
 __all__ = ["Services"]
@@ -80,15 +81,15 @@ class Services:
         adapters = AdapterTable(settings.adapters)
         catalog = Catalog(store, adapters)
         models = ModelPool(settings, open_worker)
-        metrics = Metrics(lambda: models.loaded, lambda: models.waiting)
-        jobs = Jobs(settings, catalog, models, metrics)
+        metrics = Metrics(models)
+        jobs = Jobs(settings, catalog, models, Recorder(metrics))
         services = ChatService(jobs), VectorService(jobs), TokenService(jobs)
         states = StateService(jobs, models, settings.states)
         bodies = Bodies(settings.body_memory, settings.body_timeout)
         uploads = Uploads(settings.body_timeout, settings.max_connections // _UPLOADS_SHARE)
         stores = ResponseStore(), ResponseStore()
         files = FileStore(store.root / "chaski" / "files", settings.files)
-        live = LiveService(models)
+        live = LiveService(models, metrics)
         common = settings, catalog, adapters, models, metrics
         batches = BatchService(files, ask_as)
         return cls(*common, *services, states, *stores, Answers(), bodies, uploads, files, batches, live)

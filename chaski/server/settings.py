@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import resource
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Self
 from chaski.address import DEFAULT_PORT, Address
 from chaski.env import Environment
 from chaski.errors import OptionError
+from chaski.server.http.log_file import STANDARD_ERROR, LogFile
 from chaski.server.network.hosts import is_loopback
 
 __all__ = ["Settings"]
@@ -26,6 +28,7 @@ _MANY_HANDLES = 1 << 16
 class Settings:
     """The settings; `chaski.env` says what they mean. Times are seconds; `math.inf` is for ever.
 
+    access_log   the file with a line of JSON for each request, "-" for standard error; None for none
     adapters     the folder of adapters that requests may name; None where they may name none
     states       the folder of saved slots; None where none are kept
     files        bytes that files of batches may take; 0 for none
@@ -39,6 +42,7 @@ class Settings:
     api_keys: tuple[str, ...] = ()
     admin_keys: tuple[str, ...] = ()
     is_open: bool = False
+    access_log: str | None = None
     adapters: Path | None = None
     states: Path | None = None
     files: int = _FILES
@@ -64,6 +68,7 @@ class Settings:
             api_keys=environment.api_keys,
             admin_keys=environment.admin_keys,
             is_open=environment.is_open,
+            access_log=_log_file(environment.access_log),
             adapters=_folder(environment.adapters),
             states=None if environment.states is None else Path(environment.states).absolute(),
             files=_FILES if environment.files is None else environment.files,
@@ -99,6 +104,17 @@ def _folder(path: str | None) -> Path | None:
     if path is not None and not Path(path).is_dir():
         raise OptionError(f"CHASKI_ADAPTERS is {path}, which is no folder")
     return None if path is None else Path(path)
+
+
+def _log_file(path: str | None) -> str | None:
+    """Return the file of the access log, which must be one that can be written."""
+    if path is None or path == STANDARD_ERROR:
+        return path
+    try:
+        LogFile.check(path)
+    except OSError as error:
+        raise OptionError(f"CHASKI_ACCESS_LOG is {path}, which cannot be written: {error.strerror}") from None
+    return os.path.abspath(path)
 
 
 def _usual_connections() -> int:

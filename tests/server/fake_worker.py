@@ -28,6 +28,7 @@ from chaski.runner.engine.outputs import Outputs
 from chaski.runner.prefix.use import TierUse
 from chaski.runner.service.asynchronous import AsyncModel
 from chaski.runner.service.base_channel import ActiveCall
+from chaski.runner.service.cache_picture import CacheKind, CachePicture, CacheSlot, CellRun, DescribeCache
 from chaski.runner.service.messages import (
     Answerable,
     Describe,
@@ -44,6 +45,12 @@ from chaski.runner.service.messages import (
 
 PREFIXES = TierUse("memory", 2, 300, 4000, 9000), TierUse("disk", 3, 600, 5000, 70000)
 MEMORY = Memory((DeviceMemory(HOST, 100, 20, 3), DeviceMemory("imaginary:0", 4000, 500, 6)))
+
+# Two of 8 cells are of the one that runs, and one of them is shared with the other.
+PICTURE = CachePicture(
+    (CacheSlot(2, True, None), CacheSlot(5, False, None)),
+    (CacheKind("all tokens", False, 8, (CellRun(0, 0, 0, 2), CellRun(1, 1, 0, 5))),),
+)
 
 
 @dataclass(slots=True)
@@ -142,6 +149,8 @@ class FakeWorker:
                         seconds=1.0, computed_tokens=0, generated_tokens=0, num_sequences=0, sequences=()
                     )
                 )
+            case DescribeCache():
+                put(PICTURE)
             case Tokenize():
                 put(Tokens(tuple(call.text.encode())))
             case TokenizeChat():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http.client import HTTPConnection
@@ -30,6 +31,7 @@ def test_a_server_without_models(models: Any) -> None:
     about = told["server"]
     assert about["memory_bytes"] > about["available_bytes"] > 0
     assert about["models_bytes"] == about["waiting_for_load"] == 0
+    assert about["first_tokens"] == about["first_token_seconds"] == 0
     assert about["uptime_seconds"] > 0
 
 
@@ -64,6 +66,16 @@ def test_figures_of_sequences_while_they_run(server: Running) -> None:
     assert last["generated_tokens"] == 1 + sum(each["eval_count"] for each in made)
     assert last["prompt_tokens"] <= 5 * first["prompt_eval_count"]
     assert last["memory"]["total"] == sum(size for part, size in last["memory"].items() if part != "total")
+
+
+def test_the_times_to_first_tokens_are_added_up(server: Running) -> None:
+    time.sleep(0.5)  # Figures may be 0.4 s old.
+    before = server.get("/api/live").json["server"]
+    seconds = [generate(server, number, num_predict=9)["total_duration"] / 1e9 for number in (7, 8)]
+    wait_until(lambda: server.get("/api/live").json["server"]["first_tokens"] >= before["first_tokens"] + 2)
+    after = server.get("/api/live").json["server"]
+    assert after["first_tokens"] == before["first_tokens"] + 2
+    assert 0 < after["first_token_seconds"] - before["first_token_seconds"] < sum(seconds) + 0.1
 
 
 def test_a_line_a_second_until_the_client_leaves(server: Running) -> None:

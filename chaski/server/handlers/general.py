@@ -7,6 +7,7 @@ from typing import Any
 from starlette.responses import HTMLResponse, Response
 
 from chaski.server.http.endpoint import HTTPRequest, Reply
+from chaski.server.telemetry.gauges import kv_cache_usage
 
 __all__ = ["API_VERSION", "docs", "health", "metrics", "openapi", "status", "version"]
 
@@ -56,6 +57,6 @@ def _document(http: HTTPRequest) -> dict[str, Any]:
 
 async def metrics(http: HTTPRequest) -> Reply:
     """The page for Prometheus."""
-    await http.services.models.refreshed()
-    page, media_type = http.services.metrics.page()
+    usage = await kv_cache_usage(await http.services.models.refreshed())
+    page, media_type = http.services.metrics.page(usage)
     return Response(page, media_type=media_type)

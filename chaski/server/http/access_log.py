@@ -1,57 +1,131 @@
-"""A line in the log for each request: when, who, what, and how it went. Never a prompt, a query or a key."""
+"""A line for each request: when, who, what, and how it went. Never a prompt, an answer, a query or a key.
+
+People read one in the log, programs read JSON in a file.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
-import time
-from datetime import datetime
+import re
+import secrets
+from datetime import UTC, datetime
+from time import perf_counter
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["AccessLog"]
+from chaski.server.http.log_file import LogFile
+from chaski.server.telemetry.exchange import EXCHANGE, Exchange, note_error
+
+__all__ = ["REQUEST_ID_HEADER", "AccessLog"]
 
 _log = logging.getLogger(__name__)
 
-_MAX_PATH = 200
-_CLIENT_LEFT = 499  # as other servers write a client that did not wait for the answer
+REQUEST_ID_HEADER = "X-Request-Id"
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:+/=@-]{1,128}")
+_MAX_TEXT = 200
+_MAX_METHOD = 16
 
 
 class AccessLog:
-    """ASGI middleware around everything else, so that refused requests are logged too."""
+    """ASGI middleware around everything else, so that refused requests are logged too.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Each answer has a header with the id of its request, which is the client's own where it sends one.
+    """
+
+    def __init__(self, app: ASGIApp, file: LogFile | None = None) -> None:
         self._app = app
+        self._file = file
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not _log.isEnabledFor(logging.INFO):
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        status, sent, has_ended = _CLIENT_LEFT, 0, False
-        started = time.monotonic()
+        exchange = Exchange(_request_id(scope))
+        header = REQUEST_ID_HEADER.lower().encode(), exchange.id.encode()
 
         async def counted(message: Message) -> None:
-            nonlocal status, sent, has_ended
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), header]}
             await send(message)
             if message["type"] == "http.response.start":
-                status = message["status"]
+                exchange.status = message["status"]
             elif message["type"] == "http.response.body":
-                sent += len(message.get("body", b""))
-                has_ended = not message.get("more_body", False)
+                exchange.sent += len(message.get("body", b""))
+                exchange.has_ended = not message.get("more_body", False)
 
+        token = EXCHANGE.set(exchange)
         try:
             await self._app(scope, receive, counted)
-        except Exception:
-            status = 500
+        except Exception as error:
+            exchange.status = 500
+            note_error(error)
             raise
         finally:
-            _log.info(_line(scope, status, sent, time.monotonic() - started, has_ended))
+            EXCHANGE.reset(token)
+            self._write(scope, exchange)
+
+    def _write(self, scope: Scope, exchange: Exchange) -> None:
+        seconds = perf_counter() - exchange.started
+        if _log.isEnabledFor(logging.INFO):
+            _log.info(_text(scope, exchange, seconds))
+        if self._file is not None:
+            self._file.write(_json(scope, exchange, seconds))
 
 
-def _line(scope: Scope, status: int, sent: int, seconds: float, has_ended: bool) -> str:
+def _request_id(scope: Scope) -> str:
+    """Return the client's id of a request if it has a short and plain one, else a new one."""
+    given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
+    return given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
+
+
+def _text(scope: Scope, exchange: Exchange, seconds: float) -> str:
     now = datetime.now().astimezone().isoformat(" ", "milliseconds")
     client = scope.get("client") or ("-", 0)
     # The path comes from strangers: no line breaks, no control sequences, no end without a limit.
-    path = "".join(char if char.isprintable() else repr(char)[1:-1] for char in scope["path"][:_MAX_PATH])
-    cut = "" if has_ended else " cut off"
-    method = scope["method"][:16]
-    return f'{now} {client[0]} "{method} {path}" {status} {seconds * 1000:.1f} ms {sent} bytes{cut}'
+    path = "".join(char if char.isprintable() else repr(char)[1:-1] for char in scope["path"][:_MAX_TEXT])
+    cut = "" if exchange.has_ended else " cut off"
+    method = scope["method"][:_MAX_METHOD]
+    size = f"{exchange.status} {seconds * 1000:.1f} ms {exchange.sent} bytes"
+    return f'{now} {client[0]} "{method} {path}" {size}{cut}'
+
+
+def _json(scope: Scope, exchange: Exchange, seconds: float) -> bytes:
+    """Return a line of JSON in ASCII, which escapes whatever strangers send."""
+    client = scope.get("client")
+    line = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "id": exchange.id,
+        "client": client[0] if client else None,
+        "key": exchange.key,
+        "method": scope["method"][:_MAX_METHOD],
+        "path": scope["path"][:_MAX_TEXT],
+        "status": exchange.status,
+        "seconds": round(seconds, 6),
+        "bytes": exchange.sent,
+        "cut_off": not exchange.has_ended,
+        **_of_models(exchange),
+    }
+    return json.dumps(line, separators=(",", ":")).encode() + b"\n"
+
+
+def _of_models(exchange: Exchange) -> dict[str, object]:
+    """Return what models did for a request: None for what it did not ask of them, sums for several jobs."""
+    records = exchange.records
+    done = [record.done for record in records if record.done is not None]
+    first = [at for record in records if (at := record.first_token_at) is not None]
+    # Several answers, as `n` asks for, may end in several ways.
+    endings = dict.fromkeys(record.ending for record in records if record.ending is not None)
+    prompts = [r.prompt_tokens if r.done is None else r.done.prompt_tokens for r in records]
+    answers = [r.generated_tokens if r.done is None else r.done.generated_tokens for r in records]
+    return {
+        "model": records[0].model[:_MAX_TEXT] if records else None,
+        "prompt_tokens": sum(prompts) if records else None,
+        "cached_tokens": sum(each.cached_tokens for each in done) if done else None,
+        "generated_tokens": sum(answers) if records else None,
+        "dropped_tokens": sum(each.dropped_tokens for each in done) if done else None,
+        "first_token_seconds": round(min(first) - exchange.started, 6) if first else None,
+        "done": ",".join(endings) or None,
+        "error": exchange.error or next((record.error for record in records if record.error), None),
+    }

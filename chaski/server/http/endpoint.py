@@ -25,6 +25,7 @@ from chaski.server.http.guard import key_of
 from chaski.server.http.problems import problem_of
 from chaski.server.network.bodies import Bodies
 from chaski.server.network.jsons import dump
+from chaski.server.telemetry.exchange import note_error
 
 __all__ = ["Endpoint", "HTTPRequest", "Reply", "Stream", "client_of"]
 
@@ -157,6 +158,7 @@ async def _stream(pieces: Stream, api: Api, send: Send) -> None:
                 async for piece in pieces:
                     await outbox.add(piece)
             except Exception as error:
+                note_error(error)
                 await outbox.add(api.ending(problem_of(error)))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -203,6 +205,7 @@ class _Outbox:
 
 
 async def _refuse(api: Api, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
+    note_error(error)
     await api.refusal(problem_of(error))(scope, receive, send)
 
 

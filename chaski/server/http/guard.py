@@ -22,6 +22,7 @@ from chaski.server.http.api import api_of
 from chaski.server.http.problems import Problem
 from chaski.server.network.hosts import without_port
 from chaski.server.settings import Settings
+from chaski.server.telemetry.exchange import note_key
 
 __all__ = ["Guard", "key_of"]
 
@@ -104,11 +105,13 @@ class Guard:
         if not settings.has_keys or path in _PUBLIC or path.startswith(_PAGE):
             return None
         key = key_of(headers)
-        is_admin = _is_one_of(key, settings.admin_keys)
-        if not is_admin and not _is_one_of(key, settings.api_keys):
+        admin = _position(key, settings.admin_keys)
+        user = 0 if admin else _position(key, settings.api_keys)
+        if not admin and not user:
             return Problem(401, "unauthorized: this server wants an API key")
+        note_key(f"admin-{admin}" if admin else f"api-{user}")
         changes = path.startswith(_ADMIN) or (method == "POST" and path in _ADMIN_POSTS)
-        if not is_admin and changes:
+        if not admin and changes:
             return Problem(403, "forbidden: changing models wants an admin key")
         return None
 
@@ -134,13 +137,10 @@ def key_of(headers: Headers) -> str:
     return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
 
 
-def _is_one_of(key: str, known: Iterable[str]) -> bool:
-    """Compare a key with all known ones, in a time that tells nothing of how much was right."""
+def _position(key: str, known: Iterable[str]) -> int:
+    """Return the place of a key among known ones, from 1 on, or 0. The time tells nothing of it."""
     given = key.encode()
-    found = False
-    for each in known:
-        found |= hmac.compare_digest(given, each.encode())
-    return found
+    return max((n * hmac.compare_digest(given, each.encode()) for n, each in enumerate(known, 1)), default=0)
 
 
 def _preflight(origin: str | None, headers: Headers) -> dict[str, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,12 +64,17 @@ class ModelPool:
         return sum(load.waiting for load in self._loads.values())
 
     @asynccontextmanager
-    async def use(self, needs: ModelNeeds, client: str = "") -> AsyncIterator[LoadedModel]:
+    async def use(
+        self, needs: ModelNeeds, client: str = "", claimed: Callable[[], None] = lambda: None
+    ) -> AsyncIterator[LoadedModel]:
         """Give one request a place in a model, which is loaded if need be.
+
+        `claimed` is called when the model is in memory, before the request waits for its place.
 
         Raises BusyError where too many wait, OutOfMemoryError, or what loading raises.
         """
         loaded = await self._claim(needs)
+        claimed()
         try:
             await loaded.queue.enter(client)
             try:

@@ -71,6 +71,7 @@ class ChatService:
             await asyncio.to_thread(lambda: job.info.tokenizer)
         async with aclosing(loaded.model.events(call)) as events:
             async for event in events:
+                self._jobs.recorder.note(job.record, event)
                 match event:
                     case PromptTokens():
                         answer.prompt_ids = event.token_ids
@@ -87,7 +88,6 @@ class ChatService:
                         )
                         yield Delta((), (), answer.prompt_tokens, told)
                     case Done():
-                        self._jobs.metrics.count_answer(job.name, event)
                         yield answer.finish(event, loaded.info.context, load_seconds, job.seconds)
                     case _:
                         if delta := answer.delta(event, job):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -15,7 +16,6 @@ from chaski.chat.options import is_search, merged_options, require_whole
 from chaski.errors import ContextLengthError, OptionError
 from chaski.names import NATIVE
 from chaski.runner.loading.model_info import ModelInfo
-from chaski.server.metrics import Metrics
 from chaski.server.models.adapters import ChosenAdapter
 from chaski.server.models.catalog import Catalog, Found
 from chaski.server.models.loaded import LoadedModel, ModelNeeds
@@ -23,6 +23,8 @@ from chaski.server.models.pool import ModelPool
 from chaski.server.service.options import RequestOptions, checked_options
 from chaski.server.service.requests import ModelRequest
 from chaski.server.settings import Settings
+from chaski.server.telemetry.record import RequestRecord
+from chaski.server.telemetry.recorder import Recorder
 
 __all__ = ["Job", "Jobs", "check_ids", "lacks", "require", "too_long"]
 
@@ -35,7 +37,7 @@ _NO_SHIFT = (
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request that is being answered, with its model, its start and its `AnswerOptions.cache_salt`.
+    """A request that is being answered, with its model, its record and its `AnswerOptions.cache_salt`.
 
     adapters: those that it is computed with, in order.
     state: the file with the state of the conversation that the model begins with, and when it was written.
@@ -45,7 +47,7 @@ class Job:
     found: Found
     info: ModelInfo
     options: RequestOptions
-    started: float
+    record: RequestRecord
     cache_salt: str
     adapters: Sequence[ChosenAdapter] = ()
     state: tuple[Path, int] | None = None
@@ -85,7 +87,7 @@ class Job:
     @property
     def seconds(self) -> float:
         """Seconds since the request came."""
-        return perf_counter() - self.started
+        return perf_counter() - self.record.arrived
 
     def answer_options(self, format: Any = None) -> dict[str, Any]:
         """Return the options of an answer: those of the model, replaced by those of the request."""
@@ -113,10 +115,10 @@ class Job:
 class Jobs:
     """Begins jobs, and gets the models that they need. For one event loop."""
 
-    def __init__(self, settings: Settings, catalog: Catalog, models: ModelPool, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, catalog: Catalog, models: ModelPool, recorder: Recorder) -> None:
         self.catalog = catalog
         self.models = models
-        self.metrics = metrics
+        self.recorder = recorder
         self._settings = settings
 
     async def begin(self, request: ModelRequest, client: str) -> Job:
@@ -129,7 +131,8 @@ class Jobs:
         if request.stream:
             require_whole(options.generate)
         adapters = await self._adapters(request, options, found)
-        return Job(request, found, info, options, started, cache_salt, adapters, state)
+        record = self.recorder.begin(found.name.short, started, _limit(options))
+        return Job(request, found, info, options, record, cache_salt, adapters, state)
 
     def _look_up(self, label: str) -> tuple[Found, ModelInfo, tuple[Path, int] | None]:
         found, info = self.catalog.look_up(label)
@@ -149,13 +152,33 @@ class Jobs:
     @asynccontextmanager
     async def use(self, job: Job, client: str) -> AsyncIterator[LoadedModel]:
         """Use a job's model, loaded if need be. A prompt that is too long raises the error of `too_long`."""
-        async with self.models.use(job.needs, client) as loaded:
-            if job.state is not None:
-                await loaded.states.require(*job.state, job.cache_salt)
-            try:
-                yield loaded
-            except ContextLengthError as error:
-                raise too_long(job.request, error) from None
+        with self._recorded(job.record):
+            claimed = partial(self.recorder.loaded, job.record)
+            async with self.models.use(job.needs, client, claimed) as loaded:
+                if job.state is not None:
+                    await loaded.states.require(*job.state, job.cache_salt)
+                try:
+                    yield loaded
+                except ContextLengthError as error:
+                    raise too_long(job.request, error) from None
+
+    @contextmanager
+    def _recorded(self, record: RequestRecord) -> Iterator[None]:
+        """End a record with what ends the block."""
+        error: BaseException | None = None
+        try:
+            yield
+        except BaseException as caught:
+            error = caught
+            raise
+        finally:
+            self.recorder.end(record, error)
+
+
+def _limit(options: RequestOptions) -> int | None:
+    """Return how many tokens a request asks for at most, if it says so."""
+    limit = options.generate.get("num_predict")
+    return limit if isinstance(limit, int) and limit > 0 else None
 
 
 def too_long(request: ModelRequest, error: ContextLengthError) -> ContextLengthError:

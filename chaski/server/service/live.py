@@ -15,6 +15,7 @@ from chaski.ml.machine import available_memory, total_memory
 from chaski.runner.engine.live import LiveSequence, LiveSequences
 from chaski.server.models.loaded import LoadedModel
 from chaski.server.models.pool import ModelPool
+from chaski.server.telemetry.metrics import Metrics
 
 __all__ = ["LiveService"]
 
@@ -27,8 +28,9 @@ _BETWEEN, _PATIENCE = 0.25, 1.0
 class LiveService:
     """Looks at models, and remembers the look before. For one event loop."""
 
-    def __init__(self, models: ModelPool) -> None:
+    def __init__(self, models: ModelPool, metrics: Metrics) -> None:
         self._models = models
+        self._metrics = metrics
         self._started = time.monotonic()
         self._looks: dict[LoadedModel, LiveSequences] = {}
         self._figures: dict[str, Any] = {}
@@ -66,6 +68,8 @@ class LiveService:
             "available_bytes": available_memory(),
             "models_bytes": sum(model.info.memory.total for model in loaded),
             "waiting_for_load": self._models.waiting,
+            "first_tokens": self._metrics.first_tokens,
+            "first_token_seconds": round(self._metrics.first_token_seconds, 6),
         }
 
 

@@ -45,6 +45,7 @@ class VectorService:
                 return self._told(job, np.zeros((0, 0), np.float32), 0, loading)
             truncates = request.truncate and request.shift
             found = await loaded.model.vectors(embed_request(request.inputs, truncates, request.normalize))
+            job.record.prompt_tokens = found.num_tokens
         return self._told(job, _cut(found.rows, request.dimensions), found.num_tokens, loading)
 
     async def rerank(self, request: RerankRequest, client: str) -> Embedded:
@@ -57,10 +58,10 @@ class VectorService:
             loading = job.seconds
             call = Rank(request.query, tuple(request.documents), request.truncate)
             found = await loaded.model.vectors(call)
+            job.record.prompt_tokens = found.num_tokens
         return self._told(job, relevance(found.rows), found.num_tokens, loading)
 
     def _told(self, job: Job, rows: F32, num_tokens: int, loading: float) -> Embedded:
-        self._jobs.metrics.count_prompt(job.name, num_tokens, 0)
         return Embedded(rows, num_tokens, loading, job.seconds)
 
 

@@ -1,0 +1,1 @@
+"""Records of requests to models, and what is made of them: metrics for Prometheus."""

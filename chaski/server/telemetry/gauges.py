@@ -1,0 +1,118 @@
+"""`Gauges`: what models do at the moment, read when the page for Prometheus is requested."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from chaski.errors import ChaskiError
+from chaski.runner.service.cache_picture import CacheKind, CachePicture
+from chaski.server.models.loaded import LoadedModel
+from chaski.server.models.pool import ModelPool
+from chaski.server.telemetry.vllm_metrics import ENGINE, LABELS
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+__all__ = ["Gauges", "kv_cache_usage"]
+
+# Seconds to wait for a worker.
+_PATIENCE = 1.0
+
+
+async def kv_cache_usage(models: Sequence[LoadedModel]) -> dict[LoadedModel, float]:
+    """Return the share of cells that running requests hold, from 0 to 1, for models that tell it.
+
+    Of several kinds of cells, the fullest one counts. Cells that are only kept for later prompts are free.
+    """
+    found = await asyncio.gather(*map(_usage, models))
+    return {model: usage for model, usage in zip(models, found, strict=True) if usage is not None}
+
+
+async def _usage(model: LoadedModel) -> float | None:
+    if model.worker.pid is not None:
+        with suppress(ChaskiError, TimeoutError):
+            picture = await asyncio.wait_for(model.model.cache_picture(), _PATIENCE)
+            return max((_used(kind, picture) for kind in picture.kinds if not kind.is_state), default=None)
+    return None
+
+
+def _used(kind: CacheKind, picture: CachePicture) -> float:
+    is_used = np.zeros(kind.cells, bool)  # shared cells count once
+    for run in kind.runs:
+        if picture.slots[run.sequence].is_running:
+            is_used[run.cell : run.cell + run.count] = True
+    return float(is_used.mean()) if kind.cells else 0.0
+
+
+class Gauges:
+    """Reads a pool of models. `kv_usage` is as `kv_cache_usage` found it last."""
+
+    def __init__(self, models: ModelPool) -> None:
+        self._models = models
+        self.kv_usage: Mapping[LoadedModel, float] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        """The gauges."""
+        yield from self._own()
+        yield from self._vllm()
+
+    def _own(self) -> Iterator[Metric]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        yield GaugeMetricFamily(
+            "chaski_waiting_for_load", "Requests that wait for a model", value=self._models.waiting
+        )
+        label = ["model"]
+        waiting = GaugeMetricFamily("chaski_waiting", "Requests that wait for a place", labels=label)
+        running = GaugeMetricFamily("chaski_running", "Requests that have a place", labels=label)
+        places = GaugeMetricFamily("chaski_places", "Sequences that are computed together", labels=label)
+        memory = GaugeMetricFamily("chaski_memory_bytes", "Memory of a model", labels=label)
+        by_device = GaugeMetricFamily(
+            "chaski_device_memory_bytes", "Memory of a model on a device", labels=["model", "device"]
+        )
+        prefixes = {
+            unit: GaugeMetricFamily(f"chaski_prefix_{unit}", meaning, labels=["model", "tier"])
+            for unit, meaning in (
+                ("blocks", "Blocks in a tier of the prefix cache"),
+                ("tokens", "Tokens of the blocks in a tier of the prefix cache"),
+                ("bytes", "Bytes of the blocks in a tier of the prefix cache"),
+            )
+        }
+        for model in self._models.loaded:
+            for use in model.info.prefixes:
+                counts = {"blocks": use.num_blocks, "tokens": use.num_tokens, "bytes": use.num_bytes}
+                for unit, count in counts.items():
+                    prefixes[unit].add_metric([model.name, use.tier], count)
+            held = model.info.memory
+            waiting.add_metric([model.name], model.queue.waiting)
+            running.add_metric([model.name], model.users - model.queue.waiting)
+            places.add_metric([model.name], model.parallel)
+            memory.add_metric([model.name], held.total)
+            for part in held.devices:
+                by_device.add_metric([model.name, part.device], part.total)
+        yield from (waiting, running, places, memory, by_device, *prefixes.values())
+
+    def _vllm(self) -> Iterator[Metric]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        running = GaugeMetricFamily("vllm:num_requests_running", "Requests that are computed", labels=LABELS)
+        waiting = GaugeMetricFamily("vllm:num_requests_waiting", "Requests that wait", labels=LABELS)
+        usage = GaugeMetricFamily(
+            "vllm:kv_cache_usage_perc",
+            "Share of the cache that running requests hold",
+            labels=LABELS,
+        )
+        for model in self._models.loaded:
+            label = [model.name, ENGINE]
+            # A few requests wait in the worker, so that no place stays empty.
+            num_running = min(model.users - model.queue.waiting, model.parallel)
+            running.add_metric(label, num_running)
+            waiting.add_metric(label, model.users - num_running)
+            if model in self.kv_usage:
+                usage.add_metric(label, self.kv_usage[model])
+        yield from (running, waiting, usage)

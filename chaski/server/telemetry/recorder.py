@@ -1,0 +1,65 @@
+"""`Recorder`: fills the records of requests as their events come, and passes them on."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+from chaski.chat.events import Done, Event, PromptScores, PromptTokens
+from chaski.server.telemetry.exchange import EXCHANGE
+from chaski.server.telemetry.metrics import Metrics
+from chaski.server.telemetry.record import Ending, RequestRecord
+
+__all__ = ["Recorder"]
+
+_ENDINGS: dict[str, Ending] = {"stop": "stop", "length": "length", "cancelled": "abort"}
+
+
+class Recorder:
+    """Notes what happens to requests. For one event loop."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def begin(self, model: str, arrived: float, max_tokens: int | None) -> RequestRecord:
+        """Return the record of a request, which the request over HTTP keeps too if there is one."""
+        record = RequestRecord(model, arrived, max_tokens=max_tokens)
+        if (exchange := EXCHANGE.get()) is not None:
+            exchange.records.append(record)
+        return record
+
+    def loaded(self, record: RequestRecord) -> None:
+        """The model of a request is in memory."""
+        record.loaded = perf_counter()
+
+    def note(self, record: RequestRecord, event: Event) -> None:
+        """An event of its answer came."""
+        match event:
+            case Done():
+                record.ended = perf_counter()
+                record.done = event
+            case PromptTokens():
+                record.prompt_tokens = event.count
+            case PromptScores():
+                pass
+            case _ if event.token_ids:
+                self._advance(record, len(event.token_ids))
+
+    def end(self, record: RequestRecord, error: BaseException | None) -> None:
+        """A request ended: by its last event, by an error, or because its client left."""
+        if record.ended is None:
+            record.ended = perf_counter()
+        if record.done is not None:
+            record.ending = _ENDINGS[record.done.reason]
+        elif error is not None:
+            record.ending = "error" if isinstance(error, Exception) else "abort"
+            record.error = type(error).__name__ if isinstance(error, Exception) else None
+        self._metrics.count(record)
+
+    def _advance(self, record: RequestRecord, count: int) -> None:
+        now = perf_counter()
+        gap = None if record.latest is None else now - record.latest
+        if record.first is None:
+            record.first = now
+        record.latest = now
+        record.generated_tokens += count
+        self._metrics.advance(record.model, count, gap)
