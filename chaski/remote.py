@@ -42,9 +42,9 @@ class Remote:
         except ChaskiError:
             return False
 
-    def get(self, path: str) -> Any:
-        """The object at an address. Raises ChaskiError."""
-        with self._ask("GET", path, None) as response:
+    def get(self, path: str, patience: float | None = None) -> Any:
+        """The object at an address. Raises ChaskiError, also after `patience` seconds without an answer."""
+        with self._ask("GET", path, None, patience) as response:
             return _object(response.read())
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
@@ -82,11 +82,15 @@ class Remote:
     def lines(self, path: str, body: Mapping[str, Any]) -> Generator[Any, None, None]:
         """The objects of a stream as they come; closing it stops the work."""
         with self._ask("POST", path, body) as response:
-            while line := response.readline(_MAX_LINE):
-                found = _object(line)
-                if found.get("error"):
-                    raise ChaskiError(found["error"])
-                yield found
+            yield from _objects(response)
+
+    def follow(self, path: str, patience: float) -> Generator[Any, None, None]:
+        """The objects of a stream that is asked for by its address, until the server ends it.
+
+        Raises ChaskiError, also where nothing comes for `patience` seconds.
+        """
+        with self._ask("GET", path, None, patience) as response:
+            yield from _objects(response)
 
     @contextmanager
     def _ask(
@@ -155,6 +159,14 @@ def _failure(response: HTTPResponse) -> ChaskiError:
     except (ValueError, LookupError, TypeError):
         text = f"the server answered {response.status} {response.reason}"
     return ModelNotFoundError(text) if response.status == 404 else ChaskiError(text)
+
+
+def _objects(response: HTTPResponse) -> Iterator[Any]:
+    while line := response.readline(_MAX_LINE):
+        found = _object(line)
+        if found.get("error"):
+            raise ChaskiError(found["error"])
+        yield found
 
 
 def _object(data: bytes) -> Any:

@@ -19,7 +19,7 @@ _WHICH_STORE = """\
 
 `list`, `show`, `create`, `cp`, `rm`, `pull` and `push` work on [the store of this machine](store.md), without
 a server. Where `OLLAMA_HOST` is set, they ask the server that it names, over its API and with the key in
-`OLLAMA_API_KEY`; they fail if it does not answer. `ps` and `stop` always ask a server: the one that
+`OLLAMA_API_KEY`; they fail if it does not answer. `ps`, `top` and `stop` always ask a server: the one that
 `OLLAMA_HOST` names, or else the one at the usual address. `run` asks a server that has the model. Where there
 is none, it loads the model itself.
 
@@ -42,6 +42,11 @@ def cli_page() -> str:
         assert command is not None
         sub = click.Context(command, info_name=name, parent=context, max_content_width=100)
         parts += [f"## chaski {name}", _help(command, sub)]
+        if isinstance(command, click.Group):
+            parts += [
+                _help(each, click.Context(each, info_name=word, parent=sub, max_content_width=100))
+                for word, each in command.commands.items()
+            ]
     return "\n\n".join(parts) + "\n"
 
 

@@ -24,6 +24,7 @@ _COMMANDS = {
     "convert": "chaski.cli.convert",
     "list": "chaski.cli.list",
     "ps": "chaski.cli.ps",
+    "top": "chaski.cli.top",
     "stop": "chaski.cli.stop",
     "show": "chaski.cli.show",
     "cp": "chaski.cli.cp",
@@ -35,6 +36,7 @@ _COMMANDS = {
     "info": "chaski.cli.info",
     "bench": "chaski.cli.bench",
     "batch": "chaski.server.batch_command",
+    "service": "chaski.cli.service",
     "completion": "chaski.cli.completion",
 }
 _LABEL = "Error: "  # which click puts before them

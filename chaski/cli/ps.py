@@ -55,7 +55,8 @@ def _tier(tier: str, use: Mapping[str, int]) -> str:
     from chaski.cli.layout import file_size
 
     place = "on disk" if tier == "disk" else f"in {tier}"
-    return f"{use['blocks']} blocks ({file_size(use['bytes'])}) {place}"
+    number = use["blocks"]
+    return f"{number} {'block' if number == 1 else 'blocks'} ({file_size(use['bytes'])}) {place}"
 
 
 def _short(name: str) -> str:

@@ -122,7 +122,7 @@ def test_ps_and_stop(server: Running) -> None:
     assert row.endswith("from now    native")
     server.post("/api/generate", {"model": "helper", "prompt": "x " * 40, "options": {"num_predict": 1}})
     prefixes = chaski("ps").stdout.splitlines()[-1]
-    assert re.fullmatch(r"helper:latest: prefix cache: 1 blocks \(\d+ KB\) in memory", prefixes), prefixes
+    assert re.fullmatch(r"helper:latest: prefix cache: 1 block \(\d+ KB\) in memory", prefixes), prefixes
     server.post("/api/generate", {"model": "helper", "keep_alive": -1})
     assert chaski("ps", "HELP").stdout.splitlines()[1].endswith("Forever    native")
     assert chaski("stop", "helper").exit_code == 0
