@@ -1,7 +1,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { count } from "../models/memory";
-import type { CacheKind } from "./poll";
+import type { CacheKind } from "./watch";
 
 const MOST_HEIGHT = 360;
 const SIZES = [14, 10, 8, 6, 5, 4, 3, 2, 1];

@@ -1,51 +1,49 @@
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 
-import { bytes, running } from "../models/list";
+import { bytes } from "../models/list";
 import { count } from "../models/memory";
+import type { LiveModel } from "../server/types";
 import { Cells, colorOf } from "./Cells";
 import { Chart } from "./Chart";
-import { type CachePicture, liveProblem, picture, samples, useLive } from "./poll";
+import { type CachePicture, figures, liveProblem, picture, pictureProblem, samples, useLive, usePicture } from "./watch";
 
 const SHOWN = 180;
 
 export function LivePage() {
   const [model, setModel] = useState("");
-  const [chosen, setChosen] = useState<number | null>(null);
-  useLive(model);
-  const models = running.value;
-  const shown = models.find((each) => each.name === model) ?? models[0];
-  const seen = picture.value;
+  useLive();
+  const models = figures.value?.models;
+  const shown = models?.find((each) => each.name === model) ?? models?.[0];
   return (
     <div class="scroller" tabIndex={0} role="region" aria-label="What the server does now">
       <div class="page live">
         {liveProblem.value && <p class="problem" role="alert">{liveProblem.value}</p>}
         <Charts />
-        {!shown && <p class="note">No model is in memory. One is loaded by the first question to it.</p>}
+        {models?.length === 0 && <p class="note">No model is in memory. One is loaded by the first question to it.</p>}
         {shown && (
           <div class="row">
             <label class="field">
               The cache of
               <select value={shown.name} onChange={(event) => setModel(event.currentTarget.value)}>
-                {models.map(({ name }) => (
+                {models!.map(({ name }) => (
                   <option key={name}>{name}</option>
                 ))}
               </select>
             </label>
             <span class="note">
-              {`${bytes(shown.size)} of memory, context ${count(shown.context_length)}, ${shown.users - shown.waiting} of ${shown.parallel} places taken`}
+              {`${bytes(shown.memory.total)} of memory, context ${count(shown.context_length)}, ${shown.running} of ${shown.parallel} places taken`}
             </span>
           </div>
         )}
-        {shown && !seen && <p class="note">{shown.engine} does not tell what its cache holds.</p>}
-        {seen?.kinds.map((kind) => <Cells key={kind.kind} kind={kind} chosen={chosen} onChoose={setChosen} />)}
-        {seen && <Sequences seen={seen} chosen={chosen} onChoose={setChosen} />}
-        {shown?.prefix_cache && (
+        {shown && shown.engine !== "native" && <p class="note">{shown.engine} does not tell what its cache holds.</p>}
+        {shown?.engine === "native" && <CacheOf key={shown.name} model={shown} />}
+        {!!shown?.prefix_cache.length && (
           <section class="card" aria-label="Prefix cache">
             <h2>Prefix cache behind the cells</h2>
-            {Object.entries(shown.prefix_cache).map(([tier, use]) => (
-              <div class="tier" key={tier}>
-                <span>{tier}</span>
-                <meter min={0} max={use.max_bytes || 1} value={use.bytes} aria-label={`${tier}, taken`} />
+            {shown.prefix_cache.map((use) => (
+              <div class="tier" key={use.tier}>
+                <span>{use.tier}</span>
+                <meter min={0} max={use.max_bytes || 1} value={use.bytes} aria-label={`${use.tier}, taken`} />
                 <span class="note">
                   {`${count(use.tokens)} tokens in ${count(use.blocks)} blocks, ${bytes(use.bytes)} of ${bytes(use.max_bytes)}`}
                 </span>
@@ -58,12 +56,28 @@ export function LivePage() {
   );
 }
 
+/** The picture of a model's cells and its sequences; one sequence may be chosen. */
+function CacheOf({ model }: { model: LiveModel }) {
+  const [chosen, setChosen] = useState<number | null>(null);
+  const place = useRef<HTMLDivElement>(null);
+  usePicture(model.name, place);
+  const seen = picture.value?.model === model.name ? picture.value : null;
+  return (
+    <div class="cache" ref={place}>
+      {pictureProblem.value && <p class="problem" role="alert">{pictureProblem.value}</p>}
+      {seen?.kinds.map((kind) => <Cells key={kind.kind} kind={kind} chosen={chosen} onChoose={setChosen} />)}
+      {seen && <Sequences seen={seen} chosen={chosen} onChoose={setChosen} />}
+    </div>
+  );
+}
+
 function Charts() {
   const seen = samples.value;
   const charts: [string, (number | null)[], (value: number) => string][] = [
-    ["Tokens stored a second", seen.map((each) => each.tokens), (value) => count(Math.round(value))],
+    ["Prompt tokens a second", seen.map((each) => each.prompts), (value) => count(Math.round(value))],
+    ["Answer tokens a second", seen.map((each) => each.answers), (value) => count(Math.round(value))],
     ["Time to the first token", seen.map((each) => each.first), (value) => `${value.toFixed(value < 0.1 ? 3 : 2)} s`],
-    ["Answers that are computed", seen.map((each) => each.users), count],
+    ["Answers that are computed", seen.map((each) => each.running), count],
     ["Requests that wait", seen.map((each) => each.waiting), count],
     ["Memory of models", seen.map((each) => each.memory), bytes],
   ];

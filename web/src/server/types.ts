@@ -52,6 +52,30 @@ export interface RunningModel {
   prefix_cache?: Record<string, { blocks: number; tokens: number; bytes: number; max_bytes: number }>;
 }
 
+/** What the server and its models do now: a line of `/api/live`. */
+export interface LiveFigures {
+  server: {
+    models_bytes: number;
+    waiting_for_load: number;
+    first_tokens: number;
+    first_token_seconds: number;
+  };
+  models: LiveModel[];
+}
+
+export interface LiveModel {
+  name: string;
+  engine: string;
+  parallel: number;
+  context_length: number;
+  memory: { total: number };
+  running: number;
+  waiting: number;
+  prefix_cache: { tier: string; blocks: number; tokens: number; bytes: number; max_bytes: number }[];
+  prompt_tokens_per_second?: number;
+  generated_tokens_per_second?: number;
+}
+
 export interface ShownModel {
   capabilities: string[];
   details: { family: string; parameter_size: string; quantization_level: string };
