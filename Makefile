@@ -24,7 +24,7 @@ PYTEST := -m pytest -n 2 --dist loadfile
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run test coverage test-slow test-web test-aarch64 web check-web lint format types native bench docs links
-.PHONY: wheel sdist sbom clean
+.PHONY: wheel test-debian sdist sbom clean
 
 run: .venv/installed
 	$(BIN)/chaski run guide "how do I use fewer cores?" --verbose < /dev/null
@@ -110,12 +110,18 @@ wheel: .venv/packaging
 	$(BIN)/auditwheel show dist/chaski-*-$(WHEEL_PYTHON)-*.whl
 	$(BIN)/python -m tools.check_packages dist/chaski-*-$(WHEEL_PYTHON)-*.whl
 
+# The wheel in a fresh Debian 12, as a user would: a minute for all of it. Needs root and debootstrap, and is
+# skipped with a word without them.
+test-debian: wheel
+	tools/test_debian.sh dist/chaski-*-cp311-*.whl
+
 # What an installation of the wheel consists of, with versions and licenses, by the schema of CycloneDX.
 sbom: wheel
 	rm -rf build/installation && $(PYTHON) -m venv --without-pip build/installation
 	$(PIP) --python build/installation install dist/chaski-*-$(WHEEL_PYTHON)-*.whl
 	$(BIN)/cyclonedx-py environment --output-reproducible --output-format JSON \
 		--validate --output-file dist/chaski-sbom.json build/installation/bin/python
+	$(BIN)/python -m tools.compiled_in dist/chaski-sbom.json build/wheel
 
 sdist: .venv/packaging
 	$(BIN)/python -m build --sdist --no-isolation --outdir dist .

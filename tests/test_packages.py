@@ -1,14 +1,20 @@
-"""The check of packages sees what is missing and what does not belong there."""
+"""The check of packages sees what is missing and what does not belong there; their parts are listed."""
 
 from __future__ import annotations
 
+import json
 import tarfile
 import tomllib
 import zipfile
+from importlib import metadata
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import chaski
 from tools.check_packages import faults
+from tools.compiled_in import add_components, core_components, page_components
 
 ROOT = Path(__file__).parents[1]
 CORE = "chaski/_native.cpython-311-x86_64-linux-gnu.so"
@@ -58,3 +64,40 @@ def test_the_version_has_one_source() -> None:
 
 def test_the_unit_is_the_documented_one() -> None:
     assert (ROOT / "deploy" / "chaski.service").read_text() in (ROOT / "docs" / "service.md").read_text()
+
+
+def test_the_list_of_parts_has_what_the_page_holds() -> None:
+    locked = json.loads((ROOT / "web" / "package-lock.json").read_text())["packages"]
+    parts = {part["name"]: part for part in page_components()}
+    assert {"preact", "katex", "marked", "highlight.js", "@preact/signals-core"} <= set(parts)
+    for name, part in parts.items():
+        assert part["version"] == locked[f"node_modules/{name}"]["version"]
+        assert part["licenses"] == [{"expression": locked[f"node_modules/{name}"]["license"]}]
+    assert parts["@preact/signals-core"]["purl"].startswith("pkg:npm/%40preact/signals-core@")
+
+
+def test_the_list_of_parts_has_what_is_compiled_in(tmp_path: Path) -> None:
+    pytest.importorskip("nanobind")
+    folder = tmp_path / "CMakeFiles" / "3.25"
+    folder.mkdir(parents=True)
+    settings = 'set(CMAKE_CXX_COMPILER_ID "GNU")\nset(CMAKE_CXX_COMPILER_VERSION "12.2.0")\n'
+    (folder / "CMakeCXXCompiler.cmake").write_text(settings)
+    parts = {part["name"]: part["version"] for part in core_components(tmp_path)}
+    assert parts["nanobind"] == metadata.version("nanobind")
+    assert parts["libstdc++"] == "12.2.0"
+    assert parts["robin-map"].count(".") == 2
+
+
+def test_added_parts_belong_to_chaski() -> None:
+    chaski = {"name": "chaski", "bom-ref": "chaski==1", "externalReferences": [{"url": "file:///wheel"}]}
+    bom: dict[str, Any] = {
+        "components": [chaski],
+        "dependencies": [{"ref": "chaski==1", "dependsOn": ["numpy==2"]}],
+    }
+    add_components(bom, [{"name": "nanobind", "bom-ref": "nanobind@3"}])
+    assert [part["name"] for part in bom["components"]] == ["chaski", "nanobind"]
+    assert "externalReferences" not in chaski
+    assert bom["dependencies"] == [
+        {"ref": "chaski==1", "dependsOn": ["nanobind@3", "numpy==2"]},
+        {"ref": "nanobind@3"},
+    ]
