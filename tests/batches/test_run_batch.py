@@ -71,11 +71,16 @@ def test_a_file_that_was_cut_anywhere_is_gone_on_with(tmp_path: Path, cut: int) 
 
 def test_so_many_are_asked_at_a_time(tmp_path: Path) -> None:
     now = most = 0
+    all_came = asyncio.Event()
 
     async def count(url: str, body: Mapping[str, Any]) -> Reply:
         nonlocal now, most
         now += 1
         most = max(most, now)
+        if now == 7:
+            all_came.set()
+        async with asyncio.timeout(30):
+            await all_came.wait()
         await asyncio.sleep(0.001)
         now -= 1
         return await answer(url, body)
