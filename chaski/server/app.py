@@ -32,6 +32,7 @@ from chaski.server.handlers import (
 )
 from chaski.server.http.access_log import AccessLog
 from chaski.server.http.endpoint import Endpoint, Handler
+from chaski.server.http.exchanges import Exchanges
 from chaski.server.http.guard import Guard
 from chaski.server.http.log_file import LogFile
 from chaski.server.in_process import InProcess
@@ -60,7 +61,10 @@ def create_app(settings: Settings, model_store: Store, open_worker: OpenWorker) 
 
     return Starlette(
         routes=_routes(),
-        middleware=[Middleware(AccessLog, file=log), Middleware(Guard, settings=settings)],
+        middleware=[
+            Middleware(Exchanges, listeners=[AccessLog(log)]),
+            Middleware(Guard, settings=settings),
+        ],
         exception_handlers={HTTPException: _refuse},
         lifespan=life,
     )

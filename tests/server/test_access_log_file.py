@@ -23,6 +23,7 @@ from starlette.types import Message, Receive, Scope, Send
 from chaski.env import Environment
 from chaski.errors import OptionError, WorkerError
 from chaski.server.http.access_log import AccessLog
+from chaski.server.http.exchanges import Exchanges
 from chaski.server.http.log_file import STANDARD_ERROR, LogFile
 from chaski.server.in_process import InProcess
 from chaski.server.settings import Settings
@@ -198,7 +199,7 @@ def ask(file: LogFile) -> int:
         found.append(message)
 
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("1.2.3.4", 5)}
-    asyncio.run(AccessLog(Answering(), file)(scope, receive, send))
+    asyncio.run(Exchanges(Answering(), [AccessLog(file)])(scope, receive, send))
     return int(found[0]["status"])
 
 

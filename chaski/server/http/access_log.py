@@ -7,77 +7,33 @@ from __future__ import annotations
 
 import json
 import logging
-import re
-import secrets
 from datetime import UTC, datetime
-from time import perf_counter
 
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
 from chaski.server.http.log_file import LogFile
-from chaski.server.telemetry.exchange import EXCHANGE, Exchange, note_error
+from chaski.server.telemetry.exchange import Exchange
 
-__all__ = ["REQUEST_ID_HEADER", "AccessLog"]
+__all__ = ["AccessLog"]
 
 _log = logging.getLogger(__name__)
 
-REQUEST_ID_HEADER = "X-Request-Id"
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._:+/=@-]{1,128}")
 _MAX_TEXT = 200
 _MAX_METHOD = 16
 
 
 class AccessLog:
-    """ASGI middleware around everything else, so that refused requests are logged too.
+    """Writes the line of a request at its end, to the log and to a file if there is one."""
 
-    Each answer has a header with the id of its request, which is the client's own where it sends one.
-    """
-
-    def __init__(self, app: ASGIApp, file: LogFile | None = None) -> None:
-        self._app = app
+    def __init__(self, file: LogFile | None = None) -> None:
         self._file = file
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        exchange = Exchange(_request_id(scope))
-        header = REQUEST_ID_HEADER.lower().encode(), exchange.id.encode()
-
-        async def counted(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", ()), header]}
-            await send(message)
-            if message["type"] == "http.response.start":
-                exchange.status = message["status"]
-            elif message["type"] == "http.response.body":
-                exchange.sent += len(message.get("body", b""))
-                exchange.has_ended = not message.get("more_body", False)
-
-        token = EXCHANGE.set(exchange)
-        try:
-            await self._app(scope, receive, counted)
-        except Exception as error:
-            exchange.status = 500
-            note_error(error)
-            raise
-        finally:
-            EXCHANGE.reset(token)
-            self._write(scope, exchange)
-
-    def _write(self, scope: Scope, exchange: Exchange) -> None:
-        seconds = perf_counter() - exchange.started
+    def __call__(self, scope: Scope, exchange: Exchange) -> None:
+        seconds = exchange.ended - exchange.started
         if _log.isEnabledFor(logging.INFO):
             _log.info(_text(scope, exchange, seconds))
         if self._file is not None:
             self._file.write(_json(scope, exchange, seconds))
-
-
-def _request_id(scope: Scope) -> str:
-    """Return the client's id of a request if it has a short and plain one, else a new one."""
-    given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
-    return given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
 
 
 def _text(scope: Scope, exchange: Exchange, seconds: float) -> str:

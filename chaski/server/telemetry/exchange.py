@@ -18,7 +18,7 @@ class Exchange:
     """A request over HTTP, from its head to the end of its answer.
 
     id         what the answer's header X-Request-Id says
-    started    seconds of `time.perf_counter`
+    started    seconds of `time.perf_counter`, as `ended`, when its answer was sent or left
     sent       bytes of the body of the answer
     has_ended  the whole answer was sent
     key        the name of the key of the client, never the key; None without one
@@ -28,6 +28,7 @@ class Exchange:
 
     id: str
     started: float = field(default_factory=perf_counter)
+    ended: float = 0.0
     status: int = _CLIENT_LEFT
     sent: int = 0
     has_ended: bool = False
