@@ -7,6 +7,7 @@ meaning. Arguments and options always win over the environment.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -124,6 +125,20 @@ def _secrets(text: str) -> tuple[str, ...]:
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip().lower() for word in text.split(",") if word.strip())
+
+
+_ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?")
+
+
+def _exact_origins(text: str) -> tuple[str, ...]:
+    """Origins as they stand in a Content-Security-Policy, which knows no IPv6 addresses."""
+    found = _words(text)
+    if not all(_ORIGIN.fullmatch(origin) for origin in found):
+        raise ValueError(
+            "origins such as http://localhost:8000, separated by commas: scheme, host name and port, "
+            "without a path, * or an IPv6 address"
+        )
+    return found
 
 
 def _variable(
@@ -337,6 +352,15 @@ class Environment:
         "disk space that files of /v1/files may take in the store, results included; 0 for none",
         _size,
         unset="2GB",
+    )
+    mcp_servers: tuple[str, ...] = _variable(
+        "CHASKI_MCP_SERVERS",
+        "origins",
+        "origins of MCP servers that the page may reach from the browser, separated by commas, such as "
+        "http://localhost:8000",
+        _exact_origins,
+        default=(),
+        unset="none",
     )
     is_open: bool = _variable(
         "CHASKI_OPEN",

@@ -44,6 +44,22 @@ def test_a_switch_is_on_or_off() -> None:
         Environment.read({"OLLAMA_NOPRUNE": "maybe"})
 
 
+def test_origins_of_mcp_servers_are_exact() -> None:
+    """They go into a header of the page, which must say nothing else."""
+    found = Environment.read({"CHASKI_MCP_SERVERS": "http://LocalHost:8000, https://tools.example"})
+    assert found.mcp_servers == ("http://localhost:8000", "https://tools.example")
+    for bad in (
+        "*",
+        "https://*.example",
+        "http://a/mcp",
+        "ws://a",
+        "http://a; script-src *",
+        "http://[::1]:1",
+    ):
+        with pytest.raises(OptionError, match=r"CHASKI_MCP_SERVERS = .* must be origins such as"):
+            Environment.read({"CHASKI_MCP_SERVERS": bad})
+
+
 @pytest.mark.parametrize("empty", ["", "  ", '""'])
 def test_an_empty_value_is_none(empty: str) -> None:
     assert Environment.read({variable.name: empty for variable in variables()}) == Environment()

@@ -32,6 +32,7 @@ class Settings:
     adapters     the folder of adapters that requests may name; None where they may name none
     states       the folder of saved slots; None where none are kept
     files        bytes that files of batches may take; 0 for none
+    mcp_servers  origins that the page may reach besides this server
     parallel     None: `most_parallel`, or fewer where there is no memory for so many
     body_memory  bytes
     """
@@ -46,6 +47,7 @@ class Settings:
     adapters: Path | None = None
     states: Path | None = None
     files: int = _FILES
+    mcp_servers: tuple[str, ...] = ()
     keep_alive: float = 300.0
     load_timeout: float = 300.0
     max_loaded: int = _DEFAULT_LOADED
@@ -72,6 +74,7 @@ class Settings:
             adapters=_folder(environment.adapters),
             states=None if environment.states is None else Path(environment.states).absolute(),
             files=_FILES if environment.files is None else environment.files,
+            mcp_servers=environment.mcp_servers,
             keep_alive=environment.keep_alive,
             load_timeout=environment.load_timeout or math.inf,
             max_loaded=environment.max_loaded or _DEFAULT_LOADED,

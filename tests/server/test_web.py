@@ -54,6 +54,17 @@ def test_every_file_has_the_policy(server: Running, path: str) -> None:
     assert headers["referrer-policy"] == "no-referrer"
 
 
+def test_the_operator_allows_mcp_servers(models: Path) -> None:
+    """The policy names them, for the page and for code that it loads. Nothing else of it changes."""
+    reached = "http://localhost:8000", "https://tools.example"
+    with running(Settings(address=SOMEWHERE, mcp_servers=reached), models) as server:
+        for path in ("/", f"/web/{NAMES[0]}"):
+            policy = server.get(path, **BROWSER).headers["content-security-policy"]
+            assert "connect-src 'self' http://localhost:8000 https://tools.example; " in f"{policy}; "
+            assert policy.count("http") == 2
+            assert "script-src 'self';" in policy
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_files_are_kept_and_compressed(server: Running, name: str) -> None:
     whole = (BUNDLE / name).read_bytes()

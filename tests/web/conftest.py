@@ -17,8 +17,9 @@ from tests.server.conftest import SOMEWHERE, models
 from tests.server.huge_model import huge
 from tests.server.running import Running, running
 from tests.server.thinker import fake, fresh, script
+from tests.web.mcp_server import allowing, thinking, weather
 
-__all__ = ["fake", "fresh", "huge", "models", "script"]
+__all__ = ["allowing", "fake", "fresh", "huge", "models", "script", "thinking", "weather"]
 
 DESKTOP = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 780}
@@ -41,18 +42,21 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Open]:
-    """Open the page of a server. At the end nothing was refused by the policy, and nothing went elsewhere."""
+    """Open the page of a server. At the end nothing was refused by the policy, and nothing went elsewhere.
+
+    reaches   where requests may go besides
+    """
     contexts: list[Any] = []
     faults: list[str] = []
     elsewhere: list[str] = []
 
-    def open_page(server: Running, path: str = "/", **options: Any) -> Any:
+    def open_page(server: Running, path: str = "/", reaches: tuple[str, ...] = (), **options: Any) -> Any:
         context = browser.new_context(**{"viewport": DESKTOP, "locale": "en-GB", **options})
         context.set_default_timeout(10_000)
         contexts.append(context)
 
         def see(request: Any) -> None:
-            if not request.url.startswith((server.url, "data:", "blob:")):
+            if not request.url.startswith((server.url, "data:", "blob:", *reaches)):
                 elsewhere.append(request.url)
 
         context.on("request", see)

@@ -10,7 +10,9 @@ import pytest
 from tests.server.fake_worker import Script
 from tests.server.running import Running
 from tests.web.conftest import DESKTOP, PHONE, Open, ask, ended
+from tests.web.mcp_server import McpServer
 from tests.web.test_chat import RICH
+from tests.web.test_mcp import add, calls, close
 
 pytestmark = pytest.mark.slow
 
@@ -58,4 +60,29 @@ def test_everything_is_accessible(
     page.get_by_text("Details").first.click()
     assert faults(page, axe) == []
     page.get_by_role("button", name="Delete thinker:latest").click()
+    assert faults(page, axe) == []
+
+
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_tools_of_servers_are_accessible(
+    allowing: Running,
+    weather: McpServer,
+    script: Script,
+    open_page: Open,
+    axe: str,
+    scheme: str,
+    viewport: dict[str, int],
+) -> None:
+    page = open_page(allowing, reaches=(weather.origin,), color_scheme=scheme, viewport=viewport)
+    add(page, weather.url).get_by_text("1 tool").click()
+    add(page, "https://elsewhere.example", "Bearer x")
+    page.get_by_text("has not allowed it").wait_for()
+    assert faults(page, axe) == []
+    close(page)
+    script.pieces = calls("weather", city="Cusco")
+    weather.results.clear()
+    ask(page, "x")
+    page.get_by_role("button", name="Run once").click()
+    page.get_by_text("refuses: unknown tool").wait_for()
     assert faults(page, axe) == []

@@ -7,7 +7,7 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from chaski.server.web import PAGE_HEADERS, page_file, wants_page
+from chaski.server.web import page_file, page_headers, wants_page
 
 __all__ = ["asset", "root"]
 
@@ -33,7 +33,8 @@ async def _file(request: Request, name: str, headers: dict[str, str]) -> Respons
     found = await asyncio.to_thread(page_file, name)
     if found is None:
         return PlainTextResponse("404 page not found", 404)
-    headers = {**PAGE_HEADERS, **headers, "ETag": found.etag}
+    reached = request.app.state.services.settings.mcp_servers
+    headers = {**page_headers(reached), **headers, "ETag": found.etag}
     if found.etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     if found.compressed is not None and "gzip" in request.headers.get("accept-encoding", ""):

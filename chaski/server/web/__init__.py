@@ -1,5 +1,5 @@
 """The page for people: its files, as they are served to browsers."""
 
-from chaski.server.web.files import PAGE_HEADERS, PageFile, page_file, wants_page
+from chaski.server.web.files import PageFile, page_file, page_headers, wants_page
 
-__all__ = ["PAGE_HEADERS", "PageFile", "page_file", "wants_page"]
+__all__ = ["PageFile", "page_file", "page_headers", "wants_page"]

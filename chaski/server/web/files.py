@@ -13,7 +13,7 @@ from importlib.resources import files
 
 from starlette.datastructures import Headers
 
-__all__ = ["PAGE_HEADERS", "PageFile", "page_file", "wants_page"]
+__all__ = ["PageFile", "page_file", "page_headers", "wants_page"]
 
 _TYPES = {
     "html": "text/html; charset=utf-8",
@@ -30,15 +30,13 @@ _POLICY = {
     "style-src": "'self'",
     "font-src": "'self'",
     "img-src": "'self' data: blob:",
-    "connect-src": "'self'",
     "base-uri": "'none'",
     "form-action": "'none'",
     "frame-ancestors": "'none'",
     "require-trusted-types-for": "'script'",
     "trusted-types": "'none'",
 }
-PAGE_HEADERS = {
-    "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in _POLICY.items()),
+_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "X-Frame-Options": "DENY",
@@ -46,7 +44,14 @@ PAGE_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
 }
-"""Headers that go with every file of the page."""
+
+
+@cache
+def page_headers(mcp_servers: tuple[str, ...]) -> dict[str, str]:
+    """Return the headers of every file of the page, which may reach this server and these origins."""
+    policy = {**_POLICY, "connect-src": " ".join(("'self'", *mcp_servers))}
+    text = "; ".join(f"{name} {value}" for name, value in policy.items())
+    return {"Content-Security-Policy": text, **_HEADERS}
 
 
 @dataclass(frozen=True, slots=True)

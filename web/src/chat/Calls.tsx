@@ -1,17 +1,32 @@
+import type { Message } from "../conversations/types";
 import { Code } from "../markdown/Code";
-import type { Call } from "../server/types";
+import { visible } from "../mcp/visible";
 
-export function Calls({ calls }: { calls: Call[] }) {
+/** What an answer calls. Values for tools of MCP servers are folded: they are shown where the user is asked. */
+export function Calls({ calls = [], remote = {} }: Pick<Message, "calls" | "remote">) {
   return (
     <div class="calls">
-      {calls.map((call, index) => (
-        <div class="call" key={call.id ?? index}>
-          <div class="name">
-            calls <strong>{call.function.name}</strong>
-          </div>
-          <Code text={JSON.stringify(call.function.arguments, null, 2)} language="json" />
-        </div>
-      ))}
+      {calls.map(({ id, function: { name, arguments: values } }, index) => {
+        const place = remote[name];
+        const code = <Code text={JSON.stringify(values, null, 2)} language="json" />;
+        if (!place)
+          return (
+            <div class="call" key={id ?? index}>
+              <div class="name">
+                calls <strong>{name}</strong>
+              </div>
+              {code}
+            </div>
+          );
+        return (
+          <details class="call name" key={id ?? index}>
+            <summary>
+              calls <strong>{visible(place.tool)}</strong> of <bdi>{place.server}</bdi>
+            </summary>
+            {code}
+          </details>
+        );
+      })}
     </div>
   );
 }

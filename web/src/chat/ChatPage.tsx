@@ -2,7 +2,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { begin, current, put } from "../conversations/store";
-import { path } from "../conversations/tree";
+import { openCalls, path } from "../conversations/tree";
 import type { Conversation, Message } from "../conversations/types";
 import { models, modelsProblem } from "../models/list";
 import { MemoryWarning } from "../models/MemoryNeeds";
@@ -26,6 +26,7 @@ export function ChatPage() {
   const turns = path(shown);
   const last = turns.at(-1);
   const isRunning = last?.answerId !== undefined;
+  const open = openCalls(turns);
 
   const send = ({ text, images, files }: Draft) => {
     localStorage.setItem(LAST_MODEL, model);
@@ -58,7 +59,7 @@ export function ChatPage() {
         ) : (
           <Welcome onAsk={(text) => send({ text, images: [], files: [] })} model={model} />
         )}
-        {last?.calls && !isRunning && <ToolResults conversation={shown} message={last} />}
+        {open && <ToolResults conversation={shown} branch={last!} {...open} />}
       </Scroller>
       <MemoryWarning
         model={model}

@@ -1,6 +1,7 @@
 import { useState } from "preact/hooks";
 
 import type { Settings } from "../conversations/types";
+import { McpServers } from "../mcp/McpServers";
 import { Icon } from "../shell/Icon";
 
 const DEFAULTS = "chaski.settings";
@@ -109,6 +110,7 @@ export function SettingsPanel(props: { settings: Settings; onChange: (settings: 
         problem={(value) => (Array.isArray(value) && value.every(isObject) ? "" : "Tools are a list of objects.")}
         onChange={(tools) => set({ tools })}
       />
+      <McpServers urls={settings.mcp ?? []} onChange={(mcp) => set({ mcp: mcp.length ? mcp : undefined })} />
       <div class="row end">
         {told && <span role="status">{told}</span>}
         <button type="button" onClick={() => props.onChange({})}>

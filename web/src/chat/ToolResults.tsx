@@ -1,21 +1,38 @@
 import { useState } from "preact/hooks";
 
 import type { Conversation, Message } from "../conversations/types";
-import { answer, append } from "./answering";
+import { RemoteCall } from "../mcp/RemoteCall";
+import type { Call } from "../server/types";
+import { giveResults } from "./results";
 
-/** Fields for what the tools return that an answer calls; nothing is called by the page itself. */
-export function ToolResults({ conversation, message }: { conversation: Conversation; message: Message }) {
-  const calls = message.calls ?? [];
+interface Props {
+  conversation: Conversation;
+  /** The message behind which results are added: an answer, or a result of one of its calls. */
+  branch: Message;
+  asked: Message;
+  calls: Call[];
+}
+
+/** Asks for what the calls of an answer return, in their order. */
+export function ToolResults({ conversation, branch, asked, calls }: Props) {
+  const remotes = calls.map((call) => {
+    const remote = asked.remote?.[call.function.name];
+    return remote && conversation.settings.mcp?.includes(remote.server) ? remote : undefined;
+  });
+  const [remote] = remotes;
+  const place = remotes.findIndex(Boolean);
+  if (remote)
+    return <RemoteCall key={branch.id} id={conversation.id} branch={branch} remote={remote} call={calls[0]!} more={calls.length - 1} />;
+  const typed = place < 0 ? calls : calls.slice(0, place);
+  return <TypedResults key={branch.id} id={conversation.id} branch={branch} calls={typed} />;
+}
+
+/** Fields for what tools return that this page does not call. */
+function TypedResults({ id, branch, calls }: { id: string; branch: Message; calls: Call[] }) {
   const [results, setResults] = useState(calls.map(() => ""));
   const send = (event: Event) => {
     event.preventDefault();
-    let changed = conversation;
-    let parent = message;
-    calls.forEach((call, index) => {
-      const said = { role: "tool" as const, toolName: call.function.name, content: results[index]! };
-      [changed, parent] = append(changed, { parent: parent.id, ...said });
-    });
-    answer(changed, parent.id, message.model ?? conversation.model);
+    giveResults(id, branch, calls.map((call, index) => ({ toolName: call.function.name, content: results[index]! })));
   };
   return (
     <form class="card" onSubmit={send}>

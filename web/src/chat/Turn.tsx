@@ -1,11 +1,11 @@
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 
 import { put } from "../conversations/store";
 import { siblings, youngestLeaf } from "../conversations/tree";
 import type { Conversation, Message } from "../conversations/types";
 import { Markdown } from "../markdown/Markdown";
 import { copyText } from "../markdown/Code";
-import { models } from "../models/list";
+import { models, sees } from "../models/list";
 import { Icon } from "../shell/Icon";
 import { answer, append, branch, goOn } from "./answering";
 import { Calls } from "./Calls";
@@ -83,14 +83,28 @@ function Asked({ conversation, message }: Props) {
   );
 }
 
-function Returned({ message }: Props) {
+function Returned({ conversation, message }: Props) {
   return (
     <article class="turn" aria-label={`Result of ${message.toolName}`}>
       <details class="file">
         <summary>Result of {message.toolName}</summary>
         <pre tabIndex={0}>{message.content}</pre>
       </details>
+      {message.images && <ReturnedImages images={message.images} model={conversation.model} />}
     </article>
+  );
+}
+
+function ReturnedImages({ images, model }: { images: string[]; model: string }) {
+  const [isSeen, setSeen] = useState(true);
+  useEffect(() => void sees(model).then(setSeen, () => {}), [model]);
+  return (
+    <div class="returned-images">
+      {images.map((image, index) => (
+        <img key={index} src={`data:;base64,${image}`} alt={`Image ${index + 1} of the result`} />
+      ))}
+      {!isSeen && <p class="note">{model} sees no images; it is told that there are some.</p>}
+    </div>
   );
 }
 
@@ -121,7 +135,7 @@ function Answered({ conversation, message, isLast }: Props) {
       ) : (
         <Markdown text={message.content} />
       )}
-      {message.calls && <Calls calls={message.calls} />}
+      {message.calls && <Calls calls={message.calls} remote={message.remote} />}
       {message.error && (
         <p class={message.error === "Stopped." ? "note" : "problem"} role="alert">
           {message.error}

@@ -1,11 +1,12 @@
 // Answers: asked for, followed again after a reload, continued, stopped.
 import { conversations, change, put } from "../conversations/store";
 import { path } from "../conversations/tree";
-import type { Conversation, Figures, Message, Settings, Token } from "../conversations/types";
+import type { Conversation, Figures, Message, Token } from "../conversations/types";
 import { newId } from "../ids";
 import { readRunning } from "../models/list";
 import { lines, request, ServerError } from "../server/requests";
 import type { ChatLine, TokenScore } from "../server/types";
+import { calledOnly, offeredTools, requestBody } from "./asking";
 
 const stops = new Map<string, AbortController>();
 
@@ -78,8 +79,12 @@ async function ask(id: string, messageId: string): Promise<void> {
   const conversation = conversations.value[id]!;
   const message = conversation.messages[messageId]!;
   const before = path(conversation, message.parent);
-  const body = requestBody(conversation.settings, before, message);
-  await receive(id, messageId, (signal) => request("POST", "/api/chat", body, signal));
+  await receive(id, messageId, async (signal) => {
+    const [tools, remote] = await offeredTools(conversation.settings);
+    change(id, messageId, { remote });
+    const body = await requestBody(conversation.settings, before, message, tools);
+    return request("POST", "/api/chat", body, signal);
+  });
   void readRunning().catch(() => {});
 }
 
@@ -123,7 +128,9 @@ async function receive(
         setTimeout(show, 40);
       }
     }
-    change(id, messageId, { ...next, figures, answerId: undefined, error: figures ? undefined : "The answer was stopped." });
+    const remote = calledOnly(next.calls, conversations.value[id]?.messages[messageId]?.remote);
+    const error = figures ? undefined : "The answer was stopped.";
+    change(id, messageId, { ...next, remote, figures, answerId: undefined, error });
   } catch (error) {
     await fail(id, messageId, next, error as Error, control.signal.aborted);
   } finally {
@@ -150,37 +157,6 @@ async function fail(
   } else {
     change(id, messageId, { ...kept, answerId: undefined, error: error.message });
   }
-}
-
-function requestBody(settings: Settings, before: Message[], message: Message): Record<string, unknown> {
-  const { system, think, keep_alive, schema, tools, alternatives, ...options } = settings;
-  const messages: unknown[] = system ? [{ role: "system", content: system }] : [];
-  messages.push(...before.map(sent));
-  if (message.begun) messages.push({ role: "assistant", content: message.begun });
-  return {
-    model: message.model,
-    messages,
-    options,
-    think,
-    keep_alive: keep_alive || undefined,
-    format: schema && !message.prefix ? JSON.parse(schema) : undefined,
-    tools: tools ? JSON.parse(tools) : undefined,
-    answer_id: message.answerId,
-    answer_prefix: message.prefix,
-    logprobs: alternatives === undefined ? undefined : true,
-    top_logprobs: alternatives,
-  };
-}
-
-function sent(message: Message): unknown {
-  const files = (message.files ?? []).map(({ name, text }) => `File ${name}:\n\`\`\`\n${text}\n\`\`\`\n\n`);
-  return {
-    role: message.role,
-    content: files.join("") + message.content,
-    images: message.images,
-    tool_calls: message.calls,
-    tool_name: message.toolName,
-  };
 }
 
 function figuresOf(line: ChatLine, firstSeconds: number | undefined): Figures {

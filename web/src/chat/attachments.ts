@@ -1,9 +1,9 @@
 // Files that go with a question: images as base64, anything that is text as text.
 import type { TextFile } from "../conversations/types";
 
-const LARGEST_IMAGE = 32 << 20;
+export const LARGEST_IMAGE = 32 << 20;
 const LARGEST_TEXT = 1 << 20;
-const IMAGES = ["image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp"];
+export const IMAGES = ["image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp"];
 
 export interface Attachments {
   images: string[];

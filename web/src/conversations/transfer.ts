@@ -5,7 +5,21 @@ import type { Conversation, Message } from "./types";
 const FORMAT = "chaski-conversations-1";
 
 export function exported(chosen: Conversation[]): Blob {
-  return new Blob([JSON.stringify({ format: FORMAT, conversations: chosen }, null, 1)], { type: "application/json" });
+  const conversations = chosen.map(withoutSecrets);
+  return new Blob([JSON.stringify({ format: FORMAT, conversations }, null, 1)], { type: "application/json" });
+}
+
+/** What follows a `?` in the address of an MCP server may be a key. */
+function withoutSecrets(conversation: Conversation): Conversation {
+  const bare = (url: string) => url.split(/[?#]/)[0]!;
+  const messages = Object.entries(conversation.messages).map(([id, message]) => {
+    const tools = Object.entries(message.remote ?? {});
+    const remote = tools.map(([name, { server, tool }]) => [name, { server: bare(server), tool }]);
+    return [id, tools.length ? { ...message, remote: Object.fromEntries(remote) } : message];
+  });
+  const { mcp } = conversation.settings;
+  const settings = mcp ? { ...conversation.settings, mcp: mcp.map(bare) } : conversation.settings;
+  return { ...conversation, settings, messages: Object.fromEntries(messages) };
 }
 
 export function download(chosen: Conversation[], name: string): void {
@@ -36,7 +50,7 @@ function checked(value: Conversation): Conversation {
   const isWhole =
     [id, title, model].every((each) => typeof each === "string") &&
     [created, updated].every((each) => typeof each === "number") &&
-    isObject(settings) &&
+    isSettings(settings) &&
     isObject(value.messages) &&
     (leaf === null || typeof leaf === "string") &&
     Object.entries(value.messages).every(([key, message]) => isMessage(key, message));
@@ -51,8 +65,22 @@ function isMessage(key: string, message: Message): boolean {
     ["user", "assistant", "tool"].includes(message.role) &&
     typeof message.content === "string" &&
     (message.parent === null || typeof message.parent === "string") &&
-    (message.images ?? []).every((image) => /^[A-Za-z0-9+/=]*$/.test(image))
+    (message.images ?? []).every((image) => /^[A-Za-z0-9+/=]*$/.test(image)) &&
+    Array.isArray(message.calls ?? []) &&
+    (message.calls ?? []).every((call) => isObject(call?.function) && isText(call.function.name)) &&
+    isObject(message.remote ?? {}) &&
+    Object.values(message.remote ?? {}).every((each) => isText(each?.server) && isText(each.tool))
   );
+}
+
+function isSettings(settings: Conversation["settings"]): boolean {
+  if (!isObject(settings)) return false;
+  const { schema = "", tools = "", mcp = [] } = settings;
+  return isText(schema) && isText(tools) && Array.isArray(mcp) && mcp.every(isText);
+}
+
+function isText(value: unknown): boolean {
+  return typeof value === "string";
 }
 
 function isObject(value: unknown): boolean {

@@ -1,4 +1,5 @@
 // A conversation is a tree: a question that is edited, or an answer that is made anew, is a sibling.
+import type { Call } from "../server/types";
 import type { Conversation, Message } from "./types";
 
 /** The messages from the first one to `leaf`. */
@@ -11,6 +12,15 @@ export function path(conversation: Conversation, leaf = conversation.leaf): Mess
     id = message.parent;
   }
   return found;
+}
+
+/** The calls at the end of a branch that have no result yet; results stand behind the answer that called. */
+export function openCalls(turns: Message[]): { asked: Message; calls: Call[] } | null {
+  const place = turns.findLastIndex((turn) => turn.role !== "tool");
+  const asked = turns[place];
+  if (!asked?.calls || asked.answerId) return null;
+  const calls = asked.calls.slice(turns.length - 1 - place);
+  return calls.length ? { asked, calls } : null;
 }
 
 /** The messages in the place of one, the oldest first, itself included. */

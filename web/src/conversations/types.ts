@@ -16,6 +16,14 @@ export interface Settings {
   alternatives?: number;
   schema?: string;
   tools?: string;
+  /** Addresses of MCP servers whose tools the model may call. */
+  mcp?: string[];
+}
+
+/** A tool of an MCP server, under the server's own name for it. */
+export interface RemoteTool {
+  server: string;
+  tool: string;
 }
 
 export interface TextFile {
@@ -60,6 +68,8 @@ export interface Message {
   images?: string[];
   files?: TextFile[];
   calls?: Call[];
+  /** Where the called tools are that are on MCP servers, by the names that the model calls them by. */
+  remote?: Record<string, RemoteTool>;
   toolName?: string;
   model?: string;
   figures?: Figures;

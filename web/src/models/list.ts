@@ -35,6 +35,11 @@ export function show(name: string): Promise<ShownModel> {
   return found;
 }
 
+/** Whether a model takes images. */
+export async function sees(name: string): Promise<boolean> {
+  return (await show(name)).capabilities.includes("vision");
+}
+
 export async function removeModel(name: string): Promise<void> {
   await request("DELETE", "/api/delete", { model: name });
   shown.delete(name);
