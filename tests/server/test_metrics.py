@@ -143,7 +143,7 @@ def test_hostile_names_are_escaped_and_many_names_share_a_series(monkeypatch: py
     metrics = Metrics(ModelPool(Settings(address=SOMEWHERE), lambda *args, **options: None))
     hostile = 'x"} 1\nforged{a="\\'
     for name in (hostile, "second", *map(str, range(1000))):
-        record = RequestRecord(name, 0.0, loaded=1.0)
+        record = RequestRecord(name, "chat", 0.0, loaded=1.0)
         metrics.advance(name, 1, 0.1)
         record.ending = "error"
         metrics.count(record)
@@ -158,7 +158,7 @@ def test_every_token_is_counted_once() -> None:
     """Those that end an answer have no text, and come with its end only."""
     metrics = Metrics(ModelPool(Settings(address=SOMEWHERE), lambda *args, **options: None))
     recorder = Recorder(metrics)
-    record = RequestRecord(HELPER, 0.0)
+    record = RequestRecord(HELPER, "chat", 0.0)
     recorder.loaded(record)
     recorder.note(record, PromptTokens(5, (1, 2, 3, 4, 5)))
     recorder.note(record, Text("a", (1, 2)))

@@ -27,7 +27,7 @@ class ChatService:
 
     async def chat(self, request: ChatRequest, client: str) -> ServiceEvents:
         """Answer a conversation."""
-        job = await self._jobs.begin(request, client)
+        job = await self._jobs.begin(request, client, "chat")
         require(job.info.makes_text, f'"{request.model}" does not support chat')
         call = await chat_call(job, request)
         async with (
@@ -39,7 +39,7 @@ class ChatService:
 
     async def generate(self, request: GenerateRequest, client: str) -> ServiceEvents:
         """Answer a prompt, or continue it."""
-        job = await self._jobs.begin(request, client)
+        job = await self._jobs.begin(request, client, "text_completion")
         require(job.info.makes_text, f'"{request.model}" does not support generate')
         call = await generate_call(job, request)
         answer = _Answer(request.prompt, request.echoes, request.returns_context)
@@ -53,7 +53,7 @@ class ChatService:
 
     async def load(self, request: ModelRequest, client: str) -> float:
         """Load a model without asking it anything -> the seconds that this took."""
-        job = await self._jobs.begin(request, client)
+        job = await self._jobs.begin(request, client, "load")
         async with self._jobs.use(job, client):
             return job.seconds
 

@@ -23,7 +23,7 @@ from chaski.server.models.pool import ModelPool
 from chaski.server.service.options import RequestOptions, checked_options
 from chaski.server.service.requests import ModelRequest
 from chaski.server.settings import Settings
-from chaski.server.telemetry.record import RequestRecord
+from chaski.server.telemetry.record import Operation, RequestRecord
 from chaski.server.telemetry.recorder import Recorder
 
 __all__ = ["Job", "Jobs", "check_ids", "lacks", "require", "too_long"]
@@ -121,7 +121,7 @@ class Jobs:
         self.recorder = recorder
         self._settings = settings
 
-    async def begin(self, request: ModelRequest, client: str) -> Job:
+    async def begin(self, request: ModelRequest, client: str, operation: Operation) -> Job:
         """Look up the model of a request. Raises ModelNotFoundError, and the errors of a bad file."""
         started = perf_counter()
         found, info, state = await asyncio.to_thread(self._look_up, request.model)
@@ -131,7 +131,7 @@ class Jobs:
         if request.stream:
             require_whole(options.generate)
         adapters = await self._adapters(request, options, found)
-        record = self.recorder.begin(found.name.short, started, _limit(options))
+        record = self.recorder.begin(found.name.short, operation, started, _limit(options))
         return Job(request, found, info, options, record, cache_salt, adapters, state)
 
     def _look_up(self, label: str) -> tuple[Found, ModelInfo, tuple[Path, int] | None]:

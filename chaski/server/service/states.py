@@ -39,7 +39,7 @@ class StateService:
         """Write the state of a slot to a file. Raises OptionError, and what `save_slot` does."""
         path = await asyncio.to_thread(self._made, name)
         label, number = self._place(model, slot)
-        job = await self._jobs.begin(ModelRequest(model=label), client)
+        job = await self._jobs.begin(ModelRequest(model=label), client, "state")
         async with self._jobs.use(job, client) as loaded:
             return await loaded.model.save_slot(number, path, job.cache_salt)
 
@@ -47,7 +47,7 @@ class StateService:
         """Take the state of a file into the memory of a model. Raises OptionError, and as `load_state`."""
         path = self._path(name)
         label, _ = self._place(model, slot)
-        job = await self._jobs.begin(ModelRequest(model=label), client)
+        job = await self._jobs.begin(ModelRequest(model=label), client, "state")
         async with self._jobs.use(job, client) as loaded:
             return await loaded.model.load_state(path, cache_salt=job.cache_salt)
 
@@ -59,7 +59,7 @@ class StateService:
         """
         if Environment.read().prefix_cache != "on":
             raise UnsupportedError("this server keeps no prompts on disk; CHASKI_PREFIX_CACHE says so")
-        job = await self._jobs.begin(request, client)
+        job = await self._jobs.begin(request, client, "state")
         if not job.found.model.messages:
             raise OptionError(f"{job.name} begins with no conversation whose state could be kept")
         call = await chat_call(job, request)
@@ -70,7 +70,7 @@ class StateService:
     async def erase(self, model: str, slot: int, client: str) -> SavedState:
         """Forget what a slot holds. Raises OptionError, and what `erase_slot` does."""
         label, number = self._place(model, slot)
-        job = await self._jobs.begin(ModelRequest(model=label), client)
+        job = await self._jobs.begin(ModelRequest(model=label), client, "state")
         async with self._jobs.use(job, client) as loaded:
             return await loaded.model.erase_slot(number, job.cache_salt)
 

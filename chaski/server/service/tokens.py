@@ -36,14 +36,14 @@ class TokenService:
         parse_special: bool = True,
     ) -> Tokenized:
         """Return the tokens of a text; `add_special` adds those that open and close every text."""
-        job = await self._jobs.begin(request, client)
+        job = await self._jobs.begin(request, client, "tokenize")
         async with self._jobs.use(job, client) as loaded:
             ids = await loaded.model.tokenize(text, add_special, parse_special)
             return Tokenized(ids, loaded.info.context)
 
     async def detokenize(self, request: ModelRequest, token_ids: Sequence[int], client: str) -> str:
         """Return the text of tokens. Raises OptionError for tokens that the model lacks."""
-        job = await self._jobs.begin(request, client)
+        job = await self._jobs.begin(request, client, "detokenize")
         async with self._jobs.use(job, client) as loaded:
             check_ids(token_ids, loaded)
             return await loaded.model.detokenize(token_ids)
@@ -57,7 +57,7 @@ class TokenService:
 
     async def conversation(self, request: ChatRequest, client: str) -> Tokenized:
         """Return the tokens of a conversation's whole prompt."""
-        job = await self._jobs.begin(request, client)
+        job = await self._jobs.begin(request, client, "tokenize")
         call = await chat_call(job, request)
         async with self._jobs.use(job, client) as loaded:
             return Tokenized(await loaded.model.tokenize_chat(call), loaded.info.context)
@@ -68,7 +68,7 @@ class TokenService:
 
     async def rendered(self, request: ChatRequest, client: str) -> str:
         """Return the text that the model's template makes of a conversation."""
-        job = await self._jobs.begin(request, client)
+        job = await self._jobs.begin(request, client, "render")
         call = await chat_call(job, request)
         async with self._jobs.use(job, client) as loaded:
             return await loaded.model.render_chat(call)

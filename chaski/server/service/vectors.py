@@ -36,7 +36,7 @@ class VectorService:
 
     async def embed(self, request: EmbedRequest, client: str) -> Embedded:
         """Return a vector for each input."""
-        job = await self._jobs.begin(request, client)
+        job = await self._jobs.begin(request, client, "embeddings")
         require(job.info.is_embedding, lacks(job, "embedding"))
         _require_no_adapters(job)
         async with self._jobs.use(job, client) as loaded:
@@ -50,7 +50,7 @@ class VectorService:
 
     async def rerank(self, request: RerankRequest, client: str) -> Embedded:
         """Return the relevance of each document to the query, from 0 to 1."""
-        job = await self._jobs.begin(request, client)
+        job = await self._jobs.begin(request, client, "rerank")
         require(job.info.is_ranking, lacks(job, "rerank"))
         _require_no_adapters(job)
         _ = job.info.ranking_template  # raises before the model is loaded if its file lacks the template

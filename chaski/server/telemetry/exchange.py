@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from time import perf_counter
 
 from chaski.server.telemetry.record import RequestRecord
 
-__all__ = ["EXCHANGE", "Exchange", "note_error", "note_key"]
+__all__ = ["CLIENT_LEFT", "EXCHANGE", "Exchange", "note_error", "note_key"]
 
-_CLIENT_LEFT = 499  # as other servers write a client that did not wait for the answer
+CLIENT_LEFT = 499  # as other servers write a client that did not wait for the answer
 
 
 @dataclass(slots=True, eq=False)
@@ -24,17 +25,19 @@ class Exchange:
     key        the name of the key of the client, never the key; None without one
     error      the class of the error that ended it
     records    one for each job of a model, in the order in which they began
+    late       is told of jobs that end after it, as those do whose client may come back; None until then
     """
 
     id: str
     started: float = field(default_factory=perf_counter)
     ended: float = 0.0
-    status: int = _CLIENT_LEFT
+    status: int = CLIENT_LEFT
     sent: int = 0
     has_ended: bool = False
     key: str | None = None
     error: str | None = None
     records: list[RequestRecord] = field(default_factory=list)
+    late: Callable[[RequestRecord], None] | None = None
 
 
 EXCHANGE: ContextVar[Exchange | None] = ContextVar("EXCHANGE", default=None)

@@ -10,9 +10,13 @@ from typing import Literal
 
 from chaski.chat.events import Done
 
-__all__ = ["Ending", "RequestRecord"]
+__all__ = ["Ending", "Operation", "RequestRecord"]
 
 Ending = Literal["stop", "length", "abort", "error"]
+Operation = Literal[
+    "chat", "text_completion", "embeddings", "rerank", "load", "tokenize", "detokenize", "render", "state"
+]
+"""What a model is asked for. The first three names are those of OpenTelemetry, which lacks the others."""
 
 
 @dataclass(slots=True, eq=False)
@@ -20,6 +24,7 @@ class RequestRecord:
     """A request to a model. Times are seconds of `time.perf_counter`; None: it has not come so far.
 
     model     the name of the model, for people
+    operation what it is asked for
     arrived   the request was read
     loaded    its model was in memory
     first     its first token came; `latest` is when the last one did until now
@@ -29,9 +34,11 @@ class RequestRecord:
     done      what the engine tells at the end of an answer
     ending    None while it runs, and for a request that asks for no answer
     error     the class of the error that ended it
+    is_over   nothing more will be noted
     """
 
     model: str
+    operation: Operation
     arrived: float
     loaded: float | None = None
     first: float | None = None
@@ -43,6 +50,7 @@ class RequestRecord:
     done: Done | None = None
     ending: Ending | None = None
     error: str | None = None
+    is_over: bool = False
 
     @property
     def total_seconds(self) -> float | None:

@@ -7,7 +7,7 @@ from time import perf_counter
 from chaski.chat.events import Done, Event, PromptScores, PromptTokens
 from chaski.server.telemetry.exchange import EXCHANGE
 from chaski.server.telemetry.metrics import Metrics
-from chaski.server.telemetry.record import Ending, RequestRecord
+from chaski.server.telemetry.record import Ending, Operation, RequestRecord
 
 __all__ = ["Recorder"]
 
@@ -20,9 +20,11 @@ class Recorder:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
-    def begin(self, model: str, arrived: float, max_tokens: int | None) -> RequestRecord:
+    def begin(
+        self, model: str, operation: Operation, arrived: float, max_tokens: int | None
+    ) -> RequestRecord:
         """Return the record of a request, which the request over HTTP keeps too if there is one."""
-        record = RequestRecord(model, arrived, max_tokens=max_tokens)
+        record = RequestRecord(model, operation, arrived, max_tokens=max_tokens)
         if (exchange := EXCHANGE.get()) is not None:
             exchange.records.append(record)
         return record
@@ -53,7 +55,10 @@ class Recorder:
         elif error is not None:
             record.ending = "error" if isinstance(error, Exception) else "abort"
             record.error = type(error).__name__ if isinstance(error, Exception) else None
+        record.is_over = True
         self._metrics.count(record)
+        if (exchange := EXCHANGE.get()) is not None and exchange.late is not None:
+            exchange.late(record)
 
     def _advance(self, record: RequestRecord, count: int) -> None:
         now = perf_counter()
