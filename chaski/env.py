@@ -69,6 +69,11 @@ def _switch(text: str) -> bool:
     return words[text.lower()]
 
 
+def _is_true(text: str) -> bool:
+    """A switch as OpenTelemetry defines it, where all other words are off."""
+    return text.lower() == "true"
+
+
 def _debug(text: str) -> bool:
     """A switch. The reference has a second level too, which says more of the same."""
     return text == "2" or _switch(text)
@@ -387,6 +392,90 @@ class Environment:
         "the file to which the server adds a line of JSON for each request; - is standard error",
         str,
         unset="none",
+    )
+    otlp_traces_endpoint: str | None = _variable(
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+        "URL",
+        "where the server sends spans of requests, such as http://localhost:4318/v1/traces",
+        str,
+        unset="none",
+    )
+    otlp_endpoint: str | None = _variable(
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "URL",
+        "the same without /v1/traces, which is added",
+        str,
+        unset="none",
+    )
+    otlp_traces_protocol: str | None = _variable(
+        "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
+        "name",
+        "how spans are sent: only http/protobuf is known",
+        _word,
+        unset="OTEL_EXPORTER_OTLP_PROTOCOL",
+    )
+    otlp_protocol: str | None = _variable(
+        "OTEL_EXPORTER_OTLP_PROTOCOL",
+        "name",
+        "the same, for all that OpenTelemetry sends",
+        _word,
+        unset="http/protobuf",
+    )
+    otel_traces_exporter: str | None = _variable(
+        "OTEL_TRACES_EXPORTER",
+        "name",
+        "otlp, or none for no spans",
+        _word,
+        unset="otlp, where there is a URL",
+    )
+    is_otel_disabled: bool = _variable(
+        "OTEL_SDK_DISABLED",
+        "switch",
+        "true: no spans are made or sent",
+        _is_true,
+        default=False,
+        unset="false",
+    )
+    # The SDK of OpenTelemetry reads these itself. Headers may have keys in them, which no worker needs.
+    otlp_traces_headers: tuple[str, ...] = _variable(
+        "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
+        "keys",
+        "headers of requests to the collector: name=value, separated by commas",
+        _secrets,
+        default=(),
+        unset="OTEL_EXPORTER_OTLP_HEADERS",
+    )
+    otlp_headers: tuple[str, ...] = _variable(
+        "OTEL_EXPORTER_OTLP_HEADERS",
+        "keys",
+        "the same, for all that OpenTelemetry sends",
+        _secrets,
+        default=(),
+        unset="none",
+    )
+    otel_service_name: str | None = _variable(
+        "OTEL_SERVICE_NAME", "name", "name of the server in its spans", str, unset="chaski"
+    )
+    otel_traces_sampler: str | None = _variable(
+        "OTEL_TRACES_SAMPLER",
+        "name",
+        "which requests have spans, such as traceidratio or parentbased_traceidratio, with a share from 0 to "
+        "1 in OTEL_TRACES_SAMPLER_ARG",
+        str,
+        unset="parentbased_always_on",
+    )
+    otel_queue_size: str | None = _variable(
+        "OTEL_BSP_MAX_QUEUE_SIZE",
+        "number",
+        "spans that may wait; more are lost",
+        str,
+        unset="2048",
+    )
+    otel_batch_size: str | None = _variable(
+        "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "number", "spans that are sent together", str, unset="512"
+    )
+    otel_delay: str | None = _variable(
+        "OTEL_BSP_SCHEDULE_DELAY", "number", "milliseconds for which they wait for others", str, unset="5000"
     )
     debug: bool = _variable(
         "OLLAMA_DEBUG",

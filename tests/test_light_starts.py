@@ -32,6 +32,14 @@ PROCESSES = {
         "from chaski.cli.main import chaski_command; chaski_command(standalone_mode=False)",
         {*_SERVER, *_OTHERS, "chaski.runner.service.worker", "chaski.cli.line_editor"},
     ),
+    "a server without traces": (
+        "from pathlib import Path\n"
+        "from chaski.server.app import create_app\n"
+        "from chaski.server.settings import Settings\n"
+        "from chaski.store.store import Store\n"
+        "create_app(Settings(), Store(Path('none')), None)",
+        {"opentelemetry", "google.protobuf", "requests", "chaski.server.telemetry.traces"},
+    ),
     "loading a model in Python": (
         "import chaski; chaski.load('guide').close()",
         {*_SERVER, *_OTHERS, "click", "chaski.cli", "chaski.runner.service.worker", "jinja2", "tokenizers"},

@@ -10,6 +10,7 @@ import pytest
 
 from chaski.errors import MissingPackageError
 from chaski.image.files import open_image
+from chaski.server.telemetry.otlp import open_export
 from chaski.store.ed25519 import public_key, sign
 from chaski.text.tokenizer import Tokenizer, load_tokenizer
 from tests.text.test_wordpiece import tokenizer as wordpiece
@@ -30,13 +31,20 @@ WORK = {
     "unigram": ("tokenizers", "tokenizers", "embeddings", lambda: load_unigram().encode("a")),
     "a public key": ("cryptography", "cryptography", "keys", lambda: public_key(bytes(32))),
     "a signature": ("cryptography", "cryptography", "keys", lambda: sign(bytes(32), b"")),
+    "spans": (
+        "opentelemetry",
+        "opentelemetry-exporter-otlp-proto-http",
+        "tracing",
+        lambda: open_export("http://127.0.0.1:4318/v1/traces"),
+    ),
 }
 
 
 @pytest.mark.parametrize("work", WORK)
 def test_missing(work: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, package, extra, call = WORK[work]
-    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
+    ours = "chaski.server.telemetry.span_export"  # which imports a package at its top
+    for name in [name for name in sys.modules if name == ours or name.partition(".")[0] == module]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingPackageError, match=f"the extra '{extra}' .*pip install {package}$"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -32,14 +33,18 @@ from chaski.server.handlers import (
 )
 from chaski.server.http.access_log import AccessLog
 from chaski.server.http.endpoint import Endpoint, Handler
-from chaski.server.http.exchanges import Exchanges
+from chaski.server.http.exchanges import Exchanges, Listener
 from chaski.server.http.guard import Guard
 from chaski.server.http.log_file import LogFile
 from chaski.server.in_process import InProcess
 from chaski.server.models.loaded import OpenWorker
 from chaski.server.services import Services
 from chaski.server.settings import Settings
+from chaski.server.telemetry.otlp import open_export
 from chaski.store.store import Store
+
+if TYPE_CHECKING:
+    from chaski.server.telemetry.span_export import SpanExport
 
 __all__ = ["create_app"]
 
@@ -47,12 +52,13 @@ _REFUSALS = {404: "404 page not found", 405: "405 method not allowed"}
 
 
 def create_app(settings: Settings, model_store: Store, open_worker: OpenWorker) -> Starlette:
-    """Make the application. `open_worker` starts the process of a model."""
+    """Make the application. `open_worker` starts the process of a model. Raises MissingPackageError."""
     log = None if settings.access_log is None else LogFile(settings.access_log)
+    spans = None if settings.traces is None else open_export(settings.traces)
 
     @asynccontextmanager
     async def life(app: Starlette) -> AsyncIterator[None]:
-        with log or nullcontext():
+        with log or nullcontext(), spans or nullcontext():
             services = Services.start(settings, model_store, open_worker, partial(InProcess, app))
             app.state.services = services
             services.batches.resume()
@@ -62,12 +68,21 @@ def create_app(settings: Settings, model_store: Store, open_worker: OpenWorker) 
     return Starlette(
         routes=_routes(),
         middleware=[
-            Middleware(Exchanges, listeners=[AccessLog(log)]),
+            Middleware(Exchanges, listeners=_listeners(log, spans)),
             Middleware(Guard, settings=settings),
         ],
         exception_handlers={HTTPException: _refuse},
         lifespan=life,
     )
+
+
+def _listeners(log: LogFile | None, spans: SpanExport | None) -> list[Listener]:
+    listeners: list[Listener] = [AccessLog(log)]
+    if spans is not None:
+        from chaski.server.telemetry.traces import Traces
+
+        listeners.append(Traces(spans.tracer))
+    return listeners
 
 
 def _routes() -> list[Route]:

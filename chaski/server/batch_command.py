@@ -130,7 +130,8 @@ async def _asking(remote: Remote | None, in_flight: int, parallel: int | None) -
     from chaski.server.settings import Settings
     from chaski.store.store import Store
 
-    usual = Settings.of(Environment.read())
+    # Its requests are not sent over HTTP, so they make no spans.
+    usual = Settings.of(replace(Environment.read(), is_otel_disabled=True))
     settings = replace(usual, parallel=parallel or usual.parallel, most_parallel=_HERE)
     app = create_app(settings, Store.default(), Worker)
     async with app.router.lifespan_context(app):

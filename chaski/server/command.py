@@ -16,9 +16,20 @@ __all__ = ["command"]
 @click.option(
     "--access-log", metavar="FILE", help="Add a line of JSON for each request to FILE.  [- is standard error]"
 )
+@click.option(
+    "--otlp-traces-endpoint",
+    metavar="URL",
+    help="Send spans of requests to a collector of OpenTelemetry, such as http://localhost:4318/v1/traces.",
+)
 @click.option("--verbose", is_flag=True, help="Log each request, and what is loaded and unloaded.")
 @click.help_option("-h", "--help")
-def command(host: str | None, no_store: bool, access_log: str | None, verbose: bool) -> None:
+def command(
+    host: str | None,
+    no_store: bool,
+    access_log: str | None,
+    otlp_traces_endpoint: str | None,
+    verbose: bool,
+) -> None:
     """Answer over the APIs of Ollama, OpenAI and Anthropic, until Ctrl-C.
 
     Everything is set by environment variables: see docs/server.md and `chaski info`.
@@ -39,6 +50,10 @@ def command(host: str | None, no_store: bool, access_log: str | None, verbose: b
         environment = replace(environment, host=host)
     if access_log is not None:
         environment = replace(environment, access_log=access_log)
+    if otlp_traces_endpoint is not None:
+        environment = replace(
+            environment, otlp_traces_endpoint=otlp_traces_endpoint, otel_traces_exporter=None
+        )
     settings = Settings.of(environment)
     thread_count(None, environment.threads)
     serve(settings, Store.default(), lambda url: click.echo(f"chaski listens on {url}", err=True))

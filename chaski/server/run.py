@@ -33,9 +33,10 @@ def serve(settings: Settings, store: Store, ready: Callable[[str], None] = lambd
     OptionError when the address cannot be listened on.
     """
     listener = listen(settings)
+    app = create_app(settings, store, Worker)
     host, port = listener.getsockname()[:2]
     ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-    server = _Server(server_config(create_app(settings, store, Worker), settings))
+    server = _Server(server_config(app, settings))
     with suppress(KeyboardInterrupt):  # before the server listens to signals
         server.run([listener])
 

@@ -14,6 +14,7 @@ from chaski.env import Environment
 from chaski.errors import OptionError
 from chaski.server.http.log_file import STANDARD_ERROR, LogFile
 from chaski.server.network.hosts import is_loopback
+from chaski.server.telemetry.otlp import traces_endpoint
 
 __all__ = ["Settings"]
 
@@ -29,6 +30,7 @@ class Settings:
     """The settings; `chaski.env` says what they mean. Times are seconds; `math.inf` is for ever.
 
     access_log   the file with a line of JSON for each request, "-" for standard error; None for none
+    traces       the URL to which spans of requests are sent; None for none
     adapters     the folder of adapters that requests may name; None where they may name none
     states       the folder of saved slots; None where none are kept
     files        bytes that files of batches may take; 0 for none
@@ -44,6 +46,7 @@ class Settings:
     admin_keys: tuple[str, ...] = ()
     is_open: bool = False
     access_log: str | None = None
+    traces: str | None = None
     adapters: Path | None = None
     states: Path | None = None
     files: int = _FILES
@@ -71,6 +74,7 @@ class Settings:
             admin_keys=environment.admin_keys,
             is_open=environment.is_open,
             access_log=_log_file(environment.access_log),
+            traces=traces_endpoint(environment),
             adapters=_folder(environment.adapters),
             states=None if environment.states is None else Path(environment.states).absolute(),
             files=_FILES if environment.files is None else environment.files,
