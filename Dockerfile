@@ -1,4 +1,6 @@
-# An image that serves: docker build -t chaski . && docker run -p 11434:11434 -v chaski:/var/lib/chaski chaski
+# An image that serves, with a key or open to whoever reaches the port (docs/installing.md):
+#   docker build -t chaski .
+#   docker run -p 127.0.0.1:11434:11434 -e CHASKI_OPEN=1 -v chaski:/var/lib/chaski chaski
 FROM python:3.13-slim-bookworm AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
