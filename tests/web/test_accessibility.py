@@ -13,6 +13,7 @@ from tests.web.conftest import DESKTOP, PHONE, Open, ask, ended
 from tests.web.mcp_server import McpServer
 from tests.web.test_chat import RICH
 from tests.web.test_mcp import add, calls, close
+from tests.web.test_schema_editor import PERSON, edit
 
 pytestmark = pytest.mark.slow
 
@@ -85,4 +86,20 @@ def test_tools_of_servers_are_accessible(
     ask(page, "x")
     page.get_by_role("button", name="Run once").click()
     page.get_by_text("refuses: unknown tool").wait_for()
+    assert faults(page, axe) == []
+
+
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_editor_of_schemas_is_accessible(
+    fake: Running, open_page: Open, axe: str, scheme: str, viewport: dict[str, int]
+) -> None:
+    page = open_page(fake, color_scheme=scheme, viewport=viewport)
+    editor = edit(page, PERSON)
+    assert faults(page, axe) == []
+    editor.get_by_role("button", name="Add a field", exact=True).click()
+    editor.get_by_text("Give this field a name.").wait_for()
+    assert faults(page, axe) == []
+    assert page.evaluate("document.querySelector('dialog').scrollWidth <= innerWidth")
+    editor.get_by_label("The same as JSON schema").fill('{"anyOf": []}')
     assert faults(page, axe) == []

@@ -282,6 +282,7 @@ def test_by_keyboard_only(fake: Running, script: Script, open_page: Open) -> Non
     page = open_page(fake)
     page.get_by_role("textbox", name="Message").wait_for()
     page.keyboard.type("typed")  # the field has the focus from the start
+    page.locator("button[aria-label=Send]:enabled").wait_for()  # when the page knows its models
     page.keyboard.press("Enter")
     ended(page)
     seen = set()

@@ -1,7 +1,8 @@
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 
 import type { Settings } from "../conversations/types";
 import { McpServers } from "../mcp/McpServers";
+import type { SchemaDialog } from "../schema/SchemaDialog";
 import { Icon } from "../shell/Icon";
 
 const DEFAULTS = "chaski.settings";
@@ -104,6 +105,7 @@ export function SettingsPanel(props: { settings: Settings; onChange: (settings: 
         problem={(value) => (isObject(value) ? "" : "A schema is an object.")}
         onChange={(schema) => set({ schema })}
       />
+      <SchemaButton value={settings.schema ?? ""} onChange={(schema) => set({ schema })} />
       <JsonField
         label="Tools that the model may call"
         value={settings.tools}
@@ -130,6 +132,23 @@ export function SettingsPanel(props: { settings: Settings; onChange: (settings: 
   );
 }
 
+/** Opens the editor of schemas, whose code is loaded then. */
+function SchemaButton({ value, onChange }: { value: string; onChange: (text: string | undefined) => void }) {
+  const [Editor, setEditor] = useState<typeof SchemaDialog | null>(null);
+  const open = async () => {
+    const { SchemaDialog } = await import("../schema/SchemaDialog");
+    setEditor(() => SchemaDialog);
+  };
+  return (
+    <div class="row end">
+      <button type="button" onClick={() => void open()}>
+        Edit the schema as fields
+      </button>
+      {Editor && <Editor value={value} onChange={onChange} onClose={() => setEditor(null)} />}
+    </div>
+  );
+}
+
 /** A field for JSON: what is not right is shown and not taken. */
 function JsonField(props: {
   label: string;
@@ -138,6 +157,15 @@ function JsonField(props: {
   onChange: (text: string | undefined) => void;
 }) {
   const [text, setText] = useState(props.value ?? "");
+  const taken = useRef(props.value);
+  useEffect(() => {
+    if (taken.current !== props.value) setText(props.value ?? "");
+    taken.current = props.value;
+  }, [props.value]);
+  const take = (value: string | undefined) => {
+    taken.current = value;
+    props.onChange(value);
+  };
   const found = text.trim() ? problemOf(text, props.problem) : "";
   return (
     <label class="field wide">
@@ -151,8 +179,8 @@ function JsonField(props: {
         onInput={(event) => {
           const now = event.currentTarget.value;
           setText(now);
-          if (!now.trim()) props.onChange(undefined);
-          else if (!problemOf(now, props.problem)) props.onChange(now);
+          if (!now.trim()) take(undefined);
+          else if (!problemOf(now, props.problem)) take(now);
         }}
       />
       {found && <span class="problem" role="alert">{found}</span>}

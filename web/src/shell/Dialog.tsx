@@ -1,8 +1,15 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 
+interface DialogProps {
+  title: string;
+  isWide?: boolean;
+  onClose?: () => void;
+  children: ComponentChildren;
+}
+
 /** A window before the page; Escape closes it where `onClose` is given. */
-export function Dialog(props: { title: string; onClose?: () => void; children: ComponentChildren }) {
+export function Dialog(props: DialogProps) {
   const place = useRef<HTMLDialogElement>(null);
   useEffect(() => {
     place.current?.showModal();
@@ -10,6 +17,7 @@ export function Dialog(props: { title: string; onClose?: () => void; children: C
   return (
     <dialog
       ref={place}
+      class={props.isWide ? "wide" : undefined}
       aria-label={props.title}
       onCancel={(event) => {
         event.preventDefault();

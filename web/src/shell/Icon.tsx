@@ -2,6 +2,7 @@ const PATHS = {
   plus: "M12 5v14M5 12h14",
   menu: "M4 7h16M4 12h16M4 17h16",
   send: "M12 19V5M6 11l6-6 6 6",
+  lower: "M12 5v14M6 13l6 6 6-6",
   stop: "M8 8h8v8H8z",
   copy: "M9 9h10v11H9zM5 15V4h10",
   check: "M5 12.5l4.5 4.5L19 7.5",
