@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,8 +46,8 @@ def main() -> None:
     for words in (["--help"], ["list"]):
         print(f"| `chaski {' '.join(words)}` | {_best_command(words):.2f} s |")
     started = time.perf_counter()
-    with _server(arguments.parallel) as (process, port):
-        _wait_until_ready(port)
+    with served(arguments.parallel) as (process, port):
+        wait_until_ready(port)
         print(f"| from the start of the server until it answers | {time.perf_counter() - started:.2f} s |")
         asyncio.run(_streams(port, 1, arguments.tokens))  # loads the model
         for _ in range(arguments.rounds):
@@ -66,10 +66,14 @@ def _best_command(words: list[str]) -> float:
 
 
 @contextmanager
-def _server(parallel: int) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def served(
+    parallel: int, settings: Mapping[str, str] | None = None
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A server of its own, and its port. `settings` are more environment variables."""
     with socket.create_server((HOST, 0)) as free:
         port = free.getsockname()[1]
-    environment = {**os.environ, "OLLAMA_HOST": f"{HOST}:{port}", "OLLAMA_NUM_PARALLEL": str(parallel)}
+    own = {"OLLAMA_HOST": f"{HOST}:{port}", "OLLAMA_NUM_PARALLEL": str(parallel)}
+    environment = {**os.environ, **own, **(settings or {})}
     command = [sys.executable, "-m", "chaski", "serve"]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     try:
@@ -79,7 +83,8 @@ def _server(parallel: int) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
         process.wait(20)
 
 
-def _wait_until_ready(port: int) -> None:
+def wait_until_ready(port: int) -> None:
+    """Wait until the server answers."""
     while True:
         try:
             with socket.create_connection((HOST, port)) as client:
@@ -91,9 +96,9 @@ def _wait_until_ready(port: int) -> None:
 
 
 def _measure_streams(pid: int, port: int, clients: int, tokens: int) -> None:
-    used, started = _processor_seconds(pid), time.perf_counter()
+    used, started = processor_seconds(pid), time.perf_counter()
     streams = asyncio.run(_streams(port, clients, tokens))
-    seconds, used = time.perf_counter() - started, _processor_seconds(pid) - used
+    seconds, used = time.perf_counter() - started, processor_seconds(pid) - used
     gaps = [gap for stream in streams for gap in stream.gaps]
     count = sum(stream.tokens for stream in streams)
     percentiles = statistics.quantiles(gaps, n=100)
@@ -139,7 +144,8 @@ def _measure_idle(pid: int, port: int, count: int) -> None:
     print(f"| {count} idle connections | {grown / 1e6:.1f} MB |")
 
 
-def _processor_seconds(pid: int) -> float:
+def processor_seconds(pid: int) -> float:
+    """Return the processor time of a process until now."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

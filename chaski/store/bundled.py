@@ -1,7 +1,8 @@
 """The models inside the package, as a store sees them: name, manifest, and a file that stays where it is.
 
-Beside `name.gguf` lies `name.json`: the blob that describes the model, as `create` writes it. It names the
-digest of the file, so that nobody has to read that to list the model.
+Beside `name.gguf` lie two blobs, as `create` writes them: `name.json`, which describes the model, and
+`name.params`, its options. The first names the digest of the file, so that nobody has to read that to list the
+model.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ _FOLDER = Path(__file__).parents[1] / "models"
 
 @dataclass(frozen=True, slots=True)
 class BundledModel:
-    """config: the bytes of the blob that the manifest describes the model by."""
+    """config, parameters: the bytes of the blobs that describe the model and have its options."""
 
     name: ModelName
     path: Path
     config: bytes
+    parameters: bytes
     manifest: Manifest
 
 
@@ -42,8 +44,13 @@ def bundled_model(name: ModelName) -> Path | None:
 
 def read_bundled(path: Path) -> BundledModel:
     """Read a bundled model, with the manifest that a store would make of its file."""
-    config = path.with_suffix(".json").read_bytes()
-    (digest,) = json.loads(config)["rootfs"]["diff_ids"]
+    config, parameters = (path.with_suffix(suffix).read_bytes() for suffix in (".json", ".params"))
+    digest, _ = json.loads(config)["rootfs"]["diff_ids"]
     weights = ManifestLayer(media_type("model"), Digest.parse(digest), path.stat().st_size)
-    described = ManifestLayer(CONFIG, Digest(hashlib.sha256(config).hexdigest()), len(config))
-    return BundledModel(ModelName.parse(path.stem), path, config, Manifest(described, (weights,)))
+    options = _layer(media_type("params"), parameters)
+    manifest = Manifest(_layer(CONFIG, config), (weights, options))
+    return BundledModel(ModelName.parse(path.stem), path, config, parameters, manifest)
+
+
+def _layer(kind: str, blob: bytes) -> ManifestLayer:
+    return ManifestLayer(kind, Digest(hashlib.sha256(blob).hexdigest()), len(blob))

@@ -110,7 +110,8 @@ def read_model(store: Store, entry: Entry) -> StoredModel:
     manifest, blobs = entry.manifest, store.blobs
     config = read_stored_config(store, entry)
     if entry.bundled is not None:
-        return StoredModel(entry.name, entry.bundled.path, config=config)
+        parameters = _parameters(entry.bundled.parameters.decode())
+        return StoredModel(entry.name, entry.bundled.path, config=config, parameters=parameters)
 
     def files(kind: str) -> tuple[Path, ...]:
         layers = manifest.of_kind(kind)

@@ -140,6 +140,7 @@ class Store:
         """Have all blobs of a model in the folder, where it is a bundled one. Call it within `adding`."""
         if entry.bundled is not None:
             self.blobs.add(entry.bundled.config)
+            self.blobs.add(entry.bundled.parameters)
             self.blobs.add_file(entry.bundled.path)
 
     def copy(self, source: ModelName, target: ModelName) -> None:

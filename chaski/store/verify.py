@@ -109,7 +109,7 @@ def _set_aside(store: Store, digest: Digest, seen: os.stat_result) -> bool:
 
 def _bundled(entry: Entry) -> Finding:
     assert entry.bundled is not None
-    (weights,) = entry.manifest.layers
+    (weights,) = entry.manifest.of_kind("model")
     is_intact = hash_file(entry.bundled.path) == weights.digest
     problem = None if is_intact else "damaged: install chaski again"
     return Finding(weights.digest, weights.size, problem, (entry.name.short,))

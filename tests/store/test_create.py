@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -137,8 +138,9 @@ def test_a_bundled_model_can_be_the_source(store: Store, tmp_path: Path) -> None
 
 def test_what_describes_a_bundled_model_is_what_create_writes(store: Store) -> None:
     for name, path in bundled_models().items():
-        list(create(store, MINE, Recipe(sources=[path])))
         found = read_bundled(path)
+        recipe = Recipe(sources=[path], parameters=json.loads(found.parameters))
+        list(create(store, MINE, recipe))
         assert store.blobs.read(store.entry(MINE).manifest.config.digest) == found.config
         assert store.entry(MINE).manifest == found.manifest == store.entry(name).manifest
 

@@ -27,8 +27,9 @@ def bundled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("one", "two"):
         (folder / f"{name}.gguf").write_bytes(name.encode())
         digest = f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
-        described = {"model_format": "gguf", "rootfs": {"diff_ids": [digest]}}
+        described = {"model_format": "gguf", "rootfs": {"diff_ids": [digest, digest]}}
         (folder / f"{name}.json").write_text(json.dumps(described))
+        (folder / f"{name}.params").write_text('{"temperature":0}')
     monkeypatch.setattr(module, "_FOLDER", folder)
     monkeypatch.chdir(tmp_path)
     return folder

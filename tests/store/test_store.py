@@ -109,7 +109,7 @@ def test_a_bundled_model_is_a_source_of_copies_only(store: Store) -> None:
     assert [finding.problem for finding in verify(store, [guide])] == [None]
     store.copy(guide, copy)
     assert store.entry(copy).digest == store.entry(guide).digest
-    assert [layer.kind for layer in store.entry(copy).manifest.layers] == ["model"]
+    assert [layer.kind for layer in store.entry(copy).manifest.layers] == ["model", "params"]
     assert_valid(store)
     store.remove(copy)
     assert contents_by_name(store) == {Path(name).name for name in before if name.startswith("blobs/")}
