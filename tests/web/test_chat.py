@@ -205,7 +205,7 @@ def test_images_and_files(fake: Running, script: Script, open_page: Open) -> Non
             {"name": "x.bin", "mimeType": "application/octet-stream", "buffer": b"\x00\xff"},
         ]
     )
-    page.get_by_text("x.bin is neither a text nor an image").wait_for()
+    page.get_by_text("x.bin is neither a text, a PDF nor an image").wait_for()
     ask(page, "What do they do?")
     ended(page)
     assert "llamas climb" in prompt(script)

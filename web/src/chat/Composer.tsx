@@ -20,6 +20,7 @@ export function Composer(props: {
 }) {
   const [draft, setDraft] = useState(EMPTY);
   const [problem, setProblem] = useState("");
+  const [isReading, setReading] = useState(false);
   const field = useRef<HTMLTextAreaElement>(null);
   const picker = useRef<HTMLInputElement>(null);
   useEffect(() => field.current?.focus(), []);
@@ -31,13 +32,15 @@ export function Composer(props: {
 
   const isEmpty = !draft.text.trim() && !draft.images.length && !draft.files.length;
   const send = () => {
-    if (isEmpty || props.isRunning || !props.canSend) return;
+    if (isEmpty || isReading || props.isRunning || !props.canSend) return;
     props.onSend(draft);
     setDraft(EMPTY);
     setProblem("");
   };
   const take = async (files: Iterable<File>) => {
+    setReading(true);
     const read = await readAttachments(files);
+    setReading(false);
     setProblem(read.problem);
     setDraft((now) => ({ ...now, images: [...now.images, ...read.images], files: [...now.files, ...read.files] }));
   };
@@ -107,6 +110,7 @@ export function Composer(props: {
               event.currentTarget.value = "";
             }}
           />
+          {isReading && <span class="note" role="status">Reading…</span>}
           {problem && <span class="problem" role="alert">{problem}</span>}
           <span class="hint">Enter sends, Shift+Enter begins a line</span>
           {props.isRunning ? (
@@ -114,7 +118,7 @@ export function Composer(props: {
               <Icon name="stop" />
             </button>
           ) : (
-            <button type="submit" class="round" aria-label="Send" disabled={isEmpty || !props.canSend}>
+            <button type="submit" class="round" aria-label="Send" disabled={isEmpty || isReading || !props.canSend}>
               <Icon name="send" />
             </button>
           )}

@@ -1,0 +1,227 @@
+"""PDFs go with a question as text, page by page. `tools/fixtures/make_pdfs.py` makes those of producers."""
+
+from __future__ import annotations
+
+import base64
+import random
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.fake_worker import Script
+from tests.server.running import Running
+from tests.web.conftest import Open, ask, ended, picture
+from tests.web.test_chat import prompt
+
+pytestmark = pytest.mark.slow
+
+PDFS = Path(__file__).parent / "pdfs"
+ROADS = "Chaski runners carried messages along 40,000 km of roads"
+SIGNS = "Größe, façade, naïve: 5 € – “quoted” (and \\ bracketed)."
+FAR = "Łódź, Ελλάδα, Куско"
+SECOND = "The second page ends here."
+TEX = (
+    f"{ROADS}, and the efficient offices fitted affluent halls — “quoted”.",
+    "α + Ω = ∫ f (x) dx",
+)
+
+
+def bare(text: str) -> str:
+    """A text without its white space: where lines end is up to who reads a file."""
+    return "".join(text.split())
+
+
+def drop(page: Any, name: str, data: bytes, event: str = "drop", field: str = "form.composer") -> None:
+    """Give a file to the page as a user does who drops or pastes it."""
+    page.evaluate(
+        """([name, data, kind, field]) => {
+            const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
+            const held = new DataTransfer();
+            held.items.add(new File([bytes], name, { type: "application/pdf" }));
+            const options = { bubbles: true, cancelable: true };
+            const event = kind === "drop"
+                ? new DragEvent("drop", { ...options, dataTransfer: held })
+                : new ClipboardEvent("paste", { ...options, clipboardData: held });
+            document.querySelector(field).dispatchEvent(event);
+        }""",
+        [name, base64.b64encode(data).decode(), event, field],
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("chromium", (ROADS, SIGNS, FAR, SECOND)),
+        ("libreoffice", (ROADS, SIGNS, FAR, SECOND)),
+        ("cairo", (ROADS, SIGNS, FAR, SECOND)),
+        ("fpdf", (ROADS, SIGNS, FAR, SECOND)),
+        ("reportlab", (ROADS, SIGNS, SECOND)),
+        ("linear", (ROADS, SIGNS, SECOND)),
+        ("latex", (*TEX, SECOND)),
+        ("ghostscript", (*TEX, SECOND)),
+        ("wrong-table", (ROADS, SIGNS, FAR, SECOND)),
+    ],
+)
+def test_the_text_of_a_pdf_goes_with_a_question(
+    fake: Running, script: Script, open_page: Open, name: str, texts: tuple[str, ...]
+) -> None:
+    page = open_page(fake)
+    page.get_by_label("Files", exact=True).set_input_files(PDFS / f"{name}.pdf")
+    page.get_by_role("button", name=f"Remove {name}.pdf").wait_for()
+    ask(page, "What is in it?")
+    ended(page)
+    said = prompt(script)
+    count = 1 if name == "cairo" else 2
+    assert f"File {name}.pdf:" in said
+    assert f"Page 1 of {count}:" in said
+    for text in texts:
+        assert bare(text) in bare(said)
+    assert " ".join(ROADS.split()[:5]) in said  # words have spaces between them
+    page.locator(".file summary", has_text=f"{name}.pdf").click()
+    if name == "chromium":
+        picture(page, "pdf")
+
+
+def test_a_pdf_by_drop_and_by_paste(fake: Running, script: Script, open_page: Open) -> None:
+    data = (PDFS / "fpdf.pdf").read_bytes()
+    page = open_page(fake)
+    drop(page, "dropped.pdf", data)
+    page.get_by_role("button", name="Remove dropped.pdf").wait_for()
+    drop(page, "pasted.pdf", data, "paste", "textarea")
+    page.get_by_role("button", name="Remove pasted.pdf").wait_for()
+    ask(page, "")
+    ended(page)
+    assert prompt(script).count(SECOND) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "encrypted",
+            "encrypted.pdf is encrypted. Open it in a viewer, print it into a new PDF without a password",
+        ),
+        ("picture", "picture.pdf has no text, only pictures. Have its text recognized"),
+        (
+            "cut",
+            "cut.pdf is damaged: what is left of it has no text. Open it in a viewer, save it from there",
+        ),
+    ],
+)
+def test_why_there_is_no_text(fake: Running, open_page: Open, name: str, said: str) -> None:
+    page = open_page(fake)
+    page.get_by_label("Files", exact=True).set_input_files(PDFS / f"{name}.pdf")
+    page.get_by_text(said).wait_for()
+    assert page.locator(".attachment").count() == 0
+
+
+def document(content: bytes, *objects: bytes, resources: bytes = b"<<>>") -> bytes:
+    """A PDF of one page, without a table of objects."""
+    page = b"<</Type/Page/Parent 2 0 R/Contents 4 0 R/Resources %s>>" % resources
+    stream = b"<</Length %d>>stream\n%s\nendstream" % (len(content), content)
+    all_objects = (
+        b"<</Type/Catalog/Pages 2 0 R>>",
+        b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
+        page,
+        stream,
+        *objects,
+    )
+    numbered = (b"%d 0 obj\n%s\nendobj\n" % (number, each) for number, each in enumerate(all_objects, 1))
+    return b"%PDF-1.4\n" + b"".join(numbered)
+
+
+def packed(data: bytes, more: bytes = b"") -> bytes:
+    body = zlib.compress(data, 9)
+    return b"<</Length %d/Filter/FlateDecode%s>>stream\n%s\nendstream" % (len(body), more, body)
+
+
+FONT = b"<</Font<</F 5 0 R>>/XObject<</X 6 0 R>>>>"
+HELVETICA = b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>"
+HOSTILE = {
+    "bomb": (
+        document(b"", resources=b"<<>>").replace(b"4 0 R", b"5 0 R")
+        + b"5 0 obj\n"
+        + packed(bytes(80 << 20))
+        + b"\nendobj",
+        "unpacks to more than 64 MiB",
+    ),
+    "deep": (document(b"[" * 100_000), "nested too deeply"),
+    "loop": (
+        document(
+            b"BT /F 9 Tf (x) Tj ET /X Do",
+            HELVETICA,
+            b"<</Subtype/Form/Length 5>>stream\n/X Do\nendstream",
+            resources=FONT,
+        ),
+        "",
+    ),
+    "kids": (document(b"").replace(b"[3 0 R]", b"[2 0 R]"), "what is left of it has no text"),
+    "length": (
+        document(b"BT (x) Tj ET").replace(b"/Length 12", b"/Length 4 0 R"),
+        "what is left of it has no text",
+    ),
+    "references": (
+        document(b"") + b"3 0 obj 7 0 R endobj 7 0 obj 3 0 R endobj",
+        "what is left of it has no text",
+    ),
+    "no characters": (
+        document(
+            b"BT /F 9 Tf (abcdef) Tj ET",
+            b"<</Type/Font/Subtype/Type3/Encoding<</Differences[97/g1/g2/g3/g4/g5/g6]>>>>",
+            resources=FONT,
+        ),
+        "does not say which characters its fonts draw",
+    ),
+    "numbers": (
+        document(
+            b"BT /F 1e999 Tf 1 0 0 1 99999999999999999999 -1e400 Tm (x) Tj ET", HELVETICA, resources=FONT
+        ),
+        "what is left of it",
+    ),
+    "no pdf": (b"%!PS-Adobe-3.0", "it does not begin as a PDF does"),
+    "large": (
+        b"%PDF-1.4" + bytes(33 << 20),
+        "is too large: 34.6 MB, of at most 33.6 MB. Attach a part of it.",
+    ),
+    "long": (
+        document(b"BT /F 9 Tf " + b"(many words, and more) Tj 0 -9 Td " * 60_000, HELVETICA, resources=FONT),
+        "has more text than goes with a question",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_files(fake: Running, script: Script, open_page: Open, name: str) -> None:
+    """The page says what is wrong, or reads what there is; it does not stop to answer."""
+    data, said = HOSTILE[name]
+    page = open_page(fake)
+    file = {"name": "x.pdf", "mimeType": "application/pdf", "buffer": data}
+    page.get_by_label("Files", exact=True).set_input_files(file)
+    if said:
+        page.get_by_role("alert").get_by_text(said).wait_for()
+    else:
+        page.get_by_role("button", name="Remove x.pdf").wait_for()
+    ask(page, "are you there?")
+    ended(page)
+
+
+def test_mutants(fake: Running, open_page: Open) -> None:
+    """Whatever stands in a file: it is text, or there is a sentence for it."""
+    drawn = random.Random(5)
+    page = open_page(fake)
+    files = [each.read_bytes() for each in sorted(PDFS.glob("*.pdf"))]
+    for _ in range(150):
+        data = bytearray(drawn.choice(files))
+        for _ in range(drawn.randint(1, 30)):
+            at = drawn.randrange(len(data))
+            data[at] = drawn.choice(b"0123456789<>[]()/ ") if drawn.random() < 0.5 else drawn.randrange(256)
+        drop(page, "x.pdf", bytes(data))
+        page.locator(".composer").get_by_text("Reading").wait_for(state="detached")
+        if page.locator(".attachment").count():
+            page.get_by_role("button", name="Remove x.pdf").click()
+        else:
+            said = page.locator(".composer .problem").inner_text()
+            assert said.startswith(("x.pdf is", "x.pdf has", "x.pdf does"))
+            assert said.rstrip(".").endswith(("attach that", "as images", "or its text", "a part of it"))
