@@ -136,6 +136,21 @@ def test_a_call_is_stopped(allowing: Running, weather: McpServer, script: Script
     weather.hold.set()
 
 
+def test_a_question_is_stopped_while_tools_are_asked_for(
+    allowing: Running, weather: McpServer, script: Script, open_page: Open
+) -> None:
+    page = open_page(allowing, reaches=(weather.origin,))
+    add(page, weather.url).get_by_text("1 tool").wait_for()
+    close(page)
+    waiting: list[Any] = []
+    page.route(weather.url, lambda route: waiting.append(route))
+    ask(page, "x")
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_text("Stopped.").wait_for()
+    page.unroute_all(behavior="ignoreErrors")
+    assert script.asked == []
+
+
 def test_a_forgotten_session_begins_again(
     allowing: Running, weather: McpServer, script: Script, open_page: Open
 ) -> None:

@@ -21,7 +21,7 @@ export function Calls({ calls = [], remote = {} }: Pick<Message, "calls" | "remo
         return (
           <details class="call name" key={id ?? index}>
             <summary>
-              calls <strong>{visible(place.tool)}</strong> of <bdi>{place.server}</bdi>
+              calls <strong>{visible(place.tool)}</strong> of <bdi>{visible(place.server)}</bdi>
             </summary>
             {code}
           </details>

@@ -80,12 +80,20 @@ async function ask(id: string, messageId: string): Promise<void> {
   const message = conversation.messages[messageId]!;
   const before = path(conversation, message.parent);
   await receive(id, messageId, async (signal) => {
-    const [tools, remote] = await offeredTools(conversation.settings);
+    const [tools, remote] = await orStop(offeredTools(conversation.settings), signal);
     change(id, messageId, { remote });
     const body = await requestBody(conversation.settings, before, message, tools);
     return request("POST", "/api/chat", body, signal);
   });
   void readRunning().catch(() => {});
+}
+
+/** Waits for something that knows no signal, or until one says stop. */
+function orStop<T>(waited: Promise<T>, signal: AbortSignal): Promise<T> {
+  const stopped = new Promise<never>((_, reject) => {
+    signal.addEventListener("abort", () => reject(signal.reason as Error), { once: true });
+  });
+  return Promise.race([waited, stopped]);
 }
 
 async function follow(id: string, messageId: string): Promise<void> {

@@ -97,7 +97,7 @@ function Entry({ url, onHeader, onRemove }: { url: string; onHeader: () => void;
   return (
     <div class="server" role="group" aria-label={url}>
       <div class="row">
-        <bdi class="address">{url}</bdi>
+        <bdi class="address">{visible(url)}</bdi>
         <button type="button" class="icon-button" aria-label={`Change the header of ${url}`} onClick={onHeader}>
           <Icon name="edit" />
         </button>

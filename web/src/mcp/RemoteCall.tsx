@@ -24,9 +24,9 @@ export function RemoteCall({ id, branch, remote, call, more }: Props) {
   const name = visible(remote.tool);
   return (
     <section class="card call-question" aria-label={`Call of ${name}`}>
-      <p>
+      <p role="alert">
         {stop ? "Running " : "Run "}
-        <strong>{name}</strong> of <bdi>{remote.server}</bdi>
+        <strong>{name}</strong> of <bdi>{visible(remote.server)}</bdi>
         {stop ? "…" : " with these values?"}
       </p>
       <Code text={visible(JSON.stringify(call.function.arguments, null, 2))} language="json" />

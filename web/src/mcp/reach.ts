@@ -1,5 +1,8 @@
 // Which MCP servers this page may reach: the operator says so, and the page's own policy has it.
 
+/** Hosts that a page over https may ask without it: this machine. */
+const LOCAL = /^(localhost|127\.[\d.]+|.*\.localhost)$/;
+
 /** Origins that the policy of this page allows besides its own server. */
 export async function allowedOrigins(): Promise<string[]> {
   const response = await fetch("/", { method: "HEAD", headers: { Accept: "text/html" }, cache: "no-store" });
@@ -14,6 +17,8 @@ export async function problemOfAddress(text: string): Promise<string> {
   if (!url || !/^https?:$/.test(url.protocol)) return `${text} is no address. Write one such as http://localhost:8000/mcp.`;
   if (url.username || url.password)
     return `${url.host}: an address holds no password here. Write it as an Authorization header, such as Basic or Bearer.`;
+  if (location.protocol === "https:" && url.protocol === "http:" && !LOCAL.test(url.hostname))
+    return `${url.origin} speaks plain http, which browsers refuse to a page over https. Give that server https.`;
   const allowed = await allowedOrigins();
   if (allowed.includes(url.origin)) return "";
   return (
