@@ -17,7 +17,7 @@ from chaski.store.store import Store
 from tests.image.pictures import png
 from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script
-from tests.server.running import Running, running
+from tests.server.running import Running, running, wait_until
 from tests.store.fake_registry import FakeRegistry, range_header
 from tests.tiny_llama import write_tiny_llama
 from tests.tiny_vision import DATA
@@ -89,7 +89,7 @@ def test_a_pull_goes_on_after_a_reload(tmp_path: Path, open_page: Open) -> None:
         page.keyboard.press("Enter")
         pulled = page.get_by_role("group", name=f"Pull of {name}")
         pulled.get_by_text("KB, pulling").wait_for()
-        page.wait_for_function("document.querySelector('progress').value > 100000")
+        wait_until(lambda: page.evaluate("document.querySelector('progress').value") > 100_000)
         picture(page, "pull")
         page.reload()
         pulled.wait_for()

@@ -95,6 +95,7 @@ export function Composer(props: {
             }
           }}
         />
+        {problem && <p class="problem" role="alert">{problem}</p>}
         <div class="composer-tools">
           <button type="button" class="icon-button" aria-label="Attach files" onClick={() => picker.current?.click()}>
             <Icon name="clip" />
@@ -111,7 +112,6 @@ export function Composer(props: {
             }}
           />
           {isReading && <span class="note" role="status">Reading…</span>}
-          {problem && <span class="problem" role="alert">{problem}</span>}
           <span class="hint">Enter sends, Shift+Enter begins a line</span>
           {props.isRunning ? (
             <button type="button" class="round" aria-label="Stop" onClick={props.onStop}>
