@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.server.fake_worker import Script
-from tests.server.running import Running
+from tests.server.running import Running, wait_until
 from tests.web.conftest import Open, ask, ended, picture
 from tests.web.test_chat import asked
 
@@ -88,13 +88,13 @@ def test_a_schema_is_made_of_fields(fake: Running, script: Script, open_page: Op
     street.get_by_label("Name", exact=True).press("Enter")
     page.keyboard.type("number")
     home.get_by_role("group", name="number").get_by_label("Type").select_option("integer")
-    assert schema_of(editor) == PERSON
-    assert list(schema_of(editor)["properties"]) == list(PERSON["properties"])
+    wait_until(lambda: schema_of(editor) == PERSON)
+    wait_until(lambda: list(schema_of(editor)["properties"]) == list(PERSON["properties"]))
     editor.get_by_role("group", name="language", exact=True).scroll_into_view_if_needed()
     picture(page, "schema")
     editor.get_by_role("button", name="Done").click()
-    shown = page.get_by_label("JSON schema that answers follow").input_value()
-    assert json.loads(shown) == PERSON
+    shown = page.get_by_label("JSON schema that answers follow")
+    wait_until(lambda: json.loads(shown.input_value()) == PERSON)
     page.get_by_role("button", name="Close the settings").click()
     ask(page, "Who is it?")
     ended(page)
@@ -111,21 +111,21 @@ def test_text_becomes_fields_and_nothing_is_lost(
     editor = edit(page, schema | {"additionalProperties": False})
     count = len(schema["properties"])
     names = editor.get_by_role("group", name="Fields of the answer").locator(":scope > .schema-field")
-    assert names.count() == count
+    wait_until(lambda: names.count() == count)
     editor.get_by_role("button", name="Add a field", exact=True).click()
     page.keyboard.type("more")
     more = {"properties": schema["properties"] | {"more": {"type": "string"}}}
     required = {"required": [*schema.get("required", []), "more"]}
-    assert schema_of(editor) == schema | {"additionalProperties": False} | more | required
+    wait_until(lambda: schema_of(editor) == schema | {"additionalProperties": False} | more | required)
     text_of(editor).fill(json.dumps({"type": "object", "properties": {"only": {"type": "number"}}}))
     only = editor.get_by_role("group", name="only", exact=True)
     assert only.get_by_label("Type").input_value() == "number"
     assert not only.get_by_label("Required").is_checked()
     only.get_by_role("button", name="Remove: only").click()
-    assert text_of(editor).input_value() == ""
+    wait_until(lambda: text_of(editor).input_value() == "")
     page.keyboard.press("Escape")
     editor.wait_for(state="detached")
-    assert page.get_by_label("JSON schema that answers follow").input_value() == ""
+    wait_until(lambda: page.get_by_label("JSON schema that answers follow").input_value() == "")
 
 
 def test_fields_move_by_keyboard(fake: Running, open_page: Open) -> None:
@@ -136,20 +136,20 @@ def test_fields_move_by_keyboard(fake: Running, open_page: Open) -> None:
     page.keyboard.press("Alt+ArrowDown")
     page.keyboard.press("Alt+ArrowDown")
     page.keyboard.press("Alt+ArrowDown")
-    assert list(schema_of(editor)["properties"]) == ["b", "c", "a"]
+    wait_until(lambda: list(schema_of(editor)["properties"]) == ["b", "c", "a"])
     page.keyboard.press("Alt+ArrowUp")
-    assert list(schema_of(editor)["properties"]) == ["b", "a", "c"]
+    wait_until(lambda: list(schema_of(editor)["properties"]) == ["b", "a", "c"])
     page.keyboard.type("x")  # the name has kept the focus
-    assert list(schema_of(editor)["properties"]) == ["b", "ax", "c"]
+    wait_until(lambda: list(schema_of(editor)["properties"]) == ["b", "ax", "c"])
     editor.get_by_role("button", name="Move up: ax").press("Enter")
-    assert list(schema_of(editor)["properties"]) == ["ax", "b", "c"]
-    assert page.evaluate("document.activeElement.ariaLabel") == "Move down: ax"
+    wait_until(lambda: list(schema_of(editor)["properties"]) == ["ax", "b", "c"])
+    wait_until(lambda: page.evaluate("document.activeElement.ariaLabel") == "Move down: ax")
     page.keyboard.press("Enter")
     page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.ariaLabel") == "Move up: ax"
+    wait_until(lambda: page.evaluate("document.activeElement.ariaLabel") == "Move up: ax")
     editor.get_by_role("button", name="Remove: b").press("Enter")
-    assert page.evaluate("document.activeElement.value") == "c"
-    assert list(schema_of(editor)["properties"]) == ["c", "ax"]
+    wait_until(lambda: page.evaluate("document.activeElement.value") == "c")
+    wait_until(lambda: list(schema_of(editor)["properties"]) == ["c", "ax"])
 
 
 def test_what_is_wrong_is_said_where_it_is(fake: Running, script: Script, open_page: Open) -> None:
@@ -173,9 +173,9 @@ def test_what_is_wrong_is_said_where_it_is(fake: Running, script: Script, open_p
     other.get_by_text("x stands there twice.").wait_for()
     editor.get_by_text("until this is mended").wait_for()
     picture(page, "schema-problem")
-    assert schema_of(editor)["properties"].keys() == {"a", "b"}  # as it was when b was right
+    wait_until(lambda: schema_of(editor)["properties"].keys() == {"a", "b"})  # as it was when b was right
     other.get_by_label("Choices").fill("x\ny")
-    assert schema_of(editor)["properties"]["b"] == {"type": "string", "enum": ["x", "y"]}
+    wait_until(lambda: schema_of(editor)["properties"]["b"] == {"type": "string", "enum": ["x", "y"]})
     text_of(editor).fill('{"type": ')
     editor.get_by_text("This is no JSON").wait_for()
     text_of(editor).fill("[]")
