@@ -249,13 +249,16 @@ def report(path: Path, shape: Shape, tokenizer: Tokenizer, topics: Sequence[Topi
             print(*missed, sep="\n")
 
 
-def _described(guide: Path) -> bytes:
-    """What a store says of the model, which lies beside it."""
+def describe(guide: Path) -> None:
+    """Write what a store says of the model beside it: its description, and that it answers greedily."""
     with TemporaryDirectory() as folder:
-        store, name = Store(Path(folder)), ModelName.parse("guide")
-        for _ in create(store, name, Recipe(sources=[guide])):
+        store, name = Store(Path(folder)), ModelName.parse("described")
+        for _ in create(store, name, Recipe(sources=[guide], parameters={"temperature": 0})):
             pass
-        return store.blobs.read(store.entry(name).manifest.config.digest)
+        manifest = store.entry(name).manifest
+        guide.with_suffix(".json").write_bytes(store.blobs.read(manifest.config.digest))
+        (options,) = manifest.of_kind("params")
+        guide.with_suffix(".params").write_bytes(store.blobs.read(options.digest))
 
 
 def main() -> None:
@@ -281,7 +284,7 @@ def main() -> None:
     network.load_state_dict(best)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_guide(options.out, shape, {k: v.numpy() for k, v in network.named_weights().items()}, tokenizer)
-    options.out.with_suffix(".json").write_bytes(_described(options.out))
+    describe(options.out)
     print(f"{options.out}: {options.out.stat().st_size:,} bytes")
     report(options.out, shape, tokenizer, topics)
 
