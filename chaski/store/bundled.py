@@ -1,8 +1,8 @@
 """The models inside the package, as a store sees them: name, manifest, and a file that stays where it is.
 
 Beside `name.gguf` lie two blobs, as `create` writes them: `name.json`, which describes the model, and
-`name.params`, its options. The first names the digest of the file, so that nobody has to read that to list the
-model.
+`name.params`, its options. The first names the digest of the file, so that nobody has to read that to list
+the model.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How far the text of the guide carries: `python -m tools.guide.teacher --encoder FOLDER`.
 
 A sentence encoder learns which topic a question belongs to, and is asked the held-out wordings. It knows
-English before it sees a topic (all-MiniLM-L6-v2, Apache-2.0), so it understands words that no wording has; what
-it gets wrong lacks wordings or topics. It is to teach the next guide, and none of its weights will be in that.
-Needs torch, safetensors, tokenizers and the encoder's files.
+English before it sees a topic (all-MiniLM-L6-v2, Apache-2.0), so it understands words that no wording has;
+what it gets wrong lacks wordings or topics. It is to teach the next guide, and none of its weights will be in
+that. Needs torch, safetensors, tokenizers and the encoder's files.
 """
 
 from __future__ import annotations
