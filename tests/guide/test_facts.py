@@ -107,8 +107,8 @@ def test_environment_variables() -> None:
 
 
 def test_pages_and_files() -> None:
-    for name, topic in TOPICS.items():
-        assert (ROOT / topic["page"]).is_file(), f"[{name}] {topic['page']}"
+    for name, table in TOPICS.items():
+        assert (ROOT / table["page"]).is_file(), f"[{name}] {table['page']}"
     for topic, path in named(r"^((?:docs|chaski|tools|native|tests|benchmarks|deploy)/[\w./-]*)"):
         assert (ROOT / path).exists(), f"[{topic}] {path}"
     for topic, path in named(r"^([A-Z]+(?:\.md)?)$"):
