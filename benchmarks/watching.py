@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -98,9 +98,10 @@ class Server:
     def _stream(self, number: int) -> None:
         options = {"temperature": 1.5, "top_k": 0, "top_p": 1.0, "seed": number, "num_predict": -1}
         body = {"model": NAME, "prompt": f"{number} runners carry", "raw": True, "options": options}
-        while True:
-            for line in self._open("/api/generate", body):
-                assert b'"error"' not in line, line
+        with suppress(OSError):  # the server has ended
+            while True:
+                for line in self._open("/api/generate", body):
+                    assert b'"error"' not in line, line
 
     def _figures(self, is_over: threading.Event) -> None:
         with self._open("/api/live?stream=1") as stream:
@@ -116,7 +117,9 @@ class Server:
 
 
 def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """Return the processes that any thread of a process has started."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
 
 
 def _threads(pid: int) -> dict[str, float]:
