@@ -1,4 +1,4 @@
-"""Whether spans of requests are sent to a collector, by which address, and what sends them."""
+"""Reads from the environment where spans of requests are sent, and opens the export that sends them."""
 
 from __future__ import annotations
 

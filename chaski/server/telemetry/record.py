@@ -16,7 +16,7 @@ Ending = Literal["stop", "length", "abort", "error"]
 Operation = Literal[
     "chat", "text_completion", "embeddings", "rerank", "load", "tokenize", "detokenize", "render", "state"
 ]
-"""What a model is asked for. The first three names are those of OpenTelemetry, which lacks the others."""
+"""The operation of a request. OpenTelemetry defines the first three names and lacks the others."""
 
 
 @dataclass(slots=True, eq=False)

@@ -47,7 +47,7 @@ class SpanExport:
 
     @property
     def tracer(self) -> Tracer:
-        """What makes spans that are sent."""
+        """The tracer whose spans are sent."""
         return self._provider.get_tracer("chaski", __version__)
 
     def __enter__(self) -> Self:
