@@ -26,12 +26,12 @@ debootstrap --variant=minbase --include=ca-certificates,python3-venv \
 rm "$root.log"
 if [ -e "$authorities" ]; then cp "$authorities" "$root$authorities"; fi
 cp /etc/resolv.conf "$root/etc/"
-mkdir "$root/work"
-cp "$wheel" "$root/work/"
+mkdir "$root/trial"
+cp "$wheel" "$root/trial/"
 
-cat > "$root/work/steps.sh" <<'STEPS'
+cat > "$root/trial/steps.sh" <<'STEPS'
 set -eu
-cd /work
+cd /trial
 for compiler in cc gcc g++ clang; do
     if command -v "$compiler"; then echo "there is a compiler"; exit 1; fi
 done
@@ -71,4 +71,4 @@ STEPS
 unshare --mount --pid --fork --kill-child sh -eu -c '
     mount -t proc proc "$1/proc"
     mount --bind /dev "$1/dev"
-    chroot "$1" sh /work/steps.sh' steps "$root"
+    chroot "$1" sh /trial/steps.sh' steps "$root"
