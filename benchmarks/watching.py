@@ -1,10 +1,11 @@
 """Measures what `chaski top` and the page Live cost a server: `python -m benchmarks.watching MODEL.gguf`.
 
-A server answers 64 streams. In turns nobody watches, and `chaski top` in a terminal and a client that asks
-what the page asks: one stream of figures, and the cells of the cache each second. The processor time of the
-server's process, and of the threads of the model's process that compute nothing, tells what watching costs;
-tokens a second tell what is left to the streams. The model computes on one thread, so that the other core is
-free.
+A server answers 64 streams. In turns nobody watches; `chaski top` in a terminal; a client that asks what the
+page asks, one stream of figures, and the cells of the cache each second; and both. What watching costs is
+processor time of the server's process, and more processor time of the model's process for a token. Whoever
+waits for a batch computes it, so threads do not tell who did what. Answers have one length and begin one
+after another, so that there is as much history at all times. The model computes on one thread, so that the
+other core is free.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ from urllib.request import Request, urlopen
 
 from benchmarks.server import HOST, served, wait_until_ready
 
-STREAMS, NAME = 64, "watched"
+STREAMS, LENGTH, NAME = 64, 256, "watched"
+SETTLE = 45  # seconds until each stream is in its second answer
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Shares of a core that the server and the model's other threads took, and tokens a second."""
+    """The share of a core that the server took, the model's milliseconds for a token, and tokens a second."""
 
     server: float
-    worker: float
+    token: float
     rate: float
 
 
@@ -47,61 +49,82 @@ class Server:
         self._pid, self._url = pid, f"http://{HOST}:{port}"
 
     def begin(self) -> None:
-        """Begin all streams, and wait until they are all in their answers."""
+        """Begin all streams, and wait until the last ones are as long as they will be."""
         for number in range(STREAMS):
             threading.Thread(target=self._stream, args=(number,), daemon=True).start()
-        while self._model().get("running", 0) < STREAMS:
-            sleep(1)
-        sleep(5)
+        sleep(SETTLE)
 
     def turn(self, seconds: float) -> Turn:
         """Measure for so many seconds."""
-        worker = next(iter(_children(self._pid)))
-        computing = max(_threads(worker), key=_threads(worker).__getitem__)
-        before, started = (self._model(), _threads(self._pid), _threads(worker)), perf_counter()
+        (worker,) = _children(self._pid)
+        before, started = self._figures_of(worker), perf_counter()
         sleep(seconds)
         passed = perf_counter() - started
-        after = (self._model(), _threads(self._pid), _threads(worker))
-        tokens = after[0]["generated_tokens"] - before[0]["generated_tokens"]
-        server = sum(after[1].values()) - sum(before[1].values())
-        others = [after[2][thread] - before[2].get(thread, 0) for thread in after[2] if thread != computing]
-        return Turn(server / passed, sum(others) / passed, tokens / passed)
+        tokens, server, model = (b - a for a, b in zip(before, self._figures_of(worker), strict=True))
+        return Turn(server / passed, 1000 * model / tokens, tokens / passed)
+
+    def _figures_of(self, worker: int) -> tuple[float, float, float]:
+        """Return tokens, and the processor time of the server and of the model's process, so far."""
+        return self._model()["generated_tokens"], _processor_time(self._pid), _processor_time(worker)
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
-        """`chaski top` and what the page asks, until the end of the block."""
+    def nobody(self) -> Iterator[None]:
+        """No watching at all, for as long as the others need to begin."""
+        sleep(3)
+        yield
+
+    @contextmanager
+    def page(self) -> Iterator[None]:
+        """What the page asks, until the end of the block."""
         is_over = threading.Event()
-        page = [threading.Thread(target=look, args=(is_over,)) for look in (self._figures, self._cells)]
+        looks = [threading.Thread(target=look, args=(is_over,)) for look in (self._figures, self._cells)]
+        for look in looks:
+            look.start()
+        sleep(3)  # until they have begun
+        try:
+            yield
+        finally:
+            is_over.set()
+            for look in looks:
+                look.join()
+
+    @contextmanager
+    def top(self) -> Iterator[None]:
+        """`chaski top` in a terminal, until the end of the block."""
         ours, theirs = pty.openpty()
         environment = {**os.environ, "OLLAMA_HOST": self._url, "TERM": "xterm-256color"}
         command = [sys.executable, "-m", "chaski", "top"]
         top = subprocess.Popen(command, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
-        reader = threading.Thread(target=_drain, args=(ours,), daemon=True)
-        for thread in (*page, reader):
-            thread.start()
+        threading.Thread(target=_drain, args=(ours,), daemon=True).start()
         sleep(3)  # until they have begun
         assert top.poll() is None, "chaski top ended"
         try:
             yield
         finally:
-            is_over.set()
             top.terminate()
             top.wait(10)
             os.close(theirs)
-            for thread in page:
-                thread.join()
+
+    @contextmanager
+    def both(self) -> Iterator[None]:
+        """The page and `chaski top`."""
+        with self.page(), self.top():
+            yield
 
     def _model(self) -> Mapping[str, Any]:
         models = json.load(self._open("/api/live"))["models"]
         return next(iter(models), {})
 
     def _stream(self, number: int) -> None:
-        options = {"temperature": 1.5, "top_k": 0, "top_p": 1.0, "seed": number, "num_predict": -1}
-        body = {"model": NAME, "prompt": f"{number} runners carry", "raw": True, "options": options}
+        options = {"temperature": 1.5, "top_k": 0, "top_p": 1.0, "seed": number}
+        body = {"model": NAME, "prompt": f"{number} runners carry", "raw": True}
+        length = (number + 1) * LENGTH // STREAMS
         with suppress(OSError):  # the server has ended
             while True:
+                body["options"] = options | {"num_predict": length}
                 for line in self._open("/api/generate", body):
                     assert b'"error"' not in line, line
+                length = LENGTH
 
     def _figures(self, is_over: threading.Event) -> None:
         with self._open("/api/live?stream=1") as stream:
@@ -122,12 +145,10 @@ def _children(pid: int) -> list[int]:
     return [int(child) for task in tasks for child in (task / "children").read_text().split()]
 
 
-def _threads(pid: int) -> dict[str, float]:
-    """Return the processor time of each thread in seconds."""
-    found = {}
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        found[task.name] = int((task / "schedstat").read_text().split()[0]) / 1e9
-    return found
+def _processor_time(pid: int) -> float:
+    """Return the processor time of all threads in seconds."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def _drain(terminal: int) -> None:
@@ -154,22 +175,25 @@ def main() -> None:
             wait_until_ready(port)
             server = Server(process.pid, port)
             server.begin()
-            alone, watched = [], []
+            watchers = {"nobody": server.nobody, "top": server.top, "page": server.page, "both": server.both}
+            turns: dict[str, list[Turn]] = {name: [] for name in watchers}
             for _ in range(arguments.rounds):
-                alone.append(server.turn(arguments.seconds))
-                with server.watched():
-                    watched.append(server.turn(arguments.seconds))
-    _report("server's process", [turn.server for turn in alone], [turn.server for turn in watched])
-    _report("model's process without computing", [t.worker for t in alone], [t.worker for t in watched])
-    ratios = [with_.rate / without.rate for without, with_ in zip(alone, watched, strict=True)]
-    rate = median(turn.rate for turn in alone)
-    span = f"{min(ratios):.4f} to {max(ratios):.4f}"
-    print(f"{rate:.1f} tokens a second, watched {median(ratios):.4f} of it ({span})")
+                for name, watched in watchers.items():
+                    with watched():
+                        turns[name].append(server.turn(arguments.seconds))
+    _report(turns)
 
 
-def _report(title: str, alone: list[float], watched: list[float]) -> None:
-    cost = median(with_ - without for without, with_ in zip(alone, watched, strict=True))
-    print(f"{title}: {median(alone):.2%} of a core, watched {median(watched):.2%}; watching costs {cost:.2%}")
+def _report(turns: Mapping[str, list[Turn]]) -> None:
+    """Print medians of all turns, and of what a turn adds to the one of the same round with nobody."""
+    alone = turns["nobody"]
+    titles = ("server", "adds", "ms/token", "adds", "tokens/s")
+    print(f"{'watched by':10}", *(f"{title:>8}" for title in titles))
+    for name, found in turns.items():
+        server, token, rate = (median(getattr(turn, what) for turn in found) for what in Turn.__slots__)
+        more = median(with_.server - without.server for without, with_ in zip(alone, found, strict=True))
+        ratio = median(with_.token / without.token for without, with_ in zip(alone, found, strict=True))
+        print(f"{name:10} {server:8.2%} {more:8.2%} {token:8.3f} {ratio - 1:8.2%} {rate:8.1f}")
 
 
 if __name__ == "__main__":

@@ -48,9 +48,10 @@ def _kind_lines(kind: Any, width: int, rows: int) -> Iterator[Line]:
     count = min(int(kind["cells"]), _MOST_CELLS)
     each = max(-(-count // (width * rows)), 1)
     held: dict[int, set[int]] = {}
-    for sequence, first, _, length in kind["runs"]:
-        for cell in range(max(first, 0), min(first + length, count)):
-            held.setdefault(cell, set()).add(sequence)
+    for sequence, first, _, length, step in kind["runs"]:
+        for index in range(min(length, count)):
+            if 0 <= (cell := first + index * step) < count:
+                held.setdefault(cell, set()).add(sequence)
     shared = sum(len(owners) > 1 for owners in held.values())
     what = "rows" if kind["is_state"] else "cells"
     title = f"{kind['kind']}: {len(held)} of {count} {what} taken, {shared} shared"

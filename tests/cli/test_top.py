@@ -186,11 +186,13 @@ def test_no_colors_leave_bold_and_inverted_text() -> None:
 def test_cells_as_signs() -> None:
     slots = [{"tokens": 6, "is_running": True}, {"tokens": 4, "is_running": False}]
     kind = {"kind": "all tokens", "is_state": False, "cells": 20}
-    cells = {"slots": slots, "kinds": [kind | {"runs": [[0, 0, 0, 6], [1, 0, 0, 2], [1, 18, 2, 9]]}]}
+    cells = {"slots": slots, "kinds": [kind | {"runs": [[0, 0, 0, 6, 1], [1, 0, 0, 2, 1], [1, 18, 2, 9, 1]]}]}
     lines = as_text(cell_lines(cells, 50, 12)).splitlines()
     assert lines[0] == "0: 6 tokens   1: 4 kept"
     assert lines[1] == "all tokens: 8 of 20 cells taken, 2 shared"
     assert lines[2] == "++0000············11"
+    alternating = cells | {"kinds": [kind | {"runs": [[0, 0, 0, 4, 2], [1, 1, 0, 3, 2]]}]}
+    assert as_text(cell_lines(alternating, 50, 12)).splitlines()[2] == "0101010·············"
     small = as_text(cell_lines(cells, 5, 6)).splitlines()
     assert len(small) <= 6
 

@@ -28,7 +28,7 @@ from chaski.runner.engine.outputs import Outputs
 from chaski.runner.prefix.use import TierUse
 from chaski.runner.service.asynchronous import AsyncModel
 from chaski.runner.service.base_channel import ActiveCall
-from chaski.runner.service.cache_picture import CacheKind, CachePicture, CacheSlot, CellRun, DescribeCache
+from chaski.runner.service.cache_picture import CacheKind, CachePicture, CacheSlot, DescribeCache
 from chaski.runner.service.messages import (
     Answerable,
     Describe,
@@ -49,7 +49,7 @@ MEMORY = Memory((DeviceMemory(HOST, 100, 20, 3), DeviceMemory("imaginary:0", 400
 # Two of 8 cells are of the one that runs, and one of them is shared with the other.
 PICTURE = CachePicture(
     (CacheSlot(2, True, None), CacheSlot(5, False, None)),
-    (CacheKind("all tokens", False, 8, (CellRun(0, 0, 0, 2), CellRun(1, 1, 0, 5))),),
+    (CacheKind("all tokens", False, 8, np.array([[0, 0, 0, 2, 1], [1, 1, 0, 5, 1]], np.int32)),),
 )
 
 

@@ -37,9 +37,9 @@ def test_every_cell_is_shown(guided: Running, open_page: Open, axe: str) -> None
     canvas.wait_for()
     told = guided.get("/api/live/cache?model=helper").json
     (kind,) = told["kinds"]
-    held = {run[1] + step for run in kind["runs"] for step in range(run[3])}
+    held = {run[1] + index * run[4] for run in kind["runs"] for index in range(run[3])}
     assert f"{len(held):,} of {kind['cells']:,} cells taken" in part.inner_text()
-    sequence, cell, position, _ = kind["runs"][0]
+    sequence, cell, position, _, _ = kind["runs"][0]
     assert cell == 0
     canvas.hover(position={"x": 2, "y": 2})
     part.get_by_text(f"Cell 0: sequence {sequence}, position {position}").wait_for()

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from chaski.kvcache import Extent, LeafCache
 from chaski.runner.engine.engine import Engine
 
-__all__ = ["CacheKind", "CachePicture", "CacheSlot", "CellRun", "DescribeCache", "cache_picture"]
+__all__ = ["CacheKind", "CachePicture", "CacheSlot", "DescribeCache", "cache_picture"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,27 +22,27 @@ class DescribeCache:
     """Answered by `CachePicture`."""
 
 
-@dataclass(frozen=True, slots=True)
-class CellRun:
-    """Neighbouring cells with neighbouring tokens of a sequence, from a cell and a position on.
-
-    Of states, a run is one cell, and `position` is the number of tokens that the state stands for.
-    """
-
-    sequence: int
-    cell: int
-    position: int
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CacheKind:
-    """The cells of all layers of one kind. A cell in several runs is shared; one in none is free."""
+    """The cells of all layers of one kind. A cell in several runs is shared; one in none is free.
+
+    `runs` (runs, 5) int32 has rows of sequence, cell, position, count and step: `count` tokens of the
+    sequence at neighbouring positions from `position` on, in cells from `cell` on that are `step` apart.
+    Cells of sequences that grow together alternate, and their steps are the number of these sequences. Of
+    states, a run is one cell, and `position` is the number of tokens that the state stands for.
+    """
 
     kind: str
     is_state: bool
     cells: int
-    runs: tuple[CellRun, ...]
+    runs: npt.NDArray[np.int32]
+
+    def held_by(self, sequences: npt.ArrayLike) -> npt.NDArray[np.int32]:
+        """Return the cells of some sequences, shared ones as often as they hold them."""
+        _, first, _, count, step = self.runs[np.isin(self.runs[:, 0], sequences)].T
+        within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        cells: npt.NDArray[np.int32] = np.repeat(first, count) + (within * np.repeat(step, count))
+        return cells.astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class CacheSlot:
     shifted_at: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CachePicture:
     """The cache between two batches."""
 
@@ -73,7 +74,7 @@ def cache_picture(engine: Engine) -> CachePicture:
         lengths = [len(slot.tokens) for slot in slots]
         shown = tuple(CacheSlot(len(slot.tokens), not slot.is_free, slot.shifted_at) for slot in slots)
         kinds = (
-            CacheKind(leaf.kind, leaf.is_state, leaf.num_cells, tuple(_runs(leaf, lengths)))
+            CacheKind(leaf.kind, leaf.is_state, leaf.num_cells, _runs(leaf, lengths))
             for leaf in engine.cache.leaves
         )
         found.append(CachePicture(shown, tuple(kinds)))
@@ -82,14 +83,31 @@ def cache_picture(engine: Engine) -> CachePicture:
     return found[0]
 
 
-def _runs(leaf: LeafCache, lengths: list[int]) -> Iterator[CellRun]:
+def _runs(leaf: LeafCache, lengths: list[int]) -> npt.NDArray[np.int32]:
+    """Return the runs of all sequences, as `CacheKind.runs` has them."""
+    found = [np.zeros((0, 5), np.int32)]
     for sequence, length in enumerate(lengths):
         for extent in _held(leaf, sequence, length):
-            ends = np.append(np.flatnonzero(np.diff(extent.cells) != 1) + 1, len(extent.cells)).tolist()
-            begin = 0
-            for end in ends:
-                yield CellRun(sequence, int(extent.cells[begin]), extent.begin + begin, end - begin)
-                begin = end
+            begins = _begins(extent.cells)
+            counts = np.diff(begins, append=len(extent.cells))
+            steps = np.where(counts > 1, np.diff(extent.cells, append=0)[begins], 1)
+            sequences = np.full(len(begins), sequence)
+            columns = (sequences, extent.cells[begins], extent.begin + begins, counts, steps)
+            found.append(np.stack(columns, 1).astype(np.int32))
+    return np.concatenate(found)
+
+
+def _begins(cells: npt.NDArray[np.int32]) -> npt.NDArray[np.intp]:
+    """Return where a run begins: at the first cell, and where the step from the last cell is another one.
+
+    The step that leads from a run to the next one belongs to neither, so of changes in a row each second one
+    begins a run.
+    """
+    steps = np.diff(cells)
+    places = np.arange(len(steps))
+    is_change = np.diff(steps, prepend=steps[:1]) != 0
+    since = places - np.maximum.accumulate(np.where(is_change, -1, places))
+    return np.append(0, places[is_change & (since % 2 == 1)] + 1)
 
 
 def _held(leaf: LeafCache, sequence: int, length: int) -> Iterator[Extent]:

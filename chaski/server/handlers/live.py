@@ -31,7 +31,7 @@ async def cache(http: HTTPRequest) -> Reply:
             "kind": kind.kind,
             "is_state": kind.is_state,
             "cells": kind.cells,
-            "runs": [[run.sequence, run.cell, run.position, run.count] for run in kind.runs],
+            "runs": kind.runs.tolist(),
         }
         for kind in picture.kinds
     ]

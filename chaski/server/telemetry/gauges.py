@@ -43,9 +43,8 @@ async def _usage(model: LoadedModel) -> float | None:
 
 def _used(kind: CacheKind, picture: CachePicture) -> float:
     is_used = np.zeros(kind.cells, bool)  # shared cells count once
-    for run in kind.runs:
-        if picture.slots[run.sequence].is_running:
-            is_used[run.cell : run.cell + run.count] = True
+    running = [number for number, slot in enumerate(picture.slots) if slot.is_running]
+    is_used[kind.held_by(running)] = True
     return float(is_used.mean()) if kind.cells else 0.0
 
 

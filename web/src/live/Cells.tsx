@@ -72,12 +72,13 @@ interface Owner {
 
 function ownersOf(kind: CacheKind): Map<number, Owner[]> {
   const found = new Map<number, Owner[]>();
-  for (const [sequence, cell, position, length] of kind.runs)
-    for (let step = 0; step < length; step++) {
-      const owner = { sequence, position: position + step };
-      const there = found.get(cell + step);
+  for (const [sequence, first, position, length, step] of kind.runs)
+    for (let index = 0; index < length; index++) {
+      const owner = { sequence, position: position + index };
+      const cell = first + index * step;
+      const there = found.get(cell);
       if (there) there.push(owner);
-      else found.set(cell + step, [owner]);
+      else found.set(cell, [owner]);
     }
   return found;
 }

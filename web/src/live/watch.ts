@@ -11,8 +11,8 @@ const SECOND = 1000;
 const PATIENCE = 10_000;
 const KEPT = 180;
 
-/** Neighbouring cells with neighbouring tokens: sequence, first cell, first position, count. */
-export type Run = [sequence: number, cell: number, position: number, count: number];
+/** Neighbouring tokens in cells that are `step` apart: sequence, first cell, first position, count, step. */
+export type Run = [sequence: number, cell: number, position: number, count: number, step: number];
 
 export interface CacheKind {
   kind: string;

@@ -16,7 +16,6 @@ from operator import attrgetter
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
-import numpy.typing as npt
 
 from chaski import errors
 from chaski.chat.events import Done, PromptScores, PromptTokens, Text, Thinking, ToolCall
@@ -140,7 +139,7 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, np.ndarray):
-        data = np.ascontiguousarray(value, "<f4").tobytes()
+        data = np.ascontiguousarray(value, value.dtype.newbyteorder("<")).tobytes()
         return [list(value.shape), b64encode(data).decode()]
     raise TypeError(f"a value of type {type(value).__name__}")
 
@@ -185,7 +184,8 @@ def _reader(kind: Any) -> FieldReader:
     if kind is bytes:
         return _bytes
     if origin is np.ndarray:
-        return _array
+        (element,) = get_args(arguments[1])
+        return _array(np.dtype(element).newbyteorder("<"))
     if origin is tuple:
         return _many(_reader(arguments[0]))
     if is_dataclass(kind) or hasattr(kind, "_fields"):
@@ -218,10 +218,14 @@ def _bytes(value: Any) -> bytes:
     return b64decode(value, validate=True)
 
 
-def _array(value: Any) -> npt.NDArray[np.float32]:
-    """An array of float32: its shape and its bytes."""
-    shape, data = value
-    return np.frombuffer(b64decode(data, validate=True), "<f4").reshape(shape)
+def _array(element: np.dtype[Any]) -> FieldReader:
+    """An array: its shape and its bytes."""
+
+    def read(value: Any) -> Any:
+        shape, data = value
+        return np.frombuffer(b64decode(data, validate=True), element).reshape(shape)
+
+    return read
 
 
 def _one_of(allowed: tuple[Any, ...]) -> FieldReader:

@@ -18,6 +18,7 @@ from chaski.errors import OptionError, WorkerError
 from chaski.ml.backend import DeviceMemory, Memory
 from chaski.runner.engine.live import LiveSequence, LiveSequences
 from chaski.runner.engine.outputs import Outputs
+from chaski.runner.service.cache_picture import CacheKind, CachePicture, CacheSlot
 from chaski.runner.service.messages import (
     Describe,
     Detokenize,
@@ -142,6 +143,16 @@ def test_arrays_keep_their_bits() -> None:
     assert message.rows.dtype == np.float32
     assert message.rows.tobytes() == rows.tobytes()
     assert message.rows.shape == rows.shape
+
+
+def test_cells_stay_integers() -> None:
+    runs = np.array([[0, 2**30 + 1, 0, 3, -1], [1, 5, 0, 2, 64]], np.int32)
+    kind = CacheKind("all tokens", False, 2**31 - 1, runs)
+    _, message = decode(encode(0, CachePicture((CacheSlot(3, True, None),), (kind,))))
+    assert isinstance(message, CachePicture)
+    assert message.slots == (CacheSlot(3, True, None),)
+    assert message.kinds[0].runs.dtype == np.int32
+    assert message.kinds[0].runs.tolist() == runs.tolist()
 
 
 @pytest.mark.parametrize("value", [object(), b"bytes", {1, 2}, [lambda: 0]])
