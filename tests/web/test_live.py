@@ -67,6 +67,7 @@ def test_it_reads_one_stream_and_only_while_it_is_seen(guided: Running, open_pag
     guided.post("/api/generate", {"model": "helper", "prompt": "x", "stream": False})
     page = open_page(guided)
     page.get_by_role("heading", name="New chat").wait_for()
+    page.wait_for_load_state("networkidle")  # what the first page asks may come late
     asked: list[str] = []
     ended: list[str] = []
     page.on("request", lambda request: asked.append(request.url.removeprefix(guided.url)))
