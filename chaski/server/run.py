@@ -68,6 +68,7 @@ def server_config(app: Starlette, settings: Settings) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # anybody can send one, and who asks decides what is shared
         lifespan="on",
         ws="none",
         timeout_graceful_shutdown=_GRACE_SECONDS,

@@ -87,6 +87,13 @@ def test_a_line_tells_what_a_request_took(
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_nobody_says_where_a_request_comes_from(models: Path, tmp_path: Path) -> None:
+    with logging_to(tmp_path / "log", models, Script()) as server:
+        server.get("/api/version", **{"X-Forwarded-For": "10.1.2.3"})
+        (line,) = lines(tmp_path / "log", 1)
+    assert line["client"] == "127.0.0.1"
+
+
 def test_several_answers_are_counted_together(models: Path, tmp_path: Path) -> None:
     with logging_to(tmp_path / "log", models, Script()) as server:
         server.post("/v1/chat/completions", {**CHAT, "n": 3})
