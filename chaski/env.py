@@ -351,6 +351,13 @@ class Environment:
         str,
         unset="none, so that nothing is saved",
     )
+    states_size: int | None = _variable(
+        "CHASKI_STATES_SIZE",
+        "size",
+        "disk space that the files of that folder may take together; a state that has no room is refused",
+        _size,
+        unset="10GB",
+    )
     files: int | None = _variable(
         "CHASKI_FILES",
         "size",

@@ -1,8 +1,9 @@
-"""`chaski cache`: the prefix cache on disk."""
+"""`chaski cache`: the prefix cache on disk, and saved states."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,8 @@ def command(model: str, empty: bool, unused_for: str | None, measure: bool) -> N
     """Show what the prefix cache holds on disk, of all models or those whose names contain MODEL.
 
     It is in the folder of the model store of this machine. Blocks can be removed while models run: they
-    are computed again.
+    are computed again. States that were saved are listed too, and stay: chaski rm removes that of a model
+    with it.
     """
     from chaski.env import Environment
     from chaski.runner.loading.prefix import disk_limits, prefix_folder
@@ -55,6 +57,8 @@ def command(model: str, empty: bool, unused_for: str | None, measure: bool) -> N
     limits = disk_limits(Environment.read())
     total = sum(use.num_bytes for use in uses)
     click.echo(f"\n{file_size(total)} of at most {file_size(limits.max_bytes)} in {folder}")
+    if states := list(_state_rows(model)):
+        click.echo("\n" + table([("STATE", "MODEL", "TOKENS", "SIZE", "SAVED"), *states], indent=""))
 
 
 def _names() -> dict[str, str]:
@@ -68,6 +72,28 @@ def _names() -> dict[str, str]:
         with suppress(ChaskiError):
             found[str(find_model(entry.name.short).path)] = entry.name.short
     return found
+
+
+def _state_rows(model: str) -> Iterator[tuple[str, ...]]:
+    """Yield the states of models that begin with a conversation, and those of slots; see `command`."""
+    from chaski.env import Environment
+    from chaski.errors import ChaskiError
+    from chaski.runner.states.files import StateSummary, summary
+    from chaski.store.store import Store
+
+    store, slots = Store.default(), Environment.read().states
+    named = [(entry.name.short, store.state_path(entry.name)) for entry in store.entries()]
+    files = [] if slots is None else sorted(each for each in Path(slots).glob("*") if each.is_file())
+    for name, path in [*named, *((str(each), each) for each in files)]:
+        with suppress(OSError):  # most models have none
+            found = path.stat()
+            try:
+                about = summary(path)
+            except ChaskiError:
+                about = StateSummary("?", 0)  # it is damaged
+            if model.lower() in f"{name} {about.model}".lower():
+                tokens = f"{about.tokens}" if about.tokens else "damaged"
+                yield name, about.model, tokens, file_size(found.st_size), age(time.time() - found.st_mtime)
 
 
 def _seconds(text: str) -> float:

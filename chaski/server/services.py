@@ -84,7 +84,7 @@ class Services:
         metrics = Metrics(models)
         jobs = Jobs(settings, catalog, models, Recorder(metrics))
         services = ChatService(jobs), VectorService(jobs), TokenService(jobs)
-        states = StateService(jobs, models, settings.states)
+        states = StateService(jobs, models, settings.states, settings.states_size)
         bodies = Bodies(settings.body_memory, settings.body_timeout)
         uploads = Uploads(settings.body_timeout, settings.max_connections // _UPLOADS_SHARE)
         stores = ResponseStore(), ResponseStore()

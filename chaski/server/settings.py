@@ -19,6 +19,7 @@ from chaski.server.telemetry.otlp import traces_endpoint
 __all__ = ["Settings"]
 
 _DEFAULT_LOADED = 3
+_STATES = 10 * 10**9
 _FILES = 2 * 10**9
 # Handles that stay free for files, workers and registries.
 _SPARE_HANDLES = 256
@@ -49,6 +50,7 @@ class Settings:
     traces: str | None = None
     adapters: Path | None = None
     states: Path | None = None
+    states_size: int = _STATES
     files: int = _FILES
     mcp_servers: tuple[str, ...] = ()
     keep_alive: float = 300.0
@@ -77,6 +79,7 @@ class Settings:
             traces=traces_endpoint(environment),
             adapters=_folder(environment.adapters),
             states=None if environment.states is None else Path(environment.states).absolute(),
+            states_size=_STATES if environment.states_size is None else environment.states_size,
             files=_FILES if environment.files is None else environment.files,
             mcp_servers=environment.mcp_servers,
             keep_alive=environment.keep_alive,

@@ -9,7 +9,11 @@ from click.testing import CliRunner
 
 import chaski
 from chaski.cli.main import chaski_command
+from chaski.names import ModelName
+from chaski.store.create import create
 from chaski.store.model import find_model
+from chaski.store.recipe import Recipe
+from chaski.store.store import Store
 
 PROMPT = "over the mountains " * 8
 
@@ -46,6 +50,31 @@ def test_models_are_listed_by_name_and_emptied(tiny_llama: Path) -> None:
     assert str(tiny_llama) in run()
     run("--empty")
     assert str(tiny_llama) not in run()
+
+
+def test_states_are_listed_and_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_llama: Path
+) -> None:
+    folder = tmp_path / "slots"
+    folder.mkdir()
+    monkeypatch.setenv("CHASKI_STATES", str(folder))
+    assert "STATE" not in run()
+    with chaski.load(tiny_llama) as model:
+        saved = model.save_state(folder / "slot one", PROMPT)
+    (folder / "cut").write_bytes((folder / "slot one").read_bytes()[:-1])
+    store = Store.default()
+    name = ModelName.parse("chat")
+    for _ in create(store, name, Recipe(sources=[tiny_llama])):
+        pass
+    store.make_state_path(store.entry(name).name).write_bytes((folder / "slot one").read_bytes())
+    listed = {line.split("    ")[0].strip(): line for line in run().splitlines()}
+    assert f"{saved.tokens}" in listed[f"{folder}/slot one"].split()
+    assert tiny_llama.name in listed[f"{folder}/slot one"]
+    assert "damaged" in listed[f"{folder}/cut"]
+    assert f"{saved.tokens}" in listed["chat:latest"].split()
+    assert "STATE" not in run("another")
+    run("--empty")
+    assert "chat:latest" in run("tiny")
 
 
 def test_nothing_is_there_at_first() -> None:

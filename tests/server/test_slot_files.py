@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,26 @@ def test_a_slot_is_saved_and_restored_after_a_restart(models: Path, folder: Path
         erased = server.post(ERASE, {}).json
         assert erased == {"id_slot": 0, "n_erased": held}
         assert "prompt_cached_count" not in ask(server)
+
+
+def test_files_take_no_more_than_they_may(models: Path, folder: Path) -> None:
+    with served(models, folder) as server:
+        ask(server)
+        size = server.post(SAVE, FILE).json["n_written"]
+    with served(models, folder, states_size=2 * size - 1) as server:
+        ask(server)
+        refused = server.post(SAVE, {"filename": "other"})
+        assert refused.status == 400
+        assert f"more than the {size - 1:,} bytes" in refused.json["error"]["message"]
+        assert "CHASKI_STATES_SIZE" in refused.json["error"]["message"]
+        assert [each.name for each in folder.iterdir()] == ["chat 1.bin"]
+        assert server.post(SAVE, FILE).json["n_written"] == size  # it takes the place of itself
+        (folder / "chat 1.bin").unlink()
+        (folder / "0123.1.tmp").write_bytes(bytes(size))
+        assert server.post(SAVE, FILE).status == 400
+        os.utime(folder / "0123.1.tmp", (0, 0))  # what a crash has left
+        assert server.post(SAVE, FILE).json["n_written"] == size
+        assert [each.name for each in folder.iterdir()] == ["chat 1.bin"]
 
 
 def test_erasing_needs_no_body(models: Path, folder: Path) -> None:

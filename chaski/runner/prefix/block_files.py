@@ -15,6 +15,7 @@ import json
 import os
 import re
 import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ __all__ = [
     "read_block",
     "read_bytes",
     "read_tokens",
+    "remove_abandoned",
     "write_all",
     "write_block",
 ]
@@ -54,6 +56,8 @@ Take = Callable[[int, int], U8]
 
 SUFFIX = ".block"
 TEMPORARY = ".tmp"
+# Files that a crash left half written are removed after so many seconds.
+_ABANDONED = 3600.0
 
 _MAGIC = b"chaski prefix block 1\n"
 _HEAD = Struct("<II")
@@ -149,6 +153,12 @@ def appearing(path: Path) -> Iterator[FileIO]:
         with suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def remove_abandoned(temporary: os.DirEntry[str]) -> None:
+    """Remove a file that has not appeared for so long that a crash must have left it. Raises OSError."""
+    if abs(time.time() - temporary.stat(follow_symlinks=False).st_mtime) > _ABANDONED:
+        os.unlink(temporary.path)
 
 
 def write_all(file: FileIO, written: Iterable[memoryview]) -> int:

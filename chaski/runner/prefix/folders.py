@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 
-from chaski.runner.prefix.block_files import SUFFIX, TEMPORARY, FiledBlock
+from chaski.runner.prefix.block_files import SUFFIX, TEMPORARY, FiledBlock, remove_abandoned
 from chaski.runner.prefix.kept_speed import SPEED_FILE
 from chaski.runner.prefix.pins import LONGEST, SHARE
 
@@ -21,8 +21,6 @@ __all__ = ["FolderUse", "day_log", "folder_uses", "make_folder", "make_room", "r
 
 _DESCRIPTION = "model.txt"
 _DAY_LOG = "written.json"
-# Files that a crash left half written are removed after so many seconds.
-_ABANDONED = 3600.0
 # Blocks of a chain are used at times that differ a little, in seconds.
 _EARLY = 1.0
 
@@ -203,8 +201,7 @@ def _files(folder: Path) -> Iterator[_File]:
         for entry in entries:
             with suppress(OSError):
                 if entry.name.endswith(TEMPORARY):
-                    if abs(time.time() - entry.stat(follow_symlinks=False).st_mtime) > _ABANDONED:
-                        os.unlink(entry.path)
+                    remove_abandoned(entry)
                     continue
                 filed = FiledBlock.parse(entry.name)
                 if filed is not None and entry.is_file(follow_symlinks=False):

@@ -106,12 +106,15 @@ class AsyncModel(
         """Return the text that the chat format makes of a conversation."""
         return (await self._ask(RenderChat(chat), String)).text
 
-    async def save_slot(self, slot: int, path: Path, cache_salt: str = "") -> SavedState:
+    async def save_slot(
+        self, slot: int, path: Path, cache_salt: str = "", max_bytes: int | None = None
+    ) -> SavedState:
         """Write the state of the sequence in a slot to a file; one with another salt counts as empty.
 
-        Raises OptionError for a slot that is not there or empty, and what `save_state` raises for files.
+        Raises OptionError for a slot that is not there or empty, StateError for a file of more than
+        `max_bytes`, and what `save_state` raises for files.
         """
-        return await self._state(SaveSlot(slot, str(path), cache_salt))
+        return await self._state(SaveSlot(slot, str(path), cache_salt, max_bytes))
 
     async def save_chat(self, chat: Chat, path: Path) -> SavedState:
         """`save_state` of a conversation."""

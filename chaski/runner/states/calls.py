@@ -41,11 +41,13 @@ class SaveSlot:
     slot        number of the slot, from 0
     path        the file, by its absolute path
     cache_salt  a slot with another one counts as empty
+    max_bytes   the bytes that the file may have; None for any number
     """
 
     slot: int
     path: str
     cache_salt: str = ""
+    max_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -19,10 +19,19 @@ from zlib import crc32
 
 from chaski.errors import FormatError, StateError
 from chaski.runner.prefix import naming
-from chaski.runner.prefix.block_files import FiledBlock, appearing, block_of, pieces, read_bytes, write_all
+from chaski.runner.prefix.block_files import (
+    TEMPORARY,
+    FiledBlock,
+    appearing,
+    block_of,
+    pieces,
+    read_bytes,
+    remove_abandoned,
+    write_all,
+)
 from chaski.runner.prefix.blocks import Block
 
-__all__ = ["StateHead", "read_state", "write_state"]
+__all__ = ["StateHead", "StateSummary", "bytes_beside", "read_state", "summary", "write_state"]
 
 _MAGIC = b"chaski state 1\n"
 _TAIL = Struct("<II")
@@ -45,29 +54,73 @@ class StateHead:
     adapter_key: str
 
 
-def write_state(path: Path, head: StateHead, blocks: Iterable[Block]) -> tuple[list[FiledBlock], int]:
-    """Write a state -> its blocks, and the bytes of the file. Raises StateError where nothing can be written.
+def write_state(
+    path: Path, head: StateHead, blocks: Iterable[Block], max_bytes: int | None = None
+) -> tuple[list[FiledBlock], int]:
+    """Write a state -> its blocks, and the bytes of the file.
 
     `blocks` are those of the sequence in order. The file takes the place of another one when it is complete.
+    Raises StateError where nothing can be written, or the file would have more than `max_bytes`.
     """
     written: list[FiledBlock] = []
     sizes: list[int] = []
+
+    def check_room(file: FileIO, content: Sequence[memoryview]) -> None:
+        if max_bytes is not None and file.tell() + sum(each.nbytes for each in content) > max_bytes:
+            raise StateError(
+                f"{path}: the state takes more than the {max_bytes:,} bytes that are left for it; "
+                "CHASKI_STATES_SIZE sets what all states of the folder may take"
+            )
+
     try:
         with appearing(path) as file:
             write_all(file, [memoryview(_MAGIC)])
             for block in blocks:
+                content = pieces(block)
+                check_room(file, content)
                 written.append(FiledBlock.of(block))
-                sizes.append(write_all(file, pieces(block)))
+                sizes.append(write_all(file, content))
             if not written:
                 raise StateError(f"{path}: nothing of the prompt is held any more, so there is no state")
             listed = [[filed.file_name, size] for filed, size in zip(written, sizes, strict=True)]
             about = {"origin": dict(head.origin), "first": head.first.hex(), "adapters": head.adapter_key}
             text = json.dumps({**about, "blocks": listed}, separators=(",", ":")).encode()
-            write_all(file, [memoryview(text + _TAIL.pack(len(text), crc32(text)))])
+            end = [memoryview(text + _TAIL.pack(len(text), crc32(text)))]
+            check_room(file, end)
+            write_all(file, end)
             os.fsync(file.fileno())
     except OSError as error:
         raise StateError(f"{path} cannot be written: {error.strerror or error}") from None
     return written, len(_MAGIC) + sum(sizes) + len(text) + _TAIL.size
+
+
+@dataclass(frozen=True, slots=True)
+class StateSummary:
+    """What a file of a state says of itself: the model's name, and how many tokens it has."""
+
+    model: str
+    tokens: int
+
+
+def summary(path: Path) -> StateSummary:
+    """Read the head of a state only. Raises FormatError, and StateError for a file that cannot be read."""
+    with _opened(path) as file:
+        described, _ = _described(path, file, _total(path, file))
+        head = _head(path, described)
+        return StateSummary(head.origin.get("name", "?"), _listed(path, described, head.first)[-1][0].end)
+
+
+def bytes_beside(path: Path) -> int:
+    """Return the bytes of all files beside a file, and remove what a crash has left of some."""
+    total = 0
+    with suppress(OSError), os.scandir(path.parent) as entries:
+        for entry in entries:
+            with suppress(OSError):  # it has just gone
+                if entry.name.endswith(TEMPORARY):
+                    remove_abandoned(entry)
+                if entry.name != path.name and entry.is_file(follow_symlinks=False):
+                    total += entry.stat(follow_symlinks=False).st_size
+    return total
 
 
 def read_state(
@@ -82,20 +135,32 @@ def read_state(
     Raises FormatError where anything is not as it was written, and StateError for a file that is not there or
     cannot be read, and for a state that is too large.
     """
+    with _opened(path) as file:
+        return _read(path, file, check, sizes, max_bytes)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[FileIO]:
+    """Open a file to be read. Raises StateError for any OSError while it is read."""
     try:
         with open(path, "rb", buffering=0) as file:
-            return _read(path, file, check, sizes, max_bytes)
+            yield file
     except OSError as error:
         reason = "there is no such file" if isinstance(error, FileNotFoundError) else error.strerror or error
         raise StateError(f"{path}: the state cannot be read: {reason}") from None
 
 
+def _total(path: Path, file: FileIO) -> int:
+    """Return the bytes of a file that begins as a state. Raises FormatError for another one."""
+    if bytes(read_bytes(file, len(_MAGIC))) != _MAGIC:
+        raise FormatError(f"{path}: no saved state of this version")
+    return os.fstat(file.fileno()).st_size
+
+
 def _read(
     path: Path, file: FileIO, check: Callable[[StateHead], None], sizes: Sizes, max_bytes: int
 ) -> tuple[list[Block], int]:
-    total = os.fstat(file.fileno()).st_size
-    if bytes(read_bytes(file, len(_MAGIC))) != _MAGIC:
-        raise FormatError(f"{path}: no saved state of this version")
+    total = _total(path, file)
     described, end = _described(path, file, total)
     head = _head(path, described)
     check(head)

@@ -45,7 +45,7 @@ def answered_state(engine: Engine, prompts: SequenceBuilder, call: StateCall) ->
             sequence = prompts.prompt(prompts.prepare(call.call, prompts.read_images(call.call.images)))
             return keeper.save_prompt(sequence, Path(call.path))
         case SaveSlot():
-            return keeper.save_slot(call.slot, call.cache_salt, Path(call.path))
+            return keeper.save_slot(call)
         case LoadState():
             return keeper.load(Path(call.path), call.cache_salt)
         case EraseSlot():
@@ -72,17 +72,18 @@ class _Keeper:
         first = self._tiers.first_name(sequence.cache_salt, sequence.adapter_key)
         return self._save(path, first, sequence.adapter_key, sequence.tokens[:length])
 
-    def save_slot(self, number: int, cache_salt: str, path: Path) -> SavedState:
+    def save_slot(self, call: SaveSlot) -> SavedState:
         """Save the tokens of a slot that everybody would compute as it did."""
         found: list[tuple[list[int], str]] = []
 
         def look() -> None:
-            slot = self._slot(number, cache_salt)
+            slot = self._slot(call.slot, call.cache_salt)
             found.append((slot.tokens[: length_to_keep(slot)], slot.adapter_key))
 
         self._engine.between_batches(look)
         ((tokens, adapter_key),) = found
-        return self._save(path, self._tiers.first_name(cache_salt, adapter_key), adapter_key, tokens)
+        first = self._tiers.first_name(call.cache_salt, adapter_key)
+        return self._save(Path(call.path), first, adapter_key, tokens, call.max_bytes)
 
     def load(self, path: Path, cache_salt: str) -> SavedState:
         """Take the blocks of a file into memory, all of them or none."""
@@ -121,10 +122,12 @@ class _Keeper:
             raise OptionError(f"slot {number} holds no tokens")
         return slot
 
-    def _save(self, path: Path, first: bytes, adapter_key: str, tokens: list[int]) -> SavedState:
+    def _save(
+        self, path: Path, first: bytes, adapter_key: str, tokens: list[int], max_bytes: int | None = None
+    ) -> SavedState:
         started = perf_counter()
         head = StateHead(self._tiers.origin, first, adapter_key)
-        written, num_bytes = write_state(path, head, self._blocks(first, tokens))
+        written, num_bytes = write_state(path, head, self._blocks(first, tokens), max_bytes)
         return SavedState(self._tiers.restorable(written), num_bytes, perf_counter() - started)
 
     def _blocks(self, first: bytes, tokens: list[int]) -> Iterator[Block]:

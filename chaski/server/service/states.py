@@ -13,6 +13,7 @@ from pathlib import Path
 from chaski.env import Environment
 from chaski.errors import OptionError, StateError, UnsupportedError
 from chaski.runner.states.calls import SavedState
+from chaski.runner.states.files import bytes_beside
 from chaski.server.models.pool import ModelPool
 from chaski.server.service.calls import chat_call
 from chaski.server.service.jobs import Jobs
@@ -27,21 +28,25 @@ _LONGEST_NAME = 200
 class StateService:
     """Saves, restores and erases what slots hold. For one event loop.
 
-    folder: where files are; None where none are kept.
+    folder     where files are; None where none are kept
+    max_bytes  the bytes that all files of the folder may have together
     """
 
-    def __init__(self, jobs: Jobs, models: ModelPool, folder: Path | None) -> None:
+    def __init__(self, jobs: Jobs, models: ModelPool, folder: Path | None, max_bytes: int) -> None:
         self.folder = folder
+        self._max_bytes = max_bytes
+        self._saving = asyncio.Lock()  # of two at a time, each would take what is left
         self._jobs = jobs
         self._models = models
 
     async def save(self, model: str, slot: int, name: str, client: str) -> SavedState:
-        """Write the state of a slot to a file. Raises OptionError, and what `save_slot` does."""
+        """Write the state of a slot to a file. Raises OptionError, StateError, and what `save_slot` does."""
         path = await asyncio.to_thread(self._made, name)
         label, number = self._place(model, slot)
         job = await self._jobs.begin(ModelRequest(model=label), client, "state")
-        async with self._jobs.use(job, client) as loaded:
-            return await loaded.model.save_slot(number, path, job.cache_salt)
+        async with self._jobs.use(job, client) as loaded, self._saving:
+            left = self._max_bytes - await asyncio.to_thread(bytes_beside, path)
+            return await loaded.model.save_slot(number, path, job.cache_salt, max(left, 0))
 
     async def restore(self, model: str, slot: int, name: str, client: str) -> SavedState:
         """Take the state of a file into the memory of a model. Raises OptionError, and as `load_state`."""
