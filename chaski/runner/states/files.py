@@ -119,7 +119,7 @@ def bytes_beside(path: Path) -> int:
                 if entry.name.endswith(TEMPORARY):
                     remove_abandoned(entry)
                 if entry.name != path.name and entry.is_file(follow_symlinks=False):
-                    total += entry.stat(follow_symlinks=False).st_size
+                    total += os.lstat(entry.path).st_size  # entry.stat would still know a removed one
     return total
 
 
