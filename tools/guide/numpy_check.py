@@ -92,7 +92,11 @@ def next_token(file: GuideFile, ids: list[int]) -> int:
         h = _norm(file, x, p["ffn_norm"])
         gate = h @ p["ffn_gate"].T
         x = x + (gate / (1 + np.exp(-gate)) * (h @ p["ffn_up"].T)) @ p["ffn_down"].T
-    return int((_norm(file, x[-1:], w["output_norm.weight"]) @ w["token_embd.weight"].T).argmax())
+    return int(
+        (
+            _norm(file, x[-1:], w["output_norm.weight"]) @ w.get("output.weight", w["token_embd.weight"]).T
+        ).argmax()
+    )
 
 
 _LAYER = (

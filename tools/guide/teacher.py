@@ -1,17 +1,15 @@
-"""How far the text of the guide carries: `python -m tools.guide.teacher --encoder FOLDER`.
+"""The teacher of the guide: a sentence encoder that learns which topic a question belongs to.
 
-A sentence encoder learns which topic a question belongs to, and is asked the held-out wordings. It knows
-English before it sees a topic (all-MiniLM-L6-v2, Apache-2.0), so it understands words that no wording has;
-what it gets wrong lacks wordings or topics. It is to teach the next guide, and none of its weights will be in
-that. Needs torch, safetensors, tokenizers and the encoder's files.
+It knows English before it sees a topic (all-MiniLM-L6-v2, Apache-2.0), so it understands words that no
+wording has. The guide learns from its probabilities over re-worded, mixed and foreign questions; none of its
+weights are in the guide. Needs torch, safetensors, tokenizers and the encoder's files.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -20,13 +18,10 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tools.guide.rewording import reword
-from tools.guide.topics import load_topics
-
-__all__ = ["Teacher", "Words", "probabilities", "train_teacher"]
+__all__ = ["Teacher", "Words", "probabilities", "prototypes", "train_teacher"]
 
 HIDDEN_SIZE, NUM_HEADS, NUM_LAYERS, NUM_POSITIONS, EPS = 384, 12, 6, 128, 1e-12
-TOKENS_PER_BATCH = 1536
+TOKENS_PER_BATCH = 2048
 
 
 class Words:
@@ -109,6 +104,17 @@ class Teacher(nn.Module):
         assert set(missing) == {"topics.weight", "topics.bias"}
         return teacher
 
+    @torch.no_grad()
+    def take_over(self, state: Mapping[str, Tensor], theirs: Sequence[str], ours: Sequence[str]) -> None:
+        """Take the weights of an earlier teacher, and its rows of topics that are still there, by name."""
+        weights = dict(state)
+        rows, biases = weights.pop("topics.weight"), weights.pop("topics.bias")
+        self.load_state_dict(weights, strict=False)
+        place_of = {name: index for index, name in enumerate(theirs)}
+        for row, name in enumerate(ours):
+            if name in place_of:
+                self.topics.weight[row], self.topics.bias[row] = rows[place_of[name]], biases[place_of[name]]
+
     def embed(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Unit vectors (texts, hidden size): the mean over what is no padding."""
         x = self.dropout(self.norm(self.words(ids) + self.positions[: ids.shape[1]]))
@@ -165,14 +171,13 @@ def train_teacher(
     words: Words,
     texts: Sequence[str],
     topics: Sequence[int],
-    other_words: Callable[[str], str],
+    reword: Callable[[str], str],
     *,
     epochs: int,
     rng: random.Random,
     rate: float = 1e-4,
 ) -> None:
     """Learn which topic each text belongs to; half of the texts are re-worded in each epoch."""
-    prototypes(teacher, words, texts, topics)
     head = list(teacher.topics.parameters())
     body = [p for name, p in teacher.named_parameters() if not name.startswith("topics.")]
     optimizer = torch.optim.AdamW(
@@ -185,7 +190,7 @@ def train_teacher(
     )
     start = time.monotonic()
     for epoch in range(epochs):
-        asked = [other_words(text) if rng.random() < 0.5 else text for text in texts]
+        asked = [reword(text) if rng.random() < 0.5 else text for text in texts]
         losses = []
         for batch in by_length([len(text.split()) for text in asked], rng):
             with torch.autocast("cpu", torch.bfloat16):
@@ -200,34 +205,3 @@ def train_teacher(
             losses.append(loss.item())
         told = f"loss {sum(losses) / len(losses):.3f}, {time.monotonic() - start:.0f} s"
         print(f"teacher {epoch}: {told}", flush=True)
-
-
-def main() -> None:
-    folder = Path(__file__).parent
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--encoder", type=Path, required=True, help="folder of all-MiniLM-L6-v2")
-    parser.add_argument("--topics", type=Path, default=folder / "drafts")
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--out", type=Path, help="where the weights go")
-    options = parser.parse_args()
-    torch.manual_seed(2026)
-    rng = random.Random(2026)
-    topics = load_topics(options.topics)
-    words, teacher = Words(options.encoder), Teacher.of_encoder(options.encoder, len(topics))
-    known = [(text, i) for i, topic in enumerate(topics) for text in (*topic.wordings, topic.answer) if text]
-    texts, labels = [text for text, _ in known], [index for _, index in known]
-    train_teacher(
-        teacher, words, texts, labels, lambda text: reword(text, rng), epochs=options.epochs, rng=rng
-    )
-    if options.out is not None:
-        torch.save(teacher.state_dict(), options.out)
-    asked = [(text, index) for index, topic in enumerate(topics) for text in topic.held_out if text]
-    chosen = probabilities(teacher, words, [text for text, _ in asked]).argmax(-1).tolist()
-    missed = [(text, i, j) for (text, i), j in zip(asked, chosen, strict=True) if i != j]
-    print(f"held-out wordings: {1 - len(missed) / len(asked):.1%} of {len(asked)} get their topic")
-    for text, index, other in missed:
-        print(f"  [{topics[index].name}] {text} -> [{topics[other].name}]")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,9 @@
-"""Train the guide and write chaski/models/guide.gguf: `python -m tools.guide.train`.
+"""Train the next guide and write its file: `python -m tools.guide.train --encoder FOLDER`.
 
-Needs torch, tokenizers and gguf. Every random choice comes from one seed; on another machine or torch version
+FOLDER has the files of all-MiniLM-L6-v2, which the teacher begins with (tools/guide/README.md). Needs torch,
+safetensors, tokenizers and gguf. Every random choice comes from one seed; on another machine or torch version
 the last bits, and so the figures, can differ a little. At the end it prints how often the quantized weights
-answer with the intended text.
+choose the intended topic.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,139 +20,80 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 from chaski.names import ModelName
 from chaski.store.create import create
 from chaski.store.recipe import Recipe
 from chaski.store.store import Store
-from tools.guide.chats import Sample, Sampler
+from tools.guide.bag import Bag, begin_as_bag, train_bag
+from tools.guide.chats import Chats, Sample
 from tools.guide.guide_file import Shape, read_weights, write_guide
-from tools.guide.numpy_check import GuideFile
-from tools.guide.topics import END, Topic, Turn, load_topics, render
-from tools.guide.vocabulary import token_strings, train_tokenizer
+from tools.guide.network import Network
+from tools.guide.pool import Pool, fit_temperature, make_pool, neighbours_of
+from tools.guide.questions import Questions, sentences_of
+from tools.guide.rewording import reword
+from tools.guide.teacher import Teacher, Words, prototypes, train_teacher
+from tools.guide.topics import Topic, load_topics, render
+from tools.guide.vocabulary import Vocabulary, train_tokenizer
 
-TOKENS_PER_BATCH = 3072
-PEAK_RATE, WARM_UP, WEIGHT_DECAY, DROPOUT = 3e-3, 200, 0.1, 0.1
-
-
-class Attention(nn.Module):
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.shape = shape
-        kv_size = shape.num_kv_heads * shape.head_size
-        self.attn_q = nn.Linear(shape.hidden_size, shape.num_heads * shape.head_size, bias=False)
-        self.attn_k = nn.Linear(shape.hidden_size, kv_size, bias=False)
-        self.attn_v = nn.Linear(shape.hidden_size, kv_size, bias=False)
-        self.attn_output = nn.Linear(shape.num_heads * shape.head_size, shape.hidden_size, bias=False)
-
-    def forward(self, x: Tensor, turns: Tensor, mask: Tensor) -> Tensor:
-        s = self.shape
-        batch, length, _ = x.shape
-        groups, group = s.num_kv_heads, s.num_heads // s.num_kv_heads
-        q = rotate(self.attn_q(x).view(batch, length, groups * group, s.head_size), turns)
-        k = rotate(self.attn_k(x).view(batch, length, groups, s.head_size), turns)
-        v = self.attn_v(x).view(batch, length, groups, s.head_size)
-        # The query heads of a group stand below each other, so that K and V need no copies.
-        q = (
-            q.view(batch, length, groups, group, s.head_size)
-            .permute(0, 2, 3, 1, 4)
-            .reshape(batch, groups, group * length, s.head_size)
-        )
-        scores = q @ k.permute(0, 2, 3, 1).to(q.dtype) * s.head_size**-0.5
-        weights = (scores.view(batch, groups, group, length, length) + mask).softmax(-1).view_as(scores)
-        attended = (weights.to(v.dtype) @ v.transpose(1, 2)).view(batch, groups, group, length, s.head_size)
-        return self.attn_output(attended.permute(0, 3, 1, 2, 4).reshape(batch, length, -1))
+WARM_UP, WEIGHT_DECAY, DROPOUT = 200, 0.1, 0.1
+FEW = 256  # tokens of texts in a batch; fewer count less than the mean would make of them
+ROOT = Path(__file__).parents[2]
 
 
-def rotate(x: Tensor, turns: Tensor) -> Tensor:
-    """Turn each pair of neighbours by its angle; x is (batch, length, heads, head_size), turns complex."""
-    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * turns).flatten(-2)
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of the training: its steps, highest learning rate, and what a step has.
+
+    told: how often answers follow their first tokens. tokens: about as many in questions and such answers.
+    answers: so many more, without questions.
+    """
+
+    steps: int
+    rate: float
+    told: float
+    tokens: int
+    answers: int
 
 
-class Layer(nn.Module):
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.attn_norm = nn.RMSNorm(shape.hidden_size, shape.eps)
-        self.attn = Attention(shape)
-        self.ffn_norm = nn.RMSNorm(shape.hidden_size, shape.eps)
-        self.ffn_gate = nn.Linear(shape.hidden_size, shape.ffn_size, bias=False)
-        self.ffn_up = nn.Linear(shape.hidden_size, shape.ffn_size, bias=False)
-        self.ffn_down = nn.Linear(shape.ffn_size, shape.hidden_size, bias=False)
-
-    def forward(self, x: Tensor, turns: Tensor, mask: Tensor) -> Tensor:
-        x = x + self.attn(self.attn_norm(x), turns, mask)
-        h = self.ffn_norm(x)
-        return x + self.ffn_down(functional.silu(self.ffn_gate(h)) * self.ffn_up(h))
+PHASES = (
+    Phase(steps=1700, rate=1e-3, told=0.1, tokens=2048, answers=32),  # choices, and answers by themselves
+    Phase(steps=900, rate=6e-4, told=1.0, tokens=4096, answers=4),  # answers behind questions
+)
 
 
-class Network(nn.Module):
-    """Token ids (batch, length) to logits (batch, length, vocab); the output matrix is the embedding."""
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Samples of like length: ids (rows, length), which of them count, and what is asked of the others.
 
-    def __init__(self, shape: Shape, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.token_embd = nn.Embedding(shape.vocab_size, shape.hidden_size)
-        self.blk = nn.ModuleList(Layer(shape) for _ in range(shape.num_layers))
-        self.output_norm = nn.RMSNorm(shape.hidden_size, shape.eps)
-        self.dropout = nn.Dropout(dropout)
-        pairs = torch.arange(0, shape.head_size, 2, dtype=torch.float64) / shape.head_size
-        angles = torch.outer(torch.arange(shape.context_length), shape.rope_base**-pairs)
-        turns = torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
-        self.register_buffer("turns", turns[:, None], persistent=False)
-        for parameter in self.parameters():
-            if parameter.dim() == 2:
-                nn.init.normal_(parameter, std=0.02)
-        for layer in self.blk:
-            for last in (layer.attn.attn_output, layer.ffn_down):
-                nn.init.normal_(last.weight, std=0.02 / (2 * shape.num_layers) ** 0.5)
+    A row of `rows` and `positions` is a place whose next token is one of `choices` (places, LISTED), with the
+    probabilities `shares` of the same shape.
+    """
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        return functional.linear(self.hidden(tokens), self.token_embd.weight)
-
-    def hidden(self, tokens: Tensor) -> Tensor:
-        """What comes out of the last norm: (batch, length, hidden_size)."""
-        length = tokens.shape[1]
-        mask = torch.full((length, length), -torch.inf).triu(1)
-        x = self.dropout(self.token_embd(tokens))
-        for layer in self.blk:
-            x = layer(x, self.turns[:length], mask)
-        return self.output_norm(x)
-
-    def named_weights(self) -> dict[str, Tensor]:
-        """The weights by their names in a GGUF file."""
-        return {name.replace(".attn.", "."): tensor.detach() for name, tensor in self.state_dict().items()}
-
-    def load_named_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """The way back: strict, each weight must be there and no other."""
-        own = {name.replace(".attn.", "."): name for name in self.state_dict()}
-        self.load_state_dict({own[name]: tensor for name, tensor in weights.items()})
+    ids: Tensor
+    counts: Tensor
+    rows: Tensor
+    positions: Tensor
+    choices: Tensor
+    shares: Tensor
 
 
-def start_from(network: Network, earlier: Path, tokenizer: Tokenizer) -> None:
-    """Begin with the weights of an earlier guide; a token that it did not have is the mean of its parts."""
-    file = GuideFile.read(earlier)
-    former = file.tokenizer()
-    weights = {name: torch.from_numpy(w) for name, w in file.weights.items()}
-    rows, ids = weights["token_embd.weight"], former.get_vocab()
-    parts = [
-        [ids[token]] if token in ids else former.encode(tokenizer.decode([index])).ids
-        for index, token in enumerate(token_strings(tokenizer))
-    ]
-    weights["token_embd.weight"] = torch.stack([rows[part].mean(0) for part in parts])
-    network.load_named_weights(weights)
-
-
-def batches(sampler: Sampler) -> Iterator[tuple[Tensor, Tensor]]:
-    """Ids and which of them count, (rows, length): rows of like length, about TOKENS_PER_BATCH in a batch."""
+def batches(chats: Chats, pool: Pool, tokens: int) -> Iterator[Batch]:
+    """Endless batches of about so many tokens."""
+    rng = chats.rng
     while True:
-        pool = sorted((sampler.chat() for _ in range(1024)), key=lambda sample: len(sample.ids))
-        ready = []
-        while pool:
-            rows = max(1, TOKENS_PER_BATCH // _padded(len(pool[-1].ids)))
-            ready.append(_pad(pool[-rows:]))
-            del pool[-rows:]
-        sampler.rng.shuffle(ready)
-        yield from ready
+        order = rng.sample(range(len(pool.questions)), len(pool.questions))
+        for start in range(0, len(order), 2048):
+            samples = [chats.of(index) for index in order[start : start + 2048]]
+            ready = []
+            samples.sort(key=lambda sample: len(sample.ids))
+            while samples:
+                rows = max(1, tokens // _padded(len(samples[-1].ids)))
+                ready.append(_joined(samples[-rows:]))
+                del samples[-rows:]
+            rng.shuffle(ready)
+            yield from ready
 
 
 def _padded(length: int) -> int:
@@ -158,44 +101,79 @@ def _padded(length: int) -> int:
     return -(-length // 8) * 8
 
 
-def _pad(samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:
+def _joined(samples: Sequence[Sample]) -> Batch:
     length = _padded(max(len(sample.ids) for sample in samples))
-    ids = [sample.ids + [0] * (length - len(sample.ids)) for sample in samples]
-    counts = [sample.counts + [False] * (length - len(sample.counts)) for sample in samples]
-    return torch.tensor(ids), torch.tensor(counts)
+    places = [(row, place) for row, sample in enumerate(samples) for place in sample.places]
+    return Batch(
+        torch.tensor([sample.ids + [0] * (length - len(sample.ids)) for sample in samples]),
+        torch.tensor([sample.counts + [False] * (length - len(sample.counts)) for sample in samples]),
+        torch.tensor([row for row, _ in places], dtype=torch.long),
+        torch.tensor([place.position for _, place in places], dtype=torch.long),
+        pad_sequence([place.choices for _, place in places], batch_first=True)
+        if places
+        else torch.zeros(0, 1, dtype=torch.long),
+        pad_sequence([place.shares for _, place in places], batch_first=True)
+        if places
+        else torch.zeros(0, 1),
+    )
 
 
-def loss_of(network: Network, ids: Tensor, counts: Tensor) -> Tensor:
-    """Mean cross entropy of the tokens that count."""
+def losses_of(network: Network, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Mean cross entropy of the choices, and of all other tokens that count."""
     with torch.autocast("cpu", torch.bfloat16):
-        hidden = network.hidden(ids[:, :-1])[counts[:, 1:]]
-        logits = functional.linear(hidden, network.token_embd.weight)
-    return functional.cross_entropy(logits.float(), ids[:, 1:][counts[:, 1:]])
+        hidden = network.hidden(batch.ids[:, :-1])
+        choices = network.output(hidden[batch.rows, batch.positions])
+        texts = network.output(hidden[batch.counts[:, 1:]])
+    chosen = choices.float().log_softmax(-1).gather(-1, batch.choices)
+    of_choices = -(chosen * batch.shares).sum() / max(len(chosen), 1)
+    told = batch.ids[:, 1:][batch.counts[:, 1:]]
+    of_texts = functional.cross_entropy(texts.float(), told, reduction="sum") / max(len(told), FEW)
+    return of_choices, of_texts
 
 
 @torch.no_grad()
-def score(network: Network, tokenizer: Tokenizer, questions: Sequence[Turn]) -> tuple[float, list[str]]:
-    """The share of questions whose greedy answer is the intended text, and the questions that got another.
-
-    Greedy decoding gives a text exactly when each of its tokens is the most likely one after those before it,
-    so one pass over question and answer tells; nothing needs to be generated.
-    """
+def first_tokens(network: Network, tokenizer: Tokenizer, questions: Sequence[str]) -> Tensor:
+    """The probabilities of the tokens with which the answers begin: (questions, vocab)."""
     network.eval()
-    order = sorted(questions, key=lambda turn: len(turn.question) + len(turn.answer))
-    missed: list[str] = []
-    for start in range(0, len(order), 64):
-        group = order[start : start + 64]
-        ids, counts = _pad([_finished(turn, tokenizer) for turn in group])
-        wrong = (network(ids[:, :-1]).argmax(-1) != ids[:, 1:]) & counts[:, 1:]
-        missed += [group[row].question for row in wrong.any(dim=1).nonzero().flatten().tolist()]
+    result = torch.zeros(len(questions), network.token_embd.num_embeddings)
+    rows = [tokenizer.encode(render([], question)).ids for question in questions]
+    for length in {len(row) for row in rows}:
+        of_length = [index for index, row in enumerate(rows) if len(row) == length]
+        hidden = network.hidden(torch.tensor([rows[index] for index in of_length]))[:, -1]
+        result[of_length] = network.output(hidden).softmax(-1)
     network.train()
-    return 1 - len(missed) / len(questions), missed
+    return result
 
 
-def _finished(turn: Turn, tokenizer: Tokenizer) -> Sample:
-    asked = tokenizer.encode(render([], turn.question)).ids
-    answer = tokenizer.encode(turn.answer + END).ids
-    return Sample(asked + answer, [False] * len(asked) + [True] * len(answer))
+def answer_batches(chats: Chats, count: int) -> Iterator[Batch]:
+    """Endless batches of `count` answers without questions; all come before one comes again."""
+    samples, deck = chats.texts(), list[Sample]()
+    while True:
+        if len(deck) < count:
+            deck = chats.rng.sample(samples, len(samples))
+        yield _joined([deck.pop() for _ in range(count)])
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Shares of questions whose answer begins as their topic's, with two answers, or with not being sure."""
+
+    right: float
+    two: float
+    unsure: float
+
+    def __str__(self) -> str:
+        wrong = 1 - self.right - self.two - self.unsure
+        shares = (f"{self.right:.1%} right", f"{self.two:.1%} two answers", f"{self.unsure:.1%} not sure")
+        return ", ".join((*shares, f"{wrong:.1%} wrong"))
+
+
+def score(network: Network, vocabulary: Vocabulary, asked: Sequence[tuple[int, str]]) -> Score:
+    """Ask questions, each with the index of its topic."""
+    best = first_tokens(network, vocabulary.tokenizer, [question for _, question in asked]).argmax(-1)
+    own = torch.tensor([vocabulary.topics[topic] for topic, _ in asked])
+    two, unsure = best == vocabulary.either, torch.isin(best, torch.tensor(vocabulary.pages))
+    return Score(*(which.float().mean().item() for which in (best == own, two, unsure)))
 
 
 def optimizer_for(
@@ -213,40 +191,38 @@ def optimizer_for(
 
 
 def train(
-    network: Network, sampler: Sampler, steps: int, rate: float, tuning: Sequence[Turn]
-) -> dict[str, Tensor]:
-    """The weights with the best score on the tuning questions, looked at every 100 steps."""
-    optimizer, schedule = optimizer_for(network, steps, rate)
-    best, best_score, start = network.state_dict(), -1.0, time.monotonic()
-    for step, (ids, counts) in zip(range(1, steps + 1), batches(sampler), strict=False):
-        loss = loss_of(network, ids, counts)
+    network: Network, chats: Chats, pool: Pool, phase: Phase, tuning: Sequence[tuple[int, str]]
+) -> None:
+    """Train for a phase, with a look at the tuning wordings every 200 steps."""
+    optimizer, schedule = optimizer_for(network, phase.steps, phase.rate)
+    start = time.monotonic()
+    chats.told = phase.told
+    told = zip(batches(chats, pool, phase.tokens), answer_batches(chats, phase.answers), strict=True)
+    for step, (batch, answers) in zip(range(1, phase.steps + 1), told, strict=False):
+        of_choices, of_texts = losses_of(network, batch)
+        _, of_answers = losses_of(network, answers)
+        loss = of_choices + of_texts / 3 + of_answers
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        if step % 100 and step != steps:
-            continue
-        share, _ = score(network, sampler.tokenizer, tuning)
-        print(f"{step}: loss {loss:.3f}, tuning {share:.3f}, {time.monotonic() - start:.0f} s", flush=True)
-        if share >= best_score:
-            best, best_score = {k: v.clone() for k, v in network.state_dict().items()}, share
-    return best
+        if step % 200 == 0 or step == phase.steps:
+            found = score(network, chats.vocabulary, tuning)
+            losses = f"losses {of_choices:.3f}, {of_texts:.3f} and {of_answers:.3f}"
+            print(f"{step}: {losses}, tuning {found}, {time.monotonic() - start:.0f} s", flush=True)
 
 
-def report(path: Path, shape: Shape, tokenizer: Tokenizer, topics: Sequence[Topic]) -> None:
+def report(path: Path, shape: Shape, vocabulary: Vocabulary, topics: Sequence[Topic]) -> None:
     """Figures of the file as it is shipped: its weights are read back and dequantized."""
     network = Network(shape)
     network.load_named_weights({name: torch.from_numpy(w) for name, w in read_weights(path).items()})
-    for title, questions in (
-        ("own wordings", [Turn(wording, t.answer) for t in topics for wording in t.wordings]),
-        ("tuning wordings", [Turn(t.tuning, t.answer) for t in topics]),
-        ("held-out wordings", [Turn(wording, t.answer) for t in topics for wording in t.held_out]),
+    for title, asked in (
+        ("own wordings", [(i, wording) for i, t in enumerate(topics) for wording in t.wordings]),
+        ("tuning wordings", [(i, t.tuning) for i, t in enumerate(topics)]),
+        ("held-out wordings", [(i, wording) for i, t in enumerate(topics) for wording in t.held_out]),
     ):
-        share, missed = score(network, tokenizer, questions)
-        print(f"{title}: {share:.1%} of {len(questions)}")
-        if title == "own wordings":
-            print(*missed, sep="\n")
+        print(f"{title}: {score(network, vocabulary, asked)} of {len(asked)}", flush=True)
 
 
 def describe(guide: Path) -> None:
@@ -261,32 +237,93 @@ def describe(guide: Path) -> None:
         guide.with_suffix(".params").write_bytes(store.blobs.read(options.digest))
 
 
+def taught(options: argparse.Namespace, topics: Sequence[Topic], words: Words, rng: random.Random) -> Teacher:
+    """A teacher that knows the topics. That of an earlier run goes on where their text has changed."""
+    texts = [(wording, index) for index, topic in enumerate(topics) for wording in topic.wordings]
+    texts += [(topic.answer, index) for index, topic in enumerate(topics)]
+    names, file = [topic.name for topic in topics], options.work / "teacher.pt"
+    teacher = Teacher.of_encoder(options.encoder, len(topics))
+    epochs, rate = options.epochs, 1.2e-4
+    earlier = torch.load(file) if file.exists() else None
+    if earlier is not None and earlier["texts"] == texts:
+        teacher.take_over(earlier["weights"], earlier["names"], names)
+        return teacher
+    if earlier is not None:
+        epochs, rate = 1, 4e-5
+        teacher.take_over(earlier["weights"], earlier["names"], names)
+    known, of_topics = [text for text, _ in texts], [index for _, index in texts]
+    prototypes(teacher, words, known, of_topics)
+    if earlier is not None:
+        teacher.take_over(earlier["weights"], earlier["names"], names)
+    train_teacher(
+        teacher, words, known, of_topics, lambda text: reword(text, rng), epochs=epochs, rng=rng, rate=rate
+    )
+    torch.save({"texts": texts, "names": names, "weights": teacher.state_dict()}, file)
+    (options.work / "pool.pt").unlink(missing_ok=True)
+    return teacher
+
+
+def pool_of(
+    options: argparse.Namespace, topics: Sequence[Topic], teacher: Teacher, words: Words, rng: random.Random
+) -> Pool:
+    """The pool of an earlier run with the same teacher, or a new one."""
+    file = options.work / "pool.pt"
+    if file.exists():
+        return Pool.load(file)
+    neighbours = neighbours_of(
+        topics, Teacher.of_encoder(options.encoder, len(topics)), words, options.encoder
+    )
+    sentences = sentences_of(sorted((ROOT / "docs").glob("*.md")))
+    questions = Questions(topics, neighbours, sentences, rng)
+    tuning = [reword(questions.with_neighbours(topic.tuning), rng) for topic in topics for _ in range(3)]
+    target = torch.arange(len(topics)).repeat_interleave(3)
+    temperature = fit_temperature(teacher, words, tuning, target)
+    print(f"{len(neighbours)} words have neighbours, temperature {temperature:.2f}", flush=True)
+    pool = make_pool(questions, teacher, words, options.pool, temperature)
+    pool.save(file)
+    return pool
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--rate", type=float, default=PEAK_RATE, help="highest learning rate")
-    parser.add_argument("--start", type=Path, help="an earlier guide to begin with")
+    parser.add_argument("--encoder", type=Path, required=True, help="folder of all-MiniLM-L6-v2")
+    parser.add_argument("--topics", type=Path, default=Path(__file__).parent / "drafts", help="the text")
+    parser.add_argument(
+        "--work", type=Path, default=ROOT / "build/guide", help="keeps the teacher and its pool"
+    )
+    parser.add_argument("--epochs", type=int, default=6, help="of the teacher")
+    parser.add_argument("--pool", type=int, default=190_000, help="questions that the teacher looks at")
+    parser.add_argument("--bag-epochs", type=int, default=3, help="of the bag of words")
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parents[2] / "chaski/models/guide.gguf")
+    parser.add_argument("--out", type=Path, default=ROOT / "build/guide/guide.gguf")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     rng = random.Random(options.seed)
-    topics, shape = load_topics(), Shape()
-    tokenizer = train_tokenizer(topics, rng)
+    options.work.mkdir(parents=True, exist_ok=True)
+    topics = load_topics(options.topics)
+    words = Words(options.encoder)
+    teacher = taught(options, topics, words, rng)
+    pool = pool_of(options, topics, teacher, words, rng)
+    tokenizer = train_tokenizer(topics, pool.questions[::4], rng)
+    tuning = [(index, topic.tuning) for index, topic in enumerate(topics)]
+    vocabulary = Vocabulary(tokenizer, topics)
+    shape = Shape(len(vocabulary.tokens))
     network = Network(shape, DROPOUT)
-    if options.start is not None:
-        start_from(network, options.start, tokenizer)
-    print(f"{len(topics)} topics, {sum(p.numel() for p in network.parameters()):,} parameters")
-    tuning = [Turn(t.tuning, t.answer) for t in topics]
-    best = train(network, Sampler(topics, tokenizer, rng), options.steps, options.rate, tuning)
-    network.load_state_dict(best)
+    print(f"{len(topics)} topics, {sum(p.numel() for p in network.parameters()):,} parameters", flush=True)
+    chats = Chats(topics, vocabulary, pool, rng)
+    bag = Bag(shape.vocab_size, shape.hidden_size, len(topics), shape.eps)
+    train_bag(bag, tokenizer, pool, options.bag_epochs, rng)
+    begin_as_bag(network, bag, torch.tensor(vocabulary.topics))
+    print(f"as a bag of words: tuning {score(network, vocabulary, tuning)}", flush=True)
+    for phase in PHASES:
+        train(network, chats, pool, phase, tuning)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    write_guide(options.out, shape, {k: v.numpy() for k, v in network.named_weights().items()}, tokenizer)
+    write_guide(options.out, shape, {k: v.numpy() for k, v in network.named_weights().items()}, vocabulary)
     describe(options.out)
     print(f"{options.out}: {options.out.stat().st_size:,} bytes")
-    report(options.out, shape, tokenizer, topics)
+    report(options.out, shape, vocabulary, topics)
 
 
 if __name__ == "__main__":

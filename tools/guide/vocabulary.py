@@ -1,5 +1,7 @@
 """The guide's tokenizer: byte-level BPE in the manner of Llama 3, trained on the guide's own text.
 
+Behind the tokens that text turns into come those of chats, and then those that only answers begin with.
+
 The pieces before merging are those that `tokenizer.ggml.pre = "llama-bpe"` names: the GGUF file says it all.
 """
 
@@ -7,19 +9,39 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
 from tools.guide.rewording import LEXICON, reword
-from tools.guide.topics import ASSISTANT, BOS, END, SYSTEM, USER, Topic, unsure
+from tools.guide.topics import (
+    ASSISTANT,
+    BOS,
+    EITHER,
+    END,
+    OR_ELSE,
+    SYSTEM,
+    USER,
+    Topic,
+    beginnings,
+    doubt,
+    unsure,
+)
 
-__all__ = ["SIZE", "SPECIAL", "merges", "token_strings", "train_tokenizer", "with_dropout", "with_pieces"]
+__all__ = [
+    "TEXT_SIZE",
+    "Vocabulary",
+    "merges",
+    "token_strings",
+    "train_tokenizer",
+    "with_dropout",
+    "with_pieces",
+]
 
-SIZE = 3072
-SPECIAL = (BOS, END, SYSTEM, USER, ASSISTANT)
+TEXT_SIZE = 6144
+"""So many tokens can text turn into."""
 
 _LLAMA3_PIECES = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -27,17 +49,53 @@ _LLAMA3_PIECES = (
 )
 
 
-def train_tokenizer(topics: Sequence[Topic], rng: random.Random) -> Tokenizer:
-    """Merges learned from the answers and from re-worded questions; the special tokens come last."""
+SPECIAL = (BOS, END, SYSTEM, USER, ASSISTANT)
+
+
+class Vocabulary:
+    """The tokenizer, and the tokens that no text turns into, whose ids come behind its own.
+
+    tokens    all tokens in the order of their ids, in the byte alphabet of GPT-2
+    topics    the ids of the tokens that begin the topics' answers
+    pages     the id of the one that begins the answer that `page` may tell, for each topic
+    either    the id of the one that two answers begin with
+    """
+
+    def __init__(self, tokenizer: Tokenizer, topics: Sequence[Topic]) -> None:
+        self.tokenizer = tokenizer
+        firsts, doubts = beginnings(topics), [doubt(topic.page) for topic in topics]
+        texts = list(dict.fromkeys([EITHER, *firsts, *doubts]))
+        id_of = {text: tokenizer.get_vocab_size() + index for index, text in enumerate(texts)}
+        self.either = id_of[EITHER]
+        self.topics = [id_of[text] for text in firsts]
+        self.pages = [id_of[text] for text in doubts]
+        self.tokens = [*token_strings(tokenizer), *map(_spelled, texts)]
+        assert len(set(self.tokens)) == len(self.tokens), "a beginning is a token already"
+
+    def rest(self, answer: str, beginning: str) -> list[int]:
+        """The ids of an answer behind its first words."""
+        ids: list[int] = self.tokenizer.encode(answer.removeprefix(beginning)).ids
+        return ids
+
+
+def _spelled(text: str) -> str:
+    """A text as a token: each of its bytes as a letter of GPT-2's alphabet."""
+    return "".join(
+        piece for piece, _ in pre_tokenizers.ByteLevel(False, use_regex=False).pre_tokenize_str(text)
+    )
+
+
+def train_tokenizer(topics: Sequence[Topic], more: Iterable[str], rng: random.Random) -> Tokenizer:
+    """Merges learned from the answers, from re-worded questions and from `more`; special tokens come last."""
     tokenizer = with_pieces(BPE(ignore_merges=True))
     trainer = BpeTrainer(
-        vocab_size=SIZE - len(SPECIAL),
+        vocab_size=TEXT_SIZE,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_corpus(topics, rng), trainer)
+    tokenizer.train_from_iterator([*_corpus(topics, rng), *more], trainer)
+    assert tokenizer.get_vocab_size() == TEXT_SIZE, "the text is too short for so many tokens"
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
-    assert tokenizer.get_vocab_size() == SIZE, "the text is too short for so many tokens"
     return tokenizer
 
 
@@ -70,8 +128,9 @@ def with_pieces(model: BPE) -> Tokenizer:
 
 def _corpus(topics: Sequence[Topic], rng: random.Random) -> Iterator[str]:
     yield LEXICON
+    yield from [OR_ELSE] * 20
     for topic in topics:
         yield from [topic.answer, topic.answer, topic.answer, unsure(topic.page)]
         for wording in topic.wordings:
             yield wording
-            yield from (reword(wording, rng) for _ in range(4))
+            yield reword(wording, rng)
