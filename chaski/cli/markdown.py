@@ -92,7 +92,7 @@ class MarkdownStream:
 
     def _begin(self, is_whole: bool) -> bool:
         """Find out what the line is, print its mark, and set what its text goes to. False: not known yet."""
-        most = self._fence_quotes if self._fence else len(self._rest)
+        most = self._fence_quotes if self._fence else self._quotes + len(self._rest)
         while self._quotes < most and (quote := _QUOTE.match(self._rest)):
             if quote.end() == len(self._rest) and not is_whole:
                 return False

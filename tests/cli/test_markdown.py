@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from chaski.chat.events import Text
@@ -162,6 +162,7 @@ def test_pieces_do_not_matter(lengths: list[int], columns: int) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(alphabet="ab1 *_`~[]()!\\#->|\n", max_size=60))
+@example(">>\n")
 def test_no_word_is_lost(text: str) -> None:
     """Letters and digits keep their order, whatever marks are between them; pieces do not matter."""
     whole = rendered([text], 0)
