@@ -75,25 +75,30 @@ def _names() -> dict[str, str]:
 
 
 def _state_rows(model: str) -> Iterator[tuple[str, ...]]:
-    """Yield the states of models that begin with a conversation, and those of slots; see `command`."""
+    """Yield name, model, tokens, size and age of saved states: those of models, and files of slots.
+
+    model: a part of either name, in any case
+    """
     from chaski.env import Environment
     from chaski.errors import ChaskiError
-    from chaski.runner.states.files import StateSummary, summary
+    from chaski.runner.prefix.block_files import TEMPORARY
+    from chaski.runner.states.files import summary
     from chaski.store.store import Store
 
     store, slots = Store.default(), Environment.read().states
     named = [(entry.name.short, store.state_path(entry.name)) for entry in store.entries()]
     files = [] if slots is None else sorted(each for each in Path(slots).glob("*") if each.is_file())
+    files = [each for each in files if each.suffix != TEMPORARY]  # those are being written
     for name, path in [*named, *((str(each), each) for each in files)]:
         with suppress(OSError):  # most models have none
             found = path.stat()
             try:
                 about = summary(path)
+                of, tokens = about.model, f"{about.tokens}"
             except ChaskiError:
-                about = StateSummary("?", 0)  # it is damaged
-            if model.lower() in f"{name} {about.model}".lower():
-                tokens = f"{about.tokens}" if about.tokens else "damaged"
-                yield name, about.model, tokens, file_size(found.st_size), age(time.time() - found.st_mtime)
+                of, tokens = "?", "damaged"
+            if model.lower() in f"{name} {of}".lower():
+                yield name, of, tokens, file_size(found.st_size), age(time.time() - found.st_mtime)
 
 
 def _seconds(text: str) -> float:

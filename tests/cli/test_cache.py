@@ -61,6 +61,7 @@ def test_states_are_listed_and_stay(
     assert "STATE" not in run()
     with chaski.load(tiny_llama) as model:
         saved = model.save_state(folder / "slot one", PROMPT)
+    (folder / "0123.1.tmp").write_bytes(b"chaski state 1")  # of somebody who is just saving
     (folder / "cut").write_bytes((folder / "slot one").read_bytes()[:-1])
     store = Store.default()
     name = ModelName.parse("chat")
@@ -71,6 +72,7 @@ def test_states_are_listed_and_stay(
     assert f"{saved.tokens}" in listed[f"{folder}/slot one"].split()
     assert tiny_llama.name in listed[f"{folder}/slot one"]
     assert "damaged" in listed[f"{folder}/cut"]
+    assert not any(".tmp" in line for line in listed)
     assert f"{saved.tokens}" in listed["chat:latest"].split()
     assert "STATE" not in run("another")
     run("--empty")

@@ -38,7 +38,7 @@ class CacheKind:
     runs: npt.NDArray[np.int32]
 
     def held_by(self, sequences: npt.ArrayLike) -> npt.NDArray[np.int32]:
-        """Return the cells of some sequences, shared ones as often as they hold them."""
+        """Return the cells of some sequences (cells,), shared ones as often as they hold them."""
         _, first, _, count, step = self.runs[np.isin(self.runs[:, 0], sequences)].T
         within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
         cells: npt.NDArray[np.int32] = np.repeat(first, count) + (within * np.repeat(step, count))
@@ -98,7 +98,9 @@ def _runs(leaf: LeafCache, lengths: list[int]) -> npt.NDArray[np.int32]:
 
 
 def _begins(cells: npt.NDArray[np.int32]) -> npt.NDArray[np.intp]:
-    """Return where a run begins: at the first cell, and where the step from the last cell is another one.
+    """Return the places (runs,) in `cells` (tokens,) where a run begins.
+
+    That is at the first cell, and where the step from the cell before is another one.
 
     The step that leads from a run to the next one belongs to neither, so of changes in a row each second one
     begins a run.

@@ -96,7 +96,7 @@ def write_state(
 
 @dataclass(frozen=True, slots=True)
 class StateSummary:
-    """What a file of a state says of itself: the model's name, and how many tokens it has."""
+    """The head of a state in short: the name of its model, and its number of tokens."""
 
     model: str
     tokens: int

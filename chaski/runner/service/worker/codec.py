@@ -219,7 +219,7 @@ def _bytes(value: Any) -> bytes:
 
 
 def _array(element: np.dtype[Any]) -> FieldReader:
-    """An array: its shape and its bytes."""
+    """Reads an array of one type of elements: its shape, and its bytes in little-endian order."""
 
     def read(value: Any) -> Any:
         shape, data = value
