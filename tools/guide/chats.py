@@ -83,12 +83,7 @@ class _Answer:
 
 
 class Chats:
-    """Makes chats in the template of questions of a pool.
-
-    told: how often the answer follows its first token; two answers three times as often.
-    """
-
-    told = 0.1
+    """Makes chats in the template of questions of a pool."""
 
     def __init__(
         self, topics: Sequence[Topic], vocabulary: Vocabulary, pool: Pool, rng: random.Random
@@ -104,8 +99,11 @@ class Chats:
         self._admission = vocabulary.rest(unsure(topics[0].page), doubt(topics[0].page))
         self._removes = torch.tensor([topic.removes for topic in topics])
 
-    def of(self, index: int) -> Sample:
-        """A chat that ends with a question of the pool, and mostly consists of it."""
+    def of(self, index: int, told: float) -> Sample:
+        """A chat that ends with a question of the pool, and mostly consists of it.
+
+        told: how often the answer follows its first token, from 0 to 1; two answers three times as often
+        """
         rng = self.rng
         likely, shares = self.pool.topics[index], self.pool.shares[index]
         encoder = self._split_words if rng.random() < 0.3 else self.vocabulary.tokenizer
@@ -114,14 +112,14 @@ class Chats:
         first_removes = bool(self._removes[likely[0]])
         if bool(self.pool.is_own[index]) or shares[0] >= (SURE_TO_REMOVE if first_removes else SURE):
             chosen = self._choose(answer, likely, shares)
-            if rng.random() < self.told:
+            if rng.random() < told:
                 answer.tell([*self._answers[chosen], *self._end])
         elif shares[0] >= LIKELY and not first_removes:
             answer.choose(torch.tensor([self.vocabulary.either]), torch.ones(1))
-            self._two_answers(answer, likely, shares)
+            self._two_answers(answer, likely, shares, told)
         else:
             answer.choose(self._page_ids[likely], shares)
-            if rng.random() < self.told:
+            if rng.random() < told:
                 answer.tell([*self._admission, *self._end])
         return answer.sample
 
@@ -137,13 +135,13 @@ class Chats:
             samples[-1].tell([*self._admission, *self._end])
         return [each.sample for each in samples]
 
-    def _two_answers(self, answer: _Answer, likely: Tensor, shares: Tensor) -> None:
+    def _two_answers(self, answer: _Answer, likely: Tensor, shares: Tensor, told: float) -> None:
         """Go on with two answers of topics that remove nothing, or with the first of these topics only."""
         is_safe = ~self._removes[likely]
         likely, shares = likely[is_safe], shares[is_safe] / shares[is_safe].sum()
         chosen = self._choose(answer, likely, shares)
         others = likely != chosen
-        if others.any() and self.rng.random() < 3 * self.told:
+        if others.any() and self.rng.random() < 3 * told:
             answer.tell([*self._answers[chosen], *self._or_else])
             second = self._choose(answer, likely[others], shares[others] / shares[others].sum())
             answer.tell([*self._answers[second], *self._end])

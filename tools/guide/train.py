@@ -79,17 +79,17 @@ class Batch:
     shares: Tensor
 
 
-def batches(chats: Chats, pool: Pool, tokens: int) -> Iterator[Batch]:
-    """Endless batches of about so many tokens."""
+def batches(chats: Chats, pool: Pool, phase: Phase) -> Iterator[Batch]:
+    """Endless batches of about `phase.tokens` tokens."""
     rng = chats.rng
     while True:
         order = rng.sample(range(len(pool.questions)), len(pool.questions))
         for start in range(0, len(order), 2048):
-            samples = [chats.of(index) for index in order[start : start + 2048]]
+            samples = [chats.of(index, phase.told) for index in order[start : start + 2048]]
             ready = []
             samples.sort(key=lambda sample: len(sample.ids))
             while samples:
-                rows = max(1, tokens // _padded(len(samples[-1].ids)))
+                rows = max(1, phase.tokens // _padded(len(samples[-1].ids)))
                 ready.append(_joined(samples[-rows:]))
                 del samples[-rows:]
             rng.shuffle(ready)
@@ -109,13 +109,14 @@ def _joined(samples: Sequence[Sample]) -> Batch:
         torch.tensor([sample.counts + [False] * (length - len(sample.counts)) for sample in samples]),
         torch.tensor([row for row, _ in places], dtype=torch.long),
         torch.tensor([place.position for _, place in places], dtype=torch.long),
-        pad_sequence([place.choices for _, place in places], batch_first=True)
-        if places
-        else torch.zeros(0, 1, dtype=torch.long),
-        pad_sequence([place.shares for _, place in places], batch_first=True)
-        if places
-        else torch.zeros(0, 1),
+        _stacked([place.choices for _, place in places], torch.long),
+        _stacked([place.shares for _, place in places], torch.float),
     )
+
+
+def _stacked(rows: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """Rows below each other, padded with zeros; none are (0, 1)."""
+    return pad_sequence(list(rows), batch_first=True) if rows else torch.zeros(0, 1, dtype=dtype)
 
 
 def losses_of(network: Network, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -196,8 +197,7 @@ def train(
     """Train for a phase, with a look at the tuning wordings every 200 steps."""
     optimizer, schedule = optimizer_for(network, phase.steps, phase.rate)
     start = time.monotonic()
-    chats.told = phase.told
-    told = zip(batches(chats, pool, phase.tokens), answer_batches(chats, phase.answers), strict=True)
+    told = zip(batches(chats, pool, phase), answer_batches(chats, phase.answers), strict=True)
     for step, (batch, answers) in zip(range(1, phase.steps + 1), told, strict=False):
         of_choices, of_texts = losses_of(network, batch)
         _, of_answers = losses_of(network, answers)
