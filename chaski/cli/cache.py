@@ -86,6 +86,7 @@ def _state_rows(model: str) -> Iterator[tuple[str, ...]]:
     from chaski.store.store import Store
 
     store, slots = Store.default(), Environment.read().states
+    name_of = {Path(path).name: name for path, name in _names().items()}
     named = [(entry.name.short, store.state_path(entry.name)) for entry in store.entries()]
     files = [] if slots is None else sorted(each for each in Path(slots).glob("*") if each.is_file())
     files = [each for each in files if each.suffix != TEMPORARY]  # those are being written
@@ -94,7 +95,7 @@ def _state_rows(model: str) -> Iterator[tuple[str, ...]]:
             found = path.stat()
             try:
                 about = summary(path)
-                of, tokens = about.model, f"{about.tokens}"
+                of, tokens = name_of.get(about.model, about.model), f"{about.tokens}"
             except ChaskiError:
                 of, tokens = "?", "damaged"
             if model.lower() in f"{name} {of}".lower():
