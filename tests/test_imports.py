@@ -23,6 +23,7 @@ FLOORS = [
     {"model"},
     {"chat"},
     {"runner"},
+    {"cluster"},
 ]
 # Above all floors, and strangers to each other: a command line, and a server.
 TOPS = {"cli", "server"}

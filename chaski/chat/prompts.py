@@ -297,7 +297,9 @@ class PromptBuilder(PromptEncoder):
             raise OptionError(
                 f"a beam search with num_beams of {limits.num_beams} has no answer {request.draw + 1}"
             )
-        if request.draw and sampling.seed is not None:
+        if sampling.seed is None:
+            sampling = replace(sampling, seed=request.usual_seed)
+        elif request.draw:
             sampling = replace(sampling, seed=sampling.seed + request.draw)
         prompt = self._fitted(whole, limits)
         self._require_tokens(sampling.logit_bias)

@@ -35,6 +35,9 @@ class Generate:
     tells_prompt  an event with the tokens of the prompt comes first
     draw          number of answers to the same prompt before this one, which is added to the seed; of a beam
                 search, number of better answers
+    usual_seed    the seed where neither options nor the model name one; None takes a fresh one
+    written       ids that the answer begins with, as it was computed before: they are computed again in few
+                batches, and change nothing
     """
 
     prompt: str | tuple[int, ...]
@@ -42,6 +45,8 @@ class Generate:
     images: tuple[bytes, ...] = ()
     tells_prompt: bool = False
     draw: int = 0
+    usual_seed: int | None = None
+    written: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,8 @@ class Chat:
     draw        as in `Generate`
     marks       places up to which the prompt is kept for a time
     begun       text that the answer begins with, behind the prompt; its events come first
+    usual_seed  as in `Generate`
+    written     as in `Generate`
     """
 
     messages: tuple[Any, ...]
@@ -80,6 +87,8 @@ class Chat:
     draw: int = 0
     marks: tuple[Mark, ...] = ()
     begun: str = ""
+    usual_seed: int | None = None
+    written: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +107,8 @@ class Fill:
     template: str | None = None
     tells_prompt: bool = False
     draw: int = 0
+    usual_seed: int | None = None
+    written: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

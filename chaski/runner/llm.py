@@ -194,7 +194,8 @@ class LLM(BlockingMethods):
     def _begun(self, request: Request) -> tuple[Sequence, AnswerParser | None]:
         """Return the sequence of an answer, and what takes the answer apart."""
         prepared = self.prompts.prepare(request.call, self.prompts.read_images(request.images))
-        return self.prompts.generation(prepared, request.call.draw), prepared.parser
+        sequence = self.prompts.generation(prepared, request.call.draw, request.call.written)
+        return sequence, prepared.parser
 
     def _array(self, call: Embed | Rank) -> npt.NDArray[np.float32]:
         sequences = [self.prompts.pooled(ids) for ids in self.prompts.vector_texts(call)]

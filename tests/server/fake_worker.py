@@ -124,13 +124,14 @@ class FakeWorker:
     script: Script
     path: Path
     options: dict[str, Any]
-    pid: int | None = 1
+    is_running: bool = True
+    num_replicas: int = 1
 
     def asynchronous(self) -> AsyncModel:
         return AsyncModel(self)
 
     def close(self) -> None:
-        self.pid = None
+        self.is_running = False
 
     def start(self, call: ModelCall, put: ReplyCallback) -> _Handle:
         if not isinstance(call, Generate | Chat | Fill):  # these are noted when their prompt is made

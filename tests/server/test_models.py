@@ -30,7 +30,7 @@ def with_models(test: Callable[[ModelPool], Awaitable[None]], script: Script, **
             await asyncio.wait_for(test(models), 10)
         finally:
             await models.close()
-            assert all(worker.pid is None for worker in script.opened)
+            assert all(not worker.is_running for worker in script.opened)
 
     asyncio.run(run())
 
@@ -63,7 +63,7 @@ def test_others_have_all_of_their_memory_before_one_is_loaded() -> None:
         assert script.asked == [Describe()]
         await use(models, "b")
         assert script.asked == [Describe(), Describe(wait_loaded=True), Describe()]
-        script.opened[0].pid = None  # a dead one has no memory, and is not brought back for this
+        script.opened[0].is_running = False  # a dead one has no memory, and is not brought back for this
         await use(models, "c")
         assert script.asked[3:] == [Describe(wait_loaded=True), Describe()]
 
@@ -99,7 +99,7 @@ def test_one_that_is_used_goes_last_and_its_requests_end_first() -> None:
 def test_what_does_not_fit_makes_others_go() -> None:
     script = Script()
     script.fail = (
-        lambda options: OutOfMemoryError("no") if sum(w.pid is not None for w in script.opened) > 2 else None
+        lambda options: OutOfMemoryError("no") if sum(w.is_running for w in script.opened) > 2 else None
     )
 
     async def test(models: ModelPool) -> None:

@@ -20,6 +20,7 @@ from chaski.runner.generation.stream import PieceStream, TokenText
 from chaski.runner.prefix.slots import Slot
 from chaski.runner.speculation.ngram import NgramSpeculator
 from chaski.runner.speculation.speculator import Speculator
+from chaski.runner.speculation.written import WrittenSpeculator
 from chaski.sample import Sampled, Sampler
 
 __all__ = ["Generation"]
@@ -288,7 +289,15 @@ class Generation(Sequence):
 
 def _speculator(request: GenerationRequest, tokens: Items[int]) -> Speculator | None:
     """The speculator of a sequence of these tokens, which grow; None where nothing is to be proposed."""
-    if request.max_proposed <= 0 or request.grammar is not None:
+    if request.grammar is not None:
+        return None
+    following = _following_speculator(request, tokens)
+    return WrittenSpeculator(request.written, following) if request.written else following
+
+
+def _following_speculator(request: GenerationRequest, tokens: Items[int]) -> Speculator | None:
+    """The speculator behind the tokens that are known; None where nothing is to be proposed."""
+    if request.max_proposed <= 0:
         return None
     if request.draft is None:
         return NgramSpeculator(tokens, request.max_proposed)

@@ -64,6 +64,7 @@ class GenerationRequest:
     context         tokens that a sequence may hold
     max_proposed    tokens that may be proposed and computed ahead, at a time
     draft           what proposes them; None proposes n-grams of the text itself
+    written         ids that the answer is known to begin with; they are proposed before all others
     grammar         restricts the tokens that may come; nothing is proposed with one
     rules           the tokens that its options rule out
     end_ids         tokens that end it
@@ -89,6 +90,7 @@ class GenerationRequest:
     sampling: SamplingOptions
     max_proposed: int = 0
     draft: Draft | None = None
+    written: Items[int] = ()
     grammar: Grammar | None = None
     rules: TokenRules | None = None
     end_ids: frozenset[int] = frozenset()

@@ -94,8 +94,11 @@ class SequenceBuilder(PromptBuilder):
         second = self.separators.second_text(ids) if compares else None
         return EmbeddingSequence(ids, pooling.of_rows(is_causal), groups, second)
 
-    def generation(self, prepared: Prepared, rank: int = 0) -> Sequence:
-        """Return the sequence that computes an answer; of a beam search, the `rank`-th one from 0 on."""
+    def generation(self, prepared: Prepared, rank: int = 0, written: Items[int] = ()) -> Sequence:
+        """Return the sequence that computes an answer; of a beam search, the `rank`-th one from 0 on.
+
+        `written` are ids that it is known to begin with.
+        """
         limits = prepared.limits
         stops, keeps_stop = frozenset(limits.stop_token_ids), limits.include_stop_str_in_output
         if limits.prompt_logprobs is not None and prepared.prompt.images:
@@ -114,6 +117,7 @@ class SequenceBuilder(PromptBuilder):
             shift=None if prepared.num_keep is None else Shift(self.context, prepared.num_keep),
             max_proposed=limits.draft_num_predict if self._can_speculate else 0,
             draft=self._draft,
+            written=written if self._can_speculate else (),
             sampling=prepared.sampling,
             rules=token_rules(limits, self.tokenizer),
             end_ids=self.tokenizer.eos_ids | stops,

@@ -117,6 +117,11 @@ class DiskTier:
         num_bytes = sum(block.num_bytes for block in blocks)
         return TierUse("disk", len(blocks), num_tokens, num_bytes, self._limits.max_bytes)
 
+    def names(self) -> list[bytes]:
+        """Return the names of all blocks. Callable from any thread."""
+        with self._lock:
+            return list(self._blocks)
+
     def get(self, name: bytes) -> FiledBlock | None:
         """Return a block; None if there is no file of it."""
         with self._lock:

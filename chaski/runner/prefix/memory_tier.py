@@ -33,6 +33,10 @@ class MemoryTier:
         """Tell how much is there. Callable from any thread."""
         return TierUse("memory", len(self._blocks), self._num_tokens, self.num_bytes, self.max_bytes)
 
+    def names(self) -> list[bytes]:
+        """Return the names of all blocks. Callable from any thread."""
+        return list(self._blocks)
+
     def get(self, name: bytes) -> Block | None:
         """Return a block; None if it is not there."""
         return self._blocks.get(name)

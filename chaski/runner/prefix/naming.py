@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
 
-__all__ = ["BLOCK", "block_name", "first_name"]
+__all__ = ["BLOCK", "block_name", "chain_names", "first_name"]
 
 BLOCK = 256
 """Tokens of a block: those of a chunk of attention."""
@@ -36,3 +36,11 @@ def block_name(before: bytes, tokens: Sequence[int]) -> bytes:
     except OverflowError:  # rows of images are larger numbers
         found.update(b"rows" + repr(list(tokens)).encode())
     return found.digest()
+
+
+def chain_names(first: bytes, tokens: Sequence[int]) -> list[bytes]:
+    """Return the first name, and those of all whole blocks of a sequence behind it."""
+    names = [first]
+    for begin in range(0, len(tokens) - BLOCK + 1, BLOCK):
+        names.append(block_name(names[-1], tokens[begin : begin + BLOCK]))
+    return names

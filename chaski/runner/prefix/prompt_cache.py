@@ -178,9 +178,8 @@ class PromptCache:
         if not sequence.holds or self.tiers is None:
             return
         longest = max(length for length, _ in sequence.holds)
-        chain = [self.tiers.first_name(sequence.cache_salt, sequence.adapter_key)]
-        for begin in range(0, longest - naming.BLOCK + 1, naming.BLOCK):
-            chain.append(naming.block_name(chain[-1], sequence.tokens[begin : begin + naming.BLOCK]))
+        first = self.tiers.first_name(sequence.cache_salt, sequence.adapter_key)
+        chain = naming.chain_names(first, sequence.tokens[:longest])
         for length, seconds in sequence.holds:
             self.tiers.hold(chain[1 : length // naming.BLOCK + 1], seconds)
 

@@ -17,6 +17,7 @@ from chaski.runner.prefix import naming
 from chaski.runner.prefix.block_files import FiledBlock
 from chaski.runner.prefix.blocks import Block, KnownBlock, Part, room_of
 from chaski.runner.prefix.buffers import Buffers
+from chaski.runner.prefix.calls import Blocks, block_number
 from chaski.runner.prefix.disk_tier import DiskTier
 from chaski.runner.prefix.memory_tier import MemoryTier
 from chaski.runner.prefix.restored import Restored
@@ -273,6 +274,16 @@ class PrefixTiers:
         self.memory.drop(block.name)
         if self.disk is not None and isinstance(block, FiledBlock):
             self.disk.drop(block)
+
+    def held(self) -> Blocks:
+        """Return the whole blocks of all tiers. Callable from any thread."""
+        names = {*self.memory.names(), *(() if self.disk is None else self.disk.names())}
+        return Blocks(tuple(map(block_number, names)), len(names) * naming.BLOCK)
+
+    def named(self, tokens: Sequence[int], *parts: str) -> Blocks:
+        """Return the whole blocks of a prompt of sequences that have these parts in common."""
+        _, *names = naming.chain_names(self.first_name(*parts), tokens)
+        return Blocks(tuple(map(block_number, names)), len(tokens))
 
     def uses(self) -> tuple[TierUse, ...]:
         """Tell what the tiers hold. Callable from any thread."""

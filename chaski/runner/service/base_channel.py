@@ -17,6 +17,7 @@ from chaski.forks import ForkGuard
 from chaski.runner.adapters.adapter_set import AdapterInfo
 from chaski.runner.adapters.calls import AdapterCall, Adapters, ListAdapters, LoadAdapter, UnloadAdapter
 from chaski.runner.engine.live import LiveSequences
+from chaski.runner.prefix.calls import Blocks, ListBlocks, NameBlocks
 from chaski.runner.service.cache_picture import CachePicture, DescribeCache
 from chaski.runner.service.messages import (
     Answerable,
@@ -133,6 +134,10 @@ class BaseChannel(ABC, Generic[T]):
                 task.reply(self._picture())
             case LookLive():
                 task.reply(self._live())
+            case NameBlocks():
+                task.reply(self._blocks_of(call.request))
+            case ListBlocks():
+                task.reply(self._blocks())
 
     @abstractmethod
     def _threads(self, call: ModelCall) -> Executor:
@@ -181,3 +186,11 @@ class BaseChannel(ABC, Generic[T]):
     @abstractmethod
     def _live(self) -> LiveSequences:
         """Return the figures of the sequences as they are now."""
+
+    @abstractmethod
+    def _blocks_of(self, request: Answerable) -> Blocks:
+        """Return the whole blocks of the prompt of a request."""
+
+    @abstractmethod
+    def _blocks(self) -> Blocks:
+        """Return the blocks that the prefix cache holds."""

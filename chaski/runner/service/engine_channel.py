@@ -21,6 +21,7 @@ from chaski.runner.engine.live import LiveSequences
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.generation.output_sequences import embeddings
 from chaski.runner.generation.sequence_builder import SequenceBuilder
+from chaski.runner.prefix.calls import Blocks
 from chaski.runner.service.base_channel import ActiveCall, BaseChannel
 from chaski.runner.service.cache_picture import CachePicture, cache_picture
 from chaski.runner.service.engine_thread import EngineThread
@@ -83,7 +84,7 @@ class EngineChannel(BaseChannel[ActiveCall]):
     def _write(self, call: Answerable, task: ActiveCall) -> None:
         prompts = self._model.prompts
         prepared = prompts.prepare(call, prompts.read_images(call.images))
-        sequence = prompts.generation(prepared, call.draw)
+        sequence = prompts.generation(prepared, call.draw, call.written)
         self._driver.follow(sequence, task, task.parsed(prepared))
 
     def _embed(self, call: Embed | Rank, task: ActiveCall) -> None:
@@ -121,6 +122,17 @@ class EngineChannel(BaseChannel[ActiveCall]):
 
     def _live(self) -> LiveSequences:
         return self._model.engine.live()
+
+    def _blocks_of(self, request: Answerable) -> Blocks:
+        prompts, tiers = self._model.prompts, self._model.engine.tiers
+        prompt = prompts.prompt(prompts.prepare(request, prompts.read_images(request.images)))
+        if tiers is None:
+            return Blocks((), len(prompt.tokens))
+        return tiers.named(prompt.tokens, prompt.cache_salt, prompt.adapter_key)
+
+    def _blocks(self) -> Blocks:
+        tiers = self._model.engine.tiers
+        return Blocks((), 0) if tiers is None else tiers.held()
 
 
 class _Rows:

@@ -16,6 +16,7 @@ from chaski.ml.backend import Memory
 from chaski.runner.adapters.calls import AdapterCall, Adapters
 from chaski.runner.engine.live import LiveSequences
 from chaski.runner.engine.outputs import Outputs
+from chaski.runner.prefix.calls import Blocks, ListBlocks, NameBlocks
 from chaski.runner.prefix.use import TierUse
 from chaski.runner.service.cache_picture import CachePicture, DescribeCache
 from chaski.runner.states.calls import SavedState, StateCall
@@ -135,12 +136,14 @@ ModelCall: TypeAlias = (
     | Describe
     | DescribeCache
     | LookLive
+    | NameBlocks
+    | ListBlocks
     | AdapterCall
     | StateCall
 )
 
 ModelReply: TypeAlias = (
-    Event | Outputs | Tokens | String | Info | LiveSequences | Adapters | SavedState | CachePicture
+    Event | Outputs | Tokens | String | Info | LiveSequences | Blocks | Adapters | SavedState | CachePicture
 )
 """A reply. Every reply is the last one to its call, except events before `Done`."""
 

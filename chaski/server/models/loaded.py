@@ -17,18 +17,24 @@ from chaski.server.models.loaded_adapters import LoadedAdapters
 from chaski.server.models.loaded_states import LoadedStates
 from chaski.server.models.queue import FairQueue
 
-__all__ = ["LoadedModel", "ModelNeeds", "OpenWorker", "WorkerLike"]
+__all__ = ["QUEUED_BESIDE", "LoadedModel", "ModelNeeds", "OpenWorker", "WorkerLike"]
 
+
+QUEUED_BESIDE = 2
+"""Requests that are sent to a worker beyond its places, so that no place stays empty between two requests."""
 
 # Seconds to wait for a description.
 _MOMENT = 1.0
 
 
 class WorkerLike(Protocol):
-    """The part of `chaski.runner.service.worker.Worker` that the server uses."""
+    """The part of `Worker`, or of `ClusterModel`, that the server uses."""
 
     @property
-    def pid(self) -> int | None: ...
+    def is_running(self) -> bool: ...
+
+    @property
+    def num_replicas(self) -> int: ...
 
     def asynchronous(self) -> AsyncModel: ...
 
@@ -101,7 +107,7 @@ class LoadedModel:
 
     async def refresh(self) -> None:
         """Ask for its description, and wait for that only a moment."""
-        if self.worker.pid is not None:
+        if self.worker.is_running:
             with suppress(ChaskiError, TimeoutError):
                 self.info = await asyncio.wait_for(self.model.info(), _MOMENT)
 
@@ -116,6 +122,10 @@ class LoadedModel:
         if needs.projector not in (None, self.projector) or needs.draft not in (None, self.draft):
             return False
         return needs.context is None or needs.context <= self.info.context
+
+    def fit_queue(self) -> None:
+        """Let as many requests go on as there are replicas for."""
+        self.queue.resize(self.worker.num_replicas * (self.parallel + QUEUED_BESIDE))
 
     def claim(self, count: int) -> None:
         """Note further users."""

@@ -11,7 +11,7 @@ from typing import Any
 from chaski.errors import ChaskiError, WorkerError
 from chaski.runner.service.asynchronous import AsyncModel
 from chaski.runner.service.messages import Info
-from chaski.server.models.loaded import LoadedModel, ModelNeeds, OpenWorker
+from chaski.server.models.loaded import QUEUED_BESIDE, LoadedModel, ModelNeeds, OpenWorker
 from chaski.server.models.loaded_adapters import LoadedAdapters
 from chaski.server.models.loaded_states import LoadedStates
 from chaski.server.models.queue import FairQueue
@@ -20,9 +20,6 @@ from chaski.server.settings import Settings
 __all__ = ["load_model"]
 
 _log = logging.getLogger(__name__)
-
-# Requests that are sent to a worker beyond its places, so that no place stays empty between two requests.
-_NUM_QUEUED_IN_WORKER = 2
 
 
 async def load_model(
@@ -52,7 +49,7 @@ async def load_model(
         parallel=parallel,
         adapters=LoadedAdapters(model),
         states=LoadedStates(model),
-        queue=FairQueue(parallel + _NUM_QUEUED_IN_WORKER, settings.max_queue),
+        queue=FairQueue(parallel + QUEUED_BESIDE, settings.max_queue),
         keep_alive=settings.keep_alive if needs.keep_alive is None else needs.keep_alive,
         projector=needs.projector,
         draft=needs.draft,

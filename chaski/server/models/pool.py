@@ -76,14 +76,16 @@ class ModelPool:
         loaded = await self._claim(needs)
         claimed()
         try:
+            loaded.fit_queue()
             await loaded.queue.enter(client)
             try:
                 await loaded.adapters.require(needs.adapters)
                 yield loaded
             finally:
                 loaded.queue.leave()
+                loaded.fit_queue()
         except WorkerError:
-            if loaded.worker.pid is None:
+            if not loaded.worker.is_running:
                 self._start(self._unload(loaded))
             raise
         finally:
@@ -161,7 +163,7 @@ class ModelPool:
 
     async def _unload(self, loaded: LoadedModel) -> None:
         async with self._changing:
-            if not loaded.users or loaded.worker.pid is None:
+            if not loaded.users or not loaded.worker.is_running:
                 await self._remove(loaded)
 
     async def _remove(self, loaded: LoadedModel) -> None:
@@ -169,7 +171,7 @@ class ModelPool:
         loaded.is_leaving = True
         if loaded.timer is not None:
             loaded.timer.cancel()
-        if loaded.users and loaded.worker.pid is not None:
+        if loaded.users and loaded.worker.is_running:
             await loaded.idle.wait()
         if self._loaded.get(loaded.path) is loaded:
             del self._loaded[loaded.path]
@@ -208,7 +210,7 @@ class ModelPool:
         """Load a model, and unload as few others for it as it needs."""
         for other in self.loaded:
             # Memory that another model has still to take is not free. Its own requests get its errors.
-            if other.worker.pid is not None:
+            if other.worker.is_running:
                 with suppress(ChaskiError):
                     await other.model.info(wait_loaded=True)
         parallel = self._settings.parallel or self._settings.most_parallel

@@ -16,9 +16,17 @@ class FairQueue:
     """A number of places, and a bounded queue of requests that wait for one. For one event loop."""
 
     def __init__(self, places: int, limit: int) -> None:
-        self._free = places
+        self._places = self._free = places
         self._limit = limit
         self._lines: OrderedDict[str, deque[_Turn]] = OrderedDict()
+
+    def resize(self, places: int) -> None:
+        """Have so many places. Those that are taken beyond them go when they are given back."""
+        self._free += places - self._places
+        self._places = places
+        while self._free > 0 and self._lines:
+            self._free -= 1
+            self._hand_over()
 
     @property
     def waiting(self) -> int:
@@ -27,7 +35,7 @@ class FairQueue:
 
     async def enter(self, client: str) -> None:
         """Take a place, or wait for one; `leave` gives it back. Raises BusyError where too many wait."""
-        if self._free and not self._lines:
+        if self._free > 0 and not self._lines:
             self._free -= 1
             return
         if self.waiting >= self._limit:
@@ -42,9 +50,13 @@ class FairQueue:
 
     def leave(self) -> None:
         """Give the place back, to the client whose turn it is if any waits."""
-        if not self._lines:
+        if not self._lines or self._free < 0:
             self._free += 1
-            return
+        else:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Give a place to the client whose turn it is."""
         client, line = next(iter(self._lines.items()))
         turn = line.popleft()
         # A client with more requests goes behind the other clients.

@@ -75,7 +75,7 @@ class LiveService:
 
 async def _live(model: LoadedModel) -> LiveSequences | None:
     """Ask a worker; None where it does not answer in time."""
-    if model.worker.pid is not None:
+    if model.worker.is_running:
         with suppress(ChaskiError, TimeoutError):
             return await asyncio.wait_for(model.model.live(), _PATIENCE)
     return None

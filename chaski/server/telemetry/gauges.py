@@ -34,7 +34,7 @@ async def kv_cache_usage(models: Sequence[LoadedModel]) -> dict[LoadedModel, flo
 
 
 async def _usage(model: LoadedModel) -> float | None:
-    if model.worker.pid is not None:
+    if model.worker.is_running:
         with suppress(ChaskiError, TimeoutError):
             picture = await asyncio.wait_for(model.model.cache_picture(), _PATIENCE)
             return max((_used(kind, picture) for kind in picture.kinds if not kind.is_state), default=None)

@@ -24,6 +24,7 @@ from chaski.runner.adapters.calls import AdapterCall, ListAdapters
 from chaski.runner.engine.live import LiveSequences
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.generation.output_sequences import embeddings
+from chaski.runner.prefix.calls import Blocks
 from chaski.runner.service.base_channel import ActiveCall, BaseChannel
 from chaski.runner.service.cache_picture import CachePicture
 from chaski.runner.service.llamacpp.completions import AnswerReader, completion, empty_answer
@@ -193,6 +194,12 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
 
     def _picture(self) -> CachePicture:
         raise UnsupportedError("llama.cpp does not tell what its cache holds")
+
+    def _blocks_of(self, request: Answerable) -> Blocks:
+        return Blocks((), 0)
+
+    def _blocks(self) -> Blocks:
+        return Blocks((), 0)
 
     def _decode(self, token_ids: Iterable[int]) -> str:
         ids = tuple(token_ids)

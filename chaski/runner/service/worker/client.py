@@ -19,7 +19,8 @@ from chaski.runner.service.asynchronous import AsyncModel
 from chaski.runner.service.blocking import ChannelMethods
 from chaski.runner.service.messages import CallHandle, Describe, Info, ModelCall, ReplyCallback
 from chaski.runner.service.worker.codec import Load
-from chaski.runner.service.worker.process import InFlight, Process
+from chaski.runner.service.worker.open_calls import InFlight
+from chaski.runner.service.worker.process import Process
 
 __all__ = ["LoadOptions", "Worker"]
 
@@ -83,6 +84,16 @@ class Worker(ChannelMethods):
     def pid(self) -> int | None:
         """The process id; None while there is no process."""
         return None if self._process is None else self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """True while there is a process."""
+        return self.pid is not None
+
+    @property
+    def num_replicas(self) -> int:
+        """How many processes answer: one."""
+        return 1
 
     def info(self) -> Info:
         """Return the description of the model; load the model if it is not loaded yet."""

@@ -24,6 +24,7 @@ from chaski.errors import ChaskiError, ContextLengthError, OptionError, WorkerEr
 from chaski.runner.adapters.calls import Adapters, ListAdapters, LoadAdapter, UnloadAdapter
 from chaski.runner.engine.live import LiveSequences
 from chaski.runner.engine.outputs import Outputs
+from chaski.runner.prefix.calls import Blocks, ListBlocks, NameBlocks
 from chaski.runner.service.cache_picture import CachePicture, DescribeCache
 from chaski.runner.service.messages import (
     Describe,
@@ -108,7 +109,7 @@ _KINDS: dict[str, type] = {
         *(Outputs, Tokens, String, Info, LiveSequences),
         *(LoadAdapter, UnloadAdapter, ListAdapters, Adapters),
         *(SaveState, LoadState, SaveSlot, EraseSlot, SavedState),
-        *(DescribeCache, CachePicture),
+        *(DescribeCache, CachePicture, NameBlocks, ListBlocks, Blocks),
     )
 }
 

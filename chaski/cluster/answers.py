@@ -1,0 +1,232 @@
+"""Requests on their way through a cluster: to a replica, and to the next one where that one is lost."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from time import monotonic
+from typing import Generic, TypeVar
+
+from chaski.chat.events import Done, Event, Text, Thinking, ToolCall
+from chaski.chat.requests import Chat
+from chaski.cluster.replica_set import Place, ReplicaSet
+from chaski.cluster.resuming import Delivered, continued, repeatable
+from chaski.errors import ChaskiError, WorkerError
+from chaski.runner.prefix.calls import Blocks, NameBlocks
+from chaski.runner.prefix.naming import BLOCK
+from chaski.runner.service.messages import (
+    Answerable,
+    CallHandle,
+    ModelCall,
+    ReplyCallback,
+    ReplyOrError,
+)
+
+__all__ = ["RoutedAnswer", "RoutedCall"]
+
+_log = logging.getLogger(__name__)
+
+# A request may be what replicas die of. Each time that one dies, all of its requests are suspected in equal
+# parts; more than so much, without another token of its answer, ends a request.
+_MOST_SUSPICION = 3.0
+# Seconds that a request waits while there is no replica.
+_LONGEST_WAIT = 120.0
+# Prompts of more computed tokens tell how fast a replica computes them.
+_TELLING = 200
+
+C = TypeVar("C", bound=ModelCall)
+
+
+class _Routed(Generic[C]):
+    """What both have in common: a call that waits for a replica, is with one, or has ended."""
+
+    def __init__(self, replicas: ReplicaSet, call: C, put: ReplyCallback) -> None:
+        self._replicas = replicas
+        self._call = call
+        self._put = put
+        self._handle: CallHandle | None = None
+        self._suspicion = 0.0
+        self._waits_since = monotonic()
+        self._is_over = False
+
+    def begin(self) -> None:
+        """Send it to a replica, now or as soon as there is one."""
+        raise NotImplementedError
+
+    def cancel(self) -> None:
+        """No more replies are awaited."""
+        self._is_over = True
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def _end(self, reply: ReplyOrError) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._put(reply)
+
+    def _wait(self) -> None:
+        """Begin again later, or end where that is of no use."""
+        if self._replicas.is_closed:
+            self._end(WorkerError("the model was closed before it could answer"))
+        elif self._replicas.problem is not None:
+            problem = self._replicas.problem
+            self._end(type(problem)(str(problem)))
+        elif monotonic() - self._waits_since > _LONGEST_WAIT:
+            self._end(WorkerError(f"no replica has answered for {_LONGEST_WAIT:.0f} s"))
+        else:
+            self._replicas.later(self._begin_again)
+
+    def _begin_again(self) -> None:
+        if not self._is_over:
+            try:
+                self.begin()
+            except ChaskiError as error:
+                self._end(error)
+
+    def _lost(self, error: WorkerError, num_suspects: int = 1) -> None:
+        """Go on elsewhere, unless that was tried often enough."""
+        self._suspicion += 1 / num_suspects
+        if self._suspicion > _MOST_SUSPICION:
+            self._end(error)
+            return
+        _log.warning("a request goes on with another replica: %s", error)
+        self._waits_since = monotonic()
+        self._begin_again()
+
+
+class RoutedCall(_Routed[ModelCall]):
+    """A call with one reply, which any replica gives alike."""
+
+    def begin(self) -> None:
+        """Send it to the replica with the least to do."""
+        peer = self._replicas.any_peer()
+        if peer is None:
+            self._wait()
+        else:
+            self._handle = peer.start(self._call, self._take)
+
+    def _take(self, reply: ReplyOrError) -> None:
+        if isinstance(reply, WorkerError):
+            self._lost(reply)
+        else:
+            self._end(reply)
+
+
+class RoutedAnswer(_Routed[Answerable]):
+    """A request for an answer: it goes where most of its prompt is, and goes on elsewhere if need be."""
+
+    def __init__(self, replicas: ReplicaSet, call: Answerable, put: ReplyCallback) -> None:
+        super().__init__(replicas, repeatable(call), put)
+        self._delivered = Delivered()
+        self._blocks = Blocks((), 0)
+        self._is_named = _num_characters(call) < BLOCK
+        self._place: Place | None = None
+        self._tried: list[int] = []
+        self._is_computing_prompt = False
+        self._first_at = 0.0
+
+    def begin(self) -> None:
+        """Ask a replica what blocks the prompt has, if there may be some; then send it to the best one."""
+        peer = self._replicas.any_peer()
+        if peer is None:
+            self._wait()
+        elif not self._is_named and self._replicas.num_open > 1:
+            self._handle = peer.start(NameBlocks(replace(self._call, written=())), self._take_names)
+        else:
+            self._send()
+
+    def cancel(self) -> None:
+        super().cancel()
+        self._leave()
+
+    def _take_names(self, reply: ReplyOrError) -> None:
+        if self._is_over:
+            return
+        if isinstance(reply, WorkerError):
+            self._lost(reply)
+            return
+        if isinstance(reply, Blocks):
+            self._blocks = reply
+        # An error of the request comes again with its answer.
+        self._is_named = True
+        self._begin_again()
+
+    def _send(self) -> None:
+        tokens = self._blocks.num_tokens or max(1, _num_characters(self._call) // 4)
+        place = self._replicas.take(self._blocks.numbers, tokens, self._tried)
+        if place is None:
+            self._wait()
+            return
+        self._place, self._is_computing_prompt = place, True
+        self._delivered.restart()
+        call = continued(self._call, self._delivered)
+        try:
+            self._handle = place.peer.start(call, lambda reply: self._take(place, reply))
+        except ChaskiError:
+            self._leave()
+            raise
+        if self._is_over:  # meanwhile
+            self.cancel()
+
+    def _take(self, place: Place, reply: ReplyOrError) -> None:
+        """Take a reply of the replica that has it; one of a replica that had it does not count any more."""
+        if self._is_over or place is not self._place:
+            return
+        if isinstance(reply, WorkerError):
+            num_suspects = place.peer.num_lost or self._replicas.num_answers(place)
+            self._leave()
+            self._tried.append(place.replica)
+            self._lost(reply, max(1, num_suspects))
+        elif isinstance(reply, Exception):
+            self._leave()
+            self._end(reply)
+        else:
+            assert isinstance(reply, Event), "an answer is made of events"
+            self._take_event(place, reply)
+
+    def _take_event(self, place: Place, event: Event) -> None:
+        if isinstance(event, Text | Thinking | ToolCall) and self._is_computing_prompt:
+            self._prompt_is_computed(place)
+        if isinstance(event, Done):
+            self._measure(place, event)
+            self._leave()
+        try:
+            for new in self._delivered.new(event):
+                if isinstance(new, Done):
+                    self._end(new)
+                else:
+                    self._suspicion = 0.0
+                    self._put(new)
+        except ChaskiError as error:
+            if self._handle is not None:
+                self._handle.cancel()
+            self._leave()
+            self._end(error)
+
+    def _prompt_is_computed(self, place: Place) -> None:
+        self._is_computing_prompt = False
+        self._first_at = monotonic()
+        self._replicas.computed(place)
+
+    def _measure(self, place: Place, done: Done) -> None:
+        if self._is_computing_prompt:
+            self._prompt_is_computed(place)
+        tells = done.evaluated_tokens >= _TELLING and done.prefill_seconds > 0
+        prefill = done.evaluated_tokens / done.prefill_seconds if tells else None
+        self._replicas.measured(place, prefill, monotonic() - self._first_at)
+
+    def _leave(self) -> None:
+        """It is not with its replica any more."""
+        place, self._place = self._place, None
+        if place is not None:
+            if self._is_computing_prompt:
+                self._is_computing_prompt = False
+                self._replicas.computed(place)
+            self._replicas.ended(place)
+
+
+def _num_characters(call: Answerable) -> int:
+    """Return about how many characters, or tokens, the prompt of a request has."""
+    if isinstance(call, Chat):
+        return sum(len(str(message.get("content") or "")) for message in call.messages) + len(str(call.tools))
+    return len(call.prompt)

@@ -1,0 +1,260 @@
+"""Connections between the machines of a cluster: calls and replies over TLS, for those who know its key.
+
+Each replica listens with a certificate of its own. Behind the handshake of TLS both ends prove that they
+know the key of the cluster, by a hash of it, of two random numbers and of the certificate. So nobody else is
+listened to, and nobody in between is taken for the other end.
+
+A `Link` (`runner/service/worker/link.py`) wants a plain socket. It gets one end of a pair; an event loop in a
+thread of its own carries the bytes between the other end and the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from chaski.errors import WorkerError
+
+__all__ = ["Address", "Listener", "connect", "new_key"]
+
+_PIECE = 1 << 16
+_NONCE = 32
+_PATIENCE = 5.0
+# Connections that have not proved yet that they know the key.
+_STRANGERS = 64
+
+Address = tuple[str, int]
+
+
+def new_key() -> bytes:
+    """Return a key for a cluster."""
+    return secrets.token_bytes(32)
+
+
+class Listener:
+    """Takes connections, and hands a socket of each one to `accepted`, from a thread of its own.
+
+    host     the address that others reach this machine by; it is listened on all addresses
+    address  the address and the port
+    """
+
+    def __init__(self, host: str, key: bytes, accepted: Callable[[socket.socket], None]) -> None:
+        self._key = key
+        self._accepted = accepted
+        self._strangers = asyncio.Semaphore(_STRANGERS)
+        self._loop = _Loop()
+        context, self._certificate = _server_context()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server(("", 0), family=family)
+        self.address: Address = (host, self._socket.getsockname()[1])
+        starting = asyncio.start_server(
+            self._take, sock=self._socket, ssl=context, ssl_handshake_timeout=_PATIENCE
+        )
+        self._server = self._loop.run(starting)
+
+    def close(self) -> None:
+        """End all connections, and listen no more. Does nothing the second time."""
+        self._loop.stop()
+        self._socket.close()
+
+    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if self._strangers.locked():
+                return
+            async with self._strangers, asyncio.timeout(_PATIENCE):
+                await _prove_to_client(reader, writer, self._key, self._certificate)
+            ours, theirs = socket.socketpair()
+            threading.Thread(target=self._accepted, args=(theirs,), name="chaski-peer", daemon=True).start()
+            await _carry(reader, writer, ours)
+        except (OSError, TimeoutError, EOFError, _NoProofError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.transport.abort()
+
+
+def connect(address: Address, key: bytes) -> socket.socket:
+    """Return a socket to a listener of the same cluster. Raises WorkerError where that is not to be had."""
+    return _client_loop().run(_connect(address, key))
+
+
+async def _connect(address: Address, key: bytes) -> socket.socket:
+    place = f"{address[0]}:{address[1]}"
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            reader, writer = await asyncio.open_connection(
+                *address, ssl=_client_context(), server_hostname=""
+            )
+            try:
+                await _prove_to_server(reader, writer, key)
+            except BaseException:
+                writer.transport.abort()
+                raise
+    except (OSError, TimeoutError, EOFError) as error:
+        raise WorkerError(
+            f"the replica at {place} cannot be reached: {error or type(error).__name__}"
+        ) from None
+    except _NoProofError:
+        raise WorkerError(f"what listens at {place} does not know the key of this cluster") from None
+    ours, theirs = socket.socketpair()
+    task = asyncio.create_task(_carry_and_close(reader, writer, ours))
+    _carrying.add(task)
+    task.add_done_callback(_carrying.discard)
+    return theirs
+
+
+_carrying: set[asyncio.Task[None]] = set()
+
+
+class _NoProofError(Exception):
+    """The other end does not know the key."""
+
+
+def _proof(key: bytes, who: bytes, nonces: bytes, certificate: bytes) -> bytes:
+    return hmac.digest(key, who + nonces + certificate, "sha256")
+
+
+async def _prove_to_client(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, certificate: bytes
+) -> None:
+    nonces = await reader.readexactly(_NONCE) + (own := secrets.token_bytes(_NONCE))
+    writer.write(own + _proof(key, b"replica", nonces, certificate))
+    if not hmac.compare_digest(await reader.readexactly(_NONCE), _proof(key, b"client", nonces, certificate)):
+        raise _NoProofError
+
+
+async def _prove_to_server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes) -> None:
+    certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    own = secrets.token_bytes(_NONCE)
+    writer.write(own)
+    nonces = own + await reader.readexactly(_NONCE)
+    if not hmac.compare_digest(
+        await reader.readexactly(_NONCE), _proof(key, b"replica", nonces, certificate)
+    ):
+        raise _NoProofError
+    writer.write(_proof(key, b"client", nonces, certificate))
+
+
+async def _carry_and_close(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, end: socket.socket
+) -> None:
+    try:
+        await _carry(reader, writer, end)
+    finally:
+        writer.transport.abort()
+
+
+async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, end: socket.socket) -> None:
+    """Carry bytes both ways until one end closes."""
+    end.setblocking(False)
+    loop = asyncio.get_running_loop()
+
+    async def outwards() -> None:
+        while piece := await loop.sock_recv(end, _PIECE):
+            writer.write(piece)
+            await writer.drain()
+
+    async def inwards() -> None:
+        while piece := await reader.read(_PIECE):
+            await loop.sock_sendall(end, piece)
+
+    tasks = [asyncio.create_task(outwards()), asyncio.create_task(inwards())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        with suppress(OSError):
+            await asyncio.gather(*tasks, return_exceptions=True)
+        end.close()
+
+
+def _client_context() -> ssl.SSLContext:
+    """The certificate is checked by the proof, not by an authority."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _server_context() -> tuple[ssl.SSLContext, bytes]:
+    """Return a context with a new certificate, and the certificate."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    private = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "chaski")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(private.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=3650))
+        .sign(private, hashes.SHA256())
+    )
+    encoding, kind = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    with TemporaryDirectory() as folder:  # the module reads files only; nobody else may read the folder
+        path = f"{folder}/pair.pem"
+        with open(path, "wb") as file:
+            file.write(private.private_bytes(encoding, kind, serialization.NoEncryption()))
+            file.write(certificate.public_bytes(encoding))
+        context.load_cert_chain(path)
+    return context, certificate.public_bytes(serialization.Encoding.DER)
+
+
+class _Loop:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="chaski-links", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Return what a coroutine gives; it may start tasks that go on."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def stop(self) -> None:
+        """Cancel all tasks, and end the thread. Does nothing the second time."""
+        if self._loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _cancel_others() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0)  # what was closed is told so in the next round of the loop
+
+
+_starting = threading.Lock()
+_loop: _Loop | None = None
+
+
+def _client_loop() -> _Loop:
+    """The loop of all connections that this process makes, started with the first of them."""
+    global _loop
+    with _starting:
+        if _loop is None:
+            _loop = _Loop()
+        return _loop

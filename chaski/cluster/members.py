@@ -1,0 +1,45 @@
+"""What a cluster tells of the replicas of a model, whoever places and watches them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from chaski.cluster.links import Address
+
+__all__ = ["Member", "Members"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A replica that can be connected to, or one that could not load the model.
+
+    name      unlike that of any other replica, now and later
+    node      the machine that it runs on
+    pid       its process there
+    places    answers that it computes at a time
+    is_leaving  it answers what it has, and takes no more
+    problem   the class of the error of loading, and its message; None where it is loaded
+    """
+
+    name: str
+    address: Address
+    node: str
+    pid: int
+    places: int
+    is_leaving: bool = False
+    problem: tuple[str, str] | None = None
+
+
+class Members(Protocol):
+    """The replicas of one model. Methods may wait for the network, and raise nothing where it fails."""
+
+    def list(self) -> Sequence[Member] | None:
+        """Return the replicas; None where nobody can tell at the moment."""
+
+    def scale(self, number: int) -> None:
+        """Have so many replicas, sooner or later."""
+
+    def close(self) -> None:
+        """End all replicas."""

@@ -1,0 +1,99 @@
+"""The near end of a connection to a replica: sends calls, and notices when it is gone or stands still."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from time import monotonic
+
+from chaski.cluster.links import Address, connect
+from chaski.errors import WorkerError
+from chaski.runner.engine.live import LiveSequences
+from chaski.runner.service.messages import LookLive, ModelCall, ReplyCallback, ReplyOrError
+from chaski.runner.service.worker.link import Link
+from chaski.runner.service.worker.open_calls import InFlight, OpenCalls
+
+__all__ = ["LostReplicaError", "Patience", "Peer"]
+
+_log = logging.getLogger(__name__)
+
+
+class LostReplicaError(WorkerError):
+    """A replica is gone, or stands still, before it has answered."""
+
+
+class Patience:
+    """How long a replica may take: `silence` seconds to say anything, `standstill` to compute any token."""
+
+    def __init__(self, silence: float = 10.0, standstill: float = 120.0) -> None:
+        self.silence = silence
+        self.standstill = standstill
+
+
+class Peer:
+    """A replica, from the connection to its end. Raises WorkerError if it cannot be reached.
+
+    `lost` is called once, from another thread, when it is gone; its open calls, `num_lost` of them, fail with
+    LostReplicaError.
+    """
+
+    def __init__(self, name: str, address: Address, key: bytes, lost: Callable[[], None]) -> None:
+        self.name = name
+        self._link = Link(connect(address, key))
+        self._calls = OpenCalls(self._link)
+        self._lost = lost
+        self._why = "the connection ended"
+        self._is_lost = False
+        self.num_lost = 0
+        self._asked_at: float | None = None
+        self._seen: tuple[int, int] | None = None
+        self._moved_at = monotonic()
+        threading.Thread(target=self._receive, name="chaski-replica", daemon=True).start()
+
+    @property
+    def is_lost(self) -> bool:
+        """True if it is gone."""
+        return self._is_lost
+
+    def start(self, call: ModelCall, put: ReplyCallback) -> InFlight:
+        """Send a call. Raises OptionError for what cannot be sent."""
+        return self._calls.start(call, put)
+
+    def check(self, patience: Patience) -> None:
+        """End the connection to a replica that stands still; ask it for a sign of life. Call it every second."""
+        now = monotonic()
+        if self._asked_at is not None and now - self._asked_at > patience.silence:
+            self._end(f"it has said nothing for {patience.silence:.0f} s")
+        elif now - self._moved_at > patience.standstill:
+            self._end(f"it has computed nothing for {patience.standstill:.0f} s")
+        elif self._asked_at is None and self._calls.error is None:
+            self._asked_at = now
+            self._calls.start(LookLive(), self._take_sign)
+
+    def close(self) -> None:
+        """End the connection; open calls fail."""
+        self._end("it was closed")
+
+    def _take_sign(self, reply: ReplyOrError) -> None:
+        self._asked_at = None
+        if isinstance(reply, LiveSequences):
+            seen = reply.computed_tokens, reply.generated_tokens
+            if seen != self._seen or not reply.num_sequences:
+                self._seen, self._moved_at = seen, monotonic()
+
+    def _end(self, why: str) -> None:
+        self._why = why
+        self._link.shutdown()
+
+    def _receive(self) -> None:
+        try:
+            while messages := self._link.receive():
+                for number, message in messages:
+                    self._calls.take(number, message)
+        except Exception:
+            _log.exception("replica %s cannot be understood", self.name)
+        self.num_lost, self._is_lost = len(self._calls), True
+        self._lost()
+        self._calls.end(LostReplicaError(f"replica {self.name} is gone: {self._why}"), None)
+        self._link.close()

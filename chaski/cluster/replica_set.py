@@ -1,0 +1,286 @@
+"""The replicas of one model as their caller sees them: connections, and who gets which request."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from chaski import errors
+from chaski.cluster.members import Member, Members
+from chaski.cluster.peer import Patience, Peer
+from chaski.cluster.router import Router
+from chaski.cluster.routing import Speed
+from chaski.cluster.scaling import Bounds, Scaler
+from chaski.errors import ChaskiError, WorkerError
+from chaski.runner.adapters.calls import LoadAdapter, UnloadAdapter
+from chaski.runner.prefix.calls import Blocks, ListBlocks
+from chaski.runner.prefix.naming import BLOCK
+from chaski.runner.service.messages import ReplyOrError
+
+__all__ = ["Place", "ReplicaSet", "ReplicaState"]
+
+_log = logging.getLogger(__name__)
+
+_ROUND = 0.5
+# Rounds between two questions for the blocks of a replica.
+_BLOCK_ROUNDS = 4
+# Until answers were measured.
+_FIRST_SPEED = Speed(prefill=300.0, answer_seconds=5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """A replica as it is now: `answers` of its `places` are taken; it holds so many `blocks` of prompts."""
+
+    name: str
+    node: str
+    pid: int
+    places: int
+    answers: int
+    is_leaving: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a request goes: the number of the replica, the connection, tokens to compute of its prompt."""
+
+    replica: int
+    peer: Peer
+    tokens: int
+
+
+class ReplicaSet:
+    """Connects to replicas as they come, and forgets them as they go. Safe to use from several threads.
+
+    key       of the cluster
+    bounds    of the number of replicas
+    """
+
+    def __init__(
+        self, members: Members, key: bytes, bounds: Bounds | None = None, patience: Patience | None = None
+    ) -> None:
+        self._members = members
+        self._key = key
+        self._patience = Patience() if patience is None else patience
+        self._lock = threading.Condition()
+        self._router = Router(BLOCK)
+        self._peers: dict[int, tuple[Member, Peer]] = {}
+        self._numbers: dict[str, int] = {}
+        self._leaving: set[int] = set()
+        self._adapters: dict[str, LoadAdapter] = {}
+        self._problem: ChaskiError | None = None
+        self._bounds = Bounds() if bounds is None else bounds
+        self._scaler = Scaler(self._bounds, monotonic())
+        self._is_closed = threading.Event()
+        self._waiting: list[Callable[[], None]] = []
+        self._thread = threading.Thread(target=self._watch, name="chaski-replicas", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed.is_set()
+
+    @property
+    def num_open(self) -> int:
+        """The number of replicas that take requests."""
+        with self._lock:
+            return len(self._router.replicas)
+
+    @property
+    def problem(self) -> ChaskiError | None:
+        """Why no replica could load the model; None as long as one might."""
+        with self._lock:
+            return None if self._peers else self._problem
+
+    def states(self) -> list[ReplicaState]:
+        """Describe all replicas."""
+        with self._lock:
+            return [
+                ReplicaState(
+                    member.name,
+                    member.node,
+                    member.pid,
+                    member.places,
+                    self._router.load(number).answers if number in self._router.replicas else 0,
+                    number in self._leaving,
+                )
+                for number, (member, _) in self._peers.items()
+            ]
+
+    def take(self, blocks: Sequence[int], prompt_tokens: int, without: Sequence[int] = ()) -> Place | None:
+        """Choose the replica of a request, which counts as its own until `ended`; None where there is none.
+
+        Those in `without` get it only where there are no others.
+        """
+        with self._lock:
+            if not self._router.replicas:
+                return None
+            others = set(self._router.replicas) - set(without)
+            chosen = self._router.choose(blocks, prompt_tokens, without if others else ())
+            tokens = self._router.given(chosen, blocks, prompt_tokens, monotonic())
+            return Place(chosen.replica, self._peers[chosen.replica][1], tokens)
+
+    def any_peer(self) -> Peer | None:
+        """Return the replica with the least to do, for a call that takes no place; None where there is none."""
+        with self._lock:
+            numbers = self._router.replicas
+            if not numbers:
+                return None
+            least = min(numbers, key=lambda each: self._router.load(each).answers)
+            return self._peers[least][1]
+
+    def peers(self) -> list[Peer]:
+        """Return all replicas."""
+        with self._lock:
+            return [peer for _, peer in self._peers.values()]
+
+    def computed(self, place: Place) -> None:
+        """The prompt of a request is computed."""
+        with self._lock:
+            self._router.computed(place.replica, place.tokens)
+
+    def ended(self, place: Place) -> None:
+        """A request has ended there, however it did."""
+        with self._lock:
+            self._router.ended(place.replica)
+
+    def num_answers(self, place: Place) -> int:
+        """Return how many requests the replica has; 0 for one that is gone."""
+        with self._lock:
+            return self._router.load(place.replica).answers if place.replica in self._router.replicas else 0
+
+    def measured(self, place: Place, prefill: float | None, answer_seconds: float) -> None:
+        """Take in how fast an answer was."""
+        with self._lock:
+            self._router.measured(place.replica, prefill, answer_seconds)
+
+    def later(self, call: Callable[[], None]) -> None:
+        """Call `call` from another thread, when replicas may have come."""
+        with self._lock:
+            self._waiting.append(call)
+
+    def remember(self, call: LoadAdapter | UnloadAdapter) -> None:
+        """Have an adapter loaded, or not, by replicas that come later."""
+        with self._lock:
+            if isinstance(call, LoadAdapter):
+                self._adapters[call.name] = call
+            else:
+                self._adapters.pop(call.name, None)
+
+    def close(self) -> None:
+        """End the connections, and the replicas."""
+        self._is_closed.set()
+        self._thread.join()
+        for peer in self.peers():
+            peer.close()
+        self._members.close()
+        self._wake()
+
+    def _watch(self) -> None:
+        number = 0
+        while not self._is_closed.is_set():
+            try:
+                self._meet()
+                for peer in self.peers():
+                    peer.check(self._patience)
+                if number % _BLOCK_ROUNDS == 0:
+                    self._ask_for_blocks()
+                self._scale()
+                self._wake()
+            except Exception:
+                _log.exception("the replicas cannot be watched")
+            number += 1
+            self._is_closed.wait(_ROUND)
+
+    def _meet(self) -> None:
+        """Connect to replicas that have come."""
+        members = self._members.list()
+        if members is None:
+            return
+        for member in members:
+            if member.problem is not None:
+                self._fail(member.problem)
+            elif member.name not in self._numbers:
+                self._connect(member)
+            elif member.is_leaving:
+                self._let_leave(self._numbers[member.name])
+
+    def _connect(self, member: Member) -> None:
+        if member.is_leaving:
+            return
+        number = len(self._numbers)
+        try:
+            peer = Peer(member.name, member.address, self._key, lambda: self._lose(number))
+        except WorkerError as error:
+            _log.info("%s", error)
+            return
+        with self._lock:
+            adapters = list(self._adapters.values())
+        for call in adapters:
+            peer.start(call, _nothing)
+        with self._lock:
+            self._problem = None
+            self._numbers[member.name] = number
+            self._peers[number] = member, peer
+            self._router.join(number, member.places, _FIRST_SPEED)
+        if peer.is_lost:  # meanwhile
+            self._lose(number)
+        _log.info("replica %s of node %s answers", member.name, member.node)
+
+    def _let_leave(self, number: int) -> None:
+        with self._lock:
+            if number in self._peers and number not in self._leaving:
+                self._leaving.add(number)
+                self._router.leave(number)
+
+    def _lose(self, number: int) -> None:
+        with self._lock:
+            self._router.leave(number)
+            self._leaving.discard(number)
+            self._peers.pop(number, None)
+
+    def _fail(self, problem: tuple[str, str]) -> None:
+        kind, message = problem
+        error = getattr(errors, kind) if kind in errors.__all__ else WorkerError
+        with self._lock:
+            self._problem = error(message)
+
+    def _wake(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            call()
+
+    def _ask_for_blocks(self) -> None:
+        with self._lock:
+            peers = [(number, self._peers[number][1]) for number in self._router.replicas]
+        if len(peers) > 1:
+            for number, peer in peers:
+                peer.start(ListBlocks(), lambda reply, number=number: self._report(number, reply))  # type: ignore[misc]
+
+    def _report(self, number: int, reply: ReplyOrError) -> None:
+        if isinstance(reply, Blocks):
+            with self._lock:
+                if number in self._router.replicas:
+                    self._router.index.report(number, reply.numbers, monotonic())
+
+    def _scale(self) -> None:
+        if self._bounds.least == self._bounds.most:
+            return
+        with self._lock:
+            loads = [self._router.load(number) for number in self._router.replicas]
+        if not loads:
+            return
+        before = self._scaler.number
+        wanted = self._scaler.wanted(sum(load.answers for load in loads), loads[0].places, monotonic())
+        if wanted != before:
+            _log.info("%d instead of %d replicas are wanted", wanted, before)
+            self._members.scale(wanted)
+
+
+def _nothing(reply: ReplyOrError) -> None:
+    if isinstance(reply, Exception):
+        _log.warning("an adapter cannot be loaded by a new replica: %s", reply)

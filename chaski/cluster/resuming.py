@@ -1,0 +1,115 @@
+"""Answers that go on elsewhere: what their reader has is computed again, and not told again.
+
+The same request gives the same answer on every machine. So a replica that continues for another one makes the
+whole answer again, quickly as far as its tokens are known (`written`), and `Delivered` lets through what the
+reader does not have.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from chaski.chat.events import Done, Event, PromptTokens, Text, Thinking
+from chaski.errors import ComputationError
+from chaski.runner.service.messages import Answerable
+
+__all__ = ["Delivered", "continued", "repeatable"]
+
+
+def repeatable(call: Answerable) -> Answerable:
+    """Return a request that gives the same answer whenever it is asked: it has a seed."""
+    return replace(call, usual_seed=secrets.randbits(64)) if call.usual_seed is None else call
+
+
+def continued(call: Answerable, delivered: Delivered) -> Answerable:
+    """Return the request that computes an answer again, of which that much is known."""
+    return replace(call, written=tuple(delivered.token_ids))
+
+
+@dataclass(slots=True)
+class _Run:
+    """Events of one kind, one after the other: their text together, and how many tokens they have.
+
+    Other events than text and thoughts are runs of their own, kept as they are.
+    """
+
+    kind: type
+    text: str = ""
+    tokens: int = 0
+    event: Event | None = None
+
+
+class Delivered:
+    """What the reader of an answer has of it, however it was cut into pieces."""
+
+    def __init__(self) -> None:
+        self.token_ids: list[int] = []
+        self._runs: list[_Run] = []
+        self._skipping: deque[_Run] = deque()
+
+    def restart(self) -> None:
+        """The answer begins again, with the first event."""
+        self._skipping = deque(replace(run) for run in self._runs)
+
+    def new(self, event: Event) -> Iterator[Event]:
+        """Yield what the reader does not have of an event, which the reader gets.
+
+        Raises ComputationError where the answer is another one than before.
+        """
+        rest = self._rest(event)
+        if rest is not None:
+            self._note(rest)
+            yield rest
+
+    def _rest(self, event: Event) -> Event | None:
+        if not self._skipping:
+            return event
+        run = self._skipping[0]
+        if type(event) is not run.kind:
+            raise _another()
+        if not isinstance(event, Text | Thinking):
+            if event != run.event:
+                raise _another()
+            self._skipping.popleft()
+            return None
+        length, tokens = min(len(event.text), len(run.text)), min(len(event.token_ids), run.tokens)
+        if event.text[:length] != run.text[:length]:
+            raise _another()
+        run.text, run.tokens = run.text[length:], run.tokens - tokens
+        if not run.text and not run.tokens:
+            self._skipping.popleft()
+        if length == len(event.text) and tokens == len(event.token_ids):
+            return None
+        if self._skipping:
+            # Of one of both, text and tokens, the reader has had more, of the other less.
+            raise _another()
+        return replace(
+            event,
+            text=event.text[length:],
+            token_ids=event.token_ids[tokens:],
+            logprobs=event.logprobs[tokens:],
+        )
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, Done):
+            return
+        ids = getattr(event, "token_ids", ())
+        last = self._runs[-1] if self._runs else None
+        if not isinstance(event, Text | Thinking):
+            self._runs.append(_Run(type(event), event=event))
+        elif last is not None and last.kind is type(event):
+            last.text, last.tokens = last.text + event.text, last.tokens + len(ids)
+        else:
+            self._runs.append(_Run(type(event), event.text, len(ids)))
+        if not isinstance(event, PromptTokens):
+            self.token_ids += ids
+
+
+def _another() -> ComputationError:
+    return ComputationError(
+        "the answer was continued by another machine, which computes it otherwise; the machines of a cluster "
+        "must run the same version of chaski on the same file"
+    )

@@ -1,0 +1,88 @@
+"""The replica's end of a connection: reads calls, lets a channel answer them, sends the replies."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from functools import partial
+
+from chaski.chat.events import Partial
+from chaski.errors import ChaskiError
+from chaski.runner.service.messages import CallHandle, Channel, ModelCall, ReplyOrError
+from chaski.runner.service.worker.codec import Cancel, Failure, Received
+from chaski.runner.service.worker.link import Link
+
+__all__ = ["serve_calls"]
+
+_log = logging.getLogger(__name__)
+
+
+def serve_calls(end: socket.socket, channel: Channel) -> None:
+    """Answer the calls that come over a socket until the other end closes it; cancel those that are left."""
+    _Connection(end, channel).serve()
+
+
+class _Connection:
+    def __init__(self, end: socket.socket, channel: Channel) -> None:
+        self._link = Link(end)
+        self._channel = channel
+        self._has_replies = threading.Event()
+        self._is_over = False
+        # Calls that are not answered yet; None until the channel has given a handle.
+        self._open: dict[int, CallHandle | None] = {}
+        self._lock = threading.Lock()
+
+    def serve(self) -> None:
+        sender = threading.Thread(target=self._send, name="chaski-sender", daemon=True)
+        sender.start()
+        try:
+            while messages := self._link.receive():
+                for number, message in messages:
+                    if isinstance(message, Cancel):
+                        self._cancel(number)
+                    elif isinstance(message, ModelCall):
+                        self._link.send(number, Received())
+                        self._start(number, message)
+                self._has_replies.set()
+        except ChaskiError as error:
+            _log.warning("a connection ends: %s", error)
+        finally:
+            for number in list(self._open):
+                self._cancel(number)
+            self._is_over = True
+            self._has_replies.set()
+            sender.join()
+            self._link.close()
+
+    def _start(self, number: int, call: ModelCall) -> None:
+        put = partial(self._reply, number)
+        self._open[number] = None
+        try:
+            handle = self._channel.start(call, put)
+        except ChaskiError as error:
+            put(error)
+            return
+        with self._lock:
+            if number in self._open:
+                self._open[number] = handle
+
+    def _cancel(self, number: int) -> None:
+        with self._lock:
+            handle = self._open.pop(number, None)
+        if handle is not None:
+            handle.cancel()
+
+    def _reply(self, number: int, reply: ReplyOrError) -> None:
+        if not isinstance(reply, Partial):
+            with self._lock:
+                self._open.pop(number, None)
+        self._link.send(number, Failure.of(reply) if isinstance(reply, Exception) else reply)
+        self._has_replies.set()
+
+    def _send(self) -> None:
+        """Send what was queued since the last time, together."""
+        while not self._is_over:
+            self._has_replies.wait()
+            self._has_replies.clear()
+            self._link.flush()

@@ -1,0 +1,38 @@
+"""Calls about blocks of prompts, for those who choose among several models: typed values.
+
+Blocks are numbers here, the first eight bytes of their names. Two names with one number cost the time of a
+prompt at most.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chaski.chat.requests import Chat, Fill, Generate
+
+__all__ = ["Blocks", "ListBlocks", "NameBlocks", "block_number"]
+
+
+@dataclass(frozen=True, slots=True)
+class NameBlocks:
+    """Answered by `Blocks`: the whole blocks of the prompt of a request, in their order."""
+
+    request: Generate | Chat | Fill
+
+
+@dataclass(frozen=True, slots=True)
+class ListBlocks:
+    """Answered by `Blocks`: those that the prefix cache holds, in any order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Numbers of blocks, and how many tokens the prompt has, or all blocks together."""
+
+    numbers: tuple[int, ...]
+    num_tokens: int
+
+
+def block_number(name: bytes) -> int:
+    """Return the number that stands for a block of this name."""
+    return int.from_bytes(name[:8], "little")

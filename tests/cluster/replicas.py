@@ -1,0 +1,104 @@
+"""Replicas of a model in this process, as a cluster would place them on other machines."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import chaski
+from chaski.cluster.links import Listener, new_key
+from chaski.cluster.members import Member
+from chaski.cluster.model import ClusterModel
+from chaski.cluster.peer import Patience
+from chaski.cluster.replica_set import ReplicaSet
+from chaski.cluster.scaling import Bounds
+from chaski.cluster.serving import serve_calls
+from chaski.runner.service.engine_channel import EngineChannel
+from chaski.runner.service.messages import CallHandle, Channel, ModelCall, ReplyCallback
+
+
+class Replica:
+    """A loaded model that listens. `asked` are the calls that came; `delay` is called before each one."""
+
+    def __init__(self, name: str, path: Path, key: bytes, **options: Any) -> None:
+        self.name = name
+        self.llm = chaski.load(path, threads=1, **options)
+        self.asked: list[ModelCall] = []
+        self.is_silent = False
+        self._channel: Channel = EngineChannel(self.llm)
+        self._ends: list[socket.socket] = []
+        self.listener = Listener("127.0.0.1", key, self._accept)
+
+    def member(self, **changes: Any) -> Member:
+        known = {"name": self.name, "address": self.listener.address, "node": "here", "pid": 1}
+        return Member(**{**known, "places": self.llm.engine.parallel, **changes})
+
+    def start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
+        self.asked.append(call)
+        return self._channel.start(call, lambda reply: None if self.is_silent else put(reply))
+
+    def kill(self) -> None:
+        """Break all connections in the middle, as the death of the process does."""
+        for end in self._ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        with suppress(RuntimeError):
+            self.listener.close()
+
+    def close(self) -> None:
+        self.kill()
+        self._channel.close()  # type: ignore[attr-defined]
+        self.llm.close()
+
+    def _accept(self, end: socket.socket) -> None:
+        self._ends.append(end)
+        serve_calls(end, self)
+
+
+class Replicas:
+    """A cluster of one model. Replicas come by `add`, and go by `kill`."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        self.key = new_key()
+        self.wanted: list[int] = []
+        self._path, self._options = path, options
+        self._lock = threading.Lock()
+        self._living: dict[str, Replica] = {}
+        self._all: list[Replica] = []
+        self.extra: list[Member] = []
+
+    def add(self, number: int = 1) -> list[Replica]:
+        added = [
+            Replica(f"replica {len(self._all) + index}", self._path, self.key, **self._options)
+            for index in range(number)
+        ]
+        with self._lock:
+            self._all += added
+            self._living.update({replica.name: replica for replica in added})
+        return added
+
+    def kill(self, replica: Replica) -> None:
+        with self._lock:
+            self._living.pop(replica.name, None)
+        replica.kill()
+
+    def list(self) -> Sequence[Member] | None:
+        with self._lock:
+            return [*(replica.member() for replica in self._living.values()), *self.extra]
+
+    def scale(self, number: int) -> None:
+        self.wanted.append(number)
+
+    def close(self) -> None:
+        for replica in self._all:
+            replica.close()
+
+    def model(self, bounds: Bounds | None = None, patience: Patience | None = None) -> ClusterModel:
+        return ClusterModel(ReplicaSet(self, self.key, bounds, patience))
+
+
+Opener = Callable[..., Replicas]

@@ -1,0 +1,234 @@
+"""A model that several replicas answer, which come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chaski
+from chaski.chat.events import Done, Text
+from chaski.chat.requests import Generate
+from chaski.cluster.members import Member
+from chaski.cluster.model import ClusterModel
+from chaski.cluster.peer import Patience
+from chaski.cluster.scaling import Bounds
+from chaski.errors import OutOfMemoryError, SamplingError, UnsupportedError, WorkerError
+from chaski.formats.quant import QuantType
+from tests.cluster.replicas import Replica, Replicas
+from tests.tiny_llama import write_tiny_llama
+
+LONG: dict[str, Any] = {"num_predict": 150, "temperature": 1.0, "seed": 5, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    return write_tiny_llama(folder / "tiny.gguf", matrices=QuantType.Q8_0, llama__context_length=2048)
+
+
+@pytest.fixture
+def replicas(path: Path) -> Iterator[Replicas]:
+    found = Replicas(path, parallel=4, context=1024)
+    yield found
+    found.close()
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = 10) -> None:
+    until = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def answered(replica: Replica) -> int:
+    return sum(isinstance(call, Generate) for call in replica.asked)
+
+
+def test_it_has_the_methods_of_a_model(path: Path, replicas: Replicas) -> None:
+    replicas.add(2)
+    model = replicas.model()
+    with chaski.load(path, threads=1, context=1024) as alone:
+        assert model.generate("0", **LONG).token_ids == alone.generate("0", **LONG).token_ids
+        assert model.tokenize("hello") == alone.tokenize("hello")
+        assert model.detokenize([40, 41]) == alone.detokenize([40, 41])
+        many = [f"{number}" for number in range(9)]
+        assert [each.text for each in model.generate_many(many, **LONG)] == [
+            each.text for each in alone.generate_many(many, **LONG)
+        ]
+    with pytest.raises(SamplingError):
+        model.generate("0", temperature=-1)
+    with pytest.raises(UnsupportedError, match="one engine"):
+        model.save_state("0", "state")
+    model.close()
+    with pytest.raises(WorkerError, match="closed"):
+        model.generate("0")
+
+
+def test_requests_go_to_all_replicas(replicas: Replicas) -> None:
+    first, second = replicas.add(2)
+    model = replicas.model()
+    wait_until(lambda: model.num_replicas == 2)
+    model.generate_many(["0"] * 8, **LONG)
+    assert answered(first) == answered(second) == 4
+
+
+def test_a_prompt_goes_where_its_beginning_was_computed(replicas: Replicas) -> None:
+    members = replicas.add(3)
+    model = replicas.model()
+    wait_until(lambda: model.num_replicas == 3)
+    documents = ["".join(chr(97 + (i * i + n) % 26) for i in range(600)) for n in range(3)]
+    where: dict[int, set[str]] = {}
+    for turn in range(4):
+        for number, document in enumerate(documents):
+            before = [answered(replica) for replica in members]
+            answer = model.generate(document + str(turn), num_predict=2)
+            (chosen,) = (r.name for r, count in zip(members, before, strict=True) if answered(r) > count)
+            where.setdefault(number, set()).add(chosen)
+            assert turn == 0 or answer.cached_tokens >= 512
+    assert [len(names) for names in where.values()] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("seed", [5, None])
+def test_an_answer_goes_on_when_its_replica_dies(path: Path, replicas: Replicas, seed: int | None) -> None:
+    replicas.add(3)
+    model = replicas.model()
+    wait_until(lambda: model.num_replicas == 3)
+    options = {**LONG, "seed": seed, "num_predict": 600}
+    pieces, killed = [], 0
+    for event in model.stream("once", **options):
+        pieces.append(event)
+        if len(pieces) in (5, 200) and killed < 2:
+            (busy,) = (state.name for state in model.replicas() if state.answers)
+            replicas.kill(next(replica for replica in replicas._all if replica.name == busy))
+            killed += 1
+    *texts, done = pieces
+    assert isinstance(done, Done)
+    assert killed == 2
+    assert done.generated_tokens == 600
+    ids = [token for text in texts if isinstance(text, Text) for token in text.token_ids]
+    assert len(ids) == 600
+    if seed is not None:
+        with chaski.load(path, threads=1, context=1024) as alone:
+            assert ids == list(alone.generate("once", **options).token_ids)
+
+
+def test_many_answers_go_on_while_replicas_die_and_come(path: Path, replicas: Replicas) -> None:
+    replicas.add(2)
+    model = replicas.model()
+    wait_until(lambda: model.num_replicas == 2)
+    requests = [(f"story {number}", {**LONG, "seed": number}) for number in range(16)]
+    is_over = threading.Event()
+
+    def trouble() -> None:
+        while not is_over.wait(0.3):
+            replicas.add(1)
+            replicas.kill(next(iter(replicas._living.values())))
+
+    async def all_answers() -> list[Any]:
+        ask = model.asynchronous().generate
+        return await asyncio.gather(*(ask(prompt, **options) for prompt, options in requests))
+
+    thread = threading.Thread(target=trouble)
+    thread.start()
+    try:
+        found = [answer for _ in range(3) for answer in asyncio.run(all_answers())]
+    finally:
+        is_over.set()
+        thread.join()
+    with chaski.load(path, threads=1, context=1024) as alone:
+        expected = [alone.generate(prompt, **options).token_ids for prompt, options in requests]
+    assert [answer.token_ids for answer in found] == expected * 3
+
+
+def test_a_replica_that_says_nothing_any_more_counts_as_dead(replicas: Replicas) -> None:
+    replicas.add(2)
+    model = replicas.model(patience=Patience(silence=1.0))
+    wait_until(lambda: model.num_replicas == 2)
+    stream = model.stream("once", **LONG)
+    next(stream)
+    (busy,) = (state.name for state in model.replicas() if state.answers)
+    next(replica for replica in replicas._all if replica.name == busy).is_silent = True
+    *_, done = stream
+    assert isinstance(done, Done)
+    assert done.generated_tokens == 150
+
+
+def test_a_request_that_kills_every_replica_ends_with_an_error(replicas: Replicas) -> None:
+    class Poisonous(Replica):
+        def start(self, call: Any, put: Any) -> Any:
+            if isinstance(call, Generate) and call.prompt == "poison":
+                threading.Thread(target=replicas.kill, args=(self,)).start()
+            return super().start(call, put)
+
+    for replica in replicas.add(5):
+        replica.__class__ = Poisonous
+    model = replicas.model()
+    wait_until(lambda: model.num_replicas == 5)
+    with pytest.raises(WorkerError, match="is gone"):
+        model.generate("poison", **{**LONG, "num_predict": 900})
+    assert model.generate("0", num_predict=3).token_ids
+    assert model.num_replicas == 1
+
+
+def test_requests_wait_for_the_first_replica_and_hear_why_there_is_none(replicas: Replicas) -> None:
+    model = replicas.model()
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(model.generate("0", num_predict=3)))
+    thread.start()
+    time.sleep(0.2)
+    (replica,) = replicas.add(1)
+    thread.join()
+    assert found[0].token_ids
+    replicas.kill(replica)
+    replicas.extra.append(
+        Member(
+            name="b", address=("", 0), node="n", pid=1, places=1, problem=("OutOfMemoryError", "needs more")
+        )
+    )
+    with pytest.raises(OutOfMemoryError, match="needs more"):
+        model.generate("0")
+
+
+def test_a_leaving_replica_ends_what_it_has_and_takes_no_more(replicas: Replicas) -> None:
+    leaving, staying = replicas.add(2)
+    model = replicas.model()
+    wait_until(lambda: model.num_replicas == 2)
+    streams = [model.stream("once", **{**LONG, "num_predict": 900}) for _ in range(2)]
+    for stream in streams:
+        next(stream)
+    with replicas._lock:
+        del replicas._living[leaving.name]
+        replicas.extra.append(leaving.member(is_leaving=True))
+    wait_until(lambda: model.num_replicas == 1)
+    before = answered(leaving)
+    model.generate_many(["0"] * 4, num_predict=3)
+    assert answered(leaving) == before == 1
+    assert answered(staying) == 5
+    for stream in streams:
+        *_, done = stream
+        assert isinstance(done, Done)
+        assert done.generated_tokens == 900
+
+
+def test_more_replicas_are_wanted_while_places_are_missing(replicas: Replicas) -> None:
+    replicas.add(1)
+    model: ClusterModel = replicas.model(bounds=Bounds(1, 3))
+    is_over = threading.Event()
+
+    def load() -> None:
+        while not is_over.is_set():
+            model.generate_many(["0"] * 8, **LONG)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        wait_until(lambda: replicas.wanted == [2], 20)
+    finally:
+        is_over.set()
+        thread.join()
