@@ -83,7 +83,8 @@ class Listener:
 
 def connect(address: Address, key: bytes) -> socket.socket:
     """Return a socket to a listener of the same cluster. Raises WorkerError where that is not to be had."""
-    return _client_loop().run(_connect(address, key))
+    found: socket.socket = _client_loop().run(_connect(address, key))
+    return found
 
 
 async def _connect(address: Address, key: bytes) -> socket.socket:

@@ -61,7 +61,10 @@ class Peer:
         return self._calls.start(call, put)
 
     def check(self, patience: Patience) -> None:
-        """End the connection to a replica that stands still; ask it for a sign of life. Call it every second."""
+        """End the connection to a replica that stands still, or ask it for a sign of life.
+
+        To be called about every second.
+        """
         now = monotonic()
         if self._asked_at is not None and now - self._asked_at > patience.silence:
             self._end(f"it has said nothing for {patience.silence:.0f} s")

@@ -124,7 +124,10 @@ class ReplicaSet:
             return Place(chosen.replica, self._peers[chosen.replica][1], tokens)
 
     def any_peer(self) -> Peer | None:
-        """Return the replica with the least to do, for a call that takes no place; None where there is none."""
+        """Return the replica with the least to do, for a call that takes no place.
+
+        Returns None where there is none.
+        """
         with self._lock:
             numbers = self._router.replicas
             if not numbers:

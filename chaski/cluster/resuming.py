@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from chaski.chat.events import Done, Event, PromptTokens, Text, Thinking
+from chaski.chat.events import Done, Event, Text, Thinking, ToolCall
 from chaski.errors import ComputationError
 from chaski.runner.service.messages import Answerable
 
@@ -94,18 +94,22 @@ class Delivered:
         )
 
     def _note(self, event: Event) -> None:
-        if isinstance(event, Done):
-            return
-        ids = getattr(event, "token_ids", ())
+        match event:
+            case Done():
+                return
+            case Text() | Thinking():
+                self._note_text(event)
+            case _:
+                self._runs.append(_Run(type(event), event=event))
+        if isinstance(event, Text | Thinking | ToolCall):
+            self.token_ids += event.token_ids
+
+    def _note_text(self, event: Text | Thinking) -> None:
         last = self._runs[-1] if self._runs else None
-        if not isinstance(event, Text | Thinking):
-            self._runs.append(_Run(type(event), event=event))
-        elif last is not None and last.kind is type(event):
-            last.text, last.tokens = last.text + event.text, last.tokens + len(ids)
+        if last is not None and last.kind is type(event):
+            last.text, last.tokens = last.text + event.text, last.tokens + len(event.token_ids)
         else:
-            self._runs.append(_Run(type(event), event.text, len(ids)))
-        if not isinstance(event, PromptTokens):
-            self.token_ids += ids
+            self._runs.append(_Run(type(event), event.text, len(event.token_ids)))
 
 
 def _another() -> ComputationError:

@@ -22,10 +22,8 @@ class Router:
     block_tokens  tokens of a block
     """
 
-    def __init__(
-        self, block_tokens: int, index: BlockIndex | None = None, random: Random | None = None
-    ) -> None:
-        self.index = BlockIndex() if index is None else index
+    def __init__(self, block_tokens: int, random: Random | None = None) -> None:
+        self.index = BlockIndex()
         self._block_tokens = block_tokens
         self._random = Random(0) if random is None else random
         self._speeds: dict[int, Speed] = {}
@@ -57,9 +55,9 @@ class Router:
             self.index.forget(replica)
 
     def choose(self, blocks: Sequence[int], prompt_tokens: int, without: Iterable[int] = ()) -> Candidate:
-        """Return the replica for a prompt that begins with these blocks. Raises ValueError where none is left.
+        """Return the replica for a prompt that begins with these blocks.
 
-        `without` are replicas that cannot have it.
+        `without` are replicas that cannot have it. Raises ValueError where none is left.
         """
         barred = set(without)
         found = self.index.holders(blocks)

@@ -87,7 +87,7 @@ class Conversations:
             now += float(random.exponential(1 / self.rate))
             blocks = list(systems[int(random.choice(self.num_systems, p=weights))])
             tokens = self.system_tokens
-            turns = []
+            turns: list[Turn] = []
             for _ in range(1 + int(random.poisson(self.turns - 1))):
                 tokens += 1 + int(random.exponential(self.question_tokens))
                 blocks += [next(names) for _ in range(tokens // BLOCK - len(blocks))]
@@ -186,7 +186,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Asked:
-    """A turn of a session on its way: `index` of its turns, asked at `at`; its first token came at `first`."""
+    """A turn of a session on its way: number `index`, asked at `at`, with its first token at `first`."""
 
     turns: list[Turn]
     index: int
