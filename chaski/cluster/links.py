@@ -17,7 +17,6 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -173,9 +172,10 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, end
     finally:
         for task in tasks:
             task.cancel()
-        with suppress(OSError):
+        try:
             await asyncio.gather(*tasks, return_exceptions=True)
-        end.close()
+        finally:  # it may be cancelled meanwhile
+            end.close()
 
 
 def _client_context() -> ssl.SSLContext:

@@ -65,6 +65,7 @@ def server_config(app: Starlette, settings: Settings) -> uvicorn.Config:
         header_timeout=settings.header_timeout,
         max_connections=settings.max_connections,
         http=Connection,
+        loop="asyncio",  # not another one because it is installed: uvloop starts no process in its own group
         log_config=None,
         access_log=False,
         server_header=False,

@@ -87,7 +87,7 @@ def test_a_prompt_goes_where_its_beginning_was_computed(replicas: Replicas) -> N
     for turn in range(4):
         for number, document in enumerate(documents):
             before = [answered(replica) for replica in members]
-            answer = model.generate(document + str(turn), num_predict=2)
+            answer = model.generate(document + str(turn), num_predict=2, ignore_eos=True)
             (chosen,) = (r.name for r, count in zip(members, before, strict=True) if answered(r) > count)
             where.setdefault(number, set()).add(chosen)
             assert turn == 0 or answer.cached_tokens >= 512
@@ -172,14 +172,16 @@ def test_a_request_that_kills_every_replica_ends_with_an_error(replicas: Replica
     wait_until(lambda: model.num_replicas == 5)
     with pytest.raises(WorkerError, match="is gone"):
         model.generate("poison", **{**LONG, "num_predict": 900})
-    assert model.generate("0", num_predict=3).token_ids
+    assert model.generate("0", num_predict=3, ignore_eos=True).token_ids
     assert model.num_replicas == 1
 
 
 def test_requests_wait_for_the_first_replica_and_hear_why_there_is_none(replicas: Replicas) -> None:
     model = replicas.model()
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(model.generate("0", num_predict=3)))
+    thread = threading.Thread(
+        target=lambda: found.append(model.generate("0", num_predict=3, ignore_eos=True))
+    )
     thread.start()
     time.sleep(0.2)
     (replica,) = replicas.add(1)
@@ -207,7 +209,7 @@ def test_a_leaving_replica_ends_what_it_has_and_takes_no_more(replicas: Replicas
         replicas.extra.append(leaving.member(is_leaving=True))
     wait_until(lambda: model.num_replicas == 1)
     before = answered(leaving)
-    model.generate_many(["0"] * 4, num_predict=3)
+    model.generate_many(["0"] * 4, num_predict=3, ignore_eos=True)
     assert answered(leaving) == before == 1
     assert answered(staying) == 5
     for stream in streams:

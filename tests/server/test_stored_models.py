@@ -81,7 +81,7 @@ class Edge:
     prompts: list[tuple[int, ...]] = field(default_factory=list)
     text: str = ""
 
-    def generation(self, builder: SequenceBuilder, prepared: Prepared, rank: int = 0) -> Sequence:
+    def generation(self, builder: SequenceBuilder, prepared: Prepared, *more: Any) -> Sequence:
         tokens = prepared.prompt.tokens
         self.prompts.append(tuple(tokens))
         shown = [token for token in tokens if token >= 0 and token != builder.tokenizer.bos_id]
@@ -93,7 +93,8 @@ class Edge:
 class InProcess:
     """A worker of the server whose model is in this process."""
 
-    pid = 1
+    is_running = True
+    num_replicas = 1
 
     def __init__(self, path: Path, **options: Any) -> None:
         self._model = chaski.load(path, **options | {"threads": 1})

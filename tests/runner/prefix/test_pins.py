@@ -206,7 +206,7 @@ def held(model: chaski.LLM, prompt: list[int], *holds: tuple[int, int]) -> chask
     """Answer a prompt whose first tokens are held."""
     made = model.prompts.generation
 
-    def generation(prepared: Any, rank: int = 0) -> Any:
+    def generation(prepared: Any, *more: Any) -> Any:
         sequence = made(prepared)
         sequence.holds = holds
         return sequence
