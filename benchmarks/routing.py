@@ -12,7 +12,10 @@ import argparse
 
 from chaski.cluster.simulation import POLICIES, Conversations, Machine, simulate
 
-_HEAD = "| sessions a second | policy | answers a second | first token, s | 99 % | cached | busiest / mean | choice, µs |"
+_COLUMNS = (
+    *("sessions a second", "policy", "answers a second", "first token, s", "99 %"),
+    *("cached", "busiest / mean", "choice, µs"),
+)
 
 
 def main() -> None:
@@ -28,7 +31,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
     arguments = parser.parse_args()
-    print(_HEAD)
+    print(f"| {' | '.join(_COLUMNS)} |")
     print("|--:|---|--:|--:|--:|--:|--:|--:|")
     for rate in arguments.rates:
         trace = Conversations(

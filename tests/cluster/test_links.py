@@ -41,7 +41,7 @@ def test_bytes_go_both_ways_in_their_order(listener: Listener) -> None:
 
 
 def test_nobody_without_the_key_is_listened_to(listener: Listener) -> None:
-    with pytest.raises(WorkerError, match="does not know the key|cannot be reached"):
+    with pytest.raises(WorkerError, match=r"does not know the key|cannot be reached"):
         connect(listener.address, new_key())
     with closing(connect(listener.address, KEY)) as end:
         end.sendall(b"still there")
@@ -62,11 +62,14 @@ def test_one_in_between_is_noticed(listener: Listener) -> None:
 
     def pass_on(certified: ssl.SSLContext, door: socket.socket) -> None:
         outside, _ = door.accept()
-        with certified.wrap_socket(outside, server_side=True) as victim:
-            with socket.create_connection(listener.address) as plain, context.wrap_socket(plain) as inside:
-                inside.sendall(victim.recv(32))
-                victim.sendall(inside.recv(64))
-                victim.recv(32)
+        with (
+            certified.wrap_socket(outside, server_side=True) as victim,
+            socket.create_connection(listener.address) as plain,
+            context.wrap_socket(plain) as inside,
+        ):
+            inside.sendall(victim.recv(32))
+            victim.sendall(inside.recv(64))
+            victim.recv(32)
 
     from chaski.cluster import links
 
