@@ -37,6 +37,7 @@ class Generation(Sequence):
         "_num_accepted",
         "_num_generated",
         "_num_proposed",
+        "_num_sampled",
         "_pieces",
         "_prefilled",
         "_proposed",
@@ -68,7 +69,8 @@ class Generation(Sequence):
         self._sampled: list[Sampled] = []  # not written yet
         self._end: DoneReason | ChaskiError | None = None  # why it ended, not written yet
         self._shifted = 0
-        self._num_generated = self._num_proposed = self._num_accepted = 0
+        # Of those that are sampled, a sequence may leave its slot before some are written.
+        self._num_sampled = self._num_generated = self._num_proposed = self._num_accepted = 0
         self._started = self._prefilled = 0.0
 
     def start(self, slot: Slot) -> None:
@@ -79,9 +81,7 @@ class Generation(Sequence):
     def counts(self) -> Counts:
         dropped = self._request.dropped_tokens + self._shifted
         guessed = self._num_proposed, self._num_accepted
-        # Those that are not written yet count, too: a sequence may leave its slot before.
-        generated = self._num_generated + len(self._sampled)
-        return Counts(len(self._request.prompt), generated, dropped, *guessed)
+        return Counts(len(self._request.prompt), self._num_sampled, dropped, *guessed)
 
     @property
     def can_take_over(self) -> bool:
@@ -188,6 +188,7 @@ class Generation(Sequence):
         self.tokens.append(sampled.token_id)
         self._sampler.accept(sampled.token_id)
         self._sampled.append(sampled)
+        self._num_sampled += 1
         if sampled.token_id in self._request.end_ids:
             self._stop("stop")
         elif self._length >= self._request.limit:
