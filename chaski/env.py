@@ -85,6 +85,15 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _range(text: str) -> tuple[int, int]:
+    """A number of at least 1, or two with a dash between them."""
+    least, dash, most = text.partition("-")
+    found = _count(least.strip()), _count((most if dash else least).strip())
+    if not 1 <= found[0] <= found[1]:
+        raise ValueError("a number of at least 1, or a range such as 1-4")
+    return found
+
+
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -392,6 +401,21 @@ class Environment:
         _switch,
         default=False,
         unset="off",
+    )
+    cluster: str | None = _variable(
+        "CHASKI_CLUSTER",
+        "address",
+        "the cluster of Ray whose machines compute the models of the server; local starts one here",
+        str,
+        unset="none, this machine computes",
+    )
+    replicas: tuple[int, int] = _variable(
+        "CHASKI_REPLICAS",
+        "number",
+        "how many replicas a model has in a cluster; a range such as 1-4 follows the load",
+        _range,
+        (1, 1),
+        unset="1",
     )
     access_log: str | None = _variable(
         "CHASKI_ACCESS_LOG",

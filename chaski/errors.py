@@ -24,6 +24,7 @@ ChaskiError
 │   ├── CacheFullError        no free cells for the batch
 │   └── NotSupportedError     this cache cannot do that; remove the whole sequence instead
 ├── WorkerError               the process of a model died, or what it says cannot be understood
+├── ClusterError              the machines of a cluster cannot be reached or used
 ├── ComputationError          what computes a model failed, for one request or for all that ran
 ├── ForkError                 a model that another process loaded, of which this one is a fork
 ├── BusyError                 too many requests are waiting already
@@ -45,6 +46,7 @@ __all__ = [
     "CacheError",
     "CacheFullError",
     "ChaskiError",
+    "ClusterError",
     "ComputationError",
     "ContextLengthError",
     "DigestError",
@@ -182,6 +184,10 @@ class NotSupportedError(CacheError):
 
 class WorkerError(ChaskiError):
     """The process that computes a model ended or failed; a new one is started for the next request."""
+
+
+class ClusterError(ChaskiError):
+    """The machines of a cluster cannot be reached or used; the message says which, and why."""
 
 
 class ComputationError(ChaskiError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 import click
 
@@ -47,6 +48,8 @@ def command(prefix: str) -> None:
         tiers = {tier: use for tier, use in (model.get("prefix_cache") or {}).items() if use["blocks"]}
         if tiers:
             click.echo(f"{model['name']}: prefix cache: {', '.join(map(_tier, tiers, tiers.values()))}")
+        for replica in model.get("replicas", ()):
+            click.echo(f"{model['name']}: {_replica(replica)}")
         if reason := model.get("engine_reason"):
             click.echo(f"{model['name']}: {model['engine']} computes it: {reason}")
 
@@ -57,6 +60,12 @@ def _tier(tier: str, use: Mapping[str, int]) -> str:
     place = "on disk" if tier == "disk" else f"in {tier}"
     number = use["blocks"]
     return f"{number} {'block' if number == 1 else 'blocks'} ({file_size(use['bytes'])}) {place}"
+
+
+def _replica(replica: Mapping[str, Any]) -> str:
+    taken = f"{replica['answers']} of {replica['places']} places taken"
+    leaving = ", leaves" if replica["is_leaving"] else ""
+    return f"replica {replica['name']} on {replica['node']}, process {replica['pid']}: {taken}{leaving}"
 
 
 def _short(name: str) -> str:

@@ -71,8 +71,8 @@ class _Routed(Generic[C]):
         elif self._replicas.problem is not None:
             problem = self._replicas.problem
             self._end(type(problem)(str(problem)))
-        elif monotonic() - self._waits_since > _LONGEST_WAIT:
-            self._end(WorkerError(f"no replica has answered for {_LONGEST_WAIT:.0f} s"))
+        elif monotonic() - max(self._waits_since, self._replicas.moved_at) > _LONGEST_WAIT:
+            self._end(WorkerError(f"there has been no replica for {_LONGEST_WAIT:.0f} s"))
         else:
             self._replicas.later(self._begin_again)
 
@@ -89,7 +89,7 @@ class _Routed(Generic[C]):
         if self._suspicion > _MOST_SUSPICION:
             self._end(error)
             return
-        _log.warning("a request goes on with another replica: %s", error)
+        _log.info("a request goes on with another replica: %s", error)
         self._waits_since = monotonic()
         self._begin_again()
 

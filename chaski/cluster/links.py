@@ -42,7 +42,7 @@ def new_key() -> bytes:
 class Listener:
     """Takes connections, and hands a socket of each one to `accepted`, from a thread of its own.
 
-    host     the address that others reach this machine by; it is listened on all addresses
+    host     the address that others reach this machine by; on all addresses, unless it is this machine's own
     address  the address and the port
     """
 
@@ -53,7 +53,8 @@ class Listener:
         self._loop = _Loop()
         context, self._certificate = _server_context()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server(("", 0), family=family)
+        at = host if host in ("127.0.0.1", "::1") else ""
+        self._socket = socket.create_server((at, 0), family=family)
         self.address: Address = (host, self._socket.getsockname()[1])
         starting = asyncio.start_server(
             self._take, sock=self._socket, ssl=context, ssl_handshake_timeout=_PATIENCE

@@ -19,6 +19,7 @@ class Member:
     node      the machine that it runs on
     pid       its process there
     places    answers that it computes at a time
+    share     how much of the model is loaded, from 0 to 1; it can be connected to when all of it is
     is_leaving  it answers what it has, and takes no more
     problem   the class of the error of loading, and its message; None where it is loaded
     """
@@ -28,6 +29,7 @@ class Member:
     node: str
     pid: int
     places: int
+    share: float = 1.0
     is_leaving: bool = False
     problem: tuple[str, str] | None = None
 

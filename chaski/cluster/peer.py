@@ -97,6 +97,8 @@ class Peer:
         except Exception:
             _log.exception("replica %s cannot be understood", self.name)
         self.num_lost, self._is_lost = len(self._calls), True
+        if self.num_lost:
+            _log.warning("replica %s is gone (%s) with %d calls", self.name, self._why, self.num_lost)
         self._lost()
         self._calls.end(LostReplicaError(f"replica {self.name} is gone: {self._why}"), None)
         self._link.close()

@@ -15,6 +15,7 @@ from chaski.cluster.router import Router
 from chaski.cluster.routing import Speed
 from chaski.cluster.scaling import Bounds, Scaler
 from chaski.errors import ChaskiError, WorkerError
+from chaski.ml.backend import ProgressCallback
 from chaski.runner.adapters.calls import LoadAdapter, UnloadAdapter
 from chaski.runner.prefix.calls import Blocks, ListBlocks
 from chaski.runner.prefix.naming import BLOCK
@@ -57,10 +58,17 @@ class ReplicaSet:
 
     key       of the cluster
     bounds    of the number of replicas
+    progress  called with the loaded share while the first replicas load
+    moved_at  when one of them was seen to have loaded more, as of `time.monotonic`
     """
 
     def __init__(
-        self, members: Members, key: bytes, bounds: Bounds | None = None, patience: Patience | None = None
+        self,
+        members: Members,
+        key: bytes,
+        bounds: Bounds | None = None,
+        patience: Patience | None = None,
+        progress: ProgressCallback = lambda share: None,
     ) -> None:
         self._members = members
         self._key = key
@@ -74,6 +82,9 @@ class ReplicaSet:
         self._problem: ChaskiError | None = None
         self._bounds = Bounds() if bounds is None else bounds
         self._scaler = Scaler(self._bounds, monotonic())
+        self._progress = progress
+        self._shares: dict[str, float] = {}
+        self.moved_at = monotonic()
         self._is_closed = threading.Event()
         self._waiting: list[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._watch, name="chaski-replicas", daemon=True)
@@ -206,6 +217,8 @@ class ReplicaSet:
         for member in members:
             if member.problem is not None:
                 self._fail(member.problem)
+            elif member.share < 1:
+                self._note_loading(member)
             elif member.name not in self._numbers:
                 self._connect(member)
             elif member.is_leaving:
@@ -232,6 +245,12 @@ class ReplicaSet:
         if peer.is_lost:  # meanwhile
             self._lose(number)
         _log.info("replica %s of node %s answers", member.name, member.node)
+
+    def _note_loading(self, member: Member) -> None:
+        if member.share != self._shares.get(member.name):
+            self._shares[member.name] = member.share
+            self.moved_at = monotonic()
+            self._progress(max(self._shares.values()))
 
     def _let_leave(self, number: int) -> None:
         with self._lock:

@@ -13,17 +13,14 @@ from chaski.runner.service.messages import CallHandle, Channel, ModelCall, Reply
 from chaski.runner.service.worker.codec import Cancel, Failure, Received
 from chaski.runner.service.worker.link import Link
 
-__all__ = ["serve_calls"]
+__all__ = ["Connection"]
 
 _log = logging.getLogger(__name__)
 
 
-def serve_calls(end: socket.socket, channel: Channel) -> None:
-    """Answer the calls that come over a socket until the other end closes it; cancel those that are left."""
-    _Connection(end, channel).serve()
+class Connection:
+    """Answers the calls that come over a socket until its end; then cancels those that are left."""
 
-
-class _Connection:
     def __init__(self, end: socket.socket, channel: Channel) -> None:
         self._link = Link(end)
         self._channel = channel
@@ -33,7 +30,12 @@ class _Connection:
         self._open: dict[int, CallHandle | None] = {}
         self._lock = threading.Lock()
 
+    def __len__(self) -> int:
+        """The number of calls that are being answered."""
+        return len(self._open)
+
     def serve(self) -> None:
+        """Serve to the end; in a thread of its own."""
         sender = threading.Thread(target=self._send, name="chaski-sender", daemon=True)
         sender.start()
         try:

@@ -14,6 +14,14 @@ __all__ = ["command"]
 @click.option("--host", metavar="ADDRESS", help="Where to listen.  [default: OLLAMA_HOST, 127.0.0.1:11434]")
 @click.option("--no-store", is_flag=True, help="Keep nothing of prompts on disk.")
 @click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="Let a Ray cluster compute the models; local starts one here.  [default: CHASKI_CLUSTER]",
+)
+@click.option(
+    "--replicas", metavar="N[-M]", help="Replicas of each model in a cluster.  [default: CHASKI_REPLICAS, 1]"
+)
+@click.option(
     "--access-log", metavar="FILE", help="Add a line of JSON for each request to FILE.  [- is standard error]"
 )
 @click.option(
@@ -26,6 +34,8 @@ __all__ = ["command"]
 def command(
     host: str | None,
     no_store: bool,
+    cluster: str | None,
+    replicas: str | None,
     access_log: str | None,
     otlp_traces_endpoint: str | None,
     verbose: bool,
@@ -44,10 +54,14 @@ def command(
 
     if no_store and os.environ.get("CHASKI_PREFIX_CACHE", "on").lower() == "on":
         os.environ["CHASKI_PREFIX_CACHE"] = "memory"  # workers inherit it
+    if replicas is not None:
+        os.environ["CHASKI_REPLICAS"] = replicas
     environment = Environment.read()
     _log_all(verbose or environment.debug)
     if host is not None:
         environment = replace(environment, host=host)
+    if cluster is not None:
+        environment = replace(environment, cluster=cluster)
     if access_log is not None:
         environment = replace(environment, access_log=access_log)
     if otlp_traces_endpoint is not None:

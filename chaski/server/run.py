@@ -7,15 +7,17 @@ import logging
 import signal
 import socket
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import FrameType
 
 import uvicorn
 from starlette.applications import Starlette
 
-from chaski.errors import OptionError
+from chaski.env import Environment
+from chaski.errors import OptionError, optional_package
 from chaski.runner.service.worker.client import Worker
 from chaski.server.app import create_app
+from chaski.server.models.loaded import OpenWorker
 from chaski.server.network.connections import Connection, ServerConfig
 from chaski.server.settings import Settings
 from chaski.store.store import Store
@@ -33,12 +35,31 @@ def serve(settings: Settings, store: Store, ready: Callable[[str], None] = lambd
     OptionError when the address cannot be listened on.
     """
     listener = listen(settings)
-    app = create_app(settings, store, Worker)
+    with ExitStack() as stack:
+        app = create_app(settings, store, _opener(settings, stack))
+        _serve(app, listener, settings, ready)
+
+
+def _serve(app: Starlette, listener: socket.socket, settings: Settings, ready: Callable[[str], None]) -> None:
     host, port = listener.getsockname()[:2]
     ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
     server = _Server(server_config(app, settings))
     with suppress(KeyboardInterrupt):  # before the server listens to signals
         server.run([listener])
+
+
+def _opener(settings: Settings, stack: ExitStack) -> OpenWorker:
+    """Return what opens models: in a process of this machine, or in a cluster that is left with the stack.
+
+    Raises ClusterError, or MissingPackageError where Ray is not installed.
+    """
+    if settings.cluster is None:
+        return Worker
+    with optional_package("ray", "cluster", "a cluster"):
+        from chaski.cluster.deployment import Cluster
+    cluster = Cluster(settings.cluster, settings.replicas, Environment.read().threads)
+    stack.callback(cluster.close)
+    return cluster.open_model
 
 
 class _Server(uvicorn.Server):

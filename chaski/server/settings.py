@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from chaski.address import DEFAULT_PORT, Address
+from chaski.cluster.scaling import Bounds
 from chaski.env import Environment
 from chaski.errors import OptionError
 from chaski.server.http.log_file import STANDARD_ERROR, LogFile
@@ -31,6 +32,8 @@ class Settings:
     """The settings; `chaski.env` says what they mean. Times are seconds; `math.inf` is for ever.
 
     access_log   the file with a line of JSON for each request, "-" for standard error; None for none
+    cluster      the address of a cluster of Ray whose machines compute the models; None for this machine
+    replicas     of each model there
     traces       the URL to which spans of requests are sent; None for none
     adapters     the folder of adapters that requests may name; None where they may name none
     states       the folder of saved slots; None where none are kept
@@ -47,6 +50,8 @@ class Settings:
     admin_keys: tuple[str, ...] = ()
     is_open: bool = False
     access_log: str | None = None
+    cluster: str | None = None
+    replicas: Bounds = field(default_factory=Bounds)
     traces: str | None = None
     adapters: Path | None = None
     states: Path | None = None
@@ -76,6 +81,8 @@ class Settings:
             admin_keys=environment.admin_keys,
             is_open=environment.is_open,
             access_log=_log_file(environment.access_log),
+            cluster=environment.cluster,
+            replicas=Bounds(*environment.replicas),
             traces=traces_endpoint(environment),
             adapters=_folder(environment.adapters),
             states=None if environment.states is None else Path(environment.states).absolute(),

@@ -16,7 +16,7 @@ from chaski.cluster.model import ClusterModel
 from chaski.cluster.peer import Patience
 from chaski.cluster.replica_set import ReplicaSet
 from chaski.cluster.scaling import Bounds
-from chaski.cluster.serving import serve_calls
+from chaski.cluster.serving import Connection
 from chaski.runner.service.engine_channel import EngineChannel
 from chaski.runner.service.messages import CallHandle, Channel, ModelCall, ReplyCallback
 
@@ -56,7 +56,7 @@ class Replica:
 
     def _accept(self, end: socket.socket) -> None:
         self._ends.append(end)
-        serve_calls(end, self)
+        Connection(end, self).serve()
 
 
 class Replicas:

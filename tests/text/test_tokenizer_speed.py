@@ -50,7 +50,10 @@ RULES = {rules: name for name, rules in reversed(PRETOKENIZERS.items())}
     "pre", ["gpt-2", "llama-bpe", "qwen2", "deepseek-llm", "tiny_aya", "sentencepiece_prefix"]
 )
 def test_no_text_is_slow(pre):
-    """50,000 characters: about 0.05 s each; quadratic time would be half a minute at least."""
+    """50,000 characters: about 0.05 s each, a second and more where every line of Python is counted.
+
+    Quadratic time would be half a minute at least.
+    """
     assert_fast(pre)
 
 
@@ -63,7 +66,7 @@ def test_no_text_is_slow_for_any_rule(pre):
 def assert_fast(pre):
     tok = tokenizer(pre)
     tok.encode("x")
-    slow = {name: taken for name, text in texts(50_000).items() if (taken := seconds(tok, text)) > 1}
+    slow = {name: taken for name, text in texts(50_000).items() if (taken := seconds(tok, text)) > 5}
     assert not slow
 
 

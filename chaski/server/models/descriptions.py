@@ -6,11 +6,12 @@ import logging
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from chaski.cluster.model import ClusterModel
 from chaski.errors import ChaskiError
 from chaski.formats.adapter import open_adapter
 from chaski.formats.gguf import GGUFFile, StringArray, open_gguf
@@ -123,6 +124,7 @@ def _running(catalog: Catalog, loaded: LoadedModel) -> dict[str, Any]:
         "parallel": loaded.parallel,
         **({"adapters": _names(catalog, loaded)} if loaded.adapters.keys else {}),
         **_tiers(loaded),
+        **_replicas(loaded),
         "users": loaded.users,
         "waiting": loaded.queue.waiting,
     }
@@ -134,6 +136,13 @@ def _running(catalog: Catalog, loaded: LoadedModel) -> dict[str, Any]:
     except ChaskiError:
         pass  # its name was deleted while it is in memory
     return shown
+
+
+def _replicas(loaded: LoadedModel) -> dict[str, Any]:
+    """The replicas of a model in a cluster: which machine does what."""
+    if not isinstance(loaded.worker, ClusterModel):
+        return {}
+    return {"replicas": [asdict(replica) for replica in loaded.worker.replicas()]}
 
 
 def _tiers(loaded: LoadedModel) -> dict[str, Any]:

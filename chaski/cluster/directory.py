@@ -1,0 +1,117 @@
+"""The directory of a cluster: an actor of Ray with the replicas of all models, and the key of their links.
+
+Replicas enter themselves every second. What was not entered for a while is not listed. An actor that was
+started again knows nothing, and has all again a second later; so has a cluster whose head came back.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from time import monotonic
+from typing import Any
+
+import ray
+
+from chaski.cluster.links import new_key
+from chaski.cluster.members import Member
+
+__all__ = ["Directory", "open_directory"]
+
+_log = logging.getLogger(__name__)
+
+NAMESPACE = "chaski"
+_NAME = "directory"
+# Seconds after which a replica that has not entered itself is not listed.
+_FORGET = 10.0
+_PATIENCE = 5.0
+
+
+class _Entries:
+    """The actor itself."""
+
+    def __init__(self) -> None:
+        self._key: bytes | None = None
+        self._entries: dict[str, dict[str, tuple[float, Member]]] = {}
+
+    def key(self, known: bytes) -> bytes:
+        """Return the key of the cluster; the one that is `known`, if this actor has none."""
+        if self._key is None:
+            self._key = known
+        return self._key
+
+    def enter(self, model: str, member: Member, key: bytes) -> None:
+        """Enter a replica of a model, or change its entry."""
+        self.key(key)
+        self._entries.setdefault(model, {})[member.name] = monotonic(), member
+
+    def list(self, model: str) -> list[Member]:
+        """Return the replicas of a model."""
+        now, entries = monotonic(), self._entries.get(model, {})
+        for name in [name for name, (at, _) in entries.items() if now - at > _FORGET]:
+            del entries[name]
+        return [member for _, member in entries.values()]
+
+    def forget(self, model: str) -> None:
+        """Forget all replicas of a model."""
+        self._entries.pop(model, None)
+
+
+class Directory:
+    """The directory as a process sees it: it is asked again where the actor was started again."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._actor: Any = None
+        self.key: bytes = self._ask("key", new_key())
+
+    def enter(self, model: str, member: Member) -> None:
+        """Enter a replica. Nothing happens where the directory cannot be reached; it is tried again."""
+        self._try("enter", model, member, self.key)
+
+    def list(self, model: str) -> list[Member] | None:
+        """Return the replicas of a model; None where the directory cannot be reached."""
+        found: list[Member] | None = self._try("list", model)
+        return found
+
+    def forget(self, model: str) -> None:
+        """Forget all replicas of a model."""
+        self._try("forget", model)
+
+    def _try(self, method: str, *arguments: Any) -> Any:
+        try:
+            return self._ask(method, *arguments)
+        except Exception as error:  # Ray has many, and all of them mean that it cannot be reached
+            _log.debug("the directory of the cluster cannot be reached: %s", error)
+            return None
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        try:
+            return ray.get(getattr(self._living(), method).remote(*arguments), timeout=_PATIENCE)
+        except ray.exceptions.RayError:
+            with self._lock:
+                self._actor = None
+            raise
+
+    def _living(self) -> Any:
+        with self._lock:
+            if self._actor is None:
+                self._actor = (
+                    ray.remote(_Entries)
+                    .options(
+                        name=_NAME,
+                        namespace=NAMESPACE,
+                        lifetime="detached",
+                        get_if_exists=True,
+                        max_restarts=-1,
+                        max_task_retries=-1,
+                        num_cpus=0,
+                    )
+                    .remote()
+                )
+            return self._actor
+
+
+def open_directory() -> Directory:
+    """Return the directory of the cluster that this process is connected to."""
+    return Directory()

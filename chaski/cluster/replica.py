@@ -1,0 +1,122 @@
+"""A replica: a model in a process of a node, that Ray Serve starts, watches and ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from dataclasses import dataclass, replace
+from time import monotonic, sleep
+from typing import Any
+
+import ray
+from ray import serve
+
+from chaski.cluster.directory import Directory
+from chaski.cluster.links import Listener
+from chaski.cluster.members import Member
+from chaski.cluster.serving import Connection
+from chaski.cluster.shared_files import SharedFile
+from chaski.errors import ChaskiError
+from chaski.runner.service.worker.client import Worker
+from chaski.store.store import Store
+
+__all__ = ["Replica", "ReplicaOptions"]
+
+_log = logging.getLogger(__name__)
+
+_HEARTBEAT = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOptions:
+    """What all replicas of a model are made of.
+
+    model    the name of the model in the directory
+    files    the model's own file, and those of options that are files, by the names of the options
+    options  of `chaski.load`
+    places   answers that it computes at a time
+    host     the address that it listens on; None for that of the node
+    leaving_seconds   the time that answers have to end, when it is to go
+    """
+
+    model: str
+    files: dict[str, SharedFile]
+    options: dict[str, Any]
+    places: int
+    host: str | None = None
+    leaving_seconds: float = 600.0
+
+
+class Replica:
+    """The deployment. Nothing is asked of it by Ray: callers connect to its address in the directory."""
+
+    def __init__(self, options: ReplicaOptions) -> None:
+        self._options = options
+        self._directory = Directory()
+        host = options.host or ray.util.get_node_ip_address()
+        self._connections: list[Connection] = []
+        self._is_over = threading.Event()
+        self._member = Member(
+            name=serve.get_replica_context().replica_id.unique_id,
+            address=(host, 0),
+            node=f"{socket.gethostname()} ({host})",
+            pid=os.getpid(),
+            places=options.places,
+            share=0.0,
+        )
+        threading.Thread(target=self._enter_regularly, name="chaski-heartbeat", daemon=True).start()
+        try:
+            self._worker = self._loaded()
+        except ChaskiError as error:
+            self._change(problem=(type(error).__name__, str(error)))
+            raise
+        self._listener = Listener(host, self._directory.key, self._accept)
+        self._change(address=self._listener.address, share=1.0)
+
+    def check_health(self) -> None:
+        """Ray Serve starts another one in place of one whose worker cannot be started again. Raises then."""
+        self._worker.info()
+
+    def __del__(self) -> None:
+        """End when all answers have ended, or their time is over."""
+        if self._is_over.is_set() or not hasattr(self, "_listener"):
+            self._is_over.set()
+            return
+        self._change(is_leaving=True)
+        until = monotonic() + self._options.leaving_seconds
+        # Those who send requests hear of it with the next look at the directory.
+        sleep(2 * _HEARTBEAT)
+        while any(map(len, self._connections)) and monotonic() < until:
+            sleep(0.1)
+        self._is_over.set()
+        self._listener.close()
+        self._worker.close()
+
+    def _loaded(self) -> Worker:
+        store = Store.default()
+        places = {name: str(file.find(store)) for name, file in self._options.files.items()}
+        path = places.pop("model")
+        worker = Worker(path, progress=self._note_share, **{**self._options.options, **places})
+        worker.info()
+        return worker
+
+    def _note_share(self, share: float) -> None:
+        self._member = replace(self._member, share=min(share, 0.99))
+
+    def _change(self, **changes: Any) -> None:
+        self._member = replace(self._member, **changes)
+        self._directory.enter(self._options.model, self._member)
+
+    def _enter_regularly(self) -> None:
+        while not self._is_over.wait(_HEARTBEAT):
+            self._directory.enter(self._options.model, self._member)
+
+    def _accept(self, end: socket.socket) -> None:
+        connection = Connection(end, self._worker)
+        self._connections.append(connection)
+        try:
+            connection.serve()
+        finally:
+            self._connections.remove(connection)

@@ -1,0 +1,122 @@
+"""A real cluster of Ray on this machine: placing, dying, leaving. Skipped where Ray is not installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiny_llama import write_tiny_llama
+
+pytest.importorskip("ray")
+
+
+@contextmanager
+def server(store: Path, *options: str) -> Iterator[str]:
+    """`chaski serve` with a cluster of its own -> its address."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        host = f"127.0.0.1:{free.getsockname()[1]}"
+    environment = os.environ | {"OLLAMA_MODELS": str(store), "OLLAMA_HOST": host, "CHASKI_THREADS": "1"}
+    command = [sys.executable, "-m", "chaski", "serve", "--cluster", "local", *options]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            lines = iter(process.stderr.readline, "")
+            assert any("listens" in line for line in lines), "it says why it does not"
+            yield f"http://{host}"
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+        assert process.returncode == 0
+
+
+def ask(url: str, body: Any = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(urllib.request.Request(url, data), timeout=100) as reply:
+        return json.load(reply)
+
+
+def generate(url: str, **options: Any) -> str:
+    body = {"model": "guide", "prompt": "how do I use fewer cores?", "stream": False}
+    text: str = ask(f"{url}/api/generate", body | {"options": options})["response"]
+    return text
+
+
+def test_a_server_lets_a_cluster_compute_and_its_replicas_may_die(tmp_path: Path) -> None:
+    with server(tmp_path, "--replicas", "2") as url:
+        first = generate(url, num_predict=30)
+        replicas = wait_for_replicas(url, 2)
+        for replica in replicas:
+            os.kill(replica["pid"], signal.SIGKILL)
+            assert generate(url, num_predict=30) == first
+        again = wait_for_replicas(url, 2)
+        assert {each["name"] for each in again} != {each["name"] for each in replicas}
+        shown = subprocess.run(
+            [sys.executable, "-m", "chaski", "ps"],
+            env=os.environ | {"OLLAMA_HOST": url.removeprefix("http://")},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert len(re.findall(r"replica \w+ on .*, process \d+: 0 of \d+ places taken", shown)) == 2
+    for replica in again:
+        with pytest.raises(ProcessLookupError):
+            os.kill(replica["pid"], 0)
+
+
+def wait_for_replicas(url: str, number: int) -> list[dict[str, Any]]:
+    until = time.monotonic() + 60
+    while True:
+        (model,) = ask(f"{url}/api/ps")["models"]
+        if len(model["replicas"]) == number:
+            found: list[dict[str, Any]] = model["replicas"]
+            return found
+        assert time.monotonic() < until, model
+        time.sleep(0.3)
+
+
+def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
+    path = write_tiny_llama(tmp_path / "tiny.gguf", llama__context_length=64)
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 1000)
+    code = f"""
+from pathlib import Path
+from chaski.cluster.deployment import LOCAL, Cluster
+from chaski.cluster.scaling import Bounds
+from chaski.errors import ChaskiError
+cluster = Cluster(LOCAL, Bounds(), threads=1)
+model = cluster.open_model(Path({str(path)!r}))
+try:
+    model.tokenize("a")
+except ChaskiError as error:
+    print(type(error).__name__, error)
+model.close()
+cluster.close()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("GGUFError"), done.stdout + done.stderr
+
+
+def test_a_cluster_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "chaski", "serve", "--cluster", "127.0.0.1:9", "--host", "127.0.0.1:0"],
+        env=os.environ | {"OLLAMA_MODELS": str(tmp_path), "RAY_gcs_rpc_server_connect_timeout_s": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert "the cluster at 127.0.0.1:9 cannot be used" in done.stderr
