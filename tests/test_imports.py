@@ -36,7 +36,7 @@ SIDE_ROOMS = {
     "convert": {"errors", "formats", "text"},
     "store": {"errors", "durations", "env", "names", "formats", "text", "convert"},
 }
-ABOVE_SIDE_ROOMS = {"chat", "runner"}
+ABOVE_SIDE_ROOMS = {"chat", "runner", "cluster"}
 # The package's own face.
 FACE = {"__init__", "__main__"}
 HEAVY = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -33,6 +34,8 @@ LOCAL = "local"
 """The address of a cluster that is this machine alone, and ends with this process."""
 
 _HOST = "127.0.0.1"
+# Seconds that the head of a cluster has to take a connection.
+_PATIENCE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class Cluster:
         self._bounds = bounds
         where: dict[str, Any] = {"include_dashboard": False} if self._is_local else {"address": address}
         logging.getLogger("ray").setLevel(logging.WARNING)
+        _check_somebody_listens(address)
         try:
             ray.init(namespace=NAMESPACE, log_to_driver=False, configure_logging=False, **where)
             serve.start(proxy_location="Disabled")
@@ -157,6 +161,20 @@ class _Deployment:
             graceful_shutdown_timeout_s=self._options.leaving_seconds,
         )
         serve.run(deployment.bind(self._options), name=self._options.model, route_prefix=None)
+
+
+def _check_somebody_listens(address: str) -> None:
+    """Try HOST:PORT, since Ray tries it for minutes. Raises ClusterError."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        return  # local, auto, or what Ray itself understands
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterError(
+            f"the cluster at {address} cannot be used: nobody takes connections there ({error}); start its "
+            f"head with `ray start --head --port {port}`, or give the address of one that runs"
+        ) from None
 
 
 def _model_name(files: dict[str, SharedFile], options: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ import ray
 from chaski.cluster.links import new_key
 from chaski.cluster.members import Member
 
-__all__ = ["Directory", "open_directory"]
+__all__ = ["Directory"]
 
 _log = logging.getLogger(__name__)
 
@@ -110,8 +110,3 @@ class Directory:
                     .remote()
                 )
             return self._actor
-
-
-def open_directory() -> Directory:
-    """Return the directory of the cluster that this process is connected to."""
-    return Directory()
