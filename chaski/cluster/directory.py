@@ -13,7 +13,6 @@ from typing import Any
 
 import ray
 
-from chaski.cluster.links import new_key
 from chaski.cluster.members import Member
 
 __all__ = ["Directory"]
@@ -58,12 +57,15 @@ class _Entries:
 
 
 class Directory:
-    """The directory as a process sees it: it is asked again where the actor was started again."""
+    """The directory as a process sees it: it is asked again where the actor was started again.
 
-    def __init__(self) -> None:
+    key   of the cluster: the one that is given here, unless the directory knows another one
+    """
+
+    def __init__(self, key: bytes) -> None:
         self._lock = threading.Lock()
         self._actor: Any = None
-        self.key: bytes = self._ask("key", new_key())
+        self.key: bytes = self._ask("key", key)
 
     def enter(self, model: str, member: Member) -> None:
         """Enter a replica. Nothing happens where the directory cannot be reached; it is tried again."""

@@ -35,7 +35,11 @@ class Member:
 
 
 class Members(Protocol):
-    """The replicas of one model. Methods may wait for the network, and raise nothing where it fails."""
+    """The replicas of one model. Methods raise nothing where the network fails."""
+
+    @property
+    def key(self) -> bytes:
+        """The key by which they know who may ask them."""
 
     def list(self) -> Sequence[Member] | None:
         """Return the replicas; None where nobody can tell at the moment."""

@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import monotonic, sleep
 from typing import Any
 
@@ -16,45 +16,28 @@ from ray import serve
 from chaski.cluster.directory import Directory
 from chaski.cluster.links import Listener
 from chaski.cluster.members import Member
+from chaski.cluster.replica_options import ReplicaOptions
 from chaski.cluster.serving import Connection
-from chaski.cluster.shared_files import SharedFile
 from chaski.errors import ChaskiError
 from chaski.runner.service.worker.client import Worker
 from chaski.store.store import Store
 
-__all__ = ["Replica", "ReplicaOptions"]
+__all__ = ["Replica"]
 
 _log = logging.getLogger(__name__)
 
 _HEARTBEAT = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaOptions:
-    """What all replicas of a model are made of.
+class Replica:
+    """The deployment. Nothing is asked of it by Ray: callers connect to its address in the directory.
 
-    model    the name of the model in the directory
-    files    the model's own file, and those of options that are files, by the names of the options
-    options  of `chaski.load`
-    places   answers that it computes at a time
-    host     the address that it listens on; None for that of the node
-    leaving_seconds   the time that answers have to end, when it is to go
+    key   of the cluster
     """
 
-    model: str
-    files: dict[str, SharedFile]
-    options: dict[str, Any]
-    places: int
-    host: str | None = None
-    leaving_seconds: float = 600.0
-
-
-class Replica:
-    """The deployment. Nothing is asked of it by Ray: callers connect to its address in the directory."""
-
-    def __init__(self, options: ReplicaOptions) -> None:
+    def __init__(self, options: ReplicaOptions, key: bytes) -> None:
         self._options = options
-        self._directory = Directory()
+        self._directory = Directory(key)
         host = options.host or ray.util.get_node_ip_address()
         self._connections: list[Connection] = []
         self._is_over = threading.Event()

@@ -56,7 +56,6 @@ class Place:
 class ReplicaSet:
     """Connects to replicas as they come, and forgets them as they go. Safe to use from several threads.
 
-    key       of the cluster
     bounds    of the number of replicas
     progress  called with the loaded share while the first replicas load
     moved_at  when one of them was seen to have loaded more, as of `time.monotonic`
@@ -65,13 +64,11 @@ class ReplicaSet:
     def __init__(
         self,
         members: Members,
-        key: bytes,
         bounds: Bounds | None = None,
         patience: Patience | None = None,
         progress: ProgressCallback = lambda share: None,
     ) -> None:
         self._members = members
-        self._key = key
         self._patience = Patience() if patience is None else patience
         self._lock = threading.Condition()
         self._router = Router(BLOCK)
@@ -229,7 +226,7 @@ class ReplicaSet:
             return
         number = len(self._numbers)
         try:
-            peer = Peer(member.name, member.address, self._key, lambda: self._lose(number))
+            peer = Peer(member.name, member.address, self._members.key, lambda: self._lose(number))
         except WorkerError as error:
             _log.info("%s", error)
             return

@@ -14,7 +14,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from chaski.env import Environment
-from chaski.errors import OptionError, optional_package
+from chaski.errors import OptionError
 from chaski.runner.service.worker.client import Worker
 from chaski.server.app import create_app
 from chaski.server.models.loaded import OpenWorker
@@ -55,8 +55,8 @@ def _opener(settings: Settings, stack: ExitStack) -> OpenWorker:
     """
     if settings.cluster is None:
         return Worker
-    with optional_package("ray", "cluster", "a cluster"):
-        from chaski.cluster.deployment import Cluster
+    from chaski.cluster.connection import Cluster
+
     cluster = Cluster(settings.cluster, settings.replicas, Environment.read().threads)
     stack.callback(cluster.close)
     return cluster.open_model

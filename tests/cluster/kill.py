@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import chaski
-from chaski.cluster.deployment import LOCAL, Cluster
+from chaski.cluster.connection import LOCAL, Cluster
 from chaski.cluster.model import ClusterModel
 from chaski.cluster.scaling import Bounds
 from chaski.formats.quant import QuantType

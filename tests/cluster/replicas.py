@@ -98,7 +98,7 @@ class Replicas:
             replica.close()
 
     def model(self, bounds: Bounds | None = None, patience: Patience | None = None) -> ClusterModel:
-        return ClusterModel(ReplicaSet(self, self.key, bounds, patience))
+        return ClusterModel(ReplicaSet(self, bounds, patience))
 
 
 Opener = Callable[..., Replicas]

@@ -127,7 +127,7 @@ def test_many_answers_go_on_while_replicas_die_and_come(path: Path, replicas: Re
     num_tokens = 0
 
     def trouble() -> None:
-        """Kill one whenever the answers have grown, so that a slow machine has no more deaths than a fast one."""
+        """Kill one whenever the answers have grown: a slow machine has no more deaths than a fast one."""
         killed_at = 0
         while not is_over.wait(0.3):
             if num_tokens > killed_at + 200:

@@ -93,7 +93,7 @@ def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
         file.truncate(path.stat().st_size - 1000)
     code = f"""
 from pathlib import Path
-from chaski.cluster.deployment import LOCAL, Cluster
+from chaski.cluster.connection import LOCAL, Cluster
 from chaski.cluster.scaling import Bounds
 from chaski.errors import ChaskiError
 cluster = Cluster(LOCAL, Bounds(), threads=1)

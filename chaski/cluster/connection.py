@@ -1,0 +1,300 @@
+"""The cluster as a server sees it: a process that talks to Ray, which is started again whenever it ends."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from chaski import errors
+from chaski.cluster.links import new_key
+from chaski.cluster.members import Member
+from chaski.cluster.model import ClusterModel
+from chaski.cluster.replica_options import ReplicaOptions
+from chaski.cluster.replica_set import ReplicaSet
+from chaski.cluster.scaling import Bounds
+from chaski.cluster.shared_files import SharedFile
+from chaski.env import without_secrets
+from chaski.errors import ChaskiError, ClusterError
+from chaski.ml.backend import ProgressCallback
+
+__all__ = ["LOCAL", "Cluster", "Node"]
+
+_log = logging.getLogger(__name__)
+
+LOCAL = "local"
+"""The address of a cluster that is this machine alone, and ends with this process."""
+
+_HOST = "127.0.0.1"
+# Seconds that the head of a cluster has to take a connection.
+_PATIENCE = 5.0
+# Seconds without a word after which Ray's process is ended; it says something twice a second.
+_SILENCE = 90.0
+# Seconds after which what it has said about replicas is not believed any more.
+_FRESH = 10.0
+# Seconds between two attempts to connect again.
+_PAUSE = 3.0
+_LEAVING = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine of a cluster: its name, its address, and the cores that Ray may use there."""
+
+    name: str
+    address: str
+    cpus: int
+
+
+class Cluster:
+    """A connection to Ray. `open_model` takes the place of `Worker` in a server.
+
+    address   where the head of the cluster is, HOST:PORT, or `auto` on one of its nodes; or LOCAL
+    bounds    of the number of replicas of each model
+    threads   threads of each replica; None for all cores of the smallest node
+
+    Raises ClusterError where Ray cannot be started or reached, MissingPackageError where it is not installed.
+    """
+
+    def __init__(self, address: str, bounds: Bounds, threads: int | None = None) -> None:
+        self._address = address
+        self._bounds = bounds
+        self._lock = threading.Condition()
+        self._is_closed = threading.Event()
+        # The models of which replicas are wanted, and those that are to end.
+        self._wanted: dict[str, tuple[ReplicaOptions, int]] = {}
+        self._ending: set[str] = set()
+        self._members: dict[str, list[Member] | None] = {}
+        self._heard_at = monotonic()
+        self._nodes: list[Node] = []
+        self.key = new_key()
+        self._process = self._connected()
+        self._threads = threads or min((node.cpus for node in self._nodes if node.cpus), default=1)
+        self._thread = threading.Thread(target=self._follow, name="chaski-cluster", daemon=True)
+        self._thread.start()
+
+    def nodes(self) -> list[Node]:
+        """Return the machines that were there when Ray was asked last."""
+        return list(self._nodes)
+
+    def open_model(
+        self,
+        path: Path,
+        *,
+        progress: ProgressCallback = lambda share: None,
+        **options: Any,
+    ) -> ClusterModel:
+        """Return a model that replicas answer, as soon as some are loaded.
+
+        `options` are those of `chaski.load`. Nodes without the file pull the model of the store that has it.
+        """
+        files = {"model": SharedFile.of(path)}
+        for name in ("projector", "draft"):
+            if options.get(name) is not None:
+                files[name] = SharedFile.of(Path(options.pop(name)))
+        options["threads"] = options.get("threads") or self._threads
+        made = ReplicaOptions(
+            files=files,
+            options={name: value for name, value in options.items() if value is not None},
+            places=options.get("parallel") or 1,
+            host=_HOST if self._address == LOCAL else None,
+        )
+        self.deploy(made, self._bounds.least)
+        return ClusterModel(ReplicaSet(_Members(self, made), self._bounds, progress=progress))
+
+    def list(self, model: str) -> Sequence[Member] | None:
+        """Return the replicas of a model; None while nobody knows."""
+        with self._lock:
+            return self._members.get(model) if monotonic() - self._heard_at < _FRESH else None
+
+    def deploy(self, options: ReplicaOptions, number: int) -> None:
+        """Have so many replicas of a model, sooner or later."""
+        with self._lock:
+            self._wanted[options.model] = options, number
+            self._ending.discard(options.model)
+            self._process.tell(_wanted(options, number))
+
+    def end(self, options: ReplicaOptions) -> None:
+        """End all replicas of a model, and wait until they have gone."""
+        with self._lock:
+            self._wanted.pop(options.model, None)
+            self._ending.add(options.model)
+            self._process.tell({"end": options.model})
+            until = monotonic() + options.leaving_seconds
+            while options.model in self._ending and not self._is_closed.is_set() and monotonic() < until:
+                self._lock.wait(1.0)
+
+    def close(self) -> None:
+        """Leave the cluster; a local one ends with that."""
+        self._is_closed.set()
+        self._process.close()
+        self._thread.join()
+
+    def _connected(self) -> _RayProcess:
+        """Return a new process, which has connected. Raises what it could not connect for."""
+        _check_somebody_listens(self._address)
+        process = _RayProcess(self._address, self.key)
+        try:
+            self._take(process.greeting())
+        except ChaskiError:
+            process.close()
+            raise
+        return process
+
+    def _follow(self) -> None:
+        while not self._is_closed.is_set():
+            for said in self._process.said():
+                self._take(said)
+            self._process.close()
+            if not self._is_closed.is_set():
+                _log.warning("the connection to Ray has ended; answers go on, and it is tried again")
+                self._connect_again()
+
+    def _connect_again(self) -> None:
+        while not self._is_closed.wait(_PAUSE):
+            try:
+                process = self._connected()
+            except ChaskiError as error:
+                _log.info("%s", error)
+                continue
+            with self._lock:
+                self._process = process
+                for options, number in self._wanted.values():
+                    process.tell(_wanted(options, number))
+                for model in self._ending:
+                    process.tell({"end": model})
+            if self._is_closed.is_set():  # meanwhile
+                process.close()
+            _log.warning("there is a connection to Ray again")
+            return
+
+    def _take(self, said: dict[str, Any]) -> None:
+        if "problem" in said:
+            kind, message = said["problem"]
+            raise getattr(errors, kind)(message)
+        with self._lock:
+            if "key" in said:
+                self.key = bytes.fromhex(said["key"])
+            if "nodes" in said:
+                self._nodes = [Node(**node) for node in said["nodes"]]
+            if "members" in said:
+                self._heard_at = monotonic()
+                self._members = {
+                    model: None if members is None else list(map(_member, members))
+                    for model, members in said["members"].items()
+                }
+            if "ended" in said:
+                self._ending.discard(said["ended"])
+                self._lock.notify_all()
+
+
+class _Members:
+    """The `Members` of one model."""
+
+    def __init__(self, cluster: Cluster, options: ReplicaOptions) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._model = options.model
+
+    @property
+    def key(self) -> bytes:
+        return self._cluster.key
+
+    def list(self) -> Sequence[Member] | None:
+        return self._cluster.list(self._model)
+
+    def scale(self, number: int) -> None:
+        self._cluster.deploy(self._options, number)
+
+    def close(self) -> None:
+        self._cluster.end(self._options)
+
+
+class _RayProcess:
+    """One process that talks to Ray (`ray_process.py`), from its start to its end."""
+
+    def __init__(self, address: str, key: bytes) -> None:
+        self._end, theirs = socket.socketpair()
+        self._end.settimeout(_SILENCE)
+        self._lines = self._end.makefile("rb")
+        places = os.pathsep.join(map(os.path.abspath, sys.path))
+        # Ray reads this when it is imported. A cluster takes nobody without its token, unless that is meant.
+        mode = {"RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "token")}
+        with theirs:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-P", "-m", "chaski.cluster.ray_process", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # the standard output belongs to the parent's own data
+                pass_fds=[theirs.fileno()],
+                env=without_secrets(os.environ) | mode | {"PYTHONPATH": places},
+                # Ctrl-C on a terminal goes to a whole group: what it means is for the parent to decide.
+                process_group=0,
+            )
+        self.tell({"address": address, "key": key.hex(), "log_level": _log.getEffectiveLevel()})
+
+    def greeting(self) -> dict[str, Any]:
+        """Return the first thing that it says: that it is connected, or why not."""
+        for said in self.said():
+            return said
+        raise ClusterError("the process that talks to Ray has ended; its log may say why")
+
+    def said(self) -> Iterator[dict[str, Any]]:
+        """Yield what it says, until it ends or says nothing for too long."""
+        try:
+            for line in self._lines:
+                yield json.loads(line)
+        except (OSError, ValueError) as error:  # a time-out, or half a line
+            _log.info("Ray's process cannot be understood: %s", error)
+
+    def tell(self, wanted: dict[str, Any]) -> None:
+        """Say something. Nothing happens where it has ended."""
+        try:
+            self._end.sendall(json.dumps(wanted).encode() + b"\n")
+        except OSError as error:
+            _log.info("Ray's process cannot be told: %s", error)
+
+    def close(self) -> None:
+        """End it. Does nothing the second time."""
+        with suppress(OSError):
+            self._end.shutdown(socket.SHUT_WR)
+        try:
+            self._popen.wait(_LEAVING)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            self._popen.wait()
+
+
+def _wanted(options: ReplicaOptions, number: int) -> dict[str, Any]:
+    return {"deploy": options.model, "number": number, "options": asdict(options)}
+
+
+def _member(values: dict[str, Any]) -> Member:
+    host, port = values["address"]
+    problem = values["problem"]
+    return Member(
+        **{**values, "address": (host, port), "problem": None if problem is None else tuple(problem)}
+    )
+
+
+def _check_somebody_listens(address: str) -> None:
+    """Try HOST:PORT, since Ray tries it for minutes. Raises ClusterError."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        return  # local, auto, or what Ray itself understands
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterError(
+            f"the cluster at {address} cannot be used: nobody takes connections there ({error}); start its "
+            f"head with `ray start --head --port {port}`, or give the address of one that runs"
+        ) from None

@@ -1,0 +1,92 @@
+"""The process that talks to Ray: `python -m chaski.cluster.ray_process DESCRIPTOR`, for `Cluster` only.
+
+Ray ends each of its processes that has not reached the head for a minute. The server must not end with it:
+its connections to replicas need no Ray. So Ray has a process of its own, and another one whenever it ended.
+
+Lines of JSON go both ways over a socket: what is wanted of Ray one way, what is there the other.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from chaski.errors import ChaskiError, optional_package
+
+if TYPE_CHECKING:
+    from chaski.cluster.deployment import Deployments
+
+__all__: list[str] = []
+
+_ROUND = 0.5
+# Rounds between two looks at the nodes.
+_NODE_ROUNDS = 10
+
+
+class _Teller:
+    """Sends lines, from any thread."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._lock = threading.Lock()
+
+    def __call__(self, said: dict[str, Any]) -> None:
+        try:
+            with self._lock:
+                self._end.sendall(json.dumps(said).encode() + b"\n")
+        except OSError:
+            pass  # the server has ended, which the reader notices
+
+
+def main() -> None:
+    """Connect to the cluster that the first line names, and do what the next ones say until they end."""
+    logging.basicConfig(level=logging.WARNING)
+    descriptor = int(sys.argv[1])
+    os.set_inheritable(descriptor, False)
+    end = socket.socket(fileno=descriptor)
+    lines, tell = end.makefile("r"), _Teller(end)
+    begin = json.loads(lines.readline())
+    logging.getLogger("chaski").setLevel(begin["log_level"])
+    try:
+        with optional_package("ray", "cluster", "a cluster"):
+            from chaski.cluster.deployment import Deployments
+        logging.getLogger("ray").setLevel(logging.WARNING)
+        deployments = Deployments(begin["address"], bytes.fromhex(begin["key"]), tell)
+        tell({"key": deployments.key.hex(), "nodes": deployments.nodes()})
+    except ChaskiError as error:
+        tell({"problem": [type(error).__name__, str(error)]})
+        return
+    except Exception as error:  # Ray has errors of many kinds
+        tell({"problem": ["ClusterError", f"the cluster at {begin['address']} cannot be used: {error}"]})
+        return
+    threading.Thread(target=_tell_what_is_there, args=(deployments, tell), daemon=True).start()
+    for line in lines:
+        wanted = json.loads(line)
+        if "deploy" in wanted:
+            deployments.deploy(wanted["deploy"], wanted["number"], wanted["options"])
+        else:
+            deployments.end(wanted["end"])
+    import ray
+
+    ray.shutdown()
+
+
+def _tell_what_is_there(deployments: Deployments, tell: _Teller) -> None:
+    pause, number = threading.Event(), 0
+    while not pause.wait(_ROUND):
+        tell({"members": deployments.members()})
+        number += 1
+        if number % _NODE_ROUNDS == 0:
+            try:
+                tell({"nodes": deployments.nodes()})
+            except Exception as error:
+                logging.getLogger(__name__).info("Ray does not list its nodes: %s", error)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""What the replicas of a model are made of, as the server tells Ray's process and that tells the replicas."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from typing import Any
+
+from chaski.cluster.shared_files import SharedFile
+
+__all__ = ["ReplicaOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOptions:
+    """What all replicas of a model are made of.
+
+    files    the model's own file, and those of options that are files, by the names of the options
+    options  of `chaski.load`
+    places   answers that it computes at a time
+    host     the address that it listens on; None for that of the node
+    leaving_seconds   the time that answers have to end, when it is to go
+    """
+
+    files: dict[str, SharedFile]
+    options: dict[str, Any]
+    places: int
+    host: str | None = None
+    leaving_seconds: float = 600.0
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> ReplicaOptions:
+        """Return the options that `asdict` has made of them."""
+        files = {name: SharedFile(**file) for name, file in values["files"].items()}
+        return cls(**{**values, "files": files})
+
+    @property
+    def model(self) -> str:
+        """The name of the model in the cluster; it stands for all of this.
+
+        So a server that was started again finds its replicas.
+        """
+        said = json.dumps(asdict(self), sort_keys=True).encode()
+        return f"chaski-{blake2b(said, digest_size=8).hexdigest()}"
