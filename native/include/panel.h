@@ -62,9 +62,9 @@ enum class Transform : uint8_t {
 
 // `bytes` at `offset` of the file's block struct, moved in units of `unit` bytes.
 struct Field {
-    int offset;
-    int bytes;
-    int unit;
+    int offset = 0;
+    int bytes = 0;
+    int unit = 0;
     Transform transform = Transform::kNone;
     bool alternates = false;  // its units and those of the field before, which has as many, take turns
 };
@@ -80,7 +80,7 @@ struct BlockFormat {
     const char* name;
     int elements;              // per block
     int bytes;                 // per block
-    Field fields[kMaxFields];  // those with no bytes are none
+    Field fields[kMaxFields] = {};  // those with no bytes are none
 };
 
 inline constexpr BlockFormat kFormats[] = {

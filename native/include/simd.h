@@ -72,7 +72,9 @@ inline constexpr bool kHasAmx = false;
 #endif
 }  // namespace chaski::CHASKI_ISA
 
-#if defined(__AVX512VNNI__)
+#if defined(CHASKI_CUDA)
+#include "simd_cuda.h"
+#elif defined(__AVX512VNNI__)
 #include "simd_avx512.h"
 #elif defined(__AVX2__)
 #include "simd_avx2.h"

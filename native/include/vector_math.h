@@ -9,7 +9,11 @@
 namespace chaski::CHASKI_ISA {
 
 // max and min return the second operand when it is NaN, so that a NaN is not lost on the way.
-#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
+#if defined(CHASKI_CUDA)
+CHASKI_INLINE F32x16 operator/(F32x16 a, F32x16 b) { return {a.v / b.v}; }
+CHASKI_INLINE F32x16 max(F32x16 a, F32x16 b) { return {a.v > b.v ? a.v : b.v}; }
+CHASKI_INLINE F32x16 min(F32x16 a, F32x16 b) { return {a.v < b.v ? a.v : b.v}; }
+#elif defined(__AVX512VNNI__) && defined(__AVX512BW__)
 inline constexpr int kRegisters = 32;
 CHASKI_INLINE F32x16 operator/(F32x16 a, F32x16 b) { return {_mm512_div_ps(a.v, b.v)}; }
 CHASKI_INLINE F32x16 max(F32x16 a, F32x16 b) { return {_mm512_max_ps(a.v, b.v)}; }
@@ -71,11 +75,13 @@ CHASKI_INLINE void store_f16(uint16_t* p, F32x16 a) {
 }
 #endif
 
+#if !defined(CHASKI_CUDA)
 CHASKI_INLINE void store_bf16(uint16_t* p, F32x16 a) {
     uint32_t bits[16];
     std::memcpy(bits, &a, sizeof bits);
     for (int i = 0; i < 16; ++i) p[i] = static_cast<uint16_t>((bits[i] + 0x7fff + (bits[i] >> 16 & 1)) >> 16);
 }
+#endif
 
 CHASKI_INLINE F32x16 operator-(F32x16 a, F32x16 b) { return a + -b; }
 
@@ -142,7 +148,14 @@ CHASKI_INLINE F32x16 bounded(F32x16 x, float cap) {
 
 // Sums and maxima of all lanes are taken over a fixed tree, lane i with lane i + 8, and so on, so that every
 // instruction set adds in the same order.
-#if defined(__AVX2__)
+#if defined(CHASKI_CUDA)
+CHASKI_INLINE float sum_lanes(F32x16 a) {
+    return fold_lanes(a.v, [](float x, float y) { return x + y; });
+}
+CHASKI_INLINE float max_lanes(F32x16 a) {
+    return fold_lanes(a.v, [](float x, float y) { return x > y ? x : y; });
+}
+#elif defined(__AVX2__)
 template <class Eights, class Fours>
 CHASKI_INLINE float fold_lanes(F32x16 a, const Eights& eights, const Fours& fours) {
 #if defined(__AVX512VNNI__)

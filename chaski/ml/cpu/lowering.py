@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaski import _native
+from chaski.ml.arena import Buffer
 from chaski.ml.graph import Dim, Graph, KVBuffer, Operand, Tensor, Weight
 
 __all__ = ["Buffer", "Call", "Lowering", "Place", "Vector", "is_quantized_product", "offset", "width"]
@@ -22,14 +23,6 @@ class Vector:
     """A one-dimensional weight: its place in the weights' memory."""
 
     offset: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Buffer:
-    """Bytes of the arena, large enough for the largest run. `width` is the elements of one row."""
-
-    size: int
-    width: int
 
 
 Place = Buffer | KVBuffer

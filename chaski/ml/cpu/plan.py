@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from chaski import _native
 from chaski.forks import keep_in_forks
+from chaski.ml.arena import Buffer, placed
 from chaski.ml.cpu.loading import Loading
-from chaski.ml.cpu.lowering import Buffer, Call, Place
+from chaski.ml.cpu.lowering import Call, Place
 from chaski.ml.cpu.operations import lower
 from chaski.ml.cpu.tracing import Tracer, traced_step
 from chaski.ml.cpu.variants import KernelVariants
@@ -29,8 +30,6 @@ from chaski.ml.trace import PlanTrace, TracedStep
 __all__ = ["CPUPlan"]
 
 F32 = npt.NDArray[np.float32]
-
-_ALIGNMENT = 64
 
 
 class CPUPlan:
@@ -192,7 +191,7 @@ def _phases(calls: Sequence[Call]) -> list[int]:
 def _place(
     calls: Sequence[Call], phases: Sequence[int], kept: Sequence[Buffer]
 ) -> tuple[dict[Buffer, int], int]:
-    """Offsets of all buffers and the arena's size: largest first, each at the lowest place that is free."""
+    """Offsets of all buffers, and the arena's size."""
     last = phases[-1] if phases else 0
     alive: dict[Buffer, tuple[int, int]] = dict.fromkeys(kept, (0, last))
     for call, phase in zip(calls, phases, strict=True):
@@ -200,28 +199,7 @@ def _place(
             if isinstance(touched, Buffer):
                 first, until = alive.get(touched, (phase, phase))
                 alive[touched] = (first, max(until, phase))
-    offsets: dict[Buffer, int] = {}
-    end = 0
-    for buffer in sorted(alive, key=lambda b: b.size, reverse=True):
-        rivals = sorted(
-            (offsets[other], _aligned(other)) for other in offsets if _overlap(alive[other], alive[buffer])
-        )
-        offset = 0
-        for start, size in rivals:
-            if start - offset >= buffer.size:
-                break
-            offset = max(offset, start + size)
-        offsets[buffer] = offset
-        end = max(end, offset + _aligned(buffer))
-    return offsets, end
-
-
-def _aligned(buffer: Buffer) -> int:
-    return -(-buffer.size // _ALIGNMENT) * _ALIGNMENT
-
-
-def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
-    return a[0] <= b[1] and b[0] <= a[1]
+    return placed(alive)
 
 
 def _emit(plan: _native.Plan, call: Call, offsets: Mapping[Buffer, int]) -> None:

@@ -1,0 +1,252 @@
+"""The CUDA backend: weights, key/value storage and plans on one NVIDIA GPU."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from chaski import _native
+from chaski.errors import OutOfMemoryError, UnsupportedError
+from chaski.formats.dequantize import dequantize
+from chaski.formats.gguf import TensorInfo
+from chaski.ml.arena import aligned
+from chaski.ml.backend import (
+    Backend,
+    BackendOptions,
+    ByDevice,
+    CacheConfig,
+    Device,
+    DeviceMemory,
+    Memory,
+    ProgressCallback,
+)
+from chaski.ml.cpu.weight_files import laid_out_type, unreadable
+from chaski.ml.cuda.device import GPU
+from chaski.ml.cuda.lowering import Matrix
+from chaski.ml.cuda.plan import CUDAPlan
+from chaski.ml.cuda.storage import CUDACells, KVStorage, num_bytes
+from chaski.ml.graph import AdapterTable, DType, Graph, KVBuffer, KVRole, Weight
+from chaski.ml.machine import usable_processors
+
+__all__ = ["CUDABackend"]
+
+_ALIGNMENT = 256
+# Bytes of matrices that the host lays out at a time, before they are copied.
+_GROUP = 256 << 20
+# The rule of numbers is that of the native core; what it takes from the host is the host's.
+_RULE = 1
+
+
+class Region:
+    """Memory of the device, of which weights are parts."""
+
+    def __init__(self) -> None:
+        self.address = 0
+
+
+class Vector:
+    """A one-dimensional or plain weight: floats."""
+
+    def __init__(self, region: Region, offset: int) -> None:
+        self._region, self.offset = region, offset
+
+    @property
+    def address(self) -> int:
+        """Its first byte on the device."""
+        return self._region.address + self.offset
+
+
+class CUDABackend:
+    """Computes with kernels that are compiled for the GPU when they are first needed.
+
+    Storage, weights and results have the bits of the cpu backend, and so has what the host keeps of them.
+    """
+
+    name = "cuda"
+    default_kv_dtype = DType.I16
+    cache_config = CacheConfig(alignment=16)  # tokens of a panel of keys
+
+    def __init__(self, options: BackendOptions, gpu: GPU, host: Backend) -> None:
+        """`host` computes what is only to be known there. Raises UnsupportedError for plain attention."""
+        if not options.flash_attention:
+            raise UnsupportedError(
+                "the cuda backend has no plain form of attention: leave flash attention on, or load the "
+                "model with the cpu backend"
+            )
+        self._options, self._gpu, self._host = options, gpu, host
+        self.rule = f"native {_native.rule_version()} cuda {_RULE}"
+        self._weights = Region()
+        self._vectors: list[tuple[TensorInfo, Vector]] = []
+        self._matrices: list[tuple[TensorInfo, int, Matrix]] = []
+        self._weight_bytes = 0
+        self._storages: list[KVStorage] = []
+        self._plans: list[CUDAPlan] = []
+
+    def devices(self) -> Sequence[Device]:
+        return [self._gpu.device]
+
+    def place(self, weights: Sequence[tuple[Weight, TensorInfo]]) -> None:
+        known = _native.matrix_types()
+        for weight, info in weights:
+            if len(info.shape) == 1 or weight.plain:
+                vector = Vector(self._weights, self._weight_bytes)
+                self._weight_bytes += aligned(4 * math.prod(info.shape), _ALIGNMENT)
+                self._vectors.append((info, vector))
+                weight.handle = vector
+            elif len(info.shape) in (2, 3) and (type := laid_out_type(info.type)) in known:
+                rows, columns = info.shape[-2:]
+                handles = []
+                for index in range(math.prod(info.shape[:-2])):
+                    matrix = Matrix(int(type), rows, columns, self._weights, self._weight_bytes)
+                    self._weight_bytes += aligned(_native.matrix_bytes(int(type), rows, columns), _ALIGNMENT)
+                    self._matrices.append((info, index, matrix))
+                    handles.append(matrix)
+                weight.handle = handles[0] if len(info.shape) == 2 else handles
+            else:
+                raise UnsupportedError(
+                    f"tensor {info.name}: no kernels for {info.type.name} of shape {info.shape}"
+                )
+
+    def load(self, progress: ProgressCallback) -> None:
+        device, needed = self._gpu.device, self.memory().on(self._gpu.device.name)
+        if needed.total > device.available_bytes:
+            raise OutOfMemoryError(
+                f"weights, caches and plans need {needed.total / 1e9:.2f} GB, but "
+                f"{device.available_bytes / 1e9:.2f} GB of {device.name} are available; use a smaller "
+                "context, fewer parallel sequences or a smaller model"
+            )
+        if self._weights.address == 0 and self._weight_bytes:
+            self._weights.address = self._gpu.allocate(self._weight_bytes)
+            self._load_vectors()
+            self._load_matrices(progress)
+        for storage in self._storages:
+            storage.take()
+        for plan in self._plans:
+            plan.take()
+        self._gpu.wait()
+        progress(1.0)
+
+    def _load_vectors(self) -> None:
+        for info, vector in self._vectors:
+            values = dequantize(info.data, info.type, info.shape).ravel()
+            staged = self._gpu.staging(4 * values.size)
+            staged[:] = np.ascontiguousarray(values, np.float32).view(np.uint8)
+            self._gpu.upload(vector.address, staged)
+        self._gpu.wait_uploads()
+
+    def _load_matrices(self, progress: ProgressCallback) -> None:
+        """Lay out groups of matrices on the host, and copy them."""
+        pool = _native.ThreadPool(usable_processors())
+        files = dict(_opened([info for info, _, _ in self._matrices]))
+        total = sum(_size(matrix) for _, _, matrix in self._matrices)
+        done = 0
+        group: list[tuple[TensorInfo, int, Matrix]] = []
+        for number, each in enumerate(self._matrices):
+            group.append(each)
+            size = sum(_size(matrix) for _, _, matrix in group)
+            if size < _GROUP and number + 1 < len(self._matrices):
+                continue
+            memory = _native.Weights(size)
+            offset = 0
+            targets = []
+            for info, index, matrix in group:
+                is_interleaved = laid_out_type(info.type) is not info.type
+                target = memory.matrix(
+                    offset, matrix.type, matrix.rows, matrix.columns, info.strides[-1], is_interleaved
+                )
+                place = info.offset + (index * info.strides[0] if len(info.shape) > 2 else 0)
+                target.take_from(files[str(info.path)], place)
+                targets.append(target)
+                offset += _size(matrix)
+            try:
+                _native.lay_out(pool, _native.isa_names()[-1], targets)
+            except RuntimeError as error:
+                raise unreadable(group[0][0].path, str(error)) from error
+            packed = memory.vector(0, size // 4).view(np.uint8)
+            offset = 0
+            for _, _, matrix in group:
+                self._gpu.upload(matrix.address, packed[offset : offset + _size(matrix)])
+                offset += _size(matrix)
+            self._gpu.wait_uploads()
+            done += size
+            progress(done / total)
+            group = []
+
+    def _threads(self) -> int:
+        return max(
+            1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        )
+
+    def wait_loaded(self) -> None:
+        """Return at once: `load` leaves nothing for later."""
+
+    def kv_buffer(
+        self, role: KVRole, cells: int, heads: int, size: int, dtype: DType, layer: int | None = None
+    ) -> KVBuffer:
+        storage = KVStorage(self._gpu, role, cells, heads, size, dtype)
+        self._storages.append(storage)
+        return KVBuffer(role, cells, heads, size, dtype, storage)
+
+    def kv_bytes(
+        self, role: KVRole, cells: int, heads: int, size: int, dtype: DType, layer: int | None = None
+    ) -> ByDevice:
+        return {self._gpu.device.name: num_bytes(role, cells, heads, size, dtype)}
+
+    def cell_rows(self, buffers: Sequence[KVBuffer]) -> CUDACells:
+        return CUDACells(self._gpu, [buffer.handle for buffer in buffers])
+
+    def compile(self, graph: Graph) -> CUDAPlan:
+        plan = CUDAPlan(graph, self._gpu, self._host)
+        self._plans.append(plan)
+        return plan
+
+    def adapter_table(self, slots: int, matrices: int, max_width: int) -> AdapterTable:
+        raise UnsupportedError(
+            "the cuda backend applies no adapters yet: load the model with the cpu backend"
+        )
+
+    def sibling(self) -> CUDABackend:
+        return CUDABackend(self._options, self._gpu, self._host.sibling())
+
+    def memory(self) -> Memory:
+        held = DeviceMemory(
+            self._gpu.device.name,
+            self._weight_bytes,
+            sum(storage.bytes for storage in self._storages),
+            sum(plan.bytes for plan in self._plans),
+        )
+        return Memory((held,))
+
+    def close(self) -> None:
+        for storage in self._storages:
+            storage.release()
+        for plan in self._plans:
+            plan.release()
+        if self._weights.address:
+            self._gpu.free(self._weights.address)
+            self._weights.address = 0
+        self._storages, self._plans, self._vectors, self._matrices = [], [], [], []
+        self._weight_bytes = 0
+        self._host.close()
+
+
+def _size(matrix: Matrix) -> int:
+    return aligned(_native.matrix_bytes(matrix.type, matrix.rows, matrix.columns), _ALIGNMENT)
+
+
+def _opened(infos: Sequence[TensorInfo]) -> list[tuple[str, _native.WeightFile]]:
+    """Open the files of tensors. Raises ModelError for one that cannot be opened."""
+    files = []
+    for path in dict.fromkeys(info.path for info in infos):
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise unreadable(path, str(error)) from error
+        try:
+            files.append((str(path), _native.WeightFile(descriptor)))
+        finally:
+            os.close(descriptor)
+    return files

@@ -1,0 +1,101 @@
+"""What a plan needs of a GPU: memory, kernels, and one queue in which all happens in order.
+
+`driver.py` has the GPU of this machine. Tests have one that computes on the host.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.ml.backend import Device
+
+__all__ = ["GPU", "Grid", "Kernel", "KernelLaunch", "Program", "pack"]
+
+U8 = npt.NDArray[np.uint8]
+Grid = tuple[int, int, int]
+"""Blocks of threads along x, y and z."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A file of kernels and the macros that it is compiled with."""
+
+    file: str
+    defines: tuple[tuple[str, str | int], ...] = ()
+
+
+Kernel = Any
+"""A kernel of a compiled program, of which only its GPU knows the form."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLaunch:
+    """A kernel with its argument, the bytes of a C struct."""
+
+    kernel: Kernel
+    grid: Grid
+    threads: int
+    shared: int
+    argument: bytes
+
+
+class GPU(Protocol):
+    """A device with one queue. Whatever is asked for happens behind what was asked for before.
+
+    Its methods raise ComputationError where the device fails, and OutOfMemoryError where memory ends.
+    """
+
+    @property
+    def device(self) -> Device:
+        """What it is, and the memory that is available now."""
+
+    @property
+    def rule(self) -> str:
+        """A name for the kind of device, for which programs are compiled."""
+
+    def allocate(self, size: int) -> int:
+        """Take memory -> its address, a multiple of 256. Its content is undefined."""
+
+    def free(self, address: int) -> None:
+        """Give memory back that `allocate` took."""
+
+    def zero(self, address: int, size: int) -> None:
+        """Fill memory with zeros."""
+
+    def staging(self, size: int) -> U8:
+        """Take memory of the host that `upload` copies from at full speed."""
+
+    def upload(self, address: int, staged: npt.NDArray[Any]) -> None:
+        """Copy a part of such memory to the device. It must stay as it is until `wait_uploads` returns."""
+
+    def wait_uploads(self) -> None:
+        """Wait until all uploads so far are copied."""
+
+    def download(self, address: int, into: npt.NDArray[Any]) -> None:
+        """Copy memory to an array of the host, when all before is computed, and wait for that."""
+
+    def kernel(self, program: Program, name: str) -> Kernel:
+        """Compile a program, if that was not done yet -> one of its kernels."""
+
+    def record(self, launches: Sequence[KernelLaunch]) -> object:
+        """Make one thing of launches that follow each other, to be run many times."""
+
+    def run(self, recorded: object) -> None:
+        """Begin to compute what was recorded."""
+
+    def wait(self) -> None:
+        """Wait until everything is computed."""
+
+    def close(self) -> None:
+        """Give back all that it holds. Nothing may be asked for after that."""
+
+
+def pack(format: str, values: Sequence[Any]) -> bytes:
+    """Return the bytes of a C struct: `P` for addresses, `q` int64, `f` and `d` floats."""
+    return struct.pack(f"@{format}", *values)

@@ -1,0 +1,71 @@
+// What kernels ask of the processor, in its own instructions. Tests have another file of this name, in which
+// a block of threads runs on the host (tests/cuda/emulated/device.h).
+//
+// Every rounding is said: the compiler is told not to fuse a product and a sum.
+#pragma once
+
+#include <cstdint>
+
+// A kernel has one argument, a plain struct. `CHASKI_KERNEL(name, Arguments) { ... a.x ... }`
+#define CHASKI_KERNEL(name, Arguments) extern "C" __global__ void name(const Arguments a)
+
+namespace chaski::device {
+
+inline float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+// The same, with subnormal operands and results as zeros.
+inline float fma_flushed(float a, float b, float c) {
+    float y;
+    asm("fma.rn.ftz.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), "f"(b), "f"(c));
+    return y;
+}
+inline float as_float(int32_t x) { return __int_as_float(x); }
+inline int32_t as_int(float x) { return __float_as_int(x); }
+inline int32_t round(float x) { return __float2int_rn(x); }
+inline float square_root(float x) { return __fsqrt_rn(x); }
+inline double square_root(double x) { return __dsqrt_rn(x); }
+inline float widen_f16(uint16_t x) {
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+    return y;
+}
+inline uint16_t narrow_f16(float x) {
+    uint16_t y;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
+    return y;
+}
+// acc + the sum over 4 bytes of w, unsigned, times those of x, signed.
+inline int32_t dot4(int32_t acc, uint32_t w, int32_t x) {
+    int32_t y;
+    asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(y) : "r"(w), "r"(x), "r"(acc));
+    return y;
+}
+// Byte i of the result is the byte of b:a whose number is nibble i of the selector, 0 to 7.
+inline uint32_t select_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+    return __byte_perm(a, b, selector);
+}
+// The value of the lane whose number differs in one bit, within 16 lanes; and within a warp.
+template <class T>
+inline T from_lane(T v, int apart) {
+    return __shfl_xor_sync(0xffffu << (threadIdx.x & 16), v, apart);
+}
+template <class T>
+inline T from_thread(T v, int apart) {
+    return __shfl_xor_sync(0xffffffffu, v, apart);
+}
+// The value of thread `number` of the warp, and a bit for each of its threads.
+template <class T>
+inline T value_of(T v, int number) {
+    return __shfl_sync(0xffffffffu, v, number);
+}
+inline uint32_t votes(bool is_set) { return __ballot_sync(0xffffffffu, is_set); }
+inline void barrier() { __syncthreads(); }
+// The memory that a block of threads shares, as much as the launch says.
+inline uint8_t* shared() {
+    extern __shared__ __align__(16) uint8_t memory[];
+    return memory;
+}
+// In the memory that threads share: to += x, and to = min(to, x); what was there before.
+inline int32_t add_shared(int32_t* to, int32_t x) { return atomicAdd(to, x); }
+inline int32_t lower_shared(int32_t* to, int32_t x) { return atomicMin(to, x); }
+
+}  // namespace chaski::device

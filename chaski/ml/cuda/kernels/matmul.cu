@@ -1,0 +1,210 @@
+// y = x · Wᵀ + bias + residual for a quantized W and few tokens, by the rule in matmul.h.
+//
+// Compiled for one format of weights (CHASKI_FORMAT) and a number of tokens (CHASKI_TOKENS). A block of
+// threads has one panel of 16 rows. Its groups of 16 lanes take the blocks of weights in turns: what is an
+// integer has no order. The floats that come of a block wait in shared memory, and one group for each token
+// adds them up in ascending k.
+#include "kernel.h"
+
+namespace chaski::CHASKI_ISA {
+
+struct Matmul {
+    const uint8_t* panels;
+    int64_t rows;
+    int64_t k;
+    const int8_t* values;
+    const float* scales;
+    const int16_t* sums;
+    const SuperScale* supers;
+    Count n;
+    float* y;
+    const float* bias;
+    const float* residual;
+};
+
+constexpr int kTokens = CHASKI_TOKENS;
+
+// The tokens of a block of threads: their numbers, and their values.
+struct Tokens {
+    int64_t number[kTokens];
+    const int8_t* values[kTokens];
+};
+
+// What a format makes of a panel of 16 rows.
+template <class Format>
+struct Panel {
+    // Floats of one step of the chain, for a row and a token.
+    static constexpr int kFloats = Format::kIsSuper ? 1 : Format::kMins ? 4 : 2;
+    // Elements of k of a step, and the steps that a block of weights is.
+    static constexpr int kStep = Format::kIsSuper ? kSuperElements : 32;
+    static constexpr int kSteps = Format::kElements / kStep;
+
+    // Integer products of sub-block S with each token's values from element `at` of k on.
+    template <int S>
+    CHASKI_INLINE static void multiply(const Format& block, const Tokens& x, int64_t at,
+                                       int32_t (&sums)[kTokens]) {
+        for (int n = 0; n < kTokens; ++n) sums[n] = 0;
+        unroll<Format::kSub / 16>([&](auto part) __attribute__((always_inline)) {
+            constexpr int kPart = decltype(part)::value;
+            int4 words[kTokens];
+            for (int n = 0; n < kTokens; ++n) {
+                words[n] =
+                    *reinterpret_cast<const int4*>(x.values[n] + at + S * Format::kSub + 16 * kPart);
+            }
+            const auto add = [&](auto i, int32_t int4::* word) __attribute__((always_inline)) {
+                const U8x64 codes = block.template codes<S, 4 * kPart + decltype(i)::value>();
+                for (int n = 0; n < kTokens; ++n) {
+                    sums[n] = device::dot4(sums[n], codes.v, words[n].*word);
+                }
+            };
+            add(Index<0>{}, &int4::x);
+            add(Index<1>{}, &int4::y);
+            add(Index<2>{}, &int4::z);
+            add(Index<3>{}, &int4::w);
+        });
+    }
+
+    // store(token, step, which, float) what the steps of a block add.
+    template <class Store>
+    CHASKI_INLINE static void multiply_block(const Matmul& a, const Format& block, int64_t at,
+                                             const Tokens& x, const Store& store) {
+        if constexpr (Format::kIsSuper) {
+            multiply_super_block(a, block, at, x, store);
+        } else {
+            multiply_plain_block(a, block, at, x, store);
+        }
+    }
+
+    template <class Store>
+    CHASKI_INLINE static void multiply_super_block(const Matmul& a, const Format& block, int64_t at,
+                                                   const Tokens& x, const Store& store) {
+        constexpr int kSub = Format::kSub;
+        static_assert(Format::kOffset == 0 || kSub == 16, "an offset has the sums of 16 values");
+        int32_t products[kTokens] = {}, mins[kTokens] = {};
+        const SuperScale* supers[kTokens];
+        const int16_t* halves[kTokens];
+        for (int n = 0; n < kTokens; ++n) {
+            supers[n] = a.supers + (x.number[n] * a.k + at) / kSuperElements;
+            halves[n] = a.sums + (x.number[n] * a.k + at) / 16;
+        }
+        unroll<kSuperElements / kSub / 2>([&](auto pair) __attribute__((always_inline)) {
+            constexpr int kPair = decltype(pair)::value, kFirst = first_of_pair<kSub, kPair>;
+            const int32_t scales = block.template scales<kPair>().v;
+            const auto add = [&](auto sub, int32_t scale) __attribute__((always_inline)) {
+                constexpr int kOwn = decltype(sub)::value;
+                int32_t sums[kTokens];
+                multiply<kOwn>(block, x, at, sums);
+                for (int n = 0; n < kTokens; ++n) {
+                    if constexpr (Format::kOffset != 0) sums[n] -= Format::kOffset * halves[n][kOwn];
+                    products[n] += (scale * sums[n]) << supers[n]->shifts[kOwn * kSub / 32];
+                }
+            };
+            add(Index<kFirst>{}, static_cast<int16_t>(scales));
+            add(Index<kFirst + kPairStep<kSub>>{}, scales >> 16);
+        });
+        if constexpr (Format::kMins) {
+            constexpr int kMinSub = Format::kMinSub;
+            unroll<kSuperElements / kMinSub / 2>([&](auto pair) __attribute__((always_inline)) {
+                constexpr int kPair = decltype(pair)::value, kFirst = first_of_pair<kMinSub, kPair>;
+                const int32_t both = block.template mins<kPair>().v;
+                for (int n = 0; n < kTokens; ++n) {
+                    const auto sum_of = [&](int sub) {
+                        return kMinSub == 32 ? static_cast<int32_t>(supers[n]->sums[sub])
+                                             : halves[n][sub] << supers[n]->shifts[sub / 2];
+                    };
+                    mins[n] += static_cast<int16_t>(both) * sum_of(kFirst) +
+                               (both >> 16) * sum_of(kFirst + kPairStep<kMinSub>);
+                }
+            });
+        }
+        const float d = block.d().v;
+        for (int n = 0; n < kTokens; ++n) {
+            float sum = static_cast<float>(products[n]) * d;
+            if constexpr (Format::kMins) sum = device::fma(static_cast<float>(mins[n]), block.dmin().v, sum);
+            store(n, 0, 0, sum);
+        }
+    }
+
+    template <class Store>
+    CHASKI_INLINE static void multiply_plain_block(const Matmul& a, const Format& block, int64_t at,
+                                                   const Tokens& x, const Store& store) {
+        unroll<kSteps>([&](auto s) __attribute__((always_inline)) {
+            constexpr int kSub = decltype(s)::value;
+            int32_t sums[kTokens];
+            multiply<kSub>(block, x, at, sums);
+            const float scale = block.template scale<kSub>().v;
+            for (int n = 0; n < kTokens; ++n) {
+                const int64_t element = x.number[n] * a.k + at + 32 * kSub;
+                const int32_t total = a.sums[element / 16] + a.sums[element / 16 + 1];
+                const float own = a.scales[element / 32];
+                store(n, kSub, 0, static_cast<float>(sums[n] - Format::kOffset * total));
+                store(n, kSub, 1, scale * own);
+                if constexpr (Format::kMins) {
+                    store(n, kSub, 2, block.template min<kSub>().v);
+                    store(n, kSub, 3, -(own * static_cast<float>(total)));
+                }
+            }
+        });
+    }
+
+    // y + the floats of one row and one token, of `count` steps from element `at` of k on.
+    CHASKI_INLINE static float chain(const Matmul& a, const float* floats, int64_t token, int64_t at, int count,
+                                     float y) {
+        for (int step = 0; step < count; ++step, at += kStep, floats += kTokens * kFloats * kLanes) {
+            const float second =
+                Format::kIsSuper ? a.supers[(token * a.k + at) / kSuperElements].unit : floats[kLanes];
+            y = device::fma(floats[0], second, y);
+            if constexpr (Format::kMins) {
+                if constexpr (!Format::kIsSuper) y = device::fma(floats[2 * kLanes], floats[3 * kLanes], y);
+            }
+        }
+        return y;
+    }
+};
+
+// Blocks of weights whose floats are in shared memory at a time, for each group.
+constexpr int kAtOnce = CHASKI_AT_ONCE;
+
+template <class Format>
+CHASKI_INLINE void multiply_panel(const Matmul& a) {
+    using Own = Panel<Format>;
+    const int64_t n = *a.n, panel = blockIdx.x, first = static_cast<int64_t>(blockIdx.y) * kTokens;
+    if (first >= n) return;
+    auto* floats = reinterpret_cast<float*>(device::shared());
+    const uint8_t* weights = a.panels + panel * panel_bytes(Format::kType, a.k);
+    const int blocks = static_cast<int>(a.k / Format::kElements), each = kAtOnce * num_groups();
+    Tokens x;
+    for (int i = 0; i < kTokens; ++i) {
+        x.number[i] = first + i < n ? first + i : n - 1;  // a token that is not there is another one again
+        x.values[i] = a.values + x.number[i] * a.k;
+    }
+    float y = 0.0f;
+    for (int begin = 0; begin < blocks; begin += each) {
+        const int end = begin + each < blocks ? begin + each : blocks;
+        for (int index = begin + group(); index < end; index += num_groups()) {
+            const Format block{{weights + static_cast<int64_t>(index) * Format::kBytes}};
+            const auto store = [&](int token, int step, int which, float value) {
+                const int place = ((index - begin) * Own::kSteps + step) * kTokens + token;
+                floats[(place * Own::kFloats + which) * kLanes + lane()] = value;
+            };
+            Own::multiply_block(a, block, static_cast<int64_t>(index) * Format::kElements, x, store);
+        }
+        barrier();
+        if (group() < kTokens) {
+            y = Own::chain(a, floats + group() * Own::kFloats * kLanes + lane(), x.number[group()],
+                           static_cast<int64_t>(begin) * Format::kElements, (end - begin) * Own::kSteps, y);
+        }
+        barrier();
+    }
+    const int64_t token = first + group(), row = panel * kLanes + lane();
+    if (group() >= kTokens || token >= n || row >= a.rows) return;
+    if (a.bias != nullptr) y = y + a.bias[row];
+    const int64_t at = token * a.rows + row;
+    if (a.residual != nullptr) y = y + a.residual[at];
+    a.y[at] = y;
+}
+
+// A block of threads for each panel, and for each kTokens tokens.
+CHASKI_KERNEL(matmul, Matmul) { multiply_panel<CHASKI_FORMAT>(a); }
+
+}  // namespace chaski::CHASKI_ISA

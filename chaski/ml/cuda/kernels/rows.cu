@@ -1,0 +1,177 @@
+// Rows as they are, and what scales or adds to them.
+#include "kernel.h"
+
+namespace chaski::CHASKI_ISA {
+
+// Rows of `width` elements, a thread for each element.
+struct Rows {
+    const float* x;
+    Count n;
+    int64_t width;
+    const int32_t* indices;
+    float* y;
+};
+
+CHASKI_KERNEL(rows, Rows) {
+    const int64_t i = thread();
+    if (i < *a.n * a.width) a.y[i] = a.x[a.indices[i / a.width] * a.width + i % a.width];
+}
+
+CHASKI_KERNEL(scatter, Rows) {
+    const int64_t i = thread();
+    if (i < *a.n * a.width) a.y[a.indices[i / a.width] * a.width + i % a.width] = a.x[i];
+}
+
+struct Columns {
+    const float* x;
+    Count n;
+    int64_t groups;  // of a row
+    int64_t source_width;
+    int64_t first;
+    int64_t width;
+    float* y;
+};
+
+CHASKI_KERNEL(slice, Columns) {
+    const int64_t i = thread();
+    if (i < *a.n * a.groups * a.width) {
+        a.y[i] = a.x[i / a.width * a.source_width + a.first + i % a.width];
+    }
+}
+
+struct Concat {
+    const float* x;
+    Count n;
+    int64_t width;
+    int64_t target_width;
+    int64_t first;
+    int64_t stride;
+    float* y;
+};
+
+CHASKI_KERNEL(concat_columns, Concat) {
+    const int64_t i = thread();
+    if (i < *a.n * a.width) {
+        a.y[i / a.width * a.target_width + a.first + i % a.width * a.stride] = a.x[i];
+    }
+}
+
+// `factors` are of each row, `vector` of each column.
+struct Scaled {
+    const float* x;
+    Count n;
+    int64_t width;
+    const float* factors;
+    float* y;
+};
+
+CHASKI_KERNEL(scale_rows, Scaled) {
+    const int64_t i = thread();
+    if (i < *a.n * a.width) a.y[i] = a.x[i] * a.factors[i / a.width];
+}
+
+CHASKI_KERNEL(multiply_vector, Scaled) {
+    const int64_t i = thread();
+    if (i < *a.n * a.width) a.y[i] = a.x[i] * a.factors[i % a.width];
+}
+
+CHASKI_KERNEL(add_vector, Scaled) {
+    const int64_t i = thread();
+    if (i < *a.n * a.width) a.y[i] = a.x[i] + a.factors[i % a.width];
+}
+
+// `count` rows become one of y, which has n.
+struct Grouped {
+    const float* x;
+    Count n;
+    int64_t width;
+    int64_t count;
+    float* y;
+};
+
+CHASKI_KERNEL(average_rows, Grouped) {
+    const int64_t i = thread();
+    if (i >= *a.n * a.width) return;
+    const float* from = a.x + i / a.width * a.count * a.width + i % a.width;
+    float sum = from[0];
+    for (int64_t j = 1; j < a.count; ++j) sum = sum + from[j * a.width];
+    a.y[i] = sum * (1.0f / static_cast<float>(a.count));
+}
+
+CHASKI_KERNEL(space_to_depth, Grouped) {
+    const int64_t i = thread(), each = a.count * a.width;
+    if (i >= *a.n * each) return;
+    const int64_t row = i / each, k = i % each / a.count, j = i % a.count;
+    a.y[i] = a.x[(row * a.count + j) * a.width + k];
+}
+
+// x (n, depth) times a plain matrix (depth, width): y = fma(x, matrix, y) along the depth.
+struct Product {
+    const float* x;
+    Count n;
+    int64_t depth;
+    int64_t width;
+    const float* matrix;
+    float* y;
+};
+
+CHASKI_KERNEL(product, Product) {
+    const int64_t i = thread();
+    if (i >= *a.n * a.width) return;
+    float sum = 0.0f;
+    for (int64_t k = 0; k < a.depth; ++k) {
+        sum = device::fma(a.matrix[k * a.width + i % a.width], a.x[i / a.width * a.depth + k], sum);
+    }
+    a.y[i] = sum;
+}
+
+// Sums in double precision, one element after the other.
+struct Statistics {
+    const float* x;
+    Count n;
+    int64_t width;
+    double multiplier;
+    float* y;
+};
+
+CHASKI_KERNEL(rms, Statistics) {
+    const int64_t i = thread();
+    if (i >= *a.n) return;
+    double total = 0.0;
+    for (int64_t j = 0; j < a.width; ++j) {
+        const double v = a.x[i * a.width + j];
+        total += v * v;
+    }
+    a.y[i] = static_cast<float>(device::square_root(total / static_cast<double>(a.width)));
+}
+
+struct Rope {
+    const float* x;
+    Count n;
+    int64_t heads;
+    int64_t size;
+    int64_t pairs;
+    int64_t neox;
+    const float* table;  // [token][2][pairs]
+    float* y;
+};
+
+// A thread for each pair, and one for each element behind the pairs.
+CHASKI_KERNEL(rope, Rope) {
+    const int64_t each = a.size - a.pairs, i = thread(), row = i / each, j = i % each;
+    if (row >= *a.n * a.heads) return;
+    const float* x = a.x + row * a.size;
+    float* y = a.y + row * a.size;
+    if (j >= a.pairs) {
+        y[j + a.pairs] = x[j + a.pairs];
+        return;
+    }
+    const float* cos = a.table + row / a.heads * 2 * a.pairs;
+    const float* sin = cos + a.pairs;
+    const int64_t step = a.neox ? 1 : 2, apart = a.neox ? a.pairs : 1;
+    const float first = x[step * j], second = x[step * j + apart];
+    y[step * j] = first * cos[j] - second * sin[j];
+    y[step * j + apart] = first * sin[j] + second * cos[j];
+}
+
+}  // namespace chaski::CHASKI_ISA

@@ -1,0 +1,299 @@
+"""Plans on a GPU: a graph's kernels, recorded once for each class of sizes, and run with one call."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.forks import keep_in_forks
+from chaski.ml.arena import Buffer, aligned, placed
+from chaski.ml.backend import Backend
+from chaski.ml.cuda.device import GPU, KernelLaunch, pack
+from chaski.ml.cuda.lowering import Check, Constant, Count, Derived, Lowering, Sizes, Staged, Step
+from chaski.ml.cuda.operations import HOST_OPERATIONS, lower_node
+from chaski.ml.cuda.storage import KVStorage
+from chaski.ml.graph import Dim, DType, Graph, Tensor
+from chaski.ml.plan import Input, Plan, misfit
+
+__all__ = ["CUDALaunch", "CUDAPlan"]
+
+F32 = npt.NDArray[np.float32]
+
+_ALIGNMENT = 256
+_TYPES: Mapping[DType, npt.DTypeLike] = {DType.I32: np.int32, DType.F32: np.float32}
+
+
+class CUDAPlan:
+    """A graph compiled for one batch size at most, with all the memory that it will ever use.
+
+    `host` computes what depends on the inputs only.
+    """
+
+    def __init__(self, graph: Graph, gpu: GPU, host: Backend) -> None:
+        self._gpu = gpu
+        lowering = Lowering(graph, gpu.device.cores)
+        self._declared = graph.inputs
+        for name, node in graph.inputs.items():
+            lowering.staged[node] = _staged(name, node)
+        host_part = _HostPart(graph, lowering, host)
+        for node in graph.nodes:
+            if node.op not in ("input", "reshape", *HOST_OPERATIONS):
+                lower_node(lowering, node)
+        self._steps: Sequence[Step] = lowering.steps
+        self._checks: Sequence[Check] = list(lowering.checks)
+        self._derived: Sequence[Derived] = [*host_part.derived, *lowering.derived]
+        self._dims: Mapping[str, int] = lowering.dims
+        self._inputs = {name: lowering.staged[node] for name, node in graph.inputs.items()}
+        self._leading = {name: lowering.dim(node) for name, node in graph.inputs.items()}
+        outputs = {name: lowering.place(node) for name, node in graph.outputs.items()}
+        self._offsets, arena = placed(_alive(self._steps, outputs.values()), _ALIGNMENT)
+        self._outputs = {
+            name: (outputs[name], lowering.dim(node), node) for name, node in graph.outputs.items()
+        }
+        # Behind the arena lie constants, and then what is uploaded: the sizes first.
+        staged = [*self._inputs.values(), *(each for one in self._derived for each in one.targets)]
+        self._constants, begin = _in_row(_constants(self._steps), arena)
+        self._upload = begin
+        self._places, end = _in_row(staged, begin + aligned(8 * len(self._dims), _ALIGNMENT))
+        self.bytes = end
+        self._address = 0
+        self._host_memory: npt.NDArray[np.uint8] | None = None
+        self._recorded: dict[tuple[int, ...], object] = {}
+        self._newest: weakref.ref[CUDALaunch] | None = None
+        keep_in_forks(self, gpu)
+
+    def take(self) -> None:
+        """Take the memory."""
+        if self._address:
+            return
+        self._address = self._gpu.allocate(self.bytes)
+        self._host_memory = self._gpu.staging(self.bytes - self._upload)
+        for constant, offset in self._constants.items():
+            data = np.ascontiguousarray(constant.array).reshape(-1).view(np.uint8)
+            staged = self._gpu.staging(data.size)
+            staged[:] = data
+            self._gpu.upload(self._address + offset, staged)
+        self._gpu.wait_uploads()
+
+    def release(self) -> None:
+        """Give the memory back."""
+        if self._address:
+            self._gpu.free(self._address)
+            self._address = 0
+            self._recorded.clear()
+
+    def launch(self, inputs: Mapping[str, Input], sizes: Mapping[str, int] | None = None) -> CUDALaunch:
+        if inputs.keys() != self._inputs.keys():
+            raise misfit(inputs, self._inputs)
+        if self._newest is not None and (newest := self._newest()) is not None:
+            newest.keep()
+        given = dict(sizes) if sizes else {}
+        arrays = {name: self._read(name, value, given) for name, value in inputs.items()}
+        self._gpu.wait_uploads()
+        uploads = [(self._inputs[name], array) for name, array in arrays.items()]
+        for derived in self._derived:
+            made, new_sizes = derived.make(arrays)
+            given |= new_sizes
+            uploads += zip(derived.targets, made, strict=True)
+        self._check(arrays, given)
+        self._send(uploads, given)
+        key = tuple(_class_of(given[name], most) for name, most in self._dims.items())
+        if key not in self._recorded:
+            self._recorded[key] = self._gpu.record(self._launches(dict(zip(self._dims, key, strict=True))))
+        self._gpu.run(self._recorded[key])
+        launch = CUDALaunch(self, given)
+        self._newest = weakref.ref(launch)
+        return launch
+
+    def wait(self) -> None:
+        """Wait until what was launched is computed."""
+        self._gpu.wait()
+
+    def download(self, output: str, sizes: Mapping[str, int], begin: int, end: int | None) -> F32:
+        """Fetch rows of a result of the newest run."""
+        buffer, dim, node = self._outputs[output]
+        size = sizes[dim]
+        end = size if end is None else min(end, size)
+        shape = tuple(d for d in node.shape[1:] if isinstance(d, int))
+        rows = np.empty((max(0, end - begin), *shape), np.float32)
+        if rows.size:
+            width = rows[0].nbytes
+            self._gpu.download(self._address_of(buffer) + begin * width, rows)
+        return rows
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """The names of its results."""
+        return list(self._outputs)
+
+    def _read(self, name: str, value: Input, sizes: dict[str, int]) -> npt.NDArray[Any]:
+        staged, dim = self._inputs[name], self._leading[name]
+        size = len(value)
+        if sizes.setdefault(dim, size) != size or size > staged.rows:
+            raise ValueError(f"input {name}: {size} rows, where {dim} is {sizes[dim]}, at most {staged.rows}")
+        return np.ascontiguousarray(value, staged.dtype)
+
+    def _check(self, arrays: Mapping[str, npt.NDArray[Any]], sizes: Mapping[str, int]) -> None:
+        for check in self._checks:
+            limit = check.limit if check.limit_dim is None else sizes[check.limit_dim]
+            array = arrays[check.name]
+            if array.size and not (int(array.min()) >= 0 and int(array.max()) < limit):
+                raise ValueError(f"{check.name} has an index outside of 0 to {limit - 1}")
+
+    def _send(self, uploads: Sequence[tuple[Staged, npt.NDArray[Any]]], sizes: Mapping[str, int]) -> None:
+        """Copy sizes and arrays to memory beside the device's, and from there to it."""
+        assert self._host_memory is not None
+        counts = np.array([sizes[name] for name in self._dims], np.int64).view(np.uint8)
+        parts = [(self._upload, counts)]
+        for staged, array in uploads:
+            parts.append((self._places[staged], array.reshape(-1).view(np.uint8)))
+        for offset, data in parts:
+            if data.size:
+                memory = self._host_memory[offset - self._upload :][: data.size]
+                memory[:] = data
+                self._gpu.upload(self._address + offset, memory)
+
+    def _launches(self, sizes: Sizes) -> list[KernelLaunch]:
+        launches = []
+        for step in self._steps:
+            kernel = step.choose(sizes)
+            if kernel is not None:
+                compiled = self._gpu.kernel(kernel.program, kernel.name)
+                argument = self._argument(step)
+                launches.append(KernelLaunch(compiled, kernel.grid, kernel.threads, kernel.shared, argument))
+        return launches
+
+    def _argument(self, step: Step) -> bytes:
+        """The bytes of the struct that a kernel takes."""
+        format = ""
+        values: list[Any] = []
+        for argument in step.arguments:
+            if isinstance(argument, KVStorage):
+                format += "Pqqqq"
+                values += argument.fields
+            elif isinstance(argument, float):
+                format += "f"
+                values.append(argument)
+            elif isinstance(argument, int):
+                format += "q"
+                values.append(argument)
+            else:
+                format += "P"
+                values.append(0 if argument is None else self._address_of(argument))
+        return pack(f"{format}0q", values)
+
+    def _address_of(self, argument: Any) -> int:
+        match argument:
+            case Buffer():
+                return self._address + self._offsets[argument]
+            case Count():
+                return self._address + self._upload + 8 * list(self._dims).index(argument.dim)
+            case Constant():
+                return self._address + self._constants[argument]
+            case Staged():
+                return self._address + self._places[argument]
+        address: int = argument.address
+        return address
+
+
+class CUDALaunch:
+    """A run, whose results lie on the device until the next one."""
+
+    __slots__ = ("__weakref__", "_kept", "_plan", "_sizes")
+
+    def __init__(self, plan: CUDAPlan, sizes: Mapping[str, int]) -> None:
+        self._plan = plan
+        self._sizes = sizes
+        self._kept: Mapping[str, F32] | None = None
+
+    def wait(self) -> None:
+        if self._kept is None:
+            self._plan.wait()
+
+    def rows(self, output: str, begin: int = 0, end: int | None = None) -> F32:
+        if self._kept is not None:
+            return self._kept[output][begin:end]
+        return self._plan.download(output, self._sizes, begin, end)
+
+    def keep(self) -> None:
+        """Fetch the results before the next run overwrites them."""
+        if self._kept is None:
+            self._kept = {
+                name: self._plan.download(name, self._sizes, 0, None) for name in self._plan.outputs
+            }
+
+
+class _HostPart:
+    """The nodes of a graph that the host computes, as a plan of its backend."""
+
+    def __init__(self, graph: Graph, lowering: Lowering, host: Backend) -> None:
+        self.derived: list[Derived] = []
+        nodes = [node for node in graph.nodes if node.op in HOST_OPERATIONS]
+        if not nodes:
+            return
+        own = Graph()
+        for index, node in enumerate(nodes):
+            (given,) = node.operands
+            assert isinstance(given, Tensor)
+            name = given.attributes["name"]
+            known = own.inputs.get(name) or own.input(name, given.shape, given.dtype)
+            own.output(str(index), own.record(node.op, (known,), node.shape, **node.attributes))
+        plan = host.compile(own)
+        host.load(lambda share: None)
+        targets = [_staged(node.op, node) for node in nodes]
+        lowering.staged |= dict(zip(nodes, targets, strict=True))
+        self._plan, self._names, self._count = plan, list(own.inputs), len(nodes)
+        self.derived.append(Derived(targets, self._make))
+
+    def _make(
+        self, inputs: Mapping[str, npt.NDArray[Any]]
+    ) -> tuple[Sequence[npt.NDArray[Any]], Mapping[str, int]]:
+        plan: Plan = self._plan
+        launch = plan.launch({name: inputs[name] for name in self._names})
+        return [launch.rows(str(index)) for index in range(self._count)], {}
+
+
+def _staged(name: str, node: Tensor) -> Staged:
+    leading = node.shape[0]
+    assert isinstance(leading, Dim), f"{name}: the leading dimension of an input must be a run-time one"
+    width = 1
+    for size in node.shape[1:]:
+        assert isinstance(size, int)
+        width *= size
+    return Staged(leading.maximum, width, _TYPES[node.dtype])
+
+
+def _class_of(size: int, most: int) -> int:
+    """The next power of two, at most the maximum: kernels are recorded for so many rows."""
+    return min(most, 1 << max(0, size - 1).bit_length())
+
+
+def _alive(steps: Sequence[Step], kept: Iterator[Any] | Any) -> dict[Buffer, tuple[int, int]]:
+    """The first and the last step that touch each buffer; results are alive all the time."""
+    last = max(0, len(steps) - 1)
+    alive: dict[Buffer, tuple[int, int]] = {each: (0, last) for each in kept if isinstance(each, Buffer)}
+    for index, step in enumerate(steps):
+        for argument in step.arguments:
+            if isinstance(argument, Buffer):
+                first, until = alive.get(argument, (index, index))
+                alive[argument] = first, max(until, index)
+    return alive
+
+
+def _constants(steps: Sequence[Step]) -> list[Constant]:
+    found = (argument for step in steps for argument in step.arguments if isinstance(argument, Constant))
+    return list(dict.fromkeys(found))
+
+
+def _in_row(parts: Sequence[Any], begin: int) -> tuple[dict[Any, int], int]:
+    """Places for parts one behind the other -> the place of each, and the end."""
+    places = {}
+    for part in parts:
+        places[part] = begin
+        size = part.array.nbytes if isinstance(part, Constant) else part.size
+        begin += aligned(size, _ALIGNMENT)
+    return places, begin

@@ -1,0 +1,55 @@
+"""The sources of the kernels: files of this folder, and headers that they share with the native core."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from chaski.ml.cuda.device import Program
+
+__all__ = ["KERNELS", "OPTIONS", "digest_of", "headers", "native_headers", "text_of"]
+
+KERNELS = Path(__file__).parent / "kernels"
+
+OPTIONS = ("-std=c++20", "--fmad=false", "-default-device", "-DCHASKI_CUDA", "-DCHASKI_ISA=cuda")
+"""Options of the runtime compiler: no rounding is left out, and functions are the device's."""
+
+_SHARED = (
+    "block.h",
+    "blocks.h",
+    "formulas.h",
+    "k_blocks.h",
+    "matmul.h",
+    "panel.h",
+    "simd.h",
+    "simd_cuda.h",
+    "vector_math.h",
+)
+
+
+def native_headers() -> Path:
+    """The folder of the native core's headers: in a wheel beside the kernels, else in the sources."""
+    installed = KERNELS / "native"
+    return installed if installed.exists() else Path(__file__).parents[3] / "native" / "include"
+
+
+@cache
+def headers() -> Mapping[str, str]:
+    """Every header that kernels include, by name -> its text."""
+    own = {path.name: path.read_text() for path in sorted(KERNELS.glob("*.h"))}
+    standard = {path.name: path.read_text() for path in sorted((KERNELS / "std").iterdir())}
+    return own | standard | {name: (native_headers() / name).read_text() for name in _SHARED}
+
+
+@cache
+def text_of(file: str) -> str:
+    """The text of a file of kernels."""
+    return (KERNELS / f"{file}.cu").read_text()
+
+
+def digest_of(program: Program, *parts: str) -> str:
+    """A name for what a program is compiled from; `parts` are what else decides what comes of it."""
+    texts = (repr(program), text_of(program.file), *headers().values(), *OPTIONS, *parts)
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:32]

@@ -1,0 +1,110 @@
+// Blocks of threads on the host, in the place of a GPU: kernels are compiled as they are, with this file
+// instead of chaski/ml/cuda/kernels/device.h.
+//
+// A thread of a block is a fiber. It runs until it has to wait for others, and then the next one runs. When
+// nobody can go on, a kernel has let some of its threads wait for ones that never come, which a GPU may hide.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "fibers.h"
+
+struct alignas(16) int4 {
+    std::int32_t x, y, z, w;
+};
+struct alignas(8) uint2 {
+    std::uint32_t x, y;
+};
+
+using chaski::emulated::blockDim;
+using chaski::emulated::blockIdx;
+using chaski::emulated::gridDim;
+using chaski::emulated::threadIdx;
+
+#define CHASKI_KERNEL(name, Arguments)                                                                    \
+    static void name##_of_thread(const Arguments& a);                                                     \
+    extern "C" int name(const void* arguments, const unsigned* grid, unsigned threads, std::size_t shared) { \
+        return emulated::run(grid, threads, shared, [arguments] {                                         \
+            name##_of_thread(*static_cast<const Arguments*>(arguments));                                  \
+        });                                                                                               \
+    }                                                                                                     \
+    static void name##_of_thread(const Arguments& a)
+
+namespace chaski::device {
+
+inline float as_float(std::int32_t x) { return __builtin_bit_cast(float, x); }
+inline std::int32_t as_int(float x) { return __builtin_bit_cast(std::int32_t, x); }
+inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+inline float flushed(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
+inline float fma_flushed(float a, float b, float c) {
+    return flushed(__builtin_fmaf(flushed(a), flushed(b), flushed(c)));
+}
+inline std::int32_t round(float x) {
+    if (!(std::fabs(x) < 0x1p31f)) return x > 0 ? INT32_MAX : x < 0 ? INT32_MIN : 0;  // as a GPU has it
+    return static_cast<std::int32_t>(__builtin_rintf(x));
+}
+inline float square_root(float x) { return std::sqrt(x); }
+inline double square_root(double x) { return std::sqrt(x); }
+inline float widen_f16(std::uint16_t h) {
+    const std::int32_t magnitude = (h & 0x7fff) << 13, sign = (h & 0x8000) << 16;
+    if (magnitude >= 0x0f800000) return as_float(sign | magnitude | 0x7f800000);
+    return as_float(sign | as_int(as_float(magnitude) * 0x1p112f));
+}
+inline std::uint16_t narrow_f16(float x) {
+    const auto bits = static_cast<std::uint32_t>(as_int(x));
+    const auto sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000);
+    const std::uint32_t rest = bits & 0x7fffffff;
+    if (rest > 0x7f800000) return static_cast<std::uint16_t>(sign | 0x7fff);
+    if (rest >= 0x47800000) return static_cast<std::uint16_t>(sign | 0x7c00);
+    if (rest < 0x38800000) {
+        const float shifted = as_float(static_cast<std::int32_t>(rest)) + 0.5f;
+        return static_cast<std::uint16_t>(sign | (as_int(shifted) - 0x3f000000));
+    }
+    return static_cast<std::uint16_t>(sign | (rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13);
+}
+inline std::int32_t dot4(std::int32_t acc, std::uint32_t w, std::int32_t x) {
+    for (int i = 0; i < 4; ++i) {
+        acc += static_cast<std::int32_t>(w >> 8 * i & 255) * static_cast<std::int8_t>(x >> 8 * i);
+    }
+    return acc;
+}
+inline std::uint32_t select_bytes(std::uint32_t a, std::uint32_t b, std::uint32_t selector) {
+    const std::uint64_t both = static_cast<std::uint64_t>(b) << 32 | a;
+    std::uint32_t y = 0;
+    for (int i = 0; i < 4; ++i) y |= static_cast<std::uint32_t>(both >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
+    return y;
+}
+template <class T>
+T from_lane(T v, int apart) {
+    return emulated::exchange(v, 16, [apart](int own) { return own ^ apart; });
+}
+template <class T>
+T from_thread(T v, int apart) {
+    return emulated::exchange(v, 32, [apart](int own) { return own ^ apart; });
+}
+template <class T>
+T value_of(T v, int number) {
+    return emulated::exchange(v, 32, [number](int) { return number; });
+}
+inline std::uint32_t votes(bool is_set) {
+    std::uint32_t found = 0;
+    for (int i = 0; i < 32; ++i) found |= static_cast<std::uint32_t>(value_of<int>(is_set, i)) << i;
+    return found;
+}
+inline void barrier() { emulated::barrier(); }
+inline std::uint8_t* shared() { return emulated::shared; }
+inline std::int32_t add_shared(std::int32_t* to, std::int32_t x) {
+    const std::int32_t before = *to;
+    *to += x;
+    return before;
+}
+inline std::int32_t lower_shared(std::int32_t* to, std::int32_t x) {
+    const std::int32_t before = *to;
+    *to = x < before ? x : before;
+    return before;
+}
+
+}  // namespace chaski::device

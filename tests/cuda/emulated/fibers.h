@@ -1,0 +1,198 @@
+// The threads of a block as fibers of one thread of the host, one after the other.
+#pragma once
+
+#include <ucontext.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+namespace chaski::emulated {
+
+struct Index3 {
+    unsigned x, y, z;
+};
+inline Index3 threadIdx, blockIdx, blockDim, gridDim;
+inline std::uint8_t* shared = nullptr;
+
+constexpr std::size_t kStack = 256 << 10;
+constexpr unsigned kMostThreads = 1024;
+constexpr std::uint8_t kCanary = 0x5a;
+enum Outcome { kDone, kDeadlock, kBadLaunch, kSharedOverrun };
+
+// Where fibers wait until `size` of them have come. What they brought lies there; two rounds are apart, so
+// that a fast one cannot overwrite what a slow one has yet to read.
+struct Meeting {
+    unsigned arrived = 0, round = 0;
+    std::uint64_t values[2][32];
+};
+
+struct Block {
+    std::vector<ucontext_t> fibers{kMostThreads};
+    std::unique_ptr<std::uint8_t[]> stacks{new std::uint8_t[kMostThreads * kStack]};
+    std::vector<bool> is_over = std::vector<bool>(kMostThreads);
+    ucontext_t scheduler;
+    unsigned threads = 0, own = 0, alive = 0;
+    bool has_moved = false;
+    Meeting all, halves[kMostThreads / 16], warps[kMostThreads / 32];
+    void (*body)(const void*) = nullptr;
+    const void* argument = nullptr;
+};
+inline Block& block() {
+    static Block only;
+    return only;
+}
+
+#if defined(__x86_64__)
+// The registers that a function must keep, and the stack; a context of the C library takes a system call.
+extern "C" void chaski_switch(void** from, void* to);
+asm(R"(
+.text
+.weak chaski_switch
+chaski_switch:
+    push %rbp
+    push %rbx
+    push %r12
+    push %r13
+    push %r14
+    push %r15
+    mov %rsp, (%rdi)
+    mov %rsi, %rsp
+    pop %r15
+    pop %r14
+    pop %r13
+    pop %r12
+    pop %rbx
+    pop %rbp
+    ret
+)");
+inline void* places[kMostThreads];
+inline void* main_place;
+inline void leave() { chaski_switch(&places[block().own], main_place); }
+inline void enter() { chaski_switch(&main_place, places[block().own]); }
+#else
+inline void leave() { swapcontext(&block().fibers[block().own], &block().scheduler); }
+inline void enter() { swapcontext(&block().scheduler, &block().fibers[block().own]); }
+#endif
+
+inline void run_thread() {
+    Block& b = block();
+    b.body(b.argument);
+    b.is_over[b.own] = true;
+    b.has_moved = true;
+    --b.alive;
+    leave();
+    __builtin_trap();
+}
+
+inline void prepare(unsigned number) {
+    Block& b = block();
+    std::uint8_t* stack = b.stacks.get() + number * kStack;
+#if defined(__x86_64__)
+    auto top = reinterpret_cast<std::uintptr_t>(stack + kStack) & ~std::uintptr_t{15};
+    auto* words = reinterpret_cast<void**>(top - 64);
+    std::memset(words, 0, 64);
+    words[6] = reinterpret_cast<void*>(run_thread);  // where `ret` goes, behind six registers
+    places[number] = words;
+#else
+    getcontext(&b.fibers[number]);
+    b.fibers[number].uc_stack.ss_sp = stack;
+    b.fibers[number].uc_stack.ss_size = kStack;
+    makecontext(&b.fibers[number], run_thread, 0);
+#endif
+}
+
+// Waits until `size` fibers are here -> the number of the round.
+template <class Arrive>
+unsigned meet(Meeting& m, unsigned size, const Arrive& arrive) {
+    const unsigned round = m.round;
+    arrive(m.values[round % 2]);
+    block().has_moved = true;
+    if (++m.arrived == size) {
+        m.arrived = 0;
+        ++m.round;
+        return round;
+    }
+    while (m.round == round) leave();
+    return round;
+}
+
+inline void barrier() {
+    Block& b = block();
+    const unsigned round = b.all.round;
+    b.has_moved = true;
+    ++b.all.arrived;
+    // Those that have ended do not count, and may end while others wait.
+    while (b.all.round == round) {
+        if (b.all.arrived >= b.alive) {
+            b.all.arrived = 0;
+            ++b.all.round;
+            b.has_moved = true;
+            return;
+        }
+        leave();
+    }
+}
+
+// The value that another thread of this half of a warp, or of this warp, has brought.
+template <class T, class Of>
+T exchange(T v, unsigned width, const Of& of) {
+    static_assert(sizeof(T) <= 8);
+    Block& b = block();
+    const unsigned own = b.own % width, first = b.own - own;
+    const unsigned size = b.threads - first < width ? b.threads - first : width;
+    Meeting& m = width == 16 ? b.halves[b.own / 16] : b.warps[b.own / 32];
+    const unsigned round =
+        meet(m, size, [&](std::uint64_t* values) { std::memcpy(values + own, &v, sizeof(T)); });
+    std::memcpy(&v, m.values[round % 2] + of(static_cast<int>(own)), sizeof(T));
+    return v;
+}
+
+template <class Body>
+int run(const unsigned* grid, unsigned threads, std::size_t shared_bytes, const Body& body) {
+    Block& b = block();
+    if (threads == 0 || threads > kMostThreads || threads % 32 != 0) return kBadLaunch;
+    if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || grid[1] > 65535 || grid[2] > 65535) return kBadLaunch;
+    std::unique_ptr<std::uint8_t[]> memory(new std::uint8_t[shared_bytes + 64]);
+    shared = reinterpret_cast<std::uint8_t*>((reinterpret_cast<std::uintptr_t>(memory.get()) + 15) & ~std::uintptr_t{15});
+    gridDim = {grid[0], grid[1], grid[2]};
+    blockDim = {threads, 1, 1};
+    b.threads = threads;
+    b.body = [](const void* argument) { (*static_cast<const Body*>(argument))(); };
+    b.argument = &body;
+    for (unsigned z = 0; z < grid[2]; ++z) {
+        for (unsigned y = 0; y < grid[1]; ++y) {
+            for (unsigned x = 0; x < grid[0]; ++x) {
+                blockIdx = {x, y, z};
+                std::memset(shared, 0xff, shared_bytes);  // floats are NaNs until somebody writes them
+                std::memset(shared + shared_bytes, kCanary, 16);
+                b.all = {};
+                for (Meeting& m : b.halves) m.arrived = m.round = 0;
+                for (Meeting& m : b.warps) m.arrived = m.round = 0;
+                b.alive = threads;
+                for (unsigned i = 0; i < threads; ++i) {
+                    b.is_over[i] = false;
+                    prepare(i);
+                }
+                while (b.alive > 0) {
+                    b.has_moved = false;
+                    for (unsigned i = 0; i < threads; ++i) {
+                        if (b.is_over[i]) continue;
+                        b.own = i;
+                        threadIdx = {i, 0, 0};
+                        enter();
+                    }
+                    if (!b.has_moved) return kDeadlock;
+                }
+                for (int i = 0; i < 16; ++i) {
+                    if (shared[shared_bytes + i] != kCanary) return kSharedOverrun;
+                }
+            }
+        }
+    }
+    return kDone;
+}
+
+}  // namespace chaski::emulated

@@ -1,0 +1,137 @@
+"""The emulated device: memory of the host, and kernels that a C++ compiler builds."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.errors import ComputationError
+from chaski.ml.backend import Device
+from chaski.ml.cuda.device import KernelLaunch, Program
+from chaski.ml.cuda.sources import KERNELS, digest_of, native_headers
+
+__all__ = ["EmulatedGPU"]
+
+U8 = npt.NDArray[np.uint8]
+HERE = Path(__file__).parent
+BUILT = HERE.parents[2] / "build" / "cuda-emulated"
+
+_FLAGS = (
+    *("-std=c++20", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-w"),
+    *("-DCHASKI_CUDA", "-DCHASKI_ISA=cuda", f"-I{HERE}", f"-I{KERNELS}", f"-I{native_headers()}"),
+)
+_FAILURES = {
+    1: "its threads wait for each other for ever",
+    2: "a grid or a block of threads that no GPU takes",
+    3: "it wrote behind its shared memory",
+}
+
+
+class EmulatedGPU:
+    """A GPU of which the tests can see everything. `launched` are the names of kernels that ran."""
+
+    rule = "emulated"
+
+    def __init__(self) -> None:
+        self.launched: list[str] = []
+        self.held: dict[int, U8] = {}
+
+    @property
+    def device(self) -> Device:
+        return Device("cuda:0", "an emulated GPU", 4, ("emulated",), 8 << 30, 8 << 30)
+
+    def allocate(self, size: int) -> int:
+        memory = np.full(size + 512, 0xFF, np.uint8)
+        address = -(-memory.ctypes.data // 256) * 256
+        self.held[address] = memory
+        return address
+
+    def free(self, address: int) -> None:
+        self.held.pop(address)
+
+    def zero(self, address: int, size: int) -> None:
+        ctypes.memset(address, 0, size)
+
+    def staging(self, size: int) -> U8:
+        return np.zeros(size, np.uint8)
+
+    def upload(self, address: int, staged: npt.NDArray[Any]) -> None:
+        self._check(address, staged.nbytes)
+        ctypes.memmove(address, staged.ctypes.data, staged.nbytes)
+
+    def wait_uploads(self) -> None:
+        """Return at once: everything is done when it is asked for."""
+
+    def download(self, address: int, into: npt.NDArray[Any]) -> None:
+        self._check(address, into.nbytes)
+        ctypes.memmove(into.ctypes.data, address, into.nbytes)
+
+    def kernel(self, program: Program, name: str) -> Any:
+        return name, getattr(_library(program), name)
+
+    def record(self, launches: Sequence[KernelLaunch]) -> object:
+        return list(launches)
+
+    def run(self, recorded: object) -> None:
+        assert isinstance(recorded, list)
+        for launch in recorded:
+            name, function = launch.kernel
+            grid = (ctypes.c_uint * 3)(*launch.grid)
+            outcome = function(
+                launch.argument, grid, ctypes.c_uint(launch.threads), ctypes.c_size_t(launch.shared)
+            )
+            if outcome:
+                raise ComputationError(f"kernel {name}: {_FAILURES[outcome]}")
+            self.launched.append(name)
+
+    def wait(self) -> None:
+        """Return at once: everything is done when it is asked for."""
+
+    def close(self) -> None:
+        self.held.clear()
+
+    def _check(self, address: int, size: int) -> None:
+        for first, memory in self.held.items():
+            if first <= address and address + size <= memory.ctypes.data + memory.size:
+                return
+        raise ComputationError(f"{size} bytes at {address:#x} are nobody's")
+
+
+@cache
+def _library(program: Program) -> ctypes.CDLL:
+    """Build a program, if no process has done so yet."""
+    host = "".join(path.read_text() for path in sorted(HERE.glob("*.h")))
+    path = BUILT / f"{program.file}-{digest_of(program, host, *_FLAGS)}.so"
+    if not path.exists():
+        BUILT.mkdir(parents=True, exist_ok=True)
+        with open(path.with_suffix(".lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                defines = [f"-D{name}={value}" for name, value in program.defines]
+                source = KERNELS / f"{program.file}.cu"
+                partial = path.with_suffix(f".{os.getpid()}")
+                command = [
+                    os.environ.get("CXX", "g++"),
+                    *_FLAGS,
+                    *defines,
+                    "-x",
+                    "c++",
+                    source,
+                    "-o",
+                    partial,
+                ]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                if done.returncode:
+                    sys.exit(f"{source} cannot be compiled for the host:\n{done.stderr}")
+                partial.rename(path)
+    return ctypes.CDLL(str(path))
