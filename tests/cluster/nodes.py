@@ -1,0 +1,152 @@
+"""Machines of a cluster on one machine: network namespaces of Linux with a node of Ray in each. Needs root.
+
+The head is outside of them and has no cores. What dies is started again, as a supervisor would do it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["Nodes"]
+
+_NETWORK, _PORT, _BRIDGE = "10.77.0", 6390, "chaski-br"
+_MARK = "CHASKI_TEST_CLUSTER"
+
+
+class Nodes:
+    """A head and so many nodes of one core each, until `close`."""
+
+    def __init__(self, number: int) -> None:
+        self.address = f"{_NETWORK}.1:{_PORT}"
+        self.number = number
+        self._mark = secrets.token_hex(8)
+        self._folder = Path(f"/tmp/ck-{self._mark[:6]}")  # paths of sockets are short
+        self._starts = 0
+        self._is_over = threading.Event()
+        self._is_cut = [threading.Event() for _ in range(number)]
+        _ip("link", "add", _BRIDGE, "type", "bridge")
+        _ip("addr", "add", f"{_NETWORK}.1/24", "dev", _BRIDGE)
+        _ip("link", "set", _BRIDGE, "up")
+        for node in range(number):
+            self._add_namespace(node)
+        self._start_head()
+        for node in range(number):
+            self._start(node)
+        self._thread = threading.Thread(target=self._keep, daemon=True)
+        self._thread.start()
+
+    def kill_raylet(self, node: int) -> bool:
+        """End the process that runs a node -> whether there was one. Ray ends its workers then."""
+        return self._kill(*self._raylets(node))
+
+    def kill_head(self) -> bool:
+        """End the head -> whether there was one. Everything that it knew is lost."""
+        servers = [pid for pid, words in self._processes() if words[0].endswith("/gcs_server")]
+        return self._kill(*servers, *self._raylets(None))
+
+    def cut(self, node: int, seconds: float) -> None:
+        """Take the link of a node away, and bring it back later. Waits for that."""
+        self._is_cut[node].set()
+        _ip("-n", _name(node), "link", "set", "eth0", "down")
+        self._is_over.wait(seconds)
+        _ip("-n", _name(node), "link", "set", "eth0", "up")
+        self._is_cut[node].clear()
+
+    def close(self) -> None:
+        """End everything, and remove the namespaces."""
+        self._is_over.set()
+        self._thread.join()
+        self._kill(*(pid for pid, _ in self._processes()))
+        for node in range(self.number):
+            _ip("netns", "del", _name(node))
+        _ip("link", "del", _BRIDGE)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _add_namespace(self, node: int) -> None:
+        name, outside = _name(node), f"chaski-v{node}"
+        _ip("netns", "add", name)
+        _ip("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", name)
+        _ip("link", "set", outside, "master", _BRIDGE, "up")
+        _ip("-n", name, "addr", "add", f"{_address(node)}/24", "dev", "eth0")
+        _ip("-n", name, "link", "set", "eth0", "up")
+        _ip("-n", name, "link", "set", "lo", "up")
+
+    def _keep(self) -> None:
+        while not self._is_over.wait(2.0):
+            if not self._raylets(None):
+                self._start_head()
+            for node in range(self.number):
+                if not self._is_cut[node].is_set() and not self._raylets(node):
+                    self._start(node)
+
+    def _start_head(self) -> None:
+        self._starts += 1
+        where = ["--node-ip-address", f"{_NETWORK}.1", "--port", str(_PORT)]
+        where += ["--temp-dir", f"{self._folder}/{self._starts}"]
+        self._ray("--head", *where, "--num-cpus", "0", "--include-dashboard", "false")
+
+    def _start(self, node: int) -> None:
+        options = ["--address", self.address, "--node-ip-address", _address(node), "--num-cpus", "1"]
+        self._ray(*options, before=["ip", "netns", "exec", _name(node)])
+
+    def _ray(self, *options: str, before: list[str] | None = None) -> None:
+        ray = str(Path(sys.executable).with_name("ray"))
+        common = ["--object-store-memory", "80000000", "--disable-usage-stats"]
+        done = subprocess.run(
+            [*(before or []), ray, "start", *options, *common],
+            env=os.environ | {_MARK: self._mark, "RAY_AUTH_MODE": "token"},
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        if done.returncode:
+            print("ray start:", (done.stdout + done.stderr)[-400:], file=sys.stderr, flush=True)
+
+    def _raylets(self, node: int | None) -> list[int]:
+        address = f"{_NETWORK}.1" if node is None else _address(node)
+        return [
+            pid
+            for pid, words in self._processes()
+            if words[0].endswith("/raylet") and f"--node_ip_address={address}" in words
+        ]
+
+    def _processes(self) -> list[tuple[int, list[str]]]:
+        """The processes of this cluster, each with its command line."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if f"{_MARK}={self._mark}".encode() in (folder / "environ").read_bytes():
+                    words = (folder / "cmdline").read_text(errors="replace").split("\0")
+                    found.append((int(folder.name), words))
+        return found
+
+    def _kill(self, *pids: int) -> bool:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        until = time.monotonic() + 5
+        while any(Path(f"/proc/{pid}/exe").exists() for pid in pids) and time.monotonic() < until:
+            time.sleep(0.05)
+        return bool(pids)
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True)
+
+
+def _name(node: int) -> str:
+    return f"chaski-{node}"
+
+
+def _address(node: int) -> str:
+    return f"{_NETWORK}.{node + 2}"
