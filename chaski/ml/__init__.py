@@ -19,7 +19,7 @@ __all__ = [
     "open_backend",
 ]
 
-BACKENDS = {"cpu": "chaski.ml.cpu", "reference": "chaski.ml.reference"}
+BACKENDS = {"cpu": "chaski.ml.cpu", "cuda": "chaski.ml.cuda", "reference": "chaski.ml.reference"}
 """The module of each backend by name, which is imported when the backend is opened.
 
 `OPTIONS` of a module are the classes of the options that it reads, and `open` takes one of each.
@@ -27,7 +27,7 @@ BACKENDS = {"cpu": "chaski.ml.cpu", "reference": "chaski.ml.reference"}
 
 
 def open_backend(name: str, *options: Options) -> Backend:
-    """Open the backend `cpu` (native) or `reference` (NumPy; the definition of every operation).
+    """Open a backend: `cpu` (native), `cuda` (an NVIDIA GPU), `reference` (NumPy; what each operation means).
 
     It gets the options that are for it, defaults where none are given, and none that are for other devices.
     """

@@ -89,6 +89,7 @@ class CUDAPlan:
     def launch(self, inputs: Mapping[str, Input], sizes: Mapping[str, int] | None = None) -> CUDALaunch:
         if inputs.keys() != self._inputs.keys():
             raise misfit(inputs, self._inputs)
+        self.take()
         if self._newest is not None and (newest := self._newest()) is not None:
             newest.keep()
         given = dict(sizes) if sizes else {}

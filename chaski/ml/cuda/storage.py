@@ -51,6 +51,7 @@ class KVStorage:
     @property
     def fields(self) -> tuple[int, ...]:
         """What kernels are told of it."""
+        self.take()
         return self.address, self.cells, self.heads, self.size, int(self.in_panels)
 
     @property

@@ -130,7 +130,6 @@ struct Statistics {
     const float* x;
     Count n;
     int64_t width;
-    double multiplier;
     float* y;
 };
 

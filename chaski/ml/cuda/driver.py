@@ -1,0 +1,260 @@
+"""The NVIDIA GPU of this machine, through NVIDIA's own Python packages.
+
+Kernels are compiled by the runtime compiler for the device that is there, and kept in a folder of the user's
+cache. Every error of the driver becomes a ChaskiError.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.errors import ComputationError, OutOfMemoryError, UnsupportedError, optional_package
+from chaski.ml.backend import Device
+from chaski.ml.cuda.device import GPU, Kernel, KernelLaunch, Program
+from chaski.ml.cuda.sources import OPTIONS, digest_of, headers, text_of
+
+with optional_package("cuda-bindings", "cuda", "the cuda backend"):
+    from cuda.bindings import driver, nvrtc
+
+__all__ = ["DriverGPU", "compile_program", "open_gpu"]
+
+U8 = npt.NDArray[np.uint8]
+
+_LEAST_CAPABILITY = (8, 0)
+
+
+def open_gpu(number: int = 0) -> GPU:
+    """Open a GPU by its number.
+
+    Raises UnsupportedError without a driver, without that GPU, or where it is too old.
+    """
+    try:
+        (status,) = driver.cuInit(0)
+        if status != driver.CUresult.CUDA_SUCCESS:
+            raise RuntimeError(status.name)
+        count = _checked(driver.cuDeviceGetCount())
+    except (RuntimeError, OSError) as error:
+        raise UnsupportedError(
+            f"there is no working NVIDIA driver ({error}): install it, or load the model with the cpu backend"
+        ) from error
+    if number >= count:
+        raise UnsupportedError(f"there is no GPU {number}: this machine has {count}")
+    return DriverGPU(number)
+
+
+class DriverGPU:
+    """A GPU and one stream on it. Its methods may be called by one thread at a time, whichever it is."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._handle = _checked(driver.cuDeviceGet(number))
+        attribute = driver.CUdevice_attribute
+        self.capability = (
+            self._attribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+            self._attribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
+        )
+        self._model = _checked(driver.cuDeviceGetName(256, self._handle)).decode().strip("\0 ")
+        if self.capability < _LEAST_CAPABILITY:
+            raise UnsupportedError(
+                f"{self._model} is too old: it has compute capability {_version(self.capability)}, and the "
+                f"kernels need {_version(_LEAST_CAPABILITY)}; load the model with the cpu backend"
+            )
+        self._cores = self._attribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+        self._context = _checked(driver.cuDevicePrimaryCtxRetain(self._handle))
+        self._bound = threading.local()
+        self._bind()
+        flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value
+        self._stream = _checked(driver.cuStreamCreate(flags))
+        self._uploaded = _checked(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value))
+        self._modules: dict[Program, Any] = {}
+        self._kernels: dict[tuple[Program, str], Any] = {}
+        self._pinned: list[int] = []
+
+    @property
+    def rule(self) -> str:
+        return f"sm_{self.capability[0]}{self.capability[1]}"
+
+    @property
+    def device(self) -> Device:
+        self._bind()
+        available, total = _checked(driver.cuMemGetInfo())
+        features = (f"compute capability {_version(self.capability)}",)
+        return Device(f"cuda:{self._number}", self._model, self._cores, features, total, available)
+
+    def allocate(self, size: int) -> int:
+        self._bind()
+        return int(_checked(driver.cuMemAlloc(max(1, size)), f"memory of {size / 1e9:.2f} GB"))
+
+    def free(self, address: int) -> None:
+        self._bind()
+        _checked(driver.cuMemFree(address))
+
+    def zero(self, address: int, size: int) -> None:
+        self._bind()
+        _checked(driver.cuMemsetD8Async(address, 0, size, self._stream))
+
+    def staging(self, size: int) -> U8:
+        self._bind()
+        address = int(_checked(driver.cuMemHostAlloc(max(1, size), 0), "memory of the host to copy from"))
+        self._pinned.append(address)
+        return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+
+    def upload(self, address: int, staged: npt.NDArray[Any]) -> None:
+        self._bind()
+        _checked(driver.cuMemcpyHtoDAsync(address, staged.ctypes.data, staged.nbytes, self._stream))
+        _checked(driver.cuEventRecord(self._uploaded, self._stream))
+
+    def wait_uploads(self) -> None:
+        self._bind()
+        _checked(driver.cuEventSynchronize(self._uploaded))
+
+    def download(self, address: int, into: npt.NDArray[Any]) -> None:
+        self._bind()
+        _checked(driver.cuMemcpyDtoHAsync(into.ctypes.data, address, into.nbytes, self._stream))
+        self.wait()
+
+    def kernel(self, program: Program, name: str) -> Kernel:
+        self._bind()
+        key = program, name
+        if key not in self._kernels:
+            if program not in self._modules:
+                code = _cached_code(program, self.rule)
+                self._modules[program] = _checked(driver.cuModuleLoadData(code))
+            kernel = _checked(driver.cuModuleGetFunction(self._modules[program], name.encode()))
+            self._allow_shared_memory(kernel)
+            self._kernels[key] = kernel
+        return self._kernels[key]
+
+    def record(self, launches: Sequence[KernelLaunch]) -> object:
+        self._bind()
+        self.wait()
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        _checked(driver.cuStreamBeginCapture(self._stream, mode))
+        try:
+            for launch in launches:
+                argument = ctypes.create_string_buffer(launch.argument, len(launch.argument))
+                pointers = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
+                _checked(
+                    driver.cuLaunchKernel(
+                        launch.kernel,
+                        *launch.grid,
+                        *(launch.threads, 1, 1),
+                        launch.shared,
+                        self._stream,
+                        ctypes.addressof(pointers),
+                        0,
+                    )
+                )
+        finally:
+            graph = _checked(driver.cuStreamEndCapture(self._stream))
+        recorded = _checked(driver.cuGraphInstantiate(graph, 0))
+        _checked(driver.cuGraphDestroy(graph))
+        return recorded
+
+    def run(self, recorded: object) -> None:
+        self._bind()
+        _checked(driver.cuGraphLaunch(recorded, self._stream))
+
+    def wait(self) -> None:
+        self._bind()
+        _checked(driver.cuStreamSynchronize(self._stream))
+
+    def close(self) -> None:
+        self._bind()
+        for address in self._pinned:
+            _checked(driver.cuMemFreeHost(address))
+        self._pinned.clear()
+        _checked(driver.cuStreamDestroy(self._stream))
+        _checked(driver.cuDevicePrimaryCtxRelease(self._handle))
+
+    def _allow_shared_memory(self, kernel: Any) -> None:
+        """Let a launch ask for as much shared memory as a block of threads may have."""
+        known = driver.CUfunction_attribute
+        own = _checked(driver.cuFuncGetAttribute(known.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kernel))
+        limit = self._attribute(
+            driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+        )
+        most = known.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        _checked(driver.cuFuncSetAttribute(kernel, most, limit - own))
+
+    def _attribute(self, attribute: Any) -> int:
+        return int(_checked(driver.cuDeviceGetAttribute(attribute, self._handle)))
+
+    def _bind(self) -> None:
+        """Make this thread's calls go to the GPU."""
+        if not getattr(self._bound, "is_done", False):
+            _checked(driver.cuCtxSetCurrent(self._context))
+            self._bound.is_done = True
+
+
+def _version(capability: tuple[int, int]) -> str:
+    return f"{capability[0]}.{capability[1]}"
+
+
+def _checked(result: Sequence[Any], what: str = "a call of the driver") -> Any:
+    """The values that a call returns behind its status. Raises the error that the status stands for."""
+    status, *values = result
+    if status == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+        raise OutOfMemoryError(f"the GPU has no room for {what}; use a smaller context or a smaller model")
+    if status != driver.CUresult.CUDA_SUCCESS:
+        _, name = driver.cuGetErrorName(status)
+        _, text = driver.cuGetErrorString(status)
+        message = f"the GPU failed: {(text or b'').decode()} ({(name or b'').decode()})"
+        raise ComputationError(f"{message}; load the model again, with the cpu backend if this stays")
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _cached_code(program: Program, architecture: str) -> bytes:
+    """The machine code of a program, from the user's cache where it is there."""
+    major, minor = nvrtc.nvrtcVersion()[1:]
+    name = digest_of(program, architecture, f"{major}.{minor}")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chaski" / "cuda"
+    path = base / f"{program.file}-{name}.cubin"
+    with suppress(OSError):
+        return path.read_bytes()
+    code = compile_program(program, architecture)
+    with suppress(OSError):  # a cache that cannot be written only costs time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as partial:
+            partial.write(code)
+        Path(partial.name).rename(path)
+    return code
+
+
+def compile_program(program: Program, architecture: str) -> bytes:
+    """Compile a program for an architecture such as `sm_90` -> machine code. It needs no GPU.
+
+    Raises ComputationError with the compiler's messages.
+    """
+    known = headers()
+    status, made = nvrtc.nvrtcCreateProgram(
+        text_of(program.file).encode(),
+        f"{program.file}.cu".encode(),
+        len(known),
+        [text.encode() for text in known.values()],
+        [name.encode() for name in known],
+    )
+    defines = (f"-D{name}={value}" for name, value in program.defines)
+    options = [option.encode() for option in (f"-arch={architecture}", *OPTIONS, *defines)]
+    (status,) = nvrtc.nvrtcCompileProgram(made, len(options), options)
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        _, size = nvrtc.nvrtcGetProgramLogSize(made)
+        log = bytes(size)
+        nvrtc.nvrtcGetProgramLog(made, log)
+        text = log.decode(errors="replace").strip("\0 \n")
+        raise ComputationError(f"{program} cannot be compiled for {architecture}: {text}")
+    _, size = nvrtc.nvrtcGetCUBINSize(made)
+    code = bytes(size)
+    nvrtc.nvrtcGetCUBIN(made, code)
+    nvrtc.nvrtcDestroyProgram(made)
+    return code

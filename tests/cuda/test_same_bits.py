@@ -1,0 +1,230 @@
+"""What a GPU computes has the bits of the cpu backend: products of every type, attention, whole models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import chaski
+from chaski.formats.gguf import open_gguf
+from chaski.formats.gguf_writer import write_gguf
+from chaski.formats.quant import QuantType
+from chaski.ml import CPUOptions, open_backend, ops
+from chaski.ml.backend import Backend
+from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
+from tests.cuda.devices import BACKENDS
+from tests.ml.attending import Attender
+from tests.ml.both_backends import uniform
+from tests.native.matmul_rule import TYPES, activations, random_weights
+from tests.rewriting import bytes_as
+from tests.tiny_llama import write_tiny_llama
+
+F32 = npt.NDArray[np.float32]
+Weights = dict[str, Weight]
+Record = Callable[[Tensor, Weights], Tensor]
+MOST = 40
+
+on_each = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def run(backend: str, path: Path, record: Record, ids: list[int], plain: tuple[str, ...] = ()) -> F32:
+    """The result of a graph over ids, with the weights of a file."""
+    opened: Backend = open_backend(backend, CPUOptions(threads=1))
+    with open_gguf(path) as file:
+        weights = {
+            name: Weight(info.shape, plain=name in plain, name=name) for name, info in file.tensors.items()
+        }
+        opened.place([(weights[name], info) for name, info in file.tensors.items()])
+        graph = Graph()
+        given = graph.input("ids", (Dim("tokens", MOST),), DType.I32)
+        graph.output("y", record(given, weights))
+        plan = opened.compile(graph)
+        opened.load(lambda share: None)
+        found = plan.launch({"ids": np.array(ids, np.int32)}).rows("y").copy()
+        opened.close()
+    return found
+
+
+def assert_same(
+    backend: str, path: Path, record: Record, ids: list[int], plain: tuple[str, ...] = ()
+) -> None:
+    expected = run("cpu", path, record, ids, plain)
+    found = run(backend, path, record, ids, plain)
+    assert np.isfinite(expected).all()
+    np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
+
+
+def write(path: Path, **tensors: Any) -> Path:
+    given = {
+        name: (each, QuantType.F32) if isinstance(each, np.ndarray) else each
+        for name, each in tensors.items()
+    }
+    write_gguf(path, {"general.architecture": "test"}, given)
+    return path
+
+
+@on_each
+@pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 8, 9, 33])
+@pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
+def test_products(tmp_path: Path, backend: str, type: QuantType, tokens: int) -> None:
+    """Of 39 rows, with a bias, and of a width with some blocks more than groups of lanes."""
+    width = 33 if type.block_size == 1 else 2048 + type.block_size * (3 if type.block_size == 32 else 1)
+    rows = 39
+    path = write(
+        tmp_path / "a.gguf",
+        table=activations(MOST, width),
+        weight=bytes_as(random_weights(type, rows, width), type, (rows, width)),
+        bias=uniform(rows),
+    )
+
+    def record(ids: Tensor, w: Weights) -> Tensor:
+        return ops.linear(ops.embedding(ids, w["table"]), w["weight"], w["bias"])
+
+    assert_same(backend, path, record, list(range(tokens)))
+
+
+@on_each
+@pytest.mark.parametrize("type", [QuantType.Q8_0, QuantType.Q4_1, QuantType.IQ4_XS], ids=lambda t: t.name)
+def test_products_of_other_types_read_super_blocks_too(tmp_path: Path, backend: str, type: QuantType) -> None:
+    path = write(
+        tmp_path / "a.gguf",
+        table=activations(MOST, 512),
+        weight=bytes_as(random_weights(type, 32, 512), type, (32, 512)),
+        other=bytes_as(random_weights(QuantType.Q4_K, 32, 512), QuantType.Q4_K, (32, 512)),
+    )
+
+    def record(ids: Tensor, w: Weights) -> Tensor:
+        x = ops.embedding(ids, w["table"])
+        return ops.linear(x, w["weight"]) + ops.linear(x, w["other"])
+
+    assert_same(backend, path, record, [3, 0, 7])
+
+
+@on_each
+def test_activations_of_every_size(tmp_path: Path, backend: str) -> None:
+    """Zeros, tiny numbers, large ones, one element that is far larger than others, and rows of one size."""
+    table = np.concatenate([activations(MOST - 8, 768), np.zeros((8, 768), np.float32)])
+    table[-7] = 1e-35
+    table[-6] = 1.0
+    table[-5, 300] = 1e30
+    table[-4] = np.float32(1e33) * np.sign(activations(1, 768)[0])
+    table[-3, ::2] = 127.0
+    table[-2] = np.repeat(np.float32(2.0) ** -np.arange(24), 32)
+    for type in (QuantType.Q4_K, QuantType.Q6_K, QuantType.Q8_0):
+        weight = bytes_as(random_weights(type, 16, 768), type, (16, 768))
+        path = write(tmp_path / f"{type.name}.gguf", table=table, weight=weight)
+        record: Record = lambda ids, w: ops.linear(ops.embedding(ids, w["table"]), w["weight"])  # noqa: E731
+        assert_same(backend, path, record, list(range(MOST)))
+
+
+@on_each
+@pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
+def test_rows_of_a_table(tmp_path: Path, backend: str, type: QuantType) -> None:
+    width = 2 * max(32, type.block_size)
+    path = write(tmp_path / "a.gguf", table=bytes_as(random_weights(type, 37, width), type, (37, width)))
+    assert_same(backend, path, lambda ids, w: ops.embedding(ids, w["table"]), [36, 0, 17, 16, 15, 36])
+
+
+@on_each
+@pytest.mark.parametrize("size", [1, 5, 16, 33, 64, 1100])
+def test_norms(tmp_path: Path, backend: str, size: int) -> None:
+    path = write(tmp_path / "a.gguf", table=uniform(11, 3 * size), weight=uniform(size), bias=uniform(size))
+
+    def record(ids: Tensor, w: Weights) -> Tensor:
+        x = ops.embedding(ids, w["table"]).reshape(3, size)
+        y = ops.layer_norm(x, w["weight"], w["bias"], 1e-5) + ops.rms_norm(x, None, 1e-5)
+        y = y + ops.rms_norm(x, w["weight"], 1e-2) + ops.layer_norm(x, w["weight"], None, 1e-3)
+        return y.reshape(3 * size)
+
+    assert_same(backend, path, record, [1, 0, 9, 9])
+
+
+@on_each
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_elementwise(tmp_path: Path, backend: str, scale: float) -> None:
+    path = write(tmp_path / "a.gguf", table=uniform(11, 37) * np.float32(scale), up=uniform(11, 37))
+
+    def record(ids: Tensor, w: Weights) -> Tensor:
+        x, up = ops.embedding(ids, w["table"]), ops.embedding(ids, w["up"])
+        y = ops.swiglu(x, up) + ops.geglu(x, up) + ops.clamped_swiglu(x, up, alpha=1.7, limit=7.0)
+        y = y + ops.sigmoid(x) + ops.softplus(x) + ops.relu(x) + ops.silu(x) + ops.gelu(x) + ops.gelu_tanh(x)
+        y = y + ops.quick_gelu(x) + ops.softcap(x, cap=30.0) + ops.clamp(x, low=-3.0, high=2.0)
+        return ops.multiply(y * 0.7, up) + ops.exp(ops.clamp(x, low=-30.0, high=3.0))
+
+    assert_same(backend, path, record, [1, 0, 9])
+
+
+@on_each
+def test_rows_and_columns(tmp_path: Path, backend: str) -> None:
+    path = write(tmp_path / "a.gguf", table=uniform(11, 36), vector=uniform(36), matrix=uniform(36, 20))
+
+    def record(ids: Tensor, w: Weights) -> Tensor:
+        x = ops.multiply_vector(ops.add_vector(ops.embedding(ids, w["table"]), w["vector"]), w["vector"])
+        left, right = ops.slice(x, 0, 12), ops.slice(x, 12, 24)
+        y = ops.concat([(right, 0, 1), (left, 24, 1)])
+        y = ops.concat([(ops.slice(y, 0, 18), 0, 2), (ops.slice(y, 18, 18), 1, 2)])
+        y = ops.scale_rows(y, ops.rms(x))
+        return ops.product(y.rows(ids), w["matrix"])
+
+    assert_same(backend, path, record, [1, 0, 2, 1], plain=("matrix",))
+
+
+TYPES_OF_STORAGE = [
+    (DType.I16, DType.I16),
+    (DType.F16, DType.F16),
+    (DType.BF16, DType.F32),
+    (DType.F32, DType.I16),
+]
+
+
+@on_each
+@pytest.mark.parametrize("types", TYPES_OF_STORAGE, ids=lambda pair: "-".join(t.value for t in pair))
+@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(4, 2, 32), (6, 1, 80), (2, 2, 64)])
+def test_attention(
+    tmp_path: Path, backend: str, types: tuple[DType, DType], heads: int, kv_heads: int, size: int
+) -> None:
+    """Histories of several chunks in scattered cells, windows, sinks, caps, and few tokens or many."""
+    rng = np.random.default_rng(heads)
+    count, tokens = 700, 40
+    q = rng.standard_normal((tokens, heads, size)).astype(np.float32)
+    k, v = (rng.standard_normal((count, kv_heads, size)).astype(np.float32) for _ in range(2))
+    cells = rng.permutation(1024)[:count].astype(np.int32)
+    cells[256:512] = np.sort(cells[256:512])
+    sinks = rng.standard_normal(heads).astype(np.float32)
+    for extra in ({}, {"sinks": sinks}, {"softcap": 5.0}):
+        found = []
+        for name in ("cpu", backend):
+            options = (CPUOptions(threads=1),)
+            attender = Attender(
+                tmp_path, name, q, k, v, cells, types=types, num_cells=1024, options=options, **extra
+            )
+            few = attender.attend(range(3), [(0, 700, 0), (250, 511, 100), (699, 700, 0)])
+            many = attender.attend(range(tokens), [(0, 660 + i, 0) for i in range(tokens)])
+            found.append(np.concatenate([few, many]))
+            attender.backend.close()
+        np.testing.assert_array_equal(found[1].view(np.uint32), found[0].view(np.uint32))
+
+
+@on_each
+@pytest.mark.parametrize("matrices", ["F32", "Q8_0", "Q4_0"])
+def test_a_model(tmp_path: Path, backend: str, matrices: str) -> None:
+    """Logits of a prompt in batches, and answers: several at once, one with penalties, one from the cache."""
+    path = write_tiny_llama(tmp_path / "tiny.gguf", matrices=QuantType[matrices])
+    ids = [int(i) for i in np.random.default_rng(1).integers(5, 250, 90)]
+    found = []
+    for name in ("cpu", backend):
+        with chaski.load(path, threads=1, backend=name, parallel=3, context=256) as llm:
+            logits = llm.logits(ids)
+            answers = [
+                llm.generate(f"story {seed}", num_predict=40, seed=seed, temperature=1.0).token_ids
+                for seed in (1, 2)
+            ]
+            again = llm.generate("story 1", num_predict=40, seed=1, temperature=1.0)
+            assert again.cached_tokens > 0
+            found.append((logits.tobytes(), answers, again.token_ids))
+    assert found[0] == found[1]
