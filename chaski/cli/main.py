@@ -25,6 +25,7 @@ _COMMANDS = {
     "list": "chaski.cli.list",
     "ps": "chaski.cli.ps",
     "top": "chaski.cli.top",
+    "cluster": "chaski.cli.cluster",
     "stop": "chaski.cli.stop",
     "show": "chaski.cli.show",
     "cp": "chaski.cli.cp",

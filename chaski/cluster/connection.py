@@ -18,7 +18,7 @@ from typing import Any
 
 from chaski import errors
 from chaski.cluster.links import new_key
-from chaski.cluster.members import Member
+from chaski.cluster.members import Member, node_label
 from chaski.cluster.model import ClusterModel
 from chaski.cluster.replica_options import ReplicaOptions
 from chaski.cluster.replica_set import ReplicaSet
@@ -55,6 +55,11 @@ class Node:
     address: str
     cpus: int
 
+    @property
+    def label(self) -> str:
+        """What replicas call the node that they are on."""
+        return node_label(self.name, self.address)
+
 
 class Cluster:
     """A connection to Ray. `open_model` takes the place of `Worker` in a server.
@@ -77,8 +82,10 @@ class Cluster:
         self._members: dict[str, list[Member] | None] = {}
         self._heard_at = monotonic()
         self._nodes: list[Node] = []
+        self._is_connected = False
         self.key = new_key()
-        self._process = self._connected()
+        self._process: _RayProcess
+        self._connect()
         self._threads = threads or min((node.cpus for node in self._nodes if node.cpus), default=1)
         self._thread = threading.Thread(target=self._follow, name="chaski-cluster", daemon=True)
         self._thread.start()
@@ -125,13 +132,13 @@ class Cluster:
             self._process.tell(_wanted(options, number))
 
     def end(self, options: ReplicaOptions) -> None:
-        """End all replicas of a model, and wait until they have gone."""
+        """End all replicas of a model, and wait until they have gone, as far as Ray can be asked."""
         with self._lock:
             self._wanted.pop(options.model, None)
             self._ending.add(options.model)
             self._process.tell({"end": options.model})
             until = monotonic() + options.leaving_seconds
-            while options.model in self._ending and not self._is_closed.is_set() and monotonic() < until:
+            while options.model in self._ending and self._is_connected and monotonic() < until:
                 self._lock.wait(1.0)
 
     def close(self) -> None:
@@ -140,21 +147,22 @@ class Cluster:
         self._process.close()
         self._thread.join()
 
-    def _connected(self) -> _RayProcess:
-        """Return a new process, which has connected. Raises what it could not connect for."""
+    def _connect(self) -> None:
+        """Start a process that connects. Raises what it could not connect for."""
         _check_somebody_listens(self._address)
-        process = _RayProcess(self._address, self.key)
+        self._process = _RayProcess(self._address, self.key)
         try:
-            self._take(process.greeting())
+            self._take(self._process.greeting())
         except ChaskiError:
-            process.close()
+            self._process.close()
             raise
-        return process
+        self._is_connected = True
 
     def _follow(self) -> None:
         while not self._is_closed.is_set():
             for said in self._process.said():
                 self._take(said)
+            self._is_connected = False
             self._process.close()
             if not self._is_closed.is_set():
                 _log.warning("the connection to Ray has ended; answers go on, and it is tried again")
@@ -163,18 +171,17 @@ class Cluster:
     def _connect_again(self) -> None:
         while not self._is_closed.wait(_PAUSE):
             try:
-                process = self._connected()
+                self._connect()
             except ChaskiError as error:
                 _log.info("%s", error)
                 continue
             with self._lock:
-                self._process = process
                 for options, number in self._wanted.values():
-                    process.tell(_wanted(options, number))
+                    self._process.tell(_wanted(options, number))
                 for model in self._ending:
-                    process.tell({"end": model})
+                    self._process.tell({"end": model})
             if self._is_closed.is_set():  # meanwhile
-                process.close()
+                self._process.close()
             _log.warning("there is a connection to Ray again")
             return
 

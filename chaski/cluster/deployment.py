@@ -35,6 +35,7 @@ class Deployments:
         where: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, configure_logging=False, **where)
         serve.start(proxy_location="Disabled")
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
         self._directory = Directory(key)
         self.key = self._directory.key
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from chaski.cluster.links import Address
 
-__all__ = ["Member", "Members"]
+__all__ = ["Member", "Members", "node_label"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,11 @@ class Member:
     share: float = 1.0
     is_leaving: bool = False
     problem: tuple[str, str] | None = None
+
+
+def node_label(name: str, address: str) -> str:
+    """Return how a node is called: names of machines may be alike."""
+    return f"{name} ({address})"
 
 
 class Members(Protocol):

@@ -15,7 +15,7 @@ from ray import serve
 
 from chaski.cluster.directory import Directory
 from chaski.cluster.links import Listener
-from chaski.cluster.members import Member
+from chaski.cluster.members import Member, node_label
 from chaski.cluster.replica_options import ReplicaOptions
 from chaski.cluster.serving import Connection
 from chaski.errors import ChaskiError
@@ -38,13 +38,14 @@ class Replica:
     def __init__(self, options: ReplicaOptions, key: bytes) -> None:
         self._options = options
         self._directory = Directory(key)
-        host = options.host or ray.util.get_node_ip_address()
+        node = ray.util.get_node_ip_address()
+        host = options.host or node
         self._connections: list[Connection] = []
         self._is_over = threading.Event()
         self._member = Member(
             name=serve.get_replica_context().replica_id.unique_id,
             address=(host, 0),
-            node=f"{socket.gethostname()} ({host})",
+            node=node_label(socket.gethostname(), node),
             pid=os.getpid(),
             places=options.places,
             share=0.0,

@@ -44,6 +44,7 @@ from chaski.server.telemetry.otlp import open_export
 from chaski.store.store import Store
 
 if TYPE_CHECKING:
+    from chaski.cluster.connection import Cluster
     from chaski.server.telemetry.span_export import SpanExport
 
 __all__ = ["create_app"]
@@ -51,7 +52,9 @@ __all__ = ["create_app"]
 _REFUSALS = {404: "404 page not found", 405: "405 method not allowed"}
 
 
-def create_app(settings: Settings, model_store: Store, open_worker: OpenWorker) -> Starlette:
+def create_app(
+    settings: Settings, model_store: Store, open_worker: OpenWorker, cluster: Cluster | None = None
+) -> Starlette:
     """Make the application. `open_worker` starts the process of a model. Raises MissingPackageError."""
     log = None if settings.access_log is None else LogFile(settings.access_log)
     spans = None if settings.traces is None else open_export(settings.traces)
@@ -61,6 +64,7 @@ def create_app(settings: Settings, model_store: Store, open_worker: OpenWorker) 
         with log or nullcontext(), spans or nullcontext():
             services = Services.start(settings, model_store, open_worker, partial(InProcess, app))
             app.state.services = services
+            app.state.cluster = cluster
             services.batches.resume()
             yield
             await services.close()

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import uvicorn
 from starlette.applications import Starlette
@@ -17,10 +18,12 @@ from chaski.env import Environment
 from chaski.errors import OptionError
 from chaski.runner.service.worker.client import Worker
 from chaski.server.app import create_app
-from chaski.server.models.loaded import OpenWorker
 from chaski.server.network.connections import Connection, ServerConfig
 from chaski.server.settings import Settings
 from chaski.store.store import Store
+
+if TYPE_CHECKING:
+    from chaski.cluster.connection import Cluster
 
 __all__ = ["listen", "serve", "server_config"]
 
@@ -36,7 +39,8 @@ def serve(settings: Settings, store: Store, ready: Callable[[str], None] = lambd
     """
     listener = listen(settings)
     with ExitStack() as stack:
-        app = create_app(settings, store, _opener(settings, stack))
+        cluster = _cluster(settings, stack)
+        app = create_app(settings, store, Worker if cluster is None else cluster.open_model, cluster)
         _serve(app, listener, settings, ready)
 
 
@@ -48,18 +52,18 @@ def _serve(app: Starlette, listener: socket.socket, settings: Settings, ready: C
         server.run([listener])
 
 
-def _opener(settings: Settings, stack: ExitStack) -> OpenWorker:
-    """Return what opens models: in a process of this machine, or in a cluster that is left with the stack.
+def _cluster(settings: Settings, stack: ExitStack) -> Cluster | None:
+    """Return the cluster that computes the models, which is left with the stack; None for this machine.
 
     Raises ClusterError, or MissingPackageError where Ray is not installed.
     """
     if settings.cluster is None:
-        return Worker
+        return None
     from chaski.cluster.connection import Cluster
 
     cluster = Cluster(settings.cluster, settings.replicas, Environment.read().threads)
     stack.callback(cluster.close)
-    return cluster.open_model
+    return cluster
 
 
 class _Server(uvicorn.Server):

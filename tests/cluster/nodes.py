@@ -31,6 +31,7 @@ class Nodes:
         self._mark = secrets.token_hex(8)
         self._folder = Path(f"/tmp/ck-{self._mark[:6]}")  # paths of sockets are short
         self._starts = 0
+        self._starting = threading.Lock()  # what only begins to start is not killed
         self._is_over = threading.Event()
         self._is_cut = [threading.Event() for _ in range(number)]
         _ip("link", "add", _BRIDGE, "type", "bridge")
@@ -46,12 +47,14 @@ class Nodes:
 
     def kill_raylet(self, node: int) -> bool:
         """End the process that runs a node -> whether there was one. Ray ends its workers then."""
-        return self._kill(*self._raylets(node))
+        with self._starting:
+            return self._kill(*self._raylets(node))
 
     def kill_head(self) -> bool:
         """End the head -> whether there was one. Everything that it knew is lost."""
-        servers = [pid for pid, words in self._processes() if words[0].endswith("/gcs_server")]
-        return self._kill(*servers, *self._raylets(None))
+        with self._starting:
+            servers = [pid for pid, words in self._processes() if words[0].endswith("/gcs_server")]
+            return self._kill(*servers, *self._raylets(None))
 
     def cut(self, node: int, seconds: float) -> None:
         """Take the link of a node away, and bring it back later. Waits for that."""
@@ -82,11 +85,12 @@ class Nodes:
 
     def _keep(self) -> None:
         while not self._is_over.wait(2.0):
-            if not self._raylets(None):
-                self._start_head()
-            for node in range(self.number):
-                if not self._is_cut[node].is_set() and not self._raylets(node):
-                    self._start(node)
+            with self._starting:
+                if not self._raylets(None):
+                    self._start_head()
+                for node in range(self.number):
+                    if not self._is_cut[node].is_set() and not self._raylets(node):
+                        self._start(node)
 
     def _start_head(self) -> None:
         self._starts += 1

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from chaski.cluster.peer import Patience
 from chaski.cluster.scaling import Bounds
 from chaski.errors import OutOfMemoryError, SamplingError, UnsupportedError, WorkerError
 from chaski.formats.quant import QuantType
+from chaski.server.telemetry.gauges import Gauges
 from tests.cluster.replicas import Replica, Replicas
 from tests.tiny_llama import write_tiny_llama
 
@@ -68,6 +70,26 @@ def test_it_has_the_methods_of_a_model(path: Path, replicas: Replicas) -> None:
     model.close()
     with pytest.raises(WorkerError, match="closed"):
         model.generate("0")
+
+
+def test_prometheus_is_told_what_each_node_does(replicas: Replicas) -> None:
+    replicas.add(2)
+    model = replicas.model()
+    wait_until(lambda: model.num_replicas == 2)
+    stream = model.stream("once", **LONG)
+    next(stream)
+    pool: Any = SimpleNamespace(loaded=[SimpleNamespace(name="tiny", worker=model)])
+    told = {
+        metric.name: [(sample.labels, sample.value) for sample in metric.samples]
+        for metric in Gauges(pool)._of_nodes()
+    }
+    labels = {"model": "tiny", "node": "here"}
+    assert told == {
+        "chaski_node_replicas": [(labels, 2)],
+        "chaski_node_places": [(labels, 8)],
+        "chaski_node_running": [(labels, 1)],
+    }
+    stream.close()
 
 
 def test_requests_go_to_all_replicas(replicas: Replicas) -> None:

@@ -48,6 +48,16 @@ def ask(url: str, body: Any = None) -> Any:
         return json.load(reply)
 
 
+def chaski(url: str, *words: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-m", "chaski", *words],
+        env=os.environ | {"OLLAMA_HOST": url.removeprefix("http://")},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
 def generate(url: str, **options: Any) -> str:
     body = {"model": "guide", "prompt": "how do I use fewer cores?", "stream": False}
     text: str = ask(f"{url}/api/generate", body | {"options": options})["response"]
@@ -63,14 +73,15 @@ def test_a_server_lets_a_cluster_compute_and_its_replicas_may_die(tmp_path: Path
             assert generate(url, num_predict=30) == first
         again = wait_for_replicas(url, 2)
         assert {each["name"] for each in again} != {each["name"] for each in replicas}
-        shown = subprocess.run(
-            [sys.executable, "-m", "chaski", "ps"],
-            env=os.environ | {"OLLAMA_HOST": url.removeprefix("http://")},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        shown = chaski(url, "ps")
         assert len(re.findall(r"replica \w+ on .*, process \d+: 0 of \d+ places taken", shown)) == 2
+        status = chaski(url, "cluster", "status").splitlines()
+        assert status[0].split() == ["NODE", "CPUS", "MODEL", "REPLICA", "PROCESS", "PLACES"]
+        assert {line.split("guide:latest")[1].split()[0] for line in status[1:]} == {
+            each["name"] for each in again
+        }
+        with urllib.request.urlopen(f"{url}/metrics") as reply:
+            assert re.search(rb'chaski_node_replicas{model="guide:latest",node=".*"} 2.0', reply.read())
     for replica in again:
         with pytest.raises(ProcessLookupError):
             os.kill(replica["pid"], 0)

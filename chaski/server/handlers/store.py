@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from chaski.cluster.connection import Cluster
 from chaski.errors import ChaskiError, ModelNotFoundError, OptionError, UnsupportedError
 from chaski.ml.backend import HOST
 from chaski.model.dialects import open_model
@@ -42,10 +44,14 @@ async def tags(http: HTTPRequest) -> Reply:
 
 
 async def ps(http: HTTPRequest) -> Reply:
-    """The models in memory."""
+    """The models in memory, and the nodes of a cluster."""
     services = http.services
     loaded = await services.models.refreshed()
-    return {"models": await asyncio.to_thread(running, services.catalog, loaded)}
+    shown: dict[str, Any] = {"models": await asyncio.to_thread(running, services.catalog, loaded)}
+    cluster: Cluster | None = http.request.app.state.cluster
+    if cluster is not None:
+        shown["nodes"] = [{"label": node.label, **asdict(node)} for node in cluster.nodes()]
+    return shown
 
 
 async def show(http: HTTPRequest) -> Reply:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from chaski.cluster.model import ClusterModel
+from chaski.cluster.replica_set import ReplicaState
 from chaski.errors import ChaskiError
 from chaski.runner.service.cache_picture import CacheKind, CachePicture
 from chaski.server.models.loaded import LoadedModel
@@ -58,6 +60,7 @@ class Gauges:
     def collect(self) -> Iterator[Metric]:
         """The gauges."""
         yield from self._own()
+        yield from self._of_nodes()
         yield from self._vllm()
 
     def _own(self) -> Iterator[Metric]:
@@ -95,6 +98,31 @@ class Gauges:
             for part in held.devices:
                 by_device.add_metric([model.name, part.device], part.total)
         yield from (waiting, running, places, memory, by_device, *prefixes.values())
+
+    def _of_nodes(self) -> Iterator[Metric]:
+        """Nothing without a cluster. A node is a label rather than a replica: replicas come and go."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        clustered = [
+            (model.name, model.worker)
+            for model in self._models.loaded
+            if isinstance(model.worker, ClusterModel)
+        ]
+        if not clustered:
+            return
+        labels = ["model", "node"]
+        replicas = GaugeMetricFamily("chaski_node_replicas", "Replicas of a model on a node", labels=labels)
+        places = GaugeMetricFamily("chaski_node_places", "Places of these replicas", labels=labels)
+        running = GaugeMetricFamily("chaski_node_running", "Requests that they answer", labels=labels)
+        for name, model in clustered:
+            by_node: dict[str, list[ReplicaState]] = {}
+            for state in model.replicas():
+                by_node.setdefault(state.node, []).append(state)
+            for node, states in by_node.items():
+                replicas.add_metric([name, node], len(states))
+                places.add_metric([name, node], sum(state.places for state in states))
+                running.add_metric([name, node], sum(state.answers for state in states))
+        yield from (replicas, places, running)
 
     def _vllm(self) -> Iterator[Metric]:
         from prometheus_client.core import GaugeMetricFamily

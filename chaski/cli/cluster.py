@@ -1,0 +1,49 @@
+"""`chaski cluster`: the machines that compute the models of a running server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from chaski.errors import ClusterError
+
+__all__ = ["command"]
+
+
+@click.group("cluster", short_help="Show the machines of a cluster.")
+@click.help_option("-h", "--help")
+def command() -> None:
+    """Show the machines that compute the models of the running server, where it has a cluster."""
+
+
+@command.command("status", short_help="List the nodes, and the replicas that each has.")
+@click.help_option("-h", "--help")
+def status() -> None:
+    """List the nodes of the cluster, and which replicas of which models each of them has."""
+    from chaski.cli.layout import table
+    from chaski.remote import running_server
+
+    found = running_server().get("/api/ps")
+    if "nodes" not in found:
+        raise ClusterError("the server computes by itself; chaski serve --cluster starts one with a cluster")
+    rows = _rows(found["nodes"], found["models"])
+    click.echo(table([("NODE", "CPUS", "MODEL", "REPLICA", "PROCESS", "PLACES"), *rows], indent=""))
+
+
+def _rows(nodes: Sequence[Mapping[str, Any]], models: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Return a row for each replica, below its node, and one for each node without any."""
+    on_nodes: dict[str, list[tuple[str, ...]]] = {node["label"]: [] for node in nodes}
+    for model in models:
+        for replica in model.get("replicas", ()):
+            taken = f"{replica['answers']} of {replica['places']} taken"
+            leaving = ", leaves" if replica["is_leaving"] else ""
+            row = model["name"], replica["name"], str(replica["pid"]), taken + leaving
+            on_nodes.setdefault(replica["node"], []).append(row)  # a node may be lost before its replicas are
+    cpus = {node["label"]: str(node["cpus"]) for node in nodes}
+    return [
+        (label, cpus.get(label, "lost"), *row)
+        for label, replicas in on_nodes.items()
+        for row in replicas or [("-", "", "", "")]
+    ]
