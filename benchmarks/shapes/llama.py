@@ -1,4 +1,4 @@
-"""Llama-architecture models with tied embeddings: Llama 3.2, SmolLM."""
+"""Llama-architecture models with tied embeddings: Llama 3.2, SmolLM, and, unlike the real one, Llama 3.1."""
 
 from __future__ import annotations
 
@@ -90,6 +90,7 @@ _LLAMA_3 = Vocabulary("llama-bpe", 128256, 256, 280147)
 SHAPES = {
     "llama-3.2-1b": Llama(16, 2048, 32, 8, 64, 8192, 5e5, 131072, _LLAMA_3, rope_factor=32.0),
     "llama-3.2-3b": Llama(28, 3072, 24, 8, 128, 8192, 5e5, 131072, _LLAMA_3, rope_factor=32.0),
+    "llama-3.1-8b": Llama(32, 4096, 32, 8, 128, 14336, 5e5, 131072, _LLAMA_3, rope_factor=8.0),
     # The layers of SmolLM with the vocabulary of Llama 3: a draft for the two above.
     "draft-180m": Llama(30, 576, 9, 3, 64, 1536, 5e5, 131072, _LLAMA_3),
     "smollm-135m": Llama(30, 576, 9, 3, 64, 1536, 1e4, 2048, Vocabulary("gpt-2", 49152, 17, 48900)),

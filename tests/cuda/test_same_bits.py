@@ -27,7 +27,7 @@ from tests.tiny_llama import write_tiny_llama
 F32 = npt.NDArray[np.float32]
 Weights = dict[str, Weight]
 Record = Callable[[Tensor, Weights], Tensor]
-MOST = 40
+MOST = 140
 
 on_each = pytest.mark.parametrize("backend", BACKENDS)
 
@@ -69,7 +69,7 @@ def write(path: Path, **tensors: Any) -> Path:
 
 
 @on_each
-@pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 8, 9, 33])
+@pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 8, 9, 33, 70, 129])
 @pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
 def test_products(tmp_path: Path, backend: str, type: QuantType, tokens: int) -> None:
     """Of 39 rows, with a bias, and of a width with some blocks more than groups of lanes."""
@@ -108,7 +108,7 @@ def test_products_of_other_types_read_super_blocks_too(tmp_path: Path, backend: 
 @on_each
 def test_activations_of_every_size(tmp_path: Path, backend: str) -> None:
     """Zeros, tiny numbers, large ones, one element that is far larger than others, and rows of one size."""
-    table = np.concatenate([activations(MOST - 8, 768), np.zeros((8, 768), np.float32)])
+    table = np.concatenate([activations(32, 768), np.zeros((8, 768), np.float32)])
     table[-7] = 1e-35
     table[-6] = 1.0
     table[-5, 300] = 1e30
@@ -119,7 +119,7 @@ def test_activations_of_every_size(tmp_path: Path, backend: str) -> None:
         weight = bytes_as(random_weights(type, 16, 768), type, (16, 768))
         path = write(tmp_path / f"{type.name}.gguf", table=table, weight=weight)
         record: Record = lambda ids, w: ops.linear(ops.embedding(ids, w["table"]), w["weight"])  # noqa: E731
-        assert_same(backend, path, record, list(range(MOST)))
+        assert_same(backend, path, record, list(range(40)))
 
 
 @on_each

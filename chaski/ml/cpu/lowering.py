@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from chaski import _native
 from chaski.ml.arena import Buffer
+from chaski.ml.fusing import sums_of_products, uses_of
 from chaski.ml.graph import Dim, Graph, KVBuffer, Operand, Tensor, Weight
 
 __all__ = ["Buffer", "Call", "Lowering", "Place", "Vector", "is_quantized_product", "offset", "width"]
@@ -64,12 +64,11 @@ class Lowering:
         self.threads = threads
         self.is_plain = is_plain
         self._dim_index = {name: index for index, name in enumerate(self.dims)}
-        self._uses = Counter(x for node in graph.nodes for x in node.operands if isinstance(x, Tensor))
-        self._uses.update(graph.outputs.values())
+        self._uses = uses_of(graph)
         self.quantized_inputs = _quantized_inputs(graph)
         self.float_inputs = _float_inputs(graph)
         self.in_super_blocks = any(_wants_super_blocks(node) for node in graph.nodes)
-        self.sums = _sums_of_products(graph, self._uses)
+        self.sums = sums_of_products(graph, self._uses, _PRODUCTS)
         self.adapted = {node.operands[0] for node in graph.nodes if node.op == "adapt"}
         self.tiles: dict[tuple[Tensor, int], int] = {}
         self.adapter_rows: dict[Tensor, int] = {}
@@ -244,18 +243,6 @@ def _source(node: Operand) -> Tensor:
 def _touched(places: Mapping[str, Places]) -> frozenset[Place]:
     lists = (place if isinstance(place, tuple) else (place,) for place in places.values())
     return frozenset(place for some in lists for place in some if place is not None)
-
-
-def _sums_of_products(graph: Graph, uses: Mapping[Tensor, int]) -> dict[Tensor, Tensor]:
-    """Return the matrix products that can include the sum that alone reads them: product -> sum."""
-    taken: dict[Tensor, Tensor] = {}
-    for node in graph.nodes:
-        if node.op == "add":
-            for operand in reversed(node.operands):
-                if isinstance(operand, Tensor) and operand.op in _PRODUCTS and uses[operand] == 1:
-                    taken[operand] = node
-                    break
-    return taken
 
 
 def _float_inputs(graph: Graph) -> set[Operand]:

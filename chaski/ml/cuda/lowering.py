@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +18,7 @@ from chaski import _native
 from chaski.errors import UnsupportedError
 from chaski.ml.arena import Buffer
 from chaski.ml.cuda.device import Grid, Program
+from chaski.ml.fusing import sums_of_products, uses_of
 from chaski.ml.graph import Dim, Graph, KVBuffer, Operand, Tensor, Weight
 
 __all__ = [
@@ -76,6 +77,7 @@ class Staged:
 
     @property
     def size(self) -> int:
+        """Bytes of all rows."""
         return 4 * self.rows * self.width
 
 
@@ -101,6 +103,11 @@ class Quantized:
     scales: Buffer
     sums: Buffer
     supers: Buffer | None
+
+    @property
+    def fields(self) -> Sequence[Buffer | None]:
+        """What kernels are told of it."""
+        return self.values, self.scales, self.sums, self.supers
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,34 +150,66 @@ class Derived:
 _SUPER_BYTES = 36
 
 
-@dataclass(slots=True, eq=False)
 class Lowering:
     """The steps of a graph so far, and what they read.
 
-    `multiprocessors`: how many blocks of threads keep the device busy.
+    `multiprocessors`: how many blocks of threads keep the device busy. `sums`: the products that a sum takes
+    in, each with that sum. `together`: products that one step computes, by the first of them. `staged`: what
+    is uploaded. `checks`, `derived`: what the host does before a run. `shared_parts`: what several nodes have
+    of one thing, by its kind and the node that it is made of.
     """
 
-    graph: Graph
-    multiprocessors: int
-    steps: list[Step] = field(default_factory=list)
-    staged: dict[Tensor, Staged] = field(default_factory=dict)
-    checks: dict[Check, None] = field(default_factory=dict)
-    derived: list[Derived] = field(default_factory=list)
-    shared_parts: dict[tuple[str, Tensor], Any] = field(default_factory=dict)
-    dims: dict[str, int] = field(default_factory=dict)
-    in_super_blocks: bool = False
-    _buffers: dict[Tensor, Buffer] = field(default_factory=dict)
-    _quantized: dict[Tensor, Quantized] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.dims = {d.name: d.maximum for node in self.graph.nodes for d in node.shape if isinstance(d, Dim)}
-        products = [node for node in self.graph.nodes if node.op in ("linear", "first_outputs")]
+    def __init__(self, graph: Graph, multiprocessors: int) -> None:
+        self.graph = graph
+        self.multiprocessors = multiprocessors
+        self.steps: list[Step] = []
+        self.staged: dict[Tensor, Staged] = {}
+        self.checks: dict[Check, None] = {}
+        self.derived: list[Derived] = []
+        self.shared_parts: dict[tuple[str, Tensor], Any] = {}
+        self.dims = {d.name: d.maximum for node in graph.nodes for d in node.shape if isinstance(d, Dim)}
+        self.uses = uses_of(graph)
+        self.sums = sums_of_products(graph, self.uses, ("linear",))
+        products = [node for node in graph.nodes if node.op in ("linear", "first_outputs")]
         self.in_super_blocks = any(_native.wants_super_blocks(matrix_of(node).type) for node in products)
+        quantized = {node for node in products if is_quantized(matrix_of(node))}
+        self._read_as_int8 = {_source(node.operands[0]) for node in quantized}
+        self._read_as_floats = {
+            _source(operand)
+            for node in graph.nodes
+            if node not in quantized and node.op != "reshape"
+            for operand in node.operands
+            if isinstance(operand, Tensor)
+        } | {_source(node) for node in graph.outputs.values()}
+        self.together = _groups(products, self.sums)
+        self._buffers: dict[Tensor, Buffer] = {}
+        self._quantized: dict[Tensor, Quantized] = {}
+        self._waiting: dict[Tensor, Callable[[], None]] = {}
 
     def place(self, node: Operand) -> Buffer | Staged:
         """Where the values of a node are."""
         source = _source(node)
+        self.finish(source)
         return self.staged[source] if source in self.staged else self._buffers[source]
+
+    def wait_with(self, node: Tensor, emit: Callable[[], None]) -> None:
+        """Leave a node to be computed by `emit` when something reads it, unless `taken` comes before."""
+        self._waiting[node] = emit
+
+    def taken(self, node: Operand) -> bool:
+        """Whether a node waits; if so it does not any more, and the caller computes it."""
+        return self._waiting.pop(_source(node), None) is not None
+
+    def finish(self, *nodes: Tensor) -> None:
+        """Compute nodes now if they wait."""
+        for node in nodes:
+            if node in self._waiting:
+                self._waiting.pop(node)()
+
+    @property
+    def waiting(self) -> Sequence[Tensor]:
+        """The nodes that wait."""
+        return list(self._waiting)
 
     def new(self, node: Tensor) -> Buffer:
         """Memory for a node; every element has 4 bytes."""
@@ -178,6 +217,10 @@ class Lowering:
         assert isinstance(leading, Dim)
         self._buffers[node] = Buffer(4 * leading.maximum * width(node), width(node))
         return self._buffers[node]
+
+    def new_if_read(self, node: Tensor) -> Buffer | None:
+        """Memory for a node whose floats are read, which is not so where products read only integers."""
+        return self.new(node) if node in self._read_as_floats else None
 
     def dim(self, node: Operand) -> str:
         """The name of a node's leading dimension."""
@@ -209,32 +252,47 @@ class Lowering:
 
         self.step(choose, *arguments)
 
+    def is_super(self, columns: int) -> bool:
+        """Whether activations of so many columns come in super-blocks."""
+        return self.in_super_blocks and columns % 256 == 0
+
+    def rounding(self, program: str, columns: int, *defines: tuple[str, str | int]) -> Program:
+        """A program that rounds rows of so many columns to int8."""
+        return Program(program, (*defines, ("CHASKI_SUPER_BLOCKS", int(self.is_super(columns)))))
+
+    def quantized_with(self, node: Tensor) -> Sequence[Buffer | None]:
+        """Where a step that computes a node puts its int8 form; nowhere if nothing reads that."""
+        return self._new_quantized(node).fields if node in self._read_as_int8 else (None,) * 4
+
     def quantized(self, x: Operand) -> Quantized:
         """The int8 form of a node. If no earlier step makes it, one is added."""
         source = _source(x)
         if source not in self._quantized:
-            leading, columns = source.shape[0], width(source)
-            assert isinstance(leading, Dim)
-            if columns % 32:
-                raise UnsupportedError(f"activations of {columns} elements cannot be rounded in blocks of 32")
-            is_super = self.in_super_blocks and columns % 256 == 0
-            elements = leading.maximum * columns
-            form = Quantized(
-                Buffer(elements, columns),
-                Buffer(elements // 8, columns // 32),
-                Buffer(elements // 8, columns // 16),
-                Buffer(_SUPER_BYTES * elements // 256, columns // 256) if is_super else None,
-            )
-            self._quantized[source] = form
-            kernel = "quantize_super_blocks" if is_super else "quantize_blocks"
-            dim = self.dim(source)
+            columns, dim = width(source), self.dim(source)
+            form = self._new_quantized(source)
+            program = self.rounding("quantize", columns)
 
             def choose(sizes: Sizes) -> Kernel:
                 blocks = -(-sizes[dim] * columns // (8 * 128))
-                return Kernel(Program("quantize"), kernel, (blocks, 1, 1), 128)
+                return Kernel(program, "quantize_rows", (blocks, 1, 1), 128)
 
-            self.step(choose, source, Count(dim), columns, form.values, form.scales, form.sums, form.supers)
+            self.step(choose, source, Count(dim), columns, *form.fields)
         return self._quantized[source]
+
+    def _new_quantized(self, node: Tensor) -> Quantized:
+        leading, columns = node.shape[0], width(node)
+        assert isinstance(leading, Dim)
+        if columns % 32:
+            raise UnsupportedError(f"activations of {columns} elements cannot be rounded in blocks of 32")
+        elements = leading.maximum * columns
+        supers = Buffer(_SUPER_BYTES * elements // 256, columns // 256) if self.is_super(columns) else None
+        self._quantized[node] = Quantized(
+            Buffer(elements, columns),
+            Buffer(elements // 8, columns // 32),
+            Buffer(elements // 8, columns // 16),
+            supers,
+        )
+        return self._quantized[node]
 
 
 def width(node: Operand) -> int:
@@ -278,6 +336,20 @@ def _source(node: Operand) -> Tensor:
     """The node that computes the bytes: reshaping does not."""
     assert isinstance(node, Tensor)
     return _source(node.operands[0]) if node.op == "reshape" else node
+
+
+def _groups(products: Sequence[Tensor], sums: Mapping[Tensor, Tensor]) -> dict[Tensor, list[Tensor]]:
+    """Products of the same activations with matrices of one quantized type, up to three, by the first."""
+    found: dict[tuple[Tensor, int], list[Tensor]] = {}
+    groups: dict[Tensor, list[Tensor]] = {}
+    for node in products:
+        matrix = matrix_of(node)
+        if node.op == "linear" and node not in sums and is_quantized(matrix):
+            key = _source(node.operands[0]), matrix.type
+            if len(found.get(key, ())) in (0, 3):
+                found[key] = groups[node] = []
+            found[key].append(node)
+    return groups
 
 
 def tasks_of(spans: npt.NDArray[np.int32], chunk: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from chaski.ml.cuda.lowering import (
     Derived,
     Kernel,
     Lowering,
-    Matrix,
     Sizes,
     Staged,
     is_quantized,
@@ -30,7 +30,7 @@ from chaski.ml.cuda.lowering import (
 )
 from chaski.ml.cuda.storage import KVStorage
 from chaski.ml.elementwise import ELEMENTWISE
-from chaski.ml.graph import Dim, KVBuffer, Tensor, Weight
+from chaski.ml.graph import Dim, KVBuffer, KVRole, Operand, Tensor, Weight
 
 __all__ = ["HOST_OPERATIONS", "OPERATIONS", "lower_node"]
 
@@ -42,6 +42,8 @@ _SUPER = (QuantType.Q2_K, QuantType.Q3_K, QuantType.Q4_K, QuantType.Q5_K, QuantT
 _WITH_MINS = (QuantType.Q4_1, QuantType.Q5_1)
 _LANES = 16
 _CHUNK = 256
+_MANY = 32  # tokens from which on tensor instructions multiply
+_PART = 4096  # elements of a row of which a block of threads finds the largest
 _ROWS = 4  # query heads of a block of threads
 
 # Shared memory that every device has for a block of threads.
@@ -63,50 +65,106 @@ def embedding(lowering: Lowering, node: Tensor, ids: Tensor, table: Weight) -> N
     lowering.step(choose, ids, lowering.count(node), matrix.columns, matrix, lowering.new(node))
 
 
-def linear(lowering: Lowering, node: Tensor, x: Tensor, _: Weight, bias: Weight | None = None) -> None:
-    matrix = matrix_of(node)
-    _product(lowering, node, x, matrix, matrix.rows, bias)
+def linear(lowering: Lowering, node: Tensor, *_: Operand) -> None:
+    if node in lowering.sums:
+        return  # the sum computes it
+    if not is_quantized(matrix_of(node)):
+        _product(lowering, [_Product(node, node, None)])
+    elif node in lowering.together:
+        _product(lowering, [_Product(each, each, None) for each in lowering.together[node]])
 
 
-def first_outputs(lowering: Lowering, node: Tensor, x: Tensor, _: Weight) -> None:
-    _product(lowering, node, x, matrix_of(node), node.attributes["count"], None)
+def first_outputs(lowering: Lowering, node: Tensor, *_: Operand) -> None:
+    _product(lowering, [_Product(node, node, None, node.attributes["count"])])
 
 
-def _product(
-    lowering: Lowering, node: Tensor, x: Tensor, matrix: Matrix, rows: int, bias: Weight | None
-) -> None:
-    type = QuantType(matrix.type)
-    dim, panels = lowering.dim(node), -(-rows // _LANES)
+def add(lowering: Lowering, node: Tensor, a: Tensor, b: Tensor) -> None:
+    for product, residual in ((b, a), (a, b)):
+        if lowering.sums.get(product) is node:
+            _product(lowering, [_Product(product, node, residual)])
+            return
+    elementwise(lowering, node, a, b)
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A product, the node whose values it makes, a residual that is added, and how many rows it takes."""
+
+    node: Tensor
+    result: Tensor
+    residual: Tensor | None
+    count: int | None = None
+
+    @property
+    def rows(self) -> int:
+        return matrix_of(self.node).rows if self.count is None else self.count
+
+    def fields(self, lowering: Lowering) -> Sequence[Any]:
+        bias = self.node.operands[2] if len(self.node.operands) > 2 else None
+        y = lowering.new(self.result)
+        return matrix_of(self.node), self.rows, y, vector_of(bias), self.residual
+
+
+def _product(lowering: Lowering, products: Sequence[_Product]) -> None:
+    """Products of the same activations with matrices of one type."""
+    node = products[0].node
+    matrix, x = matrix_of(node), node.operands[0]
+    type, dim = QuantType(matrix.type), lowering.dim(node)
+    panels = sum(-(-each.rows // _LANES) for each in products)
     if not is_quantized(matrix):
         program = Program("matmul_float", (*_format(type), ("CHASKI_TOKENS", 4)))
 
         def choose_float(sizes: Sizes) -> Kernel:
             return Kernel(program, "matmul_float", (-(-panels // 8), -(-sizes[dim] // 4), 1), 128)
 
-        lowering.step(
-            choose_float,
-            *(matrix, rows, matrix.columns, x, lowering.count(node), lowering.new(node)),
-            *(vector_of(bias), None),
-        )
+        (only,) = products
+        lowering.step(choose_float, *only.fields(lowering), matrix.columns, x, lowering.count(node))
         return
     form = lowering.quantized(x)
-    blocks = matrix.columns // type.block_size
-    steps = 1 if type in _SUPER else type.block_size // 32
-    floats = 1 if type in _SUPER else 4 if type in _WITH_MINS else 2
 
     def choose(sizes: Sizes) -> Kernel:
-        tokens = min(8, sizes[dim])
-        groups = 16 if blocks > 8 and steps * floats * tokens <= 48 else 8
-        each = 4 * _LANES * groups * steps * floats * tokens  # bytes of one block of weights for each group
-        at_once = max(1, min(4, _SHARED // each, -(-blocks // groups)))
-        defines = (*_format(type), ("CHASKI_TOKENS", tokens), ("CHASKI_AT_ONCE", at_once))
-        grid = (panels, -(-sizes[dim] // tokens), 1)
-        return Kernel(Program("matmul", defines), "matmul", grid, _LANES * groups, each * at_once)
+        tokens = sizes[dim]
+        if tokens < _MANY:
+            return _few_tokens(type, matrix.columns, panels, tokens)
+        return _many_tokens(type, [each.rows for each in products], tokens, lowering.multiprocessors)
 
-    lowering.step(
-        choose,
-        *(matrix, rows, matrix.columns, form.values, form.scales, form.sums, form.supers),
-        *(lowering.count(node), lowering.new(node), vector_of(bias), None),
+    parts = [field for each in products for field in each.fields(lowering)]
+    none = (None, 0, None, None, None) * (3 - len(products))
+    lowering.step(choose, *parts, *none, matrix.columns, *form.fields, lowering.count(node))
+
+
+def _few_tokens(type: QuantType, columns: int, panels: int, tokens: int) -> Kernel:
+    """A block of threads for each panel, and for each eight tokens."""
+    blocks = columns // type.block_size
+    steps = 1 if type in _SUPER else type.block_size // 32
+    floats = 1 if type in _SUPER else 4 if type in _WITH_MINS else 2
+    own = min(8, tokens)
+    groups = 16 if blocks > 8 and steps * floats * own <= 48 else 8
+    each = 4 * _LANES * groups * steps * floats * own  # bytes of one block of weights for each group
+    at_once = max(1, min(4, _SHARED // each, -(-blocks // groups)))
+    defines = (*_format(type), ("CHASKI_TOKENS", own), ("CHASKI_AT_ONCE", at_once))
+    grid = (panels, -(-tokens // own), 1)
+    return Kernel(Program("matmul", defines), "matmul", grid, _LANES * groups, each * at_once)
+
+
+def _many_tokens(type: QuantType, rows: Sequence[int], tokens: int, multiprocessors: int) -> Kernel:
+    """As many panels for a block of threads as leave every multiprocessor some blocks."""
+    own = min(128, 1 << (tokens - 1).bit_length())
+    columns = -(-tokens // own)
+
+    def blocks(panels: int) -> int:
+        return sum(-(-each // (_LANES * panels)) for each in rows)
+
+    panels = next((each for each in (4, 2) if blocks(each) * columns >= 2 * multiprocessors), 1)
+    defines = (*_format(type), ("CHASKI_TOKENS", own), ("CHASKI_PANELS", panels))
+    threads = 32 * panels * (own // min(own, 64))
+    subs = 16 if type in _SUPER and type is not QuantType.Q4_K else 8
+    mins = 1 if type in _SUPER else subs
+    of_panel = 64 * 24 * 4 + (subs + mins) * 4 * _LANES + 16 * _LANES + 2 * 4 * _LANES
+    of_token = 256 + 16 + 8 * 4 + 4 + 16 + 16 + 2 * 8 * 4
+    shared = panels * of_panel + own * of_token
+    return Kernel(
+        Program("matmul_many", defines), "matmul_many", (blocks(panels), columns, 1), threads, shared
     )
 
 
@@ -141,28 +199,35 @@ def _norm(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight | None, bi
     assert isinstance(size, int)
     heads, dim, op = width(node) // size, lowering.dim(node), node.op
     threads = 256 if size >= 1024 else 64
+    program = lowering.rounding("norms", width(node))
+    # Rows of several heads are rounded by a step of their own.
+    rounded = lowering.quantized_with(node) if heads == 1 else (None,) * 4
+    y = lowering.new_if_read(node) if heads == 1 else lowering.new(node)
 
     def choose(sizes: Sizes) -> Kernel:
-        return Kernel(Program("norms"), op, (sizes[dim] * heads, 1, 1), threads, 4 * (size + 1))
+        return Kernel(program, op, (sizes[dim] * heads, 1, 1), threads, 4 * (size + 1))
 
     lowering.step(
         choose,
         *(x, lowering.count(node), heads, size, vector_of(weight), vector_of(bias)),
-        *(float(node.attributes["eps"]), lowering.new(node)),
+        *(float(node.attributes["eps"]), y, *rounded),
     )
 
 
 def elementwise(lowering: Lowering, node: Tensor, *operands: Tensor) -> None:
     """Any operation of the table."""
-    op = ELEMENTWISE[node.op]
+    op, columns, dim = ELEMENTWISE[node.op], width(node), lowering.dim(node)
     parameters = [float(node.attributes[name]) for name in op.parameters]
-    lowering.for_each(
-        "elementwise",
-        f"elementwise_{op.name}",
-        node,
-        width(node),
-        *(*operands, *(None,) * (2 - len(operands)), lowering.count(node), width(node)),
-        *(*parameters, *(0.0,) * (2 - len(parameters)), lowering.new(node)),
+    program = lowering.rounding("elementwise", columns, ("CHASKI_FORMULA", op.name))
+    rounded = lowering.quantized_with(node)
+
+    def choose(sizes: Sizes) -> Kernel:
+        return Kernel(program, "elementwise", (-(-sizes[dim] * columns // (8 * 128)), 1, 1), 128)
+
+    lowering.step(
+        choose,
+        *(*operands, *(None,) * (2 - len(operands)), lowering.count(node), columns),
+        *(*parameters, *(0.0,) * (2 - len(parameters)), lowering.new_if_read(node), *rounded),
     )
 
 
@@ -229,40 +294,107 @@ def group_rows(lowering: Lowering, node: Tensor, x: Tensor) -> None:
 
 
 def top_k(lowering: Lowering, node: Tensor, x: Tensor, counts: Tensor) -> None:
-    max_k = node.attributes["max_k"]
+    max_k, columns, dim = node.attributes["max_k"], width(x), lowering.dim(node)
     lowering.check(counts, max_k + 1)
-    dim, threads = lowering.dim(node), 1024 if width(x) >= 8192 else 128
+    parts = -(-columns // _PART)
+    leading = node.shape[0]
+    assert isinstance(leading, Dim)
+    found = Buffer(4 * leading.maximum * parts * 2 * max_k, 1)
+    threads = 256
+    shared = 4 * (256 + 4 + max_k + threads)
+
+    def choose_parts(sizes: Sizes) -> Kernel:
+        return Kernel(Program("top_k"), "top_k_of_parts", (sizes[dim], parts, 1), threads, shared)
 
     def choose(sizes: Sizes) -> Kernel:
-        shared = 4 * (256 + 8 + max_k + threads)
         return Kernel(Program("top_k"), "top_k", (sizes[dim], 1, 1), threads, shared)
 
-    lowering.step(choose, x, lowering.count(node), width(x), counts, max_k, lowering.new(node))
+    arguments = (x, lowering.count(node), columns, counts, max_k, _PART, parts, found, lowering.new(node))
+    lowering.step(choose_parts, *arguments)
+    lowering.step(choose, *arguments)
 
 
 def rope(lowering: Lowering, node: Tensor, x: Tensor, table: Tensor) -> None:
+    """Wait for the step that stores keys with the same angles: it turns queries and keys, too."""
     heads, size, pairs = node.shape[1], node.shape[2], table.shape[2]
     assert isinstance(heads, int)
     assert isinstance(size, int)
     assert isinstance(pairs, int)
-    lowering.for_each(
-        "rows",
-        "rope",
-        node,
-        heads * (size - pairs),
-        *(x, lowering.count(node), heads, size, pairs, int(node.attributes["neox"]), table),
-        lowering.new(node),
-    )
+
+    def emit() -> None:
+        lowering.for_each(
+            "rows",
+            "rope",
+            node,
+            heads * (size - pairs),
+            *(x, lowering.count(node), heads, size, pairs, int(node.attributes["neox"]), table),
+            lowering.new(node),
+        )
+
+    lowering.wait_with(node, emit)
 
 
 def store(lowering: Lowering, node: Tensor, x: Tensor, cells: Tensor, buffer: KVBuffer) -> None:
+    """Keys wait for their values, which are stored next."""
     lowering.check(cells, buffer.cells)
-    storage, dim = KVStorage.of(buffer), lowering.dim(x)
+    if buffer.role is KVRole.KEYS:
+        lowering.wait_with(node, lambda: _store(lowering, node, None))
+        return
+    keys = next((each for each in lowering.waiting if each.op == "store" and each.operands[1] is cells), None)
+    if keys is not None:
+        lowering.taken(keys)
+    _store(lowering, keys, node)
+
+
+def _store(lowering: Lowering, keys: Tensor | None, values: Tensor | None) -> None:
+    """Turn queries and keys that wait with the same angles, and store keys and values."""
+    known = next(each for each in (keys, values) if each is not None)
+    cells, dim = known.operands[1], lowering.dim(known.operands[0])
+    table: Tensor | None = None
+    queries: Tensor | None = None
+    if keys is not None:
+        x = keys.operands[0]
+        assert isinstance(x, Tensor)
+        if x in lowering.waiting and lowering.uses[x] == 1:
+            lowering.taken(x)
+            found = x.operands[1]
+            assert isinstance(found, Tensor)
+            table = found
+            turned = [each for each in lowering.waiting if each.op == "rope" and each.operands[1] is table]
+            if len(turned) == 1 and lowering.dim(turned[0]) == dim:
+                queries = turned[0]
+                lowering.taken(queries)
+    neox = 0 if table is None else int(known.operands[0].attributes["neox"])  # type: ignore[union-attr]
+    parts: list[Any] = [Count(dim), cells, table, 0 if table is None else table.shape[2], neox]
+    parts += _heads(None if queries is None else queries.operands[0])
+    parts.append(None if queries is None else lowering.new(queries))
+    types = []
+    heads = 0 if queries is None else int(queries.shape[1])  # type: ignore[arg-type]
+    for node in (keys, values):
+        if node is None:
+            parts += [*_heads(None), None, 0, 0, 0, 0]
+            types.append("DType::F32")
+            continue
+        x = node.operands[0]
+        assert isinstance(x, Tensor)
+        storage = KVStorage.of(storage_of(node))
+        parts += [*_heads(x.operands[0] if node is keys and table is not None else x), storage]
+        types.append(storage.type_name)
+        heads += storage.heads
+    program = Program("storage", (("CHASKI_KEYS", types[0]), ("CHASKI_VALUES", types[1])))
 
     def choose(sizes: Sizes) -> Kernel:
-        return Kernel(storage.program, "store", (-(-sizes[dim] * buffer.heads // 8), 1, 1), 128)
+        return Kernel(program, "store", (-(-sizes[dim] * heads // 4), 1, 1), 64)
 
-    lowering.step(choose, x, lowering.count(x), cells, storage)
+    lowering.step(choose, *parts)
+
+
+def _heads(x: Operand | None) -> Sequence[Any]:
+    """The fields of `Heads` in storage.cu."""
+    if x is None:
+        return None, 0, 0
+    assert isinstance(x, Tensor)
+    return x, x.shape[1], x.shape[2]
 
 
 def stored(lowering: Lowering, node: Tensor, buffer: KVBuffer) -> None:
@@ -320,6 +452,7 @@ def _attention(
     positions: Tensor | None = None,
 ) -> None:
     """Few tokens have a block of threads for each chunk of what they see, many have one for all chunks."""
+    lowering.finish(keys, values)
     key_buffer, value_buffer = storage_of(keys), storage_of(values)
     lowering.check(cells, key_buffer.cells)
     heads, dim = node.shape[1], lowering.dim(q)
@@ -356,7 +489,8 @@ def _attention(
     def join(sizes: Sizes) -> Kernel | None:
         if sizes[dim] > most:
             return None
-        return Kernel(program, "attention_join", (sizes[dim], heads, 1), 64)
+        levels = 8 * lowering.dims[tasks_dim]
+        return Kernel(program, "attention_join", (sizes[dim], heads, 1), 128, levels)
 
     def whole(sizes: Sizes) -> Kernel | None:
         if sizes[dim] <= most:
@@ -404,12 +538,13 @@ def _workspace(size: int, value_size: int) -> int:
     """Bytes of `Workspace` in attention.cu."""
     floats = (
         *(_ROWS * size, _ROWS * size // 2 + 1, _ROWS, _ROWS * _CHUNK, _ROWS * _CHUNK // 2, _ROWS * 4),
-        *(4 * _ROWS * value_size, _CHUNK, _ROWS * value_size, 2 * _ROWS, 2 * _ROWS),
+        *(4 * _ROWS * value_size, _CHUNK, _CHUNK, _ROWS * value_size, 2 * _ROWS, 2 * _ROWS),
     )
     return 4 * sum((count + 3) // 4 * 4 for count in floats)
 
 
 OPERATIONS: Mapping[str, Callable[..., None]] = dict.fromkeys(ELEMENTWISE, elementwise) | {
+    "add": add,
     "embedding": embedding,
     "linear": linear,
     "first_outputs": first_outputs,

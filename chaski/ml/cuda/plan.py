@@ -43,6 +43,7 @@ class CUDAPlan:
         for node in graph.nodes:
             if node.op not in ("input", "reshape", *HOST_OPERATIONS):
                 lower_node(lowering, node)
+        lowering.finish(*lowering.waiting)
         self._steps: Sequence[Step] = lowering.steps
         self._checks: Sequence[Check] = list(lowering.checks)
         self._derived: Sequence[Derived] = [*host_part.derived, *lowering.derived]

@@ -15,6 +15,9 @@
 struct alignas(16) int4 {
     std::int32_t x, y, z, w;
 };
+struct alignas(8) int2 {
+    std::int32_t x, y;
+};
 struct alignas(8) uint2 {
     std::uint32_t x, y;
 };
@@ -77,6 +80,11 @@ inline std::uint32_t select_bytes(std::uint32_t a, std::uint32_t b, std::uint32_
     for (int i = 0; i < 4; ++i) y |= static_cast<std::uint32_t>(both >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
     return y;
 }
+inline std::uint32_t subtract_bytes(std::uint32_t a, std::uint32_t x) {
+    std::uint32_t y = 0;
+    for (int i = 0; i < 32; i += 8) y |= (((a >> i & 255) - x) & 255) << i;
+    return y;
+}
 template <class T>
 T from_lane(T v, int apart) {
     return emulated::exchange(v, 16, [apart](int own) { return own ^ apart; });
@@ -93,6 +101,30 @@ inline std::uint32_t votes(bool is_set) {
     std::uint32_t found = 0;
     for (int i = 0; i < 32; ++i) found |= static_cast<std::uint32_t>(value_of<int>(is_set, i)) << i;
     return found;
+}
+// What one 32-bit word of each thread adds to c; Byte is int8_t or uint8_t.
+template <class Byte>
+void multiply_words(std::int32_t (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b) {
+    const int own = static_cast<int>(threadIdx.x) % 32, group = own / 4, column = own % 4 * 2;
+    for (int t = 0; t < 4; ++t) {
+        const std::uint32_t rows[2] = {value_of(a0, 4 * group + t), value_of(a1, 4 * group + t)};
+        const std::uint32_t columns[2] = {value_of(b, 4 * column + t), value_of(b, 4 * column + 4 + t)};
+        for (int i = 0; i < 4; ++i) {
+            for (int j = 0; j < 32; j += 8) {
+                c[i] += static_cast<Byte>(rows[i / 2] >> j) * static_cast<Byte>(columns[i % 2] >> j);
+            }
+        }
+    }
+}
+inline void multiply_32(std::int32_t (&c)[4], const std::uint32_t (&a)[4], std::uint32_t low, std::uint32_t high) {
+    multiply_words<std::int8_t>(c, a[0], a[1], low);
+    multiply_words<std::int8_t>(c, a[2], a[3], high);
+}
+inline void multiply_16(std::int32_t (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b) {
+    multiply_words<std::int8_t>(c, a0, a1, b);
+}
+inline void multiply_16_unsigned(std::int32_t (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b) {
+    multiply_words<std::uint8_t>(c, a0, a1, b);
 }
 inline void barrier() { emulated::barrier(); }
 inline std::uint8_t* shared() { return emulated::shared; }

@@ -52,6 +52,7 @@ struct Workspace {
     float* steps;         // [row][block]
     float* products;      // [block][row][value size]
     float* value_scales;  // [chunk]
+    int32_t* cells;       // [chunk]
     float* sums;          // [row][value size]
     float* maxima;        // [row], of what is known, then of the chunk
     float* totals;        // [row], likewise
@@ -71,6 +72,7 @@ struct Workspace {
         steps = take(kRows * kBlocks);
         products = take(kBlocks * kRows * value_size);
         value_scales = take(kChunk);
+        cells = reinterpret_cast<int32_t*>(take(kChunk));
         sums = take(kRows * value_size);
         maxima = take(2 * kRows);
         totals = take(2 * kRows);
@@ -118,7 +120,7 @@ CHASKI_INLINE void score(const Attention& a, int64_t kv_head, int64_t cell, cons
     if constexpr (kKeys == DType::I16) {
         const auto* pairs = reinterpret_cast<const int32_t*>(keys.lane_of(kv_head, cell));
         int32_t sums[kRows] = {};
-#pragma unroll 8
+#pragma unroll 16
         for (int64_t k = 0; k < size / 2; ++k) {
             const int32_t key = pairs[k * kLanes];
             for (int r = 0; r < kRows; ++r) {
@@ -177,8 +179,7 @@ CHASKI_INLINE void quantize_weights(const float* weights, const float* scales, i
 }
 
 // products[block][row][i] = weights · values, or, of plain types, what the chunk adds up to in products[0].
-CHASKI_INLINE void weigh_values(const Attention& a, int64_t kv_head, const int32_t* cells, int from, int to,
-                                const Workspace& w) {
+CHASKI_INLINE void weigh_values(const Attention& a, int64_t kv_head, int from, int to, const Workspace& w) {
     const StorageOf<kValues> values{a.values};
     const int64_t size = a.values.size;
     if constexpr (kValues == DType::I16) {
@@ -186,13 +187,13 @@ CHASKI_INLINE void weigh_values(const Attention& a, int64_t kv_head, const int32
             const int64_t block = item / (size / 2), pair = item % (size / 2);
             const int begin = static_cast<int>(block) * kBlock;
             int32_t sums[kRows][2] = {};
-#pragma unroll 4
+#pragma unroll 8
             for (int i = begin; i < begin + kBlock; i += 2) {
                 int32_t v[2];
                 for (int j = 0; j < 2; ++j) {
                     const bool is_seen = i + j >= from && i + j < to;
                     v[j] = is_seen
-                               ? reinterpret_cast<const int32_t*>(values.row(kv_head, cells[i + j]))[pair]
+                               ? reinterpret_cast<const int32_t*>(values.row(kv_head, w.cells[i + j]))[pair]
                                : 0;
                 }
                 for (int r = 0; r < kRows; ++r) {
@@ -211,7 +212,7 @@ CHASKI_INLINE void weigh_values(const Attention& a, int64_t kv_head, const int32
         for (int64_t d = threadIdx.x; d < size; d += blockDim.x) {
             float sums[kRows] = {};
             for (int i = from; i < to; ++i) {
-                const float v = load_element<kValues>(values.element(kv_head, cells[i], d));
+                const float v = load_element<kValues>(values.element(kv_head, w.cells[i], d));
                 for (int r = 0; r < kRows; ++r) sums[r] = device::fma(w.weights[r * kChunk + i], v, sums[r]);
             }
             for (int r = 0; r < kRows; ++r) w.products[r * size + d] = sums[r];
@@ -250,6 +251,7 @@ CHASKI_INLINE void attend(const Attention& a, const Rows& rows, const Span& span
         }
         w.weights[r * kChunk + own] = s;
     }
+    w.cells[own] = static_cast<int32_t>(cell);
     if constexpr (kValues == DType::I16) {
         w.value_scales[own] = is_seen ? StorageOf<kValues>{a.values}.scales(rows.kv_head)[cell] : 0.0f;
     }
@@ -266,7 +268,7 @@ CHASKI_INLINE void attend(const Attention& a, const Rows& rows, const Span& span
         }
         barrier();
     }
-    weigh_values(a, rows.kv_head, a.cells + start, from, to, w);
+    weigh_values(a, rows.kv_head, from, to, w);
     barrier();
 }
 
@@ -326,18 +328,24 @@ CHASKI_KERNEL(attention_chunk, Attention) {
     }
 }
 
-// A block of threads for each token and head.
+// A block of threads for each token and head. Shared memory: the maximum and the total of each chunk.
 CHASKI_KERNEL(attention_join, Attention) {
     const int64_t token = blockIdx.x, head = blockIdx.y, size = a.values.size;
     if (token >= *a.n) return;
-    const int64_t first = a.starts[token], last = a.starts[token + 1];
+    const int64_t first = a.starts[token], count = a.starts[token + 1] - first;
+    const float* parts = a.parts + (first * a.heads + head) * (size + 2);
+    const int64_t stride = a.heads * (size + 2);
+    auto* levels = reinterpret_cast<float*>(device::shared());
+    for (int64_t i = threadIdx.x; i < 2 * count; i += blockDim.x) levels[i] = parts[i / 2 * stride + size + i % 2];
+    barrier();
     for (int64_t d = threadIdx.x; d < size; d += blockDim.x) {
         Known known;
         float sum = 0.0f;
-        for (int64_t task = first; task < last; ++task) {
-            const float* part = a.parts + (task * a.heads + head) * (size + 2);
-            if (known.join(part[size], part[size + 1])) {
-                sum = device::fma(part[d], known.added, sum * known.before);
+#pragma unroll 4
+        for (int64_t i = 0; i < count; ++i) {
+            const float part = parts[i * stride + d];
+            if (known.join(levels[2 * i], levels[2 * i + 1])) {
+                sum = device::fma(part, known.added, sum * known.before);
             }
         }
         a.y[(token * a.heads + head) * size + d] =

@@ -8,18 +8,24 @@
 
 namespace chaski::CHASKI_ISA {
 
-struct Matmul {
+// A matrix, and where its results go.
+struct Part {
     const uint8_t* panels;
     int64_t rows;
+    float* y;
+    const float* bias;
+    const float* residual;
+};
+
+// Several matrices of one format that multiply the same activations; those behind the last have no rows.
+struct Matmul {
+    Part parts[3];
     int64_t k;
     const int8_t* values;
     const float* scales;
     const int16_t* sums;
     const SuperScale* supers;
     Count n;
-    float* y;
-    const float* bias;
-    const float* residual;
 };
 
 constexpr int kTokens = CHASKI_TOKENS;
@@ -168,10 +174,14 @@ constexpr int kAtOnce = CHASKI_AT_ONCE;
 template <class Format>
 CHASKI_INLINE void multiply_panel(const Matmul& a) {
     using Own = Panel<Format>;
-    const int64_t n = *a.n, panel = blockIdx.x, first = static_cast<int64_t>(blockIdx.y) * kTokens;
+    const int64_t n = *a.n, first = static_cast<int64_t>(blockIdx.y) * kTokens;
     if (first >= n) return;
+    int64_t panel = blockIdx.x;
+    int which = 0;
+    while (panel >= num_panels(a.parts[which].rows)) panel -= num_panels(a.parts[which++].rows);
+    const Part& part = a.parts[which];
     auto* floats = reinterpret_cast<float*>(device::shared());
-    const uint8_t* weights = a.panels + panel * panel_bytes(Format::kType, a.k);
+    const uint8_t* weights = part.panels + panel * panel_bytes(Format::kType, a.k);
     const int blocks = static_cast<int>(a.k / Format::kElements), each = kAtOnce * num_groups();
     Tokens x;
     for (int i = 0; i < kTokens; ++i) {
@@ -197,14 +207,14 @@ CHASKI_INLINE void multiply_panel(const Matmul& a) {
         barrier();
     }
     const int64_t token = first + group(), row = panel * kLanes + lane();
-    if (group() >= kTokens || token >= n || row >= a.rows) return;
-    if (a.bias != nullptr) y = y + a.bias[row];
-    const int64_t at = token * a.rows + row;
-    if (a.residual != nullptr) y = y + a.residual[at];
-    a.y[at] = y;
+    if (group() >= kTokens || token >= n || row >= part.rows) return;
+    if (part.bias != nullptr) y = y + part.bias[row];
+    const int64_t at = token * part.rows + row;
+    if (part.residual != nullptr) y = y + part.residual[at];
+    part.y[at] = y;
 }
 
-// A block of threads for each panel, and for each kTokens tokens.
+// A block of threads for each panel of all parts, and for each kTokens tokens.
 CHASKI_KERNEL(matmul, Matmul) { multiply_panel<CHASKI_FORMAT>(a); }
 
 }  // namespace chaski::CHASKI_ISA

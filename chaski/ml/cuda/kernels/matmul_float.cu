@@ -7,12 +7,12 @@ namespace chaski::CHASKI_ISA {
 struct MatmulFloat {
     const uint8_t* panels;
     int64_t rows;
-    int64_t k;
-    const float* x;
-    Count n;
     float* y;
     const float* bias;
     const float* residual;
+    int64_t k;
+    const float* x;
+    Count n;
 };
 
 using Weights = CHASKI_WEIGHTS;

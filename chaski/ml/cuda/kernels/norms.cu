@@ -1,6 +1,6 @@
 // Norms of rows. A block of threads has one row; its first 16 lanes add up, each every 16th element, and then
 // all of them over a fixed tree.
-#include "kernel.h"
+#include "quantize.h"
 
 namespace chaski::CHASKI_ISA {
 
@@ -12,7 +12,8 @@ struct Norm {
     const float* weight;
     const float* bias;
     float eps;
-    float* y;
+    float* y;  // or null
+    Quantized quantized;
 };
 
 // What group 0 finds by `f`, in all threads; `f` begins after the row is in shared memory.
@@ -27,11 +28,23 @@ CHASKI_INLINE float by_first_group(float* result, const F& f) {
     return *result;
 }
 
+// A row in shared memory, which begins with element `at` of all rows.
+CHASKI_INLINE void quantize_row(const float* row, int64_t at, int64_t size, const Quantized& to) {
+    if (to.values == nullptr) return;
+    barrier();
+    for (int64_t begin = 0; begin < size; begin += blockDim.x * kEach) {
+        const int64_t i = begin + threadIdx.x * kEach;
+        float x[kEach];
+        for (int j = 0; j < kEach; ++j) x[j] = i < size ? row[i + j] : 0.0f;
+        quantize(x, at + i, i < size, to);
+    }
+}
+
 // The sum over a row, lane by lane, and then over lanes.
 template <class F>
 CHASKI_INLINE float row_sum(const float* row, int64_t size, const F& f) {
     float sum = 0.0f;
-#pragma unroll 8
+#pragma unroll 16
     for (int64_t i = lane(); i < size; i += kLanes) sum = f(row[i], sum);
     // The lanes behind the end of a row have a zero more, which may turn -0 into +0.
     if (size % kLanes != 0 && lane() >= size % kLanes) sum = f(0.0f, sum);
@@ -51,8 +64,11 @@ CHASKI_KERNEL(rms_norm, Norm) {
     for (int64_t i = threadIdx.x; i < a.size; i += blockDim.x) row[i] = a.x[at + i];
     const float scale = by_first_group(row + a.size, [&] { return inverse_length(row, a.size, a.eps); });
     for (int64_t i = threadIdx.x; i < a.size; i += blockDim.x) {
-        a.y[at + i] = a.weight == nullptr ? row[i] * scale : row[i] * scale * a.weight[i];
+        const float y = a.weight == nullptr ? row[i] * scale : row[i] * scale * a.weight[i];
+        if (a.y != nullptr) a.y[at + i] = y;
+        row[i] = y;
     }
+    quantize_row(row, at, a.size, a.quantized);
 }
 
 CHASKI_KERNEL(layer_norm, Norm) {
@@ -68,8 +84,10 @@ CHASKI_KERNEL(layer_norm, Norm) {
     const float scale = by_first_group(result, [&] { return inverse_length(row, a.size, a.eps); });
     for (int64_t i = threadIdx.x; i < a.size; i += blockDim.x) {
         const float y = row[i] * scale * a.weight[i];
-        a.y[at + i] = a.bias == nullptr ? y : y + a.bias[i];
+        row[i] = a.bias == nullptr ? y : y + a.bias[i];
+        if (a.y != nullptr) a.y[at + i] = row[i];
     }
+    quantize_row(row, at, a.size, a.quantized);
 }
 
 }  // namespace chaski::CHASKI_ISA

@@ -1,15 +1,14 @@
-// Writing, rotating and moving the cells of key/value storage of one type (CHASKI_STORED).
+// Writing the cells of keys and values (CHASKI_KEYS, CHASKI_VALUES), and rotating and moving those of one
+// type (CHASKI_STORED).
 #include "storage.h"
 
 namespace chaski::CHASKI_ISA {
 
-constexpr DType kType = CHASKI_STORED;
-
 // x(i) are the elements of one head, of which a group of 16 lanes writes all.
-template <class Load>
+template <DType T, class Load>
 CHASKI_INLINE void write_head(const Storage& storage, int64_t head, int64_t cell, const Load& x) {
-    const StorageOf<kType> to{storage};
-    if constexpr (kType == DType::I16) {
+    const StorageOf<T> to{storage};
+    if constexpr (T == DType::I16) {
         float scale;
         const float factor = factor_of(storage.size, storage.in_panels == 0, x, &scale);
         for (int64_t i = lane(); i < storage.size; i += kLanes) {
@@ -19,34 +18,94 @@ CHASKI_INLINE void write_head(const Storage& storage, int64_t head, int64_t cell
         if (lane() == 0) to.scales(head)[cell] = scale;
     } else {
         for (int64_t i = lane(); i < storage.size; i += kLanes) {
-            store_element<kType>(to.element(head, cell, i), x(i));
+            store_element<T>(to.element(head, cell, i), x(i));
         }
     }
 }
 
+template <DType T>
 CHASKI_INLINE float read_element(const Storage& storage, int64_t head, int64_t cell, int64_t i) {
-    const StorageOf<kType> from{storage};
+    const StorageOf<T> from{storage};
     const uint8_t* place = from.element(head, cell, i);
-    if constexpr (kType == DType::I16) {
+    if constexpr (T == DType::I16) {
         return static_cast<float>(*reinterpret_cast<const int16_t*>(place)) * from.scales(head)[cell];
     } else {
-        return load_element<kType>(place);
+        return load_element<T>(place);
     }
 }
 
-struct Store {
-    const float* x;  // [token][head][size]
-    Count n;
-    const int32_t* cells;
-    Storage to;
+// The angles of tokens, [token][2][pairs]; no table turns nothing.
+struct Angles {
+    const float* table;
+    int64_t pairs;
+    int64_t neox;
+
+    // Element i of a head that is turned by the angles of a token.
+    template <class Load>
+    CHASKI_INLINE float turned(int64_t token, int64_t i, const Load& x) const {
+        if (table == nullptr || i >= 2 * pairs) return x(i);
+        const int64_t j = neox ? i % pairs : i / 2;
+        const bool is_first = neox ? i < pairs : i % 2 == 0;
+        const int64_t step = neox ? 1 : 2, apart = neox ? pairs : 1;
+        const float cos = table[token * 2 * pairs + j], sin = table[(token * 2 + 1) * pairs + j];
+        const float first = x(step * j), second = x(step * j + apart);
+        return is_first ? first * cos - second * sin : first * sin + second * cos;
+    }
 };
 
-CHASKI_KERNEL(store, Store) {
+// Heads of tokens: [token][head][size].
+struct Heads {
+    const float* x;
+    int64_t heads;
+    int64_t size;
+};
+
+// Queries that are turned, and keys, turned too, and values that are stored. Those without heads are none.
+struct Store {
+    Count n;
+    const int32_t* cells;
+    Angles angles;
+    Heads queries;
+    float* turned_queries;
+    Heads keys;
+    Storage to_keys;
+    Heads values;
+    Storage to_values;
+};
+
+template <DType K, DType V>
+CHASKI_INLINE void store_heads(const Store& a) {
     const int64_t index = static_cast<int64_t>(blockIdx.x) * num_groups() + group();
-    if (index >= *a.n * a.to.heads) return;
-    const float* x = a.x + index * a.to.size;
-    write_head(a.to, index % a.to.heads, a.cells[index / a.to.heads], [&](int64_t i) { return x[i]; });
+    const int64_t each = a.queries.heads + a.keys.heads + a.values.heads;
+    const int64_t token = index / each;
+    if (token >= *a.n) return;
+    int64_t head = index % each;
+    const auto row_of = [&](const Heads& heads) {
+        const float* x = heads.x + (token * heads.heads + head) * heads.size;
+        return [x](int64_t i) { return x[i]; };
+    };
+    if (head < a.queries.heads) {
+        float* y = a.turned_queries + (token * a.queries.heads + head) * a.queries.size;
+        const auto x = row_of(a.queries);
+        for (int64_t i = lane(); i < a.queries.size; i += kLanes) y[i] = a.angles.turned(token, i, x);
+        return;
+    }
+    head -= a.queries.heads;
+    if (head < a.keys.heads) {
+        const auto x = row_of(a.keys);
+        write_head<K>(a.to_keys, head, a.cells[token],
+                      [&](int64_t i) { return a.angles.turned(token, i, x); });
+        return;
+    }
+    head -= a.keys.heads;
+    write_head<V>(a.to_values, head, a.cells[token], row_of(a.values));
 }
+
+#if defined(CHASKI_VALUES)
+CHASKI_KERNEL(store, Store) { store_heads<CHASKI_KEYS, CHASKI_VALUES>(a); }
+#else
+
+constexpr DType kType = CHASKI_STORED;
 
 struct RotateCells {
     const int32_t* cells;
@@ -70,17 +129,17 @@ CHASKI_KERNEL(rotate_cells, RotateCells) {
     if (exists) {
         for (int64_t i = lane(); i < a.to.size - a.pairs; i += kLanes) {
             if (i >= a.pairs) {
-                turned[i + a.pairs] = read_element(a.to, head, cell, i + a.pairs);
+                turned[i + a.pairs] = read_element<kType>(a.to, head, cell, i + a.pairs);
                 continue;
             }
-            const float first = read_element(a.to, head, cell, step * i);
-            const float second = read_element(a.to, head, cell, step * i + apart);
+            const float first = read_element<kType>(a.to, head, cell, step * i);
+            const float second = read_element<kType>(a.to, head, cell, step * i + apart);
             turned[step * i] = first * cos[i] - second * sin[i];
             turned[step * i + apart] = first * sin[i] + second * cos[i];
         }
     }
     barrier();
-    if (exists) write_head(a.to, head, cell, [&](int64_t i) { return turned[i]; });
+    if (exists) write_head<kType>(a.to, head, cell, [&](int64_t i) { return turned[i]; });
 }
 
 // Cells and blocks of bytes that the host keeps: [head][place][bytes of a row], and behind these the scales
@@ -113,5 +172,7 @@ CHASKI_KERNEL(move_cells, MoveCells) {
     if (a.is_write) *scale = scales[place];
     else scales[place] = *scale;
 }
+
+#endif
 
 }  // namespace chaski::CHASKI_ISA

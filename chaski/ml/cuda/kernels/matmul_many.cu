@@ -1,0 +1,321 @@
+// y = x · Wᵀ + bias + residual for a quantized W (CHASKI_FORMAT) and many tokens, by the rule in matmul.h, with
+// the tensor instructions for int8.
+//
+// A block of threads has kPanels panels of 16 rows and kTokens tokens. For each 256 elements of k it unpacks
+// the panels, codes less their offset as signed bytes, beside the values of its tokens, into shared memory.
+// A warp multiplies one panel by 64 tokens. A tensor instruction adds up 32 or 16 products, which is one
+// sub-block; what is an integer has no order. Each thread has its results' floats, and adds to them in
+// ascending k.
+#include "kernel.h"
+
+namespace chaski::CHASKI_ISA {
+
+constexpr int kPanels = CHASKI_PANELS, kTokens = CHASKI_TOKENS;
+constexpr int kWarpTokens = kTokens < 64 ? kTokens : 64;
+constexpr int kTiles = kWarpTokens / 8;  // of 8 tokens
+constexpr int kWarps = kPanels * (kTokens / kWarpTokens), kThreads = 32 * kWarps;
+
+// A matrix, and where its results go.
+struct Part {
+    const uint8_t* panels;
+    int64_t rows;
+    float* y;
+    const float* bias;
+    const float* residual;
+};
+
+// Several matrices of one format that multiply the same activations; those behind the last have no rows.
+struct Matmul {
+    Part parts[3];
+    int64_t k;
+    const int8_t* values;
+    const float* scales;
+    const int16_t* sums;
+    const SuperScale* supers;
+    Count n;
+};
+
+// Words of shared memory from one line of 16 rows to the next, and bytes from one token to the next: lanes
+// that read at the same time find different banks.
+constexpr int kLine = 24, kTokenBytes = kSuperElements + 16;
+
+// The shared memory of a block of threads, for 256 elements of k.
+template <class Format>
+struct Slab {
+    static constexpr int kSub = Format::kSub, kSubs = kSuperElements / kSub;
+    static constexpr int kMinSubs = [] {
+        if constexpr (Format::kIsSuper && Format::kMins) return kSuperElements / Format::kMinSub;
+        return 0;
+    }();
+
+    uint32_t codes[kPanels][kSuperElements / 4][kLine];  // four elements of each of 16 rows
+    int32_t scales[kPanels][kSubs][kLanes];              // integers, or floats, of sub-blocks
+    float mins[kPanels][Format::kIsSuper ? 1 : kSubs][kLanes];
+    int8_t min_codes[kPanels][kLanes][16];  // of super-blocks: a min for each of up to 16 sub-blocks
+    float d[kPanels][kLanes];
+    float dmin[kPanels][kLanes];
+    alignas(16) uint8_t values[kTokens][kTokenBytes];
+    alignas(8) int32_t shifts[8][kTokens];  // of super-blocks
+    float units[kTokens];
+    uint8_t low_sums[kTokens][16];  // of super-blocks: what mins are multiplied by, in two bytes
+    int8_t high_sums[kTokens][16];
+    float token_scales[kTokens][8];  // of blocks of 32
+    float token_sums[kTokens][8];    // -(scale · sum)
+};
+
+// Half of a group's turn: group number `turn` of the four of a panel takes every fourth pair of sub-blocks.
+template <class Format>
+CHASKI_INLINE void unpack_super_block(const Format& block, int panel, int turn, Slab<Format>& slab) {
+    constexpr int kSub = Format::kSub;
+    unroll<kSuperElements / kSub / 2>([&](auto pair) __attribute__((always_inline)) {
+        constexpr int kPair = decltype(pair)::value, kFirst = first_of_pair<kSub, kPair>;
+        if (kPair % 4 != turn) return;
+        const int32_t scales = block.template scales<kPair>().v;
+        const auto unpack = [&](auto sub, int32_t scale) __attribute__((always_inline)) {
+            constexpr int kOwn = decltype(sub)::value;
+            slab.scales[panel][kOwn][lane()] = scale;
+            unroll<kSub / 4>([&](auto i) __attribute__((always_inline)) {
+                const uint32_t codes = block.template codes<kOwn, decltype(i)::value>().v;
+                slab.codes[panel][kOwn * (kSub / 4) + decltype(i)::value][lane()] =
+                    device::subtract_bytes(codes, Format::kOffset);
+            });
+        };
+        unpack(Index<kFirst>{}, static_cast<int16_t>(scales));
+        unpack(Index<kFirst + kPairStep<kSub>>{}, scales >> 16);
+    });
+    if (turn == 0) slab.d[panel][lane()] = block.d().v;
+    if constexpr (Format::kMins) {
+        constexpr int kMinSub = Format::kMinSub;
+        if (turn == 1) slab.dmin[panel][lane()] = block.dmin().v;
+        unroll<kSuperElements / kMinSub / 2>([&](auto pair) __attribute__((always_inline)) {
+            constexpr int kPair = decltype(pair)::value, kFirst = first_of_pair<kMinSub, kPair>;
+            if (kPair % 4 != turn) return;
+            const int32_t both = block.template mins<kPair>().v;
+            slab.min_codes[panel][lane()][kFirst] = static_cast<int8_t>(both);
+            slab.min_codes[panel][lane()][kFirst + kPairStep<kMinSub>] = static_cast<int8_t>(both >> 16);
+        });
+        if (kMinSub == 32) {
+            for (int i = 8 + turn; i < 16; i += 4) slab.min_codes[panel][lane()][i] = 0;
+        }
+    }
+}
+
+// `count` sub-blocks of 32 from `begin` on, of blocks that lie behind each other.
+template <class Format>
+CHASKI_INLINE void unpack_blocks(const uint8_t* weights, int count, int panel, int turn, Slab<Format>& slab) {
+    constexpr int kEach = Format::kElements / 32;
+    for (int index = turn; index < count / kEach; index += 4) {
+        const Format block{{weights + index * Format::kBytes}};
+        unroll<kEach>([&](auto s) __attribute__((always_inline)) {
+            constexpr int kSub = decltype(s)::value;
+            const int place = index * kEach + kSub;
+            slab.scales[panel][place][lane()] = device::as_int(block.template scale<kSub>().v);
+            if constexpr (Format::kMins) slab.mins[panel][place][lane()] = block.template min<kSub>().v;
+            unroll<8>([&](auto i) __attribute__((always_inline)) {
+                const uint32_t codes = block.template codes<kSub, decltype(i)::value>().v;
+                slab.codes[panel][place * 8 + decltype(i)::value][lane()] =
+                    device::subtract_bytes(codes, Format::kOffset);
+            });
+        });
+    }
+}
+
+// The activations of kTokens tokens from `first` on, `size` elements from `at` of k on.
+template <class Format>
+CHASKI_INLINE void load_tokens(const Matmul& a, int64_t first, int64_t n, int64_t at, int size,
+                               Slab<Format>& slab) {
+    const int own = static_cast<int>(threadIdx.x), words = size / 16;
+    for (int i = own; i < kTokens * words; i += kThreads) {
+        const int token = i / words, word = i % words;
+        const int64_t from = first + token < n ? first + token : n - 1;
+        *reinterpret_cast<int4*>(slab.values[token] + 16 * word) =
+            *reinterpret_cast<const int4*>(a.values + from * a.k + at + 16 * word);
+    }
+    for (int token = own; token < kTokens; token += kThreads) {
+        const int64_t from = (first + token < n ? first + token : n - 1) * a.k + at;
+        if constexpr (Format::kIsSuper) {
+            const SuperScale& super = a.supers[from / kSuperElements];
+            slab.units[token] = super.unit;
+            for (int b = 0; b < 8; ++b) slab.shifts[b][token] = super.shifts[b];
+            if constexpr (Format::kMins) {
+                for (int j = 0; j < 16; ++j) {
+                    int32_t sum = 0;
+                    if (Format::kMinSub == 16) sum = a.sums[from / 16 + j] << super.shifts[j / 2];
+                    if (Format::kMinSub == 32 && j < 8) sum = super.sums[j];
+                    slab.low_sums[token][j] = static_cast<uint8_t>(sum & 255);
+                    slab.high_sums[token][j] = static_cast<int8_t>(sum >> 8);
+                }
+            }
+        } else {
+            for (int b = 0; b < size / 32; ++b) {
+                const float scale = a.scales[from / 32 + b];
+                slab.token_scales[token][b] = scale;
+                const int32_t sum = a.sums[from / 16 + 2 * b] + a.sums[from / 16 + 2 * b + 1];
+                slab.token_sums[token][b] = -(scale * static_cast<float>(sum));
+            }
+        }
+    }
+}
+
+// A number of at most 22 bits as a float.
+CHASKI_INLINE float to_float(int32_t x) { return device::as_float(0x4b400000 + x) - 12582912.0f; }
+
+// What this thread has: rows `row` and `row` + 8 of a panel, and of each tile the tokens `column` and the next.
+struct Place {
+    int panel;
+    int tokens;  // the first of the warp
+    int row;
+    int quarter;
+
+    CHASKI_INLINE Place() {
+        const int own = static_cast<int>(threadIdx.x), warp = own / 32;
+        panel = warp % kPanels;
+        tokens = warp / kPanels * kWarpTokens;
+        row = own % 32 / 4;
+        quarter = own % 4;
+    }
+};
+
+template <class Format>
+CHASKI_INLINE void multiply_super_block(const Slab<Format>& slab, const Place& own, float (&y)[kTiles][4]) {
+    constexpr int kSub = Format::kSub;
+    int32_t products[kTiles][4] = {};
+#pragma unroll 2
+    for (int b = 0; b < kSuperElements / 32; ++b) {
+        uint32_t a[4];
+        for (int i = 0; i < 4; ++i) {
+            a[i] = slab.codes[own.panel][8 * b + own.quarter + i / 2 * 4][own.row + i % 2 * 8];
+        }
+        int32_t scales[2][2];  // of a half, of a row
+        for (int i = 0; i < 4; ++i) {
+            const int sub = kSub == 32 ? b : 2 * b + i / 2;
+            scales[i / 2][i % 2] = slab.scales[own.panel][sub][own.row + i % 2 * 8];
+        }
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+            const int token = own.tokens + 8 * tile;
+            const auto* x = reinterpret_cast<const uint32_t*>(slab.values[token + own.row] + 32 * b);
+            const uint32_t low = x[own.quarter], high = x[own.quarter + 4];
+            const auto both = *reinterpret_cast<const int2*>(slab.shifts[b] + token + 2 * own.quarter);
+            const int32_t shifts[2] = {both.x, both.y};
+            if constexpr (kSub == 32) {
+                int32_t c[4] = {};
+                device::multiply_32(c, a, low, high);
+                for (int i = 0; i < 4; ++i) products[tile][i] += c[i] * (scales[0][i / 2] << shifts[i % 2]);
+            } else {
+                int32_t c[4] = {}, e[4] = {};
+                device::multiply_16(c, a[0], a[1], low);
+                device::multiply_16(e, a[2], a[3], high);
+                for (int i = 0; i < 4; ++i) {
+                    products[tile][i] += (c[i] * scales[0][i / 2] + e[i] * scales[1][i / 2]) << shifts[i % 2];
+                }
+            }
+        }
+    }
+    for (int tile = 0; tile < kTiles; ++tile) {
+        int32_t mins[4] = {};
+        const int token = own.tokens + 8 * tile;
+        if constexpr (Format::kMins) {
+            int32_t high[4] = {};
+            const auto word = [&](const auto& rows, int row) {
+                return reinterpret_cast<const uint32_t*>(rows[row])[own.quarter];
+            };
+            const uint32_t a0 = word(slab.min_codes[own.panel], own.row);
+            const uint32_t a1 = word(slab.min_codes[own.panel], own.row + 8);
+            device::multiply_16_unsigned(mins, a0, a1, word(slab.low_sums, token + own.row));
+            device::multiply_16(high, a0, a1, word(slab.high_sums, token + own.row));
+            for (int i = 0; i < 4; ++i) mins[i] += high[i] * 256;
+        }
+        for (int i = 0; i < 4; ++i) {
+            const int row = own.row + i / 2 * 8;
+            float sum = static_cast<float>(products[tile][i]) * slab.d[own.panel][row];
+            if constexpr (Format::kMins) {
+                sum = device::fma(static_cast<float>(mins[i]), slab.dmin[own.panel][row], sum);
+            }
+            y[tile][i] = device::fma(sum, slab.units[token + 2 * own.quarter + i % 2], y[tile][i]);
+        }
+    }
+}
+
+template <class Format>
+CHASKI_INLINE void multiply_blocks(const Slab<Format>& slab, const Place& own, int count, float (&y)[kTiles][4]) {
+    for (int b = 0; b < count; ++b) {
+        uint32_t a[4];
+        for (int i = 0; i < 4; ++i) {
+            a[i] = slab.codes[own.panel][8 * b + own.quarter + i / 2 * 4][own.row + i % 2 * 8];
+        }
+        float scales[2], mins[2] = {};
+        for (int i = 0; i < 2; ++i) {
+            scales[i] = device::as_float(slab.scales[own.panel][b][own.row + 8 * i]);
+            if constexpr (Format::kMins) mins[i] = slab.mins[own.panel][b][own.row + 8 * i];
+        }
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+            const int token = own.tokens + 8 * tile;
+            const auto* x = reinterpret_cast<const uint32_t*>(slab.values[token + own.row] + 32 * b);
+            int32_t c[4] = {};
+            device::multiply_32(c, a, x[own.quarter], x[own.quarter + 4]);
+            for (int i = 0; i < 4; ++i) {
+                const int column = token + 2 * own.quarter + i % 2;
+                y[tile][i] = device::fma(to_float(c[i]), scales[i / 2] * slab.token_scales[column][b], y[tile][i]);
+                if constexpr (Format::kMins) {
+                    y[tile][i] = device::fma(mins[i / 2], slab.token_sums[column][b], y[tile][i]);
+                }
+            }
+        }
+    }
+}
+
+template <class Format>
+CHASKI_INLINE void multiply_panels(const Matmul& a) {
+    const int64_t n = *a.n, first = static_cast<int64_t>(blockIdx.y) * kTokens;
+    if (first >= n) return;
+    int64_t panel = static_cast<int64_t>(blockIdx.x) * kPanels;
+    int which = 0;
+    const auto padded_panels = [&](int64_t rows) { return (num_panels(rows) + kPanels - 1) / kPanels * kPanels; };
+    while (panel >= padded_panels(a.parts[which].rows)) panel -= padded_panels(a.parts[which++].rows);
+    const Part& part = a.parts[which];
+    auto& slab = *reinterpret_cast<Slab<Format>*>(device::shared());
+    const Place own;
+    // Each panel is unpacked by four groups of lanes, or by all in turns where there are fewer.
+    const int64_t last = num_panels(part.rows) - 1, bytes = panel_bytes(Format::kType, a.k);
+    float y[kTiles][4] = {};
+    for (int64_t at = 0; at < a.k; at += kSuperElements) {
+        const int size = static_cast<int>(a.k - at < kSuperElements ? a.k - at : kSuperElements);
+        load_tokens(a, first, n, at, size, slab);
+        for (int task = group(); task < 4 * kPanels; task += kThreads / kLanes) {
+            const int which_panel = task / 4;
+            const int64_t from = panel + which_panel < last ? panel + which_panel : last;
+            const uint8_t* weights = a.parts[which].panels + from * bytes + at / Format::kElements * Format::kBytes;
+            if constexpr (Format::kIsSuper) {
+                unpack_super_block(Format{{weights}}, which_panel, task % 4, slab);
+            } else {
+                unpack_blocks<Format>(weights, size / 32, which_panel, task % 4, slab);
+            }
+        }
+        barrier();
+        if constexpr (Format::kIsSuper) {
+            multiply_super_block(slab, own, y);
+        } else {
+            multiply_blocks(slab, own, size / 32, y);
+        }
+        barrier();
+    }
+    for (int tile = 0; tile < kTiles; ++tile) {
+        for (int i = 0; i < 4; ++i) {
+            const int64_t token = first + own.tokens + 8 * tile + 2 * own.quarter + i % 2;
+            const int64_t row = (panel + own.panel) * kLanes + own.row + i / 2 * 8;
+            if (token >= n || row >= part.rows) continue;
+            float sum = y[tile][i];
+            if (part.bias != nullptr) sum = sum + part.bias[row];
+            const int64_t place = token * part.rows + row;
+            if (part.residual != nullptr) sum = sum + part.residual[place];
+            part.y[place] = sum;
+        }
+    }
+}
+
+// A block of threads for each kPanels panels of all parts, and for each kTokens tokens.
+CHASKI_KERNEL(matmul_many, Matmul) { multiply_panels<CHASKI_FORMAT>(a); }
+
+}  // namespace chaski::CHASKI_ISA

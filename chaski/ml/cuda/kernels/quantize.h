@@ -1,0 +1,121 @@
+// Activations to int8 in blocks of 32 or in super-blocks of 256, by the rule in matmul.h. A thread has eight
+// elements of a row: four threads have a block of 32, and a warp has a super-block.
+#pragma once
+
+#include "kernel.h"
+
+namespace chaski::CHASKI_ISA {
+
+// Where it goes: as `Activations` of matmul.h has it. `values` is null where nothing reads the int8 form.
+struct Quantized {
+    int8_t* values;
+    float* scales;
+    int16_t* sums;
+    SuperScale* supers;
+};
+
+constexpr int kEach = 8;  // elements of a thread
+constexpr int kMostShift = 4, kMostMagnitudes = 1023;
+
+CHASKI_INLINE int32_t largest_of(const float (&x)[kEach]) {
+    int32_t bits = 0;
+    for (const float v : x) bits = max(splat(bits), magnitude_bits({v})).v;
+    return bits;
+}
+
+CHASKI_INLINE int32_t largest_of_block(int32_t bits) {
+    for (int apart = 1; apart < 4; apart *= 2) bits = max(splat(bits), {device::from_thread(bits, apart)}).v;
+    return bits;
+}
+
+CHASKI_INLINE void store_values(int8_t* to, const int32_t (&q)[kEach]) {
+    uint32_t words[2] = {};
+    for (int i = 0; i < kEach; ++i) words[i / 4] |= (static_cast<uint32_t>(q[i]) & 255) << 8 * (i % 4);
+    *reinterpret_cast<uint2*>(to) = {words[0], words[1]};
+}
+
+CHASKI_INLINE float power_of_two(int exponent) { return device::as_float((127 + exponent) << 23); }
+
+// x are the elements from number `at` of all rows on. All threads of a warp call it, also those whose
+// elements do not exist.
+CHASKI_INLINE void quantize_block(const float (&x)[kEach], int64_t at, bool exists, const Quantized& to) {
+    const float amax = device::as_float(largest_of_block(largest_of(x)));
+    const bool is_usable = amax >= 1e-36f && amax < infinity();
+    const float factor = is_usable ? 127.0f / amax : 0.0f;
+    int32_t q[kEach], sum = 0;
+    for (int i = 0; i < kEach; ++i) sum += q[i] = is_usable ? device::round(x[i] * factor) : 0;
+    sum += device::from_thread(sum, 1);
+    if (!exists) return;
+    store_values(to.values + at, q);
+    if (at % 32 == 0) to.scales[at / 32] = amax < 1e-36f ? 0.0f : amax / 127.0f;
+    if (at % 16 == 0) to.sums[at / 16] = static_cast<int16_t>(sum);
+}
+
+CHASKI_INLINE void quantize_super_block(const float (&x)[kEach], int64_t at, bool exists,
+                                        const Quantized& to) {
+    const int32_t largest = largest_of_block(largest_of(x));
+    int32_t bits = largest;
+    for (int apart = 4; apart < 32; apart *= 2) {
+        const int32_t other = device::from_thread(bits, apart);
+        bits = other > bits ? other : bits;
+    }
+    const float amax = device::as_float(bits);
+    float whole = amax / 127.0f;
+    int32_t q[kEach] = {}, sum = 0;
+    int shift = 0;
+    if (!(amax >= 1e-34f && amax < infinity())) {  // the same in all threads of a warp
+        whole = amax < 1e-34f ? 0.0f : whole;
+    } else {
+        for (bool is_done = false; !is_done;) {
+            const float inverse = 1.0f / whole, to_parts = 16.0f / (127.0f * whole);
+            const float part = device::as_float(largest) * to_parts;  // of the least that shift 0 has room for
+            shift = (part > 1.0f) + (part > 2.0f) + (part > 4.0f) + (part > 8.0f);
+            int32_t magnitudes = 0;
+            for (bool fits = false; device::votes(!fits) != 0;) {
+                const float factor = inverse * power_of_two(kMostShift - shift);
+                int32_t own = 0, total = 0;
+                for (int i = 0; i < kEach; ++i) {
+                    q[i] = device::round(x[i] * factor);
+                    own += q[i];
+                    total += q[i] < 0 ? -q[i] : q[i];
+                }
+                sum = own + device::from_thread(own, 1);
+                total += device::from_thread(total, 1);
+                const int32_t other = device::from_thread(total, 2);
+                magnitudes = total > other ? total : other;
+                fits = magnitudes <= kMostMagnitudes || shift == kMostShift;
+                if (!fits) ++shift;
+            }
+            const uint32_t over = device::votes(magnitudes > kMostMagnitudes);
+            is_done = over == 0;
+            if (!is_done) {
+                int first = 0;
+                while ((over >> first & 1) == 0) ++first;
+                whole *= static_cast<float>(device::value_of(magnitudes, first)) / 1007.0f;
+            }
+        }
+    }
+    const int32_t block_sum = (sum + device::from_thread(sum, 2)) << shift;
+    if (!exists) return;
+    store_values(to.values + at, q);
+    SuperScale& super = to.supers[at / kSuperElements];
+    const float unit = whole * 0.0625f;
+    const int block = static_cast<int>(at % kSuperElements) / 32;
+    if (at % kSuperElements == 0) super.unit = unit;
+    if (at % 16 == 0) to.sums[at / 16] = static_cast<int16_t>(sum);
+    if (at % 32 != 0) return;
+    to.scales[at / 32] = unit * power_of_two(shift);
+    super.shifts[block] = static_cast<int16_t>(shift);
+    super.sums[block] = static_cast<int16_t>(block_sum);
+}
+
+// In the form that the program is compiled for.
+CHASKI_INLINE void quantize(const float (&x)[kEach], int64_t at, bool exists, const Quantized& to) {
+    if constexpr (CHASKI_SUPER_BLOCKS) {
+        quantize_super_block(x, at, exists, to);
+    } else {
+        quantize_block(x, at, exists, to);
+    }
+}
+
+}  // namespace chaski::CHASKI_ISA
