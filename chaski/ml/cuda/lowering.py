@@ -361,3 +361,14 @@ def tasks_of(spans: npt.NDArray[np.int32], chunk: int) -> tuple[npt.NDArray[np.i
     tokens = np.repeat(np.arange(len(spans), dtype=np.int32), counts)
     chunks = np.arange(len(tokens), dtype=np.int32) - starts[tokens]
     return np.stack([tokens, chunks], axis=1), starts
+
+
+def tiles_of(spans: npt.NDArray[np.int32], most: int) -> npt.NDArray[np.int32]:
+    """Neighbours of one sequence, up to so many at a time -> (tiles, 2) [first token, tokens]."""
+    origins = spans[:, 0] - spans[:, 2]
+    is_first = np.concatenate([[True], origins[1:] != origins[:-1]])
+    runs = np.flatnonzero(is_first)
+    begins = runs[np.cumsum(is_first) - 1]
+    firsts = np.flatnonzero((np.arange(len(spans)) - begins) % most == 0)
+    counts = np.diff(np.concatenate([firsts, [len(spans)]]))
+    return np.stack([firsts, counts], axis=1).astype(np.int32)

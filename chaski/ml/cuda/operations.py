@@ -25,6 +25,7 @@ from chaski.ml.cuda.lowering import (
     matrix_of,
     storage_of,
     tasks_of,
+    tiles_of,
     vector_of,
     width,
 )
@@ -44,10 +45,11 @@ _LANES = 16
 _CHUNK = 256
 _MANY = 32  # tokens from which on tensor instructions multiply
 _PART = 4096  # elements of a row of which a block of threads finds the largest
-_ROWS = 4  # query heads of a block of threads
+_ROWS = 16  # queries of a block of threads that goes through a whole history
 
-# Shared memory that every device has for a block of threads.
+# Shared memory that every device has for a block of threads, and what a multiprocessor has for several.
 _SHARED = 48 << 10
+_MOST_SHARED = 200 << 10
 
 
 def embedding(lowering: Lowering, node: Tensor, ids: Tensor, table: Weight) -> None:
@@ -125,7 +127,7 @@ def _product(lowering: Lowering, products: Sequence[_Product]) -> None:
     def choose(sizes: Sizes) -> Kernel:
         tokens = sizes[dim]
         if tokens < _MANY:
-            return _few_tokens(type, matrix.columns, panels, tokens)
+            return _few_tokens(type, panels, tokens, lowering.multiprocessors)
         return _many_tokens(type, [each.rows for each in products], tokens, lowering.multiprocessors)
 
     parts = [field for each in products for field in each.fields(lowering)]
@@ -133,18 +135,33 @@ def _product(lowering: Lowering, products: Sequence[_Product]) -> None:
     lowering.step(choose, *parts, *none, matrix.columns, *form.fields, lowering.count(node))
 
 
-def _few_tokens(type: QuantType, columns: int, panels: int, tokens: int) -> Kernel:
-    """A block of threads for each panel, and for each eight tokens."""
-    blocks = columns // type.block_size
+def _few_tokens(type: QuantType, panels: int, tokens: int, multiprocessors: int) -> Kernel:
+    """Blocks of threads that go from panel to panel, and for each eight tokens others."""
+    own = min(8, tokens)
+    is_small = type.block_size == 32
     steps = 1 if type in _SUPER else type.block_size // 32
     floats = 1 if type in _SUPER else 4 if type in _WITH_MINS else 2
-    own = min(8, tokens)
-    groups = 16 if blocks > 8 and steps * floats * own <= 48 else 8
-    each = 4 * _LANES * groups * steps * floats * own  # bytes of one block of weights for each group
-    at_once = max(1, min(4, _SHARED // each, -(-blocks // groups)))
-    defines = (*_format(type), ("CHASKI_TOKENS", own), ("CHASKI_AT_ONCE", at_once))
-    grid = (panels, -(-tokens // own), 1)
-    return Kernel(Program("matmul", defines), "matmul", grid, _LANES * groups, each * at_once)
+    unit = 1 if not is_small else 4 if own <= 2 else 2
+
+    def memory(groups: int) -> tuple[int, int]:
+        """Bytes of weights, and of what is found of them."""
+        return (
+            3 * groups * (unit * _LANES * type.block_bytes + 64),
+            2 * groups * unit * steps * own * floats * 4 * _LANES,
+        )
+
+    groups = 8 if memory(8)[1] <= 2 * _SHARED else 4
+    shared = sum(memory(groups))
+    threads = _LANES * (groups + max(2, own + own % 2))
+    defines = (
+        *_format(type),
+        ("CHASKI_TOKENS", own),
+        ("CHASKI_GROUPS", groups),
+        ("CHASKI_UNIT", unit),
+    )
+    each = max(1, min(4, _MOST_SHARED // shared))
+    grid = (min(panels, multiprocessors * each), -(-tokens // own), 1)
+    return Kernel(Program("matmul", defines), "matmul", grid, threads, shared)
 
 
 def _many_tokens(type: QuantType, rows: Sequence[int], tokens: int, multiprocessors: int) -> Kernel:
@@ -156,13 +173,19 @@ def _many_tokens(type: QuantType, rows: Sequence[int], tokens: int, multiprocess
         return sum(-(-each // (_LANES * panels)) for each in rows)
 
     panels = next((each for each in (4, 2) if blocks(each) * columns >= 2 * multiprocessors), 1)
-    defines = (*_format(type), ("CHASKI_TOKENS", own), ("CHASKI_PANELS", panels))
     threads = 32 * panels * (own // min(own, 64))
+    defines = (
+        *_format(type),
+        ("CHASKI_TOKENS", own),
+        ("CHASKI_PANELS", panels),
+        ("CHASKI_BOUNDS", f"{threads},{512 // threads}"),
+    )
     subs = 16 if type in _SUPER and type is not QuantType.Q4_K else 8
     mins = 1 if type in _SUPER else subs
     of_panel = 64 * 24 * 4 + (subs + mins) * 4 * _LANES + 16 * _LANES + 2 * 4 * _LANES
-    of_token = 256 + 16 + 8 * 4 + 4 + 16 + 16 + 2 * 8 * 4
-    shared = panels * of_panel + own * of_token
+    of_panel += 256 // type.block_size * _LANES * type.block_bytes
+    of_token = 256 + 16 + 8 * 4 + 4 + 16 + 16 + 2 * 4 * (1 if type in _SUPER else 8)
+    shared = panels * of_panel + own * of_token + 64
     return Kernel(
         Program("matmul_many", defines), "matmul_many", (blocks(panels), columns, 1), threads, shared
     )
@@ -198,8 +221,8 @@ def _norm(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight | None, bi
     size = node.shape[-1]
     assert isinstance(size, int)
     heads, dim, op = width(node) // size, lowering.dim(node), node.op
-    threads = 256 if size >= 1024 else 64
-    program = lowering.rounding("norms", width(node))
+    threads = min(1024, -(-size // 256) * 32)  # with eight elements each
+    program = lowering.rounding("norms", width(node), ("CHASKI_ROUNDS", -(-size // (8 * threads))))
     # Rows of several heads are rounded by a step of their own.
     rounded = lowering.quantized_with(node) if heads == 1 else (None,) * 4
     y = lowering.new_if_read(node) if heads == 1 else lowering.new(node)
@@ -457,19 +480,13 @@ def _attention(
     lowering.check(cells, key_buffer.cells)
     heads, dim = node.shape[1], lowering.dim(q)
     assert isinstance(heads, int)
-    tiles = -(-(heads // key_buffer.heads) // _ROWS)
+    group = heads // key_buffer.heads
     tasks, starts, most = _tasks(lowering, spans, cells)
-    program = Program(
-        "attention",
-        (
-            ("CHASKI_KEYS", KVStorage.of(key_buffer).type_name),
-            ("CHASKI_VALUES", KVStorage.of(value_buffer).type_name),
-        ),
-    )
-    shared = _workspace(key_buffer.size, value_buffer.size)
+    neighbours = max(1, _ROWS // group)
+    tiles = _tiles(lowering, spans, neighbours, most)
     y = lowering.new(node)
     table = None if positions is None else node.attributes["table"]
-    tasks_dim = _tasks_dim(spans)
+    tasks_dim, tiles_dim = _tasks_dim(spans), _tiles_dim(spans, neighbours)
     parts = Buffer(4 * lowering.dims[tasks_dim] * heads * (value_buffer.size + 2), 1)
     arguments = (
         *(q, lowering.count(q), y, KVStorage.of(key_buffer), KVStorage.of(value_buffer), cells, spans),
@@ -477,25 +494,36 @@ def _attention(
         positions,
         None if table is None else Constant(np.ascontiguousarray(table, np.float32)),
         0 if table is None else table.shape[1] // 2,
-        *(tasks, Count(tasks_dim), starts, parts),
+        *(tasks, Count(tasks_dim), starts, parts, tiles, Count(tiles_dim)),
     )
 
+    def kernel(name: str, rows: int, blocks: int) -> Kernel:
+        program = Program(
+            "attention",
+            (
+                ("CHASKI_KEYS", KVStorage.of(key_buffer).type_name),
+                ("CHASKI_VALUES", KVStorage.of(value_buffer).type_name),
+                ("CHASKI_SIZE", key_buffer.size),
+                ("CHASKI_VALUE_SIZE", value_buffer.size),
+                ("CHASKI_ROWS", rows),
+                ("CHASKI_SPLIT", int(name != "attention")),
+            ),
+        )
+        if name == "attention_join":
+            return Kernel(program, name, (blocks, heads, 1), 128, 8 * lowering.dims[tasks_dim])
+        grid = (blocks, key_buffer.heads, -(-group // rows))
+        return Kernel(program, name, grid, _CHUNK, _workspace(rows, key_buffer.size, value_buffer.size))
+
+    few = 4 if group <= 4 else 8
+
     def chunks(sizes: Sizes) -> Kernel | None:
-        if sizes[dim] > most:
-            return None
-        grid = (sizes[tasks_dim], key_buffer.heads, tiles)
-        return Kernel(program, "attention_chunk", grid, _CHUNK, shared)
+        return kernel("attention_chunk", few, sizes[tasks_dim]) if sizes[dim] <= most else None
 
     def join(sizes: Sizes) -> Kernel | None:
-        if sizes[dim] > most:
-            return None
-        levels = 8 * lowering.dims[tasks_dim]
-        return Kernel(program, "attention_join", (sizes[dim], heads, 1), 128, levels)
+        return kernel("attention_join", few, sizes[dim]) if sizes[dim] <= most else None
 
     def whole(sizes: Sizes) -> Kernel | None:
-        if sizes[dim] <= most:
-            return None
-        return Kernel(program, "attention", (sizes[dim], key_buffer.heads, tiles), _CHUNK, shared)
+        return kernel("attention", _ROWS, sizes[tiles_dim]) if sizes[dim] > most else None
 
     for choose in (chunks, join, whole):
         lowering.step(choose, *arguments)
@@ -534,13 +562,38 @@ def _tasks(lowering: Lowering, spans: Tensor, cells: Tensor) -> tuple[Staged, St
     return tasks, starts, most
 
 
-def _workspace(size: int, value_size: int) -> int:
+def _tiles_dim(spans: Tensor, neighbours: int) -> str:
+    return f"tiles of {spans.attributes['name']} by {neighbours}"
+
+
+def _tiles(lowering: Lowering, spans: Tensor, neighbours: int, few: int) -> Staged:
+    """Up to so many neighbours of a sequence together, shared by all layers with this mask."""
+    dim, tokens = _tiles_dim(spans, neighbours), spans.shape[0]
+    known = lowering.shared_parts.get((dim, spans))
+    if known is not None:
+        found: Staged = known
+        return found
+    assert isinstance(tokens, Dim)
+    name = spans.attributes["name"]
+    lowering.dims[dim] = tokens.maximum
+    tiles = Staged(tokens.maximum, 2, np.int32)
+
+    def make(
+        inputs: Mapping[str, npt.NDArray[Any]],
+    ) -> tuple[Sequence[npt.NDArray[Any]], Mapping[str, int]]:
+        given = inputs[name].reshape(-1, 3)
+        made = np.empty((0, 2), np.int32) if len(given) <= few else tiles_of(given, neighbours)
+        return [made], {dim: len(made)}
+
+    lowering.derived.append(Derived((tiles,), make))
+    lowering.shared_parts[dim, spans] = tiles
+    return tiles
+
+
+def _workspace(rows: int, size: int, value_size: int) -> int:
     """Bytes of `Workspace` in attention.cu."""
-    floats = (
-        *(_ROWS * size, _ROWS * size // 2 + 1, _ROWS, _ROWS * _CHUNK, _ROWS * _CHUNK // 2, _ROWS * 4),
-        *(4 * _ROWS * value_size, _CHUNK, _CHUNK, _ROWS * value_size, 2 * _ROWS, 2 * _ROWS),
-    )
-    return 4 * sum((count + 3) // 4 * 4 for count in floats)
+    of_row = 4 * size + 4 + 4 * _CHUNK + 2 * _CHUNK + 4 * 4 + 5 * 4 * value_size + 8 * 4 + 2 * 4
+    return rows * of_row + 2 * 4 * _CHUNK + 64
 
 
 OPERATIONS: Mapping[str, Callable[..., None]] = dict.fromkeys(ELEMENTWISE, elementwise) | {

@@ -127,6 +127,11 @@ inline void multiply_16_unsigned(std::int32_t (&c)[4], std::uint32_t a0, std::ui
     multiply_words<std::uint8_t>(c, a0, a1, b);
 }
 inline void barrier() { emulated::barrier(); }
+// Copies are done when they are asked for.
+inline void copy_16(std::uint8_t* to, const std::uint8_t* from) { std::memcpy(to, from, 16); }
+inline void end_copies() {}
+template <int kLeft>
+void wait_copies() {}
 inline std::uint8_t* shared() { return emulated::shared; }
 inline std::int32_t add_shared(std::int32_t* to, std::int32_t x) {
     const std::int32_t before = *to;

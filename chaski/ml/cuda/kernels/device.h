@@ -7,7 +7,14 @@
 #include <cstdint>
 
 // A kernel has one argument, a plain struct. `CHASKI_KERNEL(name, Arguments) { ... a.x ... }`
-#define CHASKI_KERNEL(name, Arguments) extern "C" __global__ void name(const Arguments a)
+// CHASKI_BOUNDS are the most threads of a block, and how many blocks are to fit a multiprocessor.
+#if defined(CHASKI_BOUNDS)
+#define CHASKI_BOUNDED __launch_bounds__(CHASKI_BOUNDS)
+#else
+#define CHASKI_BOUNDED
+#endif
+#define CHASKI_KERNEL(name, Arguments) \
+    extern "C" __global__ void CHASKI_BOUNDED name(const __grid_constant__ Arguments a)
 
 namespace chaski::device {
 
@@ -80,6 +87,19 @@ inline T value_of(T v, int number) {
 }
 inline uint32_t votes(bool is_set) { return __ballot_sync(0xffffffffu, is_set); }
 inline void barrier() { __syncthreads(); }
+// Has 16 bytes copied to shared memory. Copies up to an `end_copies` belong together, and `wait_copies` waits
+// for those of this thread, but for the last `kLeft` of such groups.
+inline void copy_16(uint8_t* to, const uint8_t* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                 :
+                 : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))), "l"(from)
+                 : "memory");
+}
+inline void end_copies() { asm volatile("cp.async.commit_group;" : : : "memory"); }
+template <int kLeft>
+inline void wait_copies() {
+    asm volatile("cp.async.wait_group %0;" : : "n"(kLeft) : "memory");
+}
 // The memory that a block of threads shares, as much as the launch says.
 inline uint8_t* shared() {
     extern __shared__ __align__(16) uint8_t memory[];

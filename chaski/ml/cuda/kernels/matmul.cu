@@ -1,9 +1,9 @@
 // y = x · Wᵀ + bias + residual for a quantized W and few tokens, by the rule in matmul.h.
 //
 // Compiled for one format of weights (CHASKI_FORMAT) and a number of tokens (CHASKI_TOKENS). A block of
-// threads has one panel of 16 rows. Its groups of 16 lanes take the blocks of weights in turns: what is an
-// integer has no order. The floats that come of a block wait in shared memory, and one group for each token
-// adds them up in ascending k.
+// threads goes from panel to panel. Its groups of 16 lanes share a panel's blocks of weights: what is an
+// integer has no order. The floats that come of a block wait in shared memory, and another group, one for each
+// token, adds them up in ascending k. Meanwhile the next weights are on their way to shared memory.
 #include "kernel.h"
 
 namespace chaski::CHASKI_ISA {
@@ -30,7 +30,7 @@ struct Matmul {
 
 constexpr int kTokens = CHASKI_TOKENS;
 
-// The tokens of a block of threads: their numbers, and their values.
+// The tokens of a block of threads: their numbers, and their values. One that is not there is another again.
 struct Tokens {
     int64_t number[kTokens];
     const int8_t* values[kTokens];
@@ -156,6 +156,7 @@ struct Panel {
     // y + the floats of one row and one token, of `count` steps from element `at` of k on.
     CHASKI_INLINE static float chain(const Matmul& a, const float* floats, int64_t token, int64_t at, int count,
                                      float y) {
+#pragma unroll 8
         for (int step = 0; step < count; ++step, at += kStep, floats += kTokens * kFloats * kLanes) {
             const float second =
                 Format::kIsSuper ? a.supers[(token * a.k + at) / kSuperElements].unit : floats[kLanes];
@@ -168,53 +169,117 @@ struct Panel {
     }
 };
 
-// Blocks of weights whose floats are in shared memory at a time, for each group.
-constexpr int kAtOnce = CHASKI_AT_ONCE;
+// The groups of lanes that multiply, the blocks of weights that each has at a time, and how many times that is
+// in shared memory: what is computed with, and what is on its way.
+constexpr int kGroups = CHASKI_GROUPS, kUnit = CHASKI_UNIT, kStages = 3;
+
+// One stage of the work of a block of threads: a stretch of k of a panel, of `count` blocks of weights.
+template <class Format>
+struct Stage {
+    static constexpr int kBlocks = kGroups * kUnit;
+    // Groups that read at the same time find different banks.
+    static constexpr int kUnitBytes = kUnit * Format::kBytes + 64;
+
+    const Part* part;
+    int64_t panel;
+    int begin;  // the number of its first block
+    int count;
+
+    // Stage number `index` of this block of threads; without a part behind the last.
+    CHASKI_INLINE Stage(const Matmul& a, int index) {
+        const int blocks = static_cast<int>(a.k / Format::kElements), each = (blocks + kBlocks - 1) / kBlocks;
+        panel = blockIdx.x + static_cast<int64_t>(index / each) * gridDim.x;
+        begin = index % each * kBlocks;
+        count = begin + kBlocks < blocks ? kBlocks : blocks - begin;
+        part = nullptr;
+        for (const Part& one : a.parts) {
+            if (panel < num_panels(one.rows)) {
+                part = &one;
+                break;
+            }
+            panel -= num_panels(one.rows);
+        }
+    }
+    CHASKI_INLINE bool is_last(const Matmul& a) const {
+        return begin + count == static_cast<int>(a.k / Format::kElements);
+    }
+    // Has the weights of this stage copied to shared memory, by the first `threads` threads.
+    CHASKI_INLINE void fetch(const Matmul& a, uint8_t* to, int threads) const {
+        if (part == nullptr) return;
+        const uint8_t* from = part->panels + panel * panel_bytes(Format::kType, a.k) +
+                              static_cast<int64_t>(begin) * Format::kBytes;
+        constexpr int kWords = kUnit * Format::kBytes / 16;
+        for (int i = static_cast<int>(threadIdx.x); i < count * Format::kBytes / 16; i += threads) {
+            device::copy_16(to + i / kWords * kUnitBytes + i % kWords * 16, from + 16 * i);
+        }
+    }
+};
 
 template <class Format>
-CHASKI_INLINE void multiply_panel(const Matmul& a) {
+CHASKI_INLINE void multiply_panels(const Matmul& a) {
     using Own = Panel<Format>;
+    using Work = Stage<Format>;
+    constexpr int kFloats = Work::kBlocks * Own::kSteps * kTokens * Own::kFloats * kLanes;
+    constexpr int kThreads = kGroups * kLanes;
     const int64_t n = *a.n, first = static_cast<int64_t>(blockIdx.y) * kTokens;
     if (first >= n) return;
-    int64_t panel = blockIdx.x;
-    int which = 0;
-    while (panel >= num_panels(a.parts[which].rows)) panel -= num_panels(a.parts[which++].rows);
-    const Part& part = a.parts[which];
-    auto* floats = reinterpret_cast<float*>(device::shared());
-    const uint8_t* weights = part.panels + panel * panel_bytes(Format::kType, a.k);
-    const int blocks = static_cast<int>(a.k / Format::kElements), each = kAtOnce * num_groups();
+    uint8_t* weights = device::shared();
+    auto* floats = reinterpret_cast<float*>(weights + kStages * kGroups * Work::kUnitBytes);
+    const auto buffer = [&](int index) { return weights + index % kStages * kGroups * Work::kUnitBytes; };
     Tokens x;
     for (int i = 0; i < kTokens; ++i) {
-        x.number[i] = first + i < n ? first + i : n - 1;  // a token that is not there is another one again
+        x.number[i] = first + i < n ? first + i : n - 1;
         x.values[i] = a.values + x.number[i] * a.k;
     }
-    float y = 0.0f;
-    for (int begin = 0; begin < blocks; begin += each) {
-        const int end = begin + each < blocks ? begin + each : blocks;
-        for (int index = begin + group(); index < end; index += num_groups()) {
-            const Format block{{weights + static_cast<int64_t>(index) * Format::kBytes}};
-            const auto store = [&](int token, int step, int which, float value) {
-                const int place = ((index - begin) * Own::kSteps + step) * kTokens + token;
-                floats[(place * Own::kFloats + which) * kLanes + lane()] = value;
-            };
-            Own::multiply_block(a, block, static_cast<int64_t>(index) * Format::kElements, x, store);
-        }
-        barrier();
-        if (group() < kTokens) {
-            y = Own::chain(a, floats + group() * Own::kFloats * kLanes + lane(), x.number[group()],
-                           static_cast<int64_t>(begin) * Format::kElements, (end - begin) * Own::kSteps, y);
-        }
-        barrier();
+    for (int index = 0; index < kStages - 1; ++index) {
+        if (group() < kGroups) Work(a, index).fetch(a, buffer(index), kThreads);
+        device::end_copies();
     }
-    const int64_t token = first + group(), row = panel * kLanes + lane();
-    if (group() >= kTokens || token >= n || row >= part.rows) return;
-    if (part.bias != nullptr) y = y + part.bias[row];
-    const int64_t at = token * part.rows + row;
-    if (part.residual != nullptr) y = y + part.residual[at];
-    part.y[at] = y;
+    // Groups behind those that multiply add up what they have found one stage ago, one token each.
+    const int token = group() - kGroups;
+    float y = 0.0f;
+    for (int index = 0;; ++index) {
+        const Work work(a, index);
+        device::wait_copies<kStages - 2>();
+        barrier();
+        if (group() < kGroups) {
+            Work(a, index + kStages - 1).fetch(a, buffer(index + kStages - 1), kThreads);
+            for (int unit = 0; work.part != nullptr && unit < kUnit; ++unit) {
+                const int own = group() * kUnit + unit;
+                if (own >= work.count) break;
+                const Format block{{buffer(index) + group() * Work::kUnitBytes + unit * Format::kBytes}};
+                float* to = floats + index % 2 * kFloats;
+                const auto store = [&](int token, int step, int which, float value) {
+                    to[(((own * Own::kSteps + step) * kTokens + token) * Own::kFloats + which) * kLanes +
+                       lane()] = value;
+                };
+                Own::multiply_block(a, block, static_cast<int64_t>(work.begin + own) * Format::kElements, x,
+                                    store);
+            }
+        } else if (index > 0 && token < kTokens) {
+            const Work before(a, index - 1);
+            const float* from = floats + (index - 1) % 2 * kFloats + token * Own::kFloats * kLanes + lane();
+            const int64_t number = first + token < n ? first + token : n - 1;
+            y = Own::chain(a, from, number, static_cast<int64_t>(before.begin) * Format::kElements,
+                           before.count * Own::kSteps, y);
+            if (before.is_last(a)) {
+                const Part& part = *before.part;
+                const int64_t row = before.panel * kLanes + lane();
+                if (first + token < n && row < part.rows) {
+                    if (part.bias != nullptr) y = y + part.bias[row];
+                    const int64_t at = (first + token) * part.rows + row;
+                    if (part.residual != nullptr) y = y + part.residual[at];
+                    part.y[at] = y;
+                }
+                y = 0.0f;
+            }
+        }
+        device::end_copies();
+        if (work.part == nullptr) return;
+    }
 }
 
-// A block of threads for each panel of all parts, and for each kTokens tokens.
-CHASKI_KERNEL(matmul, Matmul) { multiply_panel<CHASKI_FORMAT>(a); }
+// A block of threads for some panels of all parts, and for each kTokens tokens.
+CHASKI_KERNEL(matmul, Matmul) { multiply_panels<CHASKI_FORMAT>(a); }
 
 }  // namespace chaski::CHASKI_ISA

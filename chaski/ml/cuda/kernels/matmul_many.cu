@@ -2,7 +2,8 @@
 // the tensor instructions for int8.
 //
 // A block of threads has kPanels panels of 16 rows and kTokens tokens. For each 256 elements of k it unpacks
-// the panels, codes less their offset as signed bytes, beside the values of its tokens, into shared memory.
+// the panels, codes less their offset as signed bytes, beside the values of its tokens, into shared memory; the
+// next weights are on their way there meanwhile.
 // A warp multiplies one panel by 64 tokens. A tensor instruction adds up 32 or 16 products, which is one
 // sub-block; what is an integer has no order. Each thread has its results' floats, and adds to them in
 // ascending k.
@@ -43,10 +44,7 @@ constexpr int kLine = 24, kTokenBytes = kSuperElements + 16;
 template <class Format>
 struct Slab {
     static constexpr int kSub = Format::kSub, kSubs = kSuperElements / kSub;
-    static constexpr int kMinSubs = [] {
-        if constexpr (Format::kIsSuper && Format::kMins) return kSuperElements / Format::kMinSub;
-        return 0;
-    }();
+    static constexpr int kStretch = kSuperElements / Format::kElements * Format::kBytes;
 
     uint32_t codes[kPanels][kSuperElements / 4][kLine];  // four elements of each of 16 rows
     int32_t scales[kPanels][kSubs][kLanes];              // integers, or floats, of sub-blocks
@@ -54,13 +52,14 @@ struct Slab {
     int8_t min_codes[kPanels][kLanes][16];  // of super-blocks: a min for each of up to 16 sub-blocks
     float d[kPanels][kLanes];
     float dmin[kPanels][kLanes];
+    alignas(16) uint8_t weights[kPanels][kStretch];  // as they are stored
     alignas(16) uint8_t values[kTokens][kTokenBytes];
     alignas(8) int32_t shifts[8][kTokens];  // of super-blocks
     float units[kTokens];
     uint8_t low_sums[kTokens][16];  // of super-blocks: what mins are multiplied by, in two bytes
     int8_t high_sums[kTokens][16];
-    float token_scales[kTokens][8];  // of blocks of 32
-    float token_sums[kTokens][8];    // -(scale · sum)
+    float token_scales[kTokens][Format::kIsSuper ? 1 : 8];  // of blocks of 32
+    float token_sums[kTokens][Format::kIsSuper ? 1 : 8];    // -(scale · sum)
 };
 
 // Half of a group's turn: group number `turn` of the four of a panel takes every fourth pair of sub-blocks.
@@ -277,29 +276,43 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
     const Part& part = a.parts[which];
     auto& slab = *reinterpret_cast<Slab<Format>*>(device::shared());
     const Place own;
-    // Each panel is unpacked by four groups of lanes, or by all in turns where there are fewer.
     const int64_t last = num_panels(part.rows) - 1, bytes = panel_bytes(Format::kType, a.k);
     float y[kTiles][4] = {};
+    const auto fetch = [&](int64_t at) {
+        const int64_t left = a.k - at < kSuperElements ? a.k - at : kSuperElements;
+        const int words = static_cast<int>(left) / Format::kElements * Format::kBytes / 16;
+        for (int i = static_cast<int>(threadIdx.x); i < kPanels * words; i += kThreads) {
+            const int64_t from = panel + i / words < last ? panel + i / words : last;
+            device::copy_16(slab.weights[i / words] + i % words * 16,
+                            part.panels + from * bytes + at / Format::kElements * Format::kBytes +
+                                i % words * 16);
+        }
+    };
+    fetch(0);
     for (int64_t at = 0; at < a.k; at += kSuperElements) {
         const int size = static_cast<int>(a.k - at < kSuperElements ? a.k - at : kSuperElements);
+        device::end_copies();
+        device::wait_copies<0>();
+        barrier();
         load_tokens(a, first, n, at, size, slab);
+        // Both groups of a warp take the same turn, of one panel and its neighbour where there are several.
         for (int task = group(); task < 4 * kPanels; task += kThreads / kLanes) {
-            const int which_panel = task / 4;
-            const int64_t from = panel + which_panel < last ? panel + which_panel : last;
-            const uint8_t* weights = a.parts[which].panels + from * bytes + at / Format::kElements * Format::kBytes;
+            constexpr int kBeside = kPanels == 1 ? 1 : 2;
+            const int turn = task / kBeside % 4, which_panel = task / (4 * kBeside) * kBeside + task % kBeside;
+            const uint8_t* weights = slab.weights[which_panel];
             if constexpr (Format::kIsSuper) {
-                unpack_super_block(Format{{weights}}, which_panel, task % 4, slab);
+                unpack_super_block(Format{{weights}}, which_panel, turn, slab);
             } else {
-                unpack_blocks<Format>(weights, size / 32, which_panel, task % 4, slab);
+                unpack_blocks<Format>(weights, size / 32, which_panel, turn, slab);
             }
         }
         barrier();
+        if (at + kSuperElements < a.k) fetch(at + kSuperElements);
         if constexpr (Format::kIsSuper) {
             multiply_super_block(slab, own, y);
         } else {
             multiply_blocks(slab, own, size / 32, y);
         }
-        barrier();
     }
     for (int tile = 0; tile < kTiles; ++tile) {
         for (int i = 0; i < 4; ++i) {

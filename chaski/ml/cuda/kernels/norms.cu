@@ -28,32 +28,68 @@ CHASKI_INLINE float by_first_group(float* result, const F& f) {
     return *result;
 }
 
-// A row in shared memory, which begins with element `at` of all rows.
-CHASKI_INLINE void quantize_row(const float* row, int64_t at, int64_t size, const Quantized& to) {
-    if (to.values == nullptr) return;
-    barrier();
-    for (int64_t begin = 0; begin < size; begin += blockDim.x * kEach) {
-        const int64_t i = begin + threadIdx.x * kEach;
-        float x[kEach];
-        for (int j = 0; j < kEach; ++j) x[j] = i < size ? row[i + j] : 0.0f;
-        quantize(x, at + i, i < size, to);
-    }
-}
-
-// The sum over a row, lane by lane, and then over lanes.
+// The sum over a row, lane by lane, and then over lanes. Elements are read well before they are needed.
 template <class F>
-CHASKI_INLINE float row_sum(const float* row, int64_t size, const F& f) {
-    float sum = 0.0f;
-#pragma unroll 16
-    for (int64_t i = lane(); i < size; i += kLanes) sum = f(row[i], sum);
+CHASKI_INLINE float row_sum(const float* row, int size, const F& f) {
+    constexpr int kAhead = 16;
+    const int whole = size / (kAhead * kLanes) * kAhead * kLanes;
+    float sum = 0.0f, next[kAhead];
+    if (whole > 0) {
+        for (int j = 0; j < kAhead; ++j) next[j] = row[j * kLanes + lane()];
+    }
+    for (int i = 0; i < whole; i += kAhead * kLanes) {
+        float now[kAhead];
+        for (int j = 0; j < kAhead; ++j) now[j] = next[j];
+        if (i + kAhead * kLanes < whole) {
+            for (int j = 0; j < kAhead; ++j) next[j] = row[i + (kAhead + j) * kLanes + lane()];
+        }
+        for (int j = 0; j < kAhead; ++j) sum = f(now[j], sum);
+    }
+    for (int i = whole + lane(); i < size; i += kLanes) sum = f(row[i], sum);
     // The lanes behind the end of a row have a zero more, which may turn -0 into +0.
     if (size % kLanes != 0 && lane() >= size % kLanes) sum = f(0.0f, sum);
     return sum_lanes({sum});
 }
 
-CHASKI_INLINE float inverse_length(const float* row, int64_t size, float eps) {
+CHASKI_INLINE float inverse_length(const float* row, int size, float eps) {
     const float squares = row_sum(row, size, [](float v, float sum) { return device::fma(v, v, sum); });
     return 1.0f / device::square_root(squares / static_cast<float>(size) + eps);
+}
+
+// The elements of a row that a thread has: kRounds times kEach neighbours.
+constexpr int kRounds = CHASKI_ROUNDS;
+struct Elements {
+    float x[kRounds][kEach];
+
+    template <class F>
+    CHASKI_INLINE static void each(int size, const F& f) {
+        for (int round = 0; round < kRounds; ++round) {
+            for (int j = 0; j < kEach; ++j) {
+                const int i = static_cast<int>(round * blockDim.x + threadIdx.x) * kEach + j;
+                if (i < size) f(round, j, i);
+            }
+        }
+    }
+    CHASKI_INLINE void load(const float* from, int size, float other) {
+        for (auto& some : x) {
+            for (float& v : some) v = other;
+        }
+        if (from != nullptr) each(size, [&](int round, int j, int i) { x[round][j] = from[i]; });
+    }
+    CHASKI_INLINE void store(float* to, int size) const {
+        each(size, [&](int round, int j, int i) { to[i] = x[round][j]; });
+    }
+};
+
+// Where results of a row go that begins with element `at` of all rows.
+CHASKI_INLINE void finish(const Norm& a, const Elements& y, int64_t at) {
+    const auto size = static_cast<int>(a.size);
+    if (a.y != nullptr) y.store(a.y + at, size);
+    if (a.quantized.values == nullptr) return;
+    for (int round = 0; round < kRounds; ++round) {
+        const int i = static_cast<int>(round * blockDim.x + threadIdx.x) * kEach;
+        quantize(y.x[round], at + i, i < size, a.quantized);
+    }
 }
 
 // Shared memory: a row, and the result of a sum.
@@ -61,14 +97,16 @@ CHASKI_KERNEL(rms_norm, Norm) {
     if (static_cast<int64_t>(blockIdx.x) >= *a.n * a.heads) return;
     auto* row = reinterpret_cast<float*>(device::shared());
     const int64_t at = static_cast<int64_t>(blockIdx.x) * a.size;
-    for (int64_t i = threadIdx.x; i < a.size; i += blockDim.x) row[i] = a.x[at + i];
-    const float scale = by_first_group(row + a.size, [&] { return inverse_length(row, a.size, a.eps); });
-    for (int64_t i = threadIdx.x; i < a.size; i += blockDim.x) {
-        const float y = a.weight == nullptr ? row[i] * scale : row[i] * scale * a.weight[i];
-        if (a.y != nullptr) a.y[at + i] = y;
-        row[i] = y;
+    const auto size = static_cast<int>(a.size);
+    Elements x, weight;
+    x.load(a.x + at, size, 0.0f);
+    weight.load(a.weight, size, 1.0f);
+    x.store(row, size);
+    const float scale = by_first_group(row + size, [&] { return inverse_length(row, size, a.eps); });
+    for (int round = 0; round < kRounds; ++round) {
+        for (int j = 0; j < kEach; ++j) x.x[round][j] = x.x[round][j] * scale * weight.x[round][j];
     }
-    quantize_row(row, at, a.size, a.quantized);
+    finish(a, x, at);
 }
 
 CHASKI_KERNEL(layer_norm, Norm) {
@@ -76,18 +114,27 @@ CHASKI_KERNEL(layer_norm, Norm) {
     auto* row = reinterpret_cast<float*>(device::shared());
     float* result = row + a.size;
     const int64_t at = static_cast<int64_t>(blockIdx.x) * a.size;
-    for (int64_t i = threadIdx.x; i < a.size; i += blockDim.x) row[i] = a.x[at + i];
+    const auto size = static_cast<int>(a.size);
+    Elements x, weight, bias;
+    x.load(a.x + at, size, 0.0f);
+    weight.load(a.weight, size, 1.0f);
+    bias.load(a.bias, size, 0.0f);
+    x.store(row, size);
     const float mean = by_first_group(result, [&] {
-        return row_sum(row, a.size, [](float v, float sum) { return v + sum; }) / static_cast<float>(a.size);
+        return row_sum(row, size, [](float v, float sum) { return v + sum; }) / static_cast<float>(size);
     });
-    for (int64_t i = threadIdx.x; i < a.size; i += blockDim.x) row[i] = row[i] - mean;
-    const float scale = by_first_group(result, [&] { return inverse_length(row, a.size, a.eps); });
-    for (int64_t i = threadIdx.x; i < a.size; i += blockDim.x) {
-        const float y = row[i] * scale * a.weight[i];
-        row[i] = a.bias == nullptr ? y : y + a.bias[i];
-        if (a.y != nullptr) a.y[at + i] = row[i];
+    for (int round = 0; round < kRounds; ++round) {
+        for (int j = 0; j < kEach; ++j) x.x[round][j] = x.x[round][j] - mean;
     }
-    quantize_row(row, at, a.size, a.quantized);
+    x.store(row, size);
+    const float scale = by_first_group(result, [&] { return inverse_length(row, size, a.eps); });
+    for (int round = 0; round < kRounds; ++round) {
+        for (int j = 0; j < kEach; ++j) {
+            const float y = x.x[round][j] * scale * weight.x[round][j];
+            x.x[round][j] = a.bias == nullptr ? y : y + bias.x[round][j];
+        }
+    }
+    finish(a, x, at);
 }
 
 }  // namespace chaski::CHASKI_ISA
