@@ -144,7 +144,7 @@ class Cluster:
     def close(self) -> None:
         """Leave the cluster; a local one ends with that."""
         self._is_closed.set()
-        self._process.close()
+        self._process.end()
         self._thread.join()
 
     def _connect(self) -> None:
@@ -181,7 +181,7 @@ class Cluster:
                 for model in self._ending:
                     self._process.tell({"end": model})
             if self._is_closed.is_set():  # meanwhile
-                self._process.close()
+                self._process.end()
             _log.warning("there is a connection to Ray again")
             return
 
@@ -271,7 +271,13 @@ class _RayProcess:
             _log.info("Ray's process cannot be told: %s", error)
 
     def close(self) -> None:
-        """End it. Does nothing the second time."""
+        """End it. For the thread that reads what it says."""
+        self.end()
+        self._lines.close()
+        self._end.close()
+
+    def end(self) -> None:
+        """Let it end, and wait for that. Does nothing the second time."""
         with suppress(OSError):
             self._end.shutdown(socket.SHUT_WR)
         try:

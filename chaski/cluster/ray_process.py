@@ -53,7 +53,7 @@ def main() -> None:
     begin = json.loads(lines.readline())
     logging.getLogger("chaski").setLevel(begin["log_level"])
     try:
-        with optional_package("ray", "cluster", "a cluster"):
+        with optional_package("ray[serve]", "cluster", "a cluster"):
             from chaski.cluster.deployment import Deployments
         logging.getLogger("ray").setLevel(logging.WARNING)
         deployments = Deployments(begin["address"], bytes.fromhex(begin["key"]), tell)

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from chaski.cluster.connection import LOCAL, Cluster
+from chaski.cluster.scaling import Bounds
 from tests.tiny_llama import write_tiny_llama
 
 pytest.importorskip("ray")
@@ -96,6 +98,24 @@ def wait_for_replicas(url: str, number: int) -> list[dict[str, Any]]:
             return found
         assert time.monotonic() < until, model
         time.sleep(0.3)
+
+
+def test_answers_come_when_the_process_that_talks_to_ray_has_died(tmp_path: Path) -> None:
+    """The local cluster ends with it, and is started again."""
+    path = write_tiny_llama(tmp_path / "tiny.gguf", llama__context_length=64)
+    options: dict[str, Any] = {"num_predict": 8, "temperature": 1.0, "seed": 3, "ignore_eos": True}
+    cluster = Cluster(LOCAL, Bounds(), threads=1)
+    model = cluster.open_model(path)
+    first = model.generate("0", **options)
+    (before,) = model.replicas()
+    os.kill(cluster._process._popen.pid, signal.SIGKILL)
+    until = time.monotonic() + 60
+    while [replica.name for replica in model.replicas()] in ([], [before.name]):
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    assert model.generate("0", **options).token_ids == first.token_ids
+    model.close()
+    cluster.close()
 
 
 def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
