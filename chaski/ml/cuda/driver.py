@@ -144,22 +144,28 @@ class DriverGPU:
             for launch in launches:
                 argument = ctypes.create_string_buffer(launch.argument, len(launch.argument))
                 pointers = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
-                _checked(
-                    driver.cuLaunchKernel(
-                        launch.kernel,
-                        *launch.grid,
-                        *(launch.threads, 1, 1),
-                        launch.shared,
-                        self._stream,
-                        ctypes.addressof(pointers),
-                        0,
-                    )
-                )
+                config = self._config(launch)
+                _checked(driver.cuLaunchKernelEx(config, launch.kernel, ctypes.addressof(pointers), 0))
         finally:
             graph = _checked(driver.cuStreamEndCapture(self._stream))
         recorded = _checked(driver.cuGraphInstantiate(graph, 0))
         _checked(driver.cuGraphDestroy(graph))
         return recorded
+
+    def _config(self, launch: KernelLaunch) -> Any:
+        """A launch whose kernel may begin before the one before it has ended; it waits by itself."""
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = launch.threads, 1, 1
+        config.sharedMemBytes = launch.shared
+        config.hStream = self._stream
+        if self.capability >= (9, 0):
+            early = driver.CUlaunchAttribute()
+            early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            early.value.programmaticStreamSerializationAllowed = 1
+            config.attrs = [early]
+            config.numAttrs = 1
+        return config
 
     def run(self, recorded: object) -> None:
         self._bind()

@@ -404,7 +404,11 @@ def _store(lowering: Lowering, keys: Tensor | None, values: Tensor | None) -> No
         parts += [*_heads(x.operands[0] if node is keys and table is not None else x), storage]
         types.append(storage.type_name)
         heads += storage.heads
-    program = Program("storage", (("CHASKI_KEYS", types[0]), ("CHASKI_VALUES", types[1])))
+    longest = max(width(node.operands[0]) // node.operands[0].shape[1] for node in (keys, values) if node)  # type: ignore[union-attr, operator]
+    each = -(-longest // _LANES)
+    program = Program(
+        "storage", (("CHASKI_KEYS", types[0]), ("CHASKI_VALUES", types[1]), ("CHASKI_EACH", each))
+    )
 
     def choose(sizes: Sizes) -> Kernel:
         return Kernel(program, "store", (-(-sizes[dim] * heads // 4), 1, 1), 64)

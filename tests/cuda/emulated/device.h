@@ -15,6 +15,9 @@
 struct alignas(16) int4 {
     std::int32_t x, y, z, w;
 };
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
 struct alignas(8) int2 {
     std::int32_t x, y;
 };
@@ -27,6 +30,7 @@ using chaski::emulated::blockIdx;
 using chaski::emulated::gridDim;
 using chaski::emulated::threadIdx;
 
+#define CHASKI_KERNEL_AHEAD CHASKI_KERNEL
 #define CHASKI_KERNEL(name, Arguments)                                                                    \
     static void name##_of_thread(const Arguments& a);                                                     \
     extern "C" int name(const void* arguments, const unsigned* grid, unsigned threads, std::size_t shared) { \
@@ -37,6 +41,8 @@ using chaski::emulated::threadIdx;
     static void name##_of_thread(const Arguments& a)
 
 namespace chaski::device {
+
+inline void begin() {}
 
 inline float as_float(std::int32_t x) { return __builtin_bit_cast(float, x); }
 inline std::int32_t as_int(float x) { return __builtin_bit_cast(std::int32_t, x); }

@@ -6,18 +6,33 @@
 
 #include <cstdint>
 
-// A kernel has one argument, a plain struct. `CHASKI_KERNEL(name, Arguments) { ... a.x ... }`
+// A kernel has one argument, a plain struct. `CHASKI_KERNEL(name, Arguments) { ... a.x ... }`. It begins before the
+// kernel before it has ended, and waits for that. One that is CHASKI_KERNEL_AHEAD says itself, by
+// `device::begin`, when it needs what others have computed; weights it may read before.
 // CHASKI_BOUNDS are the most threads of a block, and how many blocks are to fit a multiprocessor.
 #if defined(CHASKI_BOUNDS)
 #define CHASKI_BOUNDED __launch_bounds__(CHASKI_BOUNDS)
 #else
 #define CHASKI_BOUNDED
 #endif
-#define CHASKI_KERNEL(name, Arguments) \
+#define CHASKI_KERNEL_AHEAD(name, Arguments) \
     extern "C" __global__ void CHASKI_BOUNDED name(const __grid_constant__ Arguments a)
+#define CHASKI_KERNEL(name, Arguments)                           \
+    __device__ static inline void name##_behind(const Arguments& a); \
+    CHASKI_KERNEL_AHEAD(name, Arguments) {                       \
+        chaski::device::begin();                                 \
+        name##_behind(a);                                        \
+    }                                                            \
+    __device__ static inline void name##_behind(const Arguments& a)
 
 namespace chaski::device {
 
+inline void begin() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+    asm volatile("griddepcontrol.wait;" : : : "memory");
+#endif
+}
 inline float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 // The same, with subnormal operands and results as zeros.
 inline float fma_flushed(float a, float b, float c) {

@@ -221,19 +221,20 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
     using Work = Stage<Format>;
     constexpr int kFloats = Work::kBlocks * Own::kSteps * kTokens * Own::kFloats * kLanes;
     constexpr int kThreads = kGroups * kLanes;
-    const int64_t n = *a.n, first = static_cast<int64_t>(blockIdx.y) * kTokens;
-    if (first >= n) return;
     uint8_t* weights = device::shared();
     auto* floats = reinterpret_cast<float*>(weights + kStages * kGroups * Work::kUnitBytes);
     const auto buffer = [&](int index) { return weights + index % kStages * kGroups * Work::kUnitBytes; };
+    for (int index = 0; index < kStages - 1; ++index) {
+        if (group() < kGroups) Work(a, index).fetch(a, buffer(index), kThreads);
+        device::end_copies();
+    }
+    device::begin();
+    const int64_t n = *a.n, first = static_cast<int64_t>(blockIdx.y) * kTokens;
+    if (first >= n) return;
     Tokens x;
     for (int i = 0; i < kTokens; ++i) {
         x.number[i] = first + i < n ? first + i : n - 1;
         x.values[i] = a.values + x.number[i] * a.k;
-    }
-    for (int index = 0; index < kStages - 1; ++index) {
-        if (group() < kGroups) Work(a, index).fetch(a, buffer(index), kThreads);
-        device::end_copies();
     }
     // Groups behind those that multiply add up what they have found one stage ago, one token each.
     const int token = group() - kGroups;
@@ -280,6 +281,6 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
 }
 
 // A block of threads for some panels of all parts, and for each kTokens tokens.
-CHASKI_KERNEL(matmul, Matmul) { multiply_panels<CHASKI_FORMAT>(a); }
+CHASKI_KERNEL_AHEAD(matmul, Matmul) { multiply_panels<CHASKI_FORMAT>(a); }
 
 }  // namespace chaski::CHASKI_ISA

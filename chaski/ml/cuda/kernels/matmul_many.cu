@@ -62,6 +62,13 @@ struct Slab {
     float token_sums[kTokens][Format::kIsSuper ? 1 : 8];    // -(scale · sum)
 };
 
+// Elements of a super-block that share a min.
+template <class Format>
+CHASKI_INLINE constexpr int min_elements() {
+    if constexpr (Format::kIsSuper) return Format::kMinSub;
+    return 0;
+}
+
 // Half of a group's turn: group number `turn` of the four of a panel takes every fourth pair of sub-blocks.
 template <class Format>
 CHASKI_INLINE void unpack_super_block(const Format& block, int panel, int turn, Slab<Format>& slab) {
@@ -119,40 +126,70 @@ CHASKI_INLINE void unpack_blocks(const uint8_t* weights, int count, int panel, i
     }
 }
 
+// Each thread's items of `count` for each of kTokens tokens: f(token, number of the item). Neighbours have items
+// of the same token, which lie side by side in memory.
+template <int kCount, class F>
+CHASKI_INLINE void for_items(const F& f) {
+    for (int i = static_cast<int>(threadIdx.x); i < kTokens * kCount; i += kThreads) f(i / kCount, i % kCount);
+}
+
+// What mins are multiplied by, in two bytes.
+template <class Format>
+CHASKI_INLINE void store_sum(Slab<Format>& slab, int token, int sub, int32_t sum) {
+    slab.low_sums[token][sub] = static_cast<uint8_t>(sum & 255);
+    slab.high_sums[token][sub] = static_cast<int8_t>(sum >> 8);
+}
+
 // The activations of kTokens tokens from `first` on, `size` elements from `at` of k on.
 template <class Format>
 CHASKI_INLINE void load_tokens(const Matmul& a, int64_t first, int64_t n, int64_t at, int size,
                                Slab<Format>& slab) {
-    const int own = static_cast<int>(threadIdx.x), words = size / 16;
-    for (int i = own; i < kTokens * words; i += kThreads) {
-        const int token = i / words, word = i % words;
-        const int64_t from = first + token < n ? first + token : n - 1;
-        *reinterpret_cast<int4*>(slab.values[token] + 16 * word) =
-            *reinterpret_cast<const int4*>(a.values + from * a.k + at + 16 * word);
+    const auto place = [&](int token) { return (first + token < n ? first + token : n - 1) * a.k + at; };
+    for_items<kSuperElements / 16>([&](int token, int word) {
+        if (16 * word < size) {
+            *reinterpret_cast<int4*>(slab.values[token] + 16 * word) =
+                *reinterpret_cast<const int4*>(a.values + place(token) + 16 * word);
+        }
+    });
+    if constexpr (!Format::kIsSuper) {
+        for_items<kSuperElements / 32>([&](int token, int b) {
+            if (32 * b >= size) return;
+            const int64_t from = place(token);
+            const float scale = a.scales[from / 32 + b];
+            const int32_t sums = reinterpret_cast<const int32_t*>(a.sums + from / 16)[b];
+            slab.token_scales[token][b] = scale;
+            slab.token_sums[token][b] = -(scale * static_cast<float>(static_cast<int16_t>(sums) + (sums >> 16)));
+        });
+        return;
     }
-    for (int token = own; token < kTokens; token += kThreads) {
-        const int64_t from = (first + token < n ? first + token : n - 1) * a.k + at;
-        if constexpr (Format::kIsSuper) {
-            const SuperScale& super = a.supers[from / kSuperElements];
-            slab.units[token] = super.unit;
-            for (int b = 0; b < 8; ++b) slab.shifts[b][token] = super.shifts[b];
-            if constexpr (Format::kMins) {
-                for (int j = 0; j < 16; ++j) {
-                    int32_t sum = 0;
-                    if (Format::kMinSub == 16) sum = a.sums[from / 16 + j] << super.shifts[j / 2];
-                    if (Format::kMinSub == 32 && j < 8) sum = super.sums[j];
-                    slab.low_sums[token][j] = static_cast<uint8_t>(sum & 255);
-                    slab.high_sums[token][j] = static_cast<int8_t>(sum >> 8);
-                }
-            }
-        } else {
-            for (int b = 0; b < size / 32; ++b) {
-                const float scale = a.scales[from / 32 + b];
-                slab.token_scales[token][b] = scale;
-                const int32_t sum = a.sums[from / 16 + 2 * b] + a.sums[from / 16 + 2 * b + 1];
-                slab.token_sums[token][b] = -(scale * static_cast<float>(sum));
+    // A super-scale is its unit and pairs of numbers of 16 bits: shifts, and sums.
+    static_assert(sizeof(SuperScale) == 36);
+    for_items<9>([&](int token, int word) {
+        const int32_t x = reinterpret_cast<const int32_t*>(a.supers + place(token) / kSuperElements)[word];
+        if (word == 0) {
+            slab.units[token] = device::as_float(x);
+        } else if (word < 5) {
+            slab.shifts[2 * word - 2][token] = static_cast<int16_t>(x);
+            slab.shifts[2 * word - 1][token] = x >> 16;
+        } else if constexpr (Format::kMins) {
+            if (min_elements<Format>() == 32) {
+                store_sum(slab, token, 2 * word - 10, static_cast<int16_t>(x));
+                store_sum(slab, token, 2 * word - 9, x >> 16);
             }
         }
+    });
+    if constexpr (Format::kMins) {
+        for_items<8>([&](int token, int pair) {
+            if (min_elements<Format>() == 32) {
+                store_sum(slab, token, 8 + pair, 0);
+                return;
+            }
+            const int64_t from = place(token);
+            const int32_t sums = reinterpret_cast<const int32_t*>(a.sums + from / 16)[pair];
+            const int shift = a.supers[from / kSuperElements].shifts[pair];
+            store_sum(slab, token, 2 * pair, static_cast<int16_t>(sums) << shift);
+            store_sum(slab, token, 2 * pair + 1, (sums >> 16) << shift);
+        });
     }
 }
 
@@ -279,13 +316,16 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
     const int64_t last = num_panels(part.rows) - 1, bytes = panel_bytes(Format::kType, a.k);
     float y[kTiles][4] = {};
     const auto fetch = [&](int64_t at) {
+        constexpr int kWords = Slab<Format>::kStretch / 16;
         const int64_t left = a.k - at < kSuperElements ? a.k - at : kSuperElements;
         const int words = static_cast<int>(left) / Format::kElements * Format::kBytes / 16;
-        for (int i = static_cast<int>(threadIdx.x); i < kPanels * words; i += kThreads) {
-            const int64_t from = panel + i / words < last ? panel + i / words : last;
-            device::copy_16(slab.weights[i / words] + i % words * 16,
-                            part.panels + from * bytes + at / Format::kElements * Format::kBytes +
-                                i % words * 16);
+        for (int i = static_cast<int>(threadIdx.x); i < kPanels * kWords; i += kThreads) {
+            const int64_t from = panel + i / kWords < last ? panel + i / kWords : last;
+            if (i % kWords < words) {
+                device::copy_16(slab.weights[i / kWords] + i % kWords * 16,
+                                part.panels + from * bytes + at / Format::kElements * Format::kBytes +
+                                    i % kWords * 16);
+            }
         }
     };
     fetch(0);

@@ -61,23 +61,28 @@ constexpr int kRounds = CHASKI_ROUNDS;
 struct Elements {
     float x[kRounds][kEach];
 
-    template <class F>
-    CHASKI_INLINE static void each(int size, const F& f) {
-        for (int round = 0; round < kRounds; ++round) {
-            for (int j = 0; j < kEach; ++j) {
-                const int i = static_cast<int>(round * blockDim.x + threadIdx.x) * kEach + j;
-                if (i < size) f(round, j, i);
-            }
-        }
+    CHASKI_INLINE static int first(int round) {
+        return static_cast<int>(round * blockDim.x + threadIdx.x) * kEach;
     }
     CHASKI_INLINE void load(const float* from, int size, float other) {
-        for (auto& some : x) {
-            for (float& v : some) v = other;
+        for (int round = 0; round < kRounds; ++round) {
+            const int i = first(round);
+            if (from != nullptr && size % kEach == 0 && i < size) {
+                load_each(from + i, x[round]);
+                continue;
+            }
+            for (int j = 0; j < kEach; ++j) x[round][j] = from != nullptr && i + j < size ? from[i + j] : other;
         }
-        if (from != nullptr) each(size, [&](int round, int j, int i) { x[round][j] = from[i]; });
     }
     CHASKI_INLINE void store(float* to, int size) const {
-        each(size, [&](int round, int j, int i) { to[i] = x[round][j]; });
+        for (int round = 0; round < kRounds; ++round) {
+            const int i = first(round);
+            if (size % kEach == 0) {
+                if (i < size) store_each(to + i, x[round]);
+                continue;
+            }
+            for (int j = 0; j < kEach && i + j < size; ++j) to[i + j] = x[round][j];
+        }
     }
 };
 

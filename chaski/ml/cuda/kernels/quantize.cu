@@ -13,8 +13,8 @@ struct Quantize {
 CHASKI_KERNEL(quantize_rows, Quantize) {
     const int64_t at = thread() * kEach;
     const bool exists = at < *a.n * a.k;
-    float x[kEach];
-    for (int i = 0; i < kEach; ++i) x[i] = exists ? a.x[at + i] : 0.0f;
+    float x[kEach] = {};
+    if (exists) load_each(a.x + at, x);
     quantize(x, at, exists, a.to);
 }
 

@@ -17,6 +17,22 @@ struct Quantized {
 constexpr int kEach = 8;  // elements of a thread
 constexpr int kMostShift = 4, kMostMagnitudes = 1023;
 
+// Eight neighbours, whose address is a multiple of 16, at once.
+CHASKI_INLINE void load_each(const float* from, float (&x)[kEach]) {
+    for (int i = 0; i < kEach; i += 4) {
+        const auto four = *reinterpret_cast<const float4*>(from + i);
+        x[i] = four.x;
+        x[i + 1] = four.y;
+        x[i + 2] = four.z;
+        x[i + 3] = four.w;
+    }
+}
+CHASKI_INLINE void store_each(float* to, const float (&x)[kEach]) {
+    for (int i = 0; i < kEach; i += 4) {
+        *reinterpret_cast<float4*>(to + i) = {x[i], x[i + 1], x[i + 2], x[i + 3]};
+    }
+}
+
 CHASKI_INLINE int32_t largest_of(const float (&x)[kEach]) {
     int32_t bits = 0;
     for (const float v : x) bits = max(splat(bits), magnitude_bits({v})).v;

@@ -73,36 +73,58 @@ struct Store {
     Storage to_values;
 };
 
-template <DType K, DType V>
+// The elements of a head that a lane has: every 16th.
+template <int kMost>
+struct OwnElements {
+    float v[kMost];
+
+    template <class Load>
+    CHASKI_INLINE OwnElements(int64_t size, const Load& x) {
+        for (int i = 0; i < kMost; ++i) v[i] = i * kLanes + lane() < size ? x(i * kLanes + lane()) : 0.0f;
+    }
+    // Element number `i` of the head, one of this lane's.
+    CHASKI_INLINE float operator()(int64_t i) const {
+        float found = 0.0f;
+        for (int j = 0; j < kMost; ++j) found = i / kLanes == j ? v[j] : found;
+        return found;
+    }
+};
+
+// kMost: elements of the longest head for each lane.
+template <DType K, DType V, int kMost>
 CHASKI_INLINE void store_heads(const Store& a) {
     const int64_t index = static_cast<int64_t>(blockIdx.x) * num_groups() + group();
-    const int64_t each = a.queries.heads + a.keys.heads + a.values.heads;
-    const int64_t token = index / each;
+    const auto each = static_cast<int>(a.queries.heads + a.keys.heads + a.values.heads);
+    const auto token = static_cast<int>(index / each);
     if (token >= *a.n) return;
     int64_t head = index % each;
     const auto row_of = [&](const Heads& heads) {
         const float* x = heads.x + (token * heads.heads + head) * heads.size;
         return [x](int64_t i) { return x[i]; };
     };
+    const auto turned = [&](const Heads& heads) {
+        const auto x = row_of(heads);
+        return OwnElements<kMost>(heads.size, [&](int64_t i) { return a.angles.turned(token, i, x); });
+    };
     if (head < a.queries.heads) {
         float* y = a.turned_queries + (token * a.queries.heads + head) * a.queries.size;
-        const auto x = row_of(a.queries);
-        for (int64_t i = lane(); i < a.queries.size; i += kLanes) y[i] = a.angles.turned(token, i, x);
+        const auto x = turned(a.queries);
+        for (int i = 0; i < kMost; ++i) {
+            if (i * kLanes + lane() < a.queries.size) y[i * kLanes + lane()] = x.v[i];
+        }
         return;
     }
     head -= a.queries.heads;
     if (head < a.keys.heads) {
-        const auto x = row_of(a.keys);
-        write_head<K>(a.to_keys, head, a.cells[token],
-                      [&](int64_t i) { return a.angles.turned(token, i, x); });
+        write_head<K>(a.to_keys, head, a.cells[token], turned(a.keys));
         return;
     }
     head -= a.keys.heads;
-    write_head<V>(a.to_values, head, a.cells[token], row_of(a.values));
+    write_head<V>(a.to_values, head, a.cells[token], OwnElements<kMost>(a.values.size, row_of(a.values)));
 }
 
 #if defined(CHASKI_VALUES)
-CHASKI_KERNEL(store, Store) { store_heads<CHASKI_KEYS, CHASKI_VALUES>(a); }
+CHASKI_KERNEL(store, Store) { store_heads<CHASKI_KEYS, CHASKI_VALUES, CHASKI_EACH>(a); }
 #else
 
 constexpr DType kType = CHASKI_STORED;
