@@ -31,7 +31,7 @@ from chaski.ml.cuda.lowering import (
 )
 from chaski.ml.cuda.storage import KVStorage
 from chaski.ml.elementwise import ELEMENTWISE
-from chaski.ml.graph import Dim, KVBuffer, KVRole, Operand, Tensor, Weight
+from chaski.ml.graph import Dim, DType, KVBuffer, KVRole, Operand, Tensor, Weight
 
 __all__ = ["HOST_OPERATIONS", "OPERATIONS", "lower_node"]
 
@@ -49,7 +49,7 @@ _ROWS = 16  # queries of a block of threads that goes through a whole history
 
 # Shared memory that every device has for a block of threads, and what a multiprocessor has for several.
 _SHARED = 48 << 10
-_MOST_SHARED = 200 << 10
+_MOST_SHARED = 220 << 10
 
 
 def embedding(lowering: Lowering, node: Tensor, ids: Tensor, table: Weight) -> None:
@@ -127,7 +127,7 @@ def _product(lowering: Lowering, products: Sequence[_Product]) -> None:
     def choose(sizes: Sizes) -> Kernel:
         tokens = sizes[dim]
         if tokens < _MANY:
-            return _few_tokens(type, panels, tokens, lowering.multiprocessors)
+            return _few_tokens(type, matrix.columns, panels, tokens, lowering.multiprocessors)
         return _many_tokens(type, [each.rows for each in products], tokens, lowering.multiprocessors)
 
     parts = [field for each in products for field in each.fields(lowering)]
@@ -135,7 +135,7 @@ def _product(lowering: Lowering, products: Sequence[_Product]) -> None:
     lowering.step(choose, *parts, *none, matrix.columns, *form.fields, lowering.count(node))
 
 
-def _few_tokens(type: QuantType, panels: int, tokens: int, multiprocessors: int) -> Kernel:
+def _few_tokens(type: QuantType, columns: int, panels: int, tokens: int, multiprocessors: int) -> Kernel:
     """Blocks of threads that go from panel to panel, and for each eight tokens others."""
     own = min(8, tokens)
     is_small = type.block_size == 32
@@ -146,11 +146,15 @@ def _few_tokens(type: QuantType, panels: int, tokens: int, multiprocessors: int)
     def memory(groups: int) -> tuple[int, int]:
         """Bytes of weights, and of what is found of them."""
         return (
-            3 * groups * (unit * _LANES * type.block_bytes + 64),
+            2 * groups * (unit * _LANES * type.block_bytes + 64),
             2 * groups * unit * steps * own * floats * 4 * _LANES,
         )
 
-    groups = 8 if memory(8)[1] <= 2 * _SHARED else 4
+    # Few panels have many threads each.
+    is_short = panels > 3 * multiprocessors or columns < 16 * unit * type.block_size
+    groups = 8 if is_short or own > 2 else 16
+    if memory(groups)[1] > 2 * _SHARED:
+        groups = 4
     shared = sum(memory(groups))
     threads = _LANES * (groups + max(2, own + own % 2))
     defines = (
@@ -159,7 +163,7 @@ def _few_tokens(type: QuantType, panels: int, tokens: int, multiprocessors: int)
         ("CHASKI_GROUPS", groups),
         ("CHASKI_UNIT", unit),
     )
-    each = max(1, min(4, _MOST_SHARED // shared))
+    each = max(1, min(2048 // threads, _MOST_SHARED // shared))
     grid = (min(panels, multiprocessors * each), -(-tokens // own), 1)
     return Kernel(Program("matmul", defines), "matmul", grid, threads, shared)
 
@@ -173,7 +177,7 @@ def _many_tokens(type: QuantType, rows: Sequence[int], tokens: int, multiprocess
         return sum(-(-each // (_LANES * panels)) for each in rows)
 
     panels = next((each for each in (4, 2) if blocks(each) * columns >= 2 * multiprocessors), 1)
-    threads = 32 * panels * (own // min(own, 64))
+    threads = 64 * panels  # two warps share the tokens
     defines = (
         *_format(type),
         ("CHASKI_TOKENS", own),
@@ -184,7 +188,7 @@ def _many_tokens(type: QuantType, rows: Sequence[int], tokens: int, multiprocess
     mins = 1 if type in _SUPER else subs
     of_panel = 64 * 24 * 4 + (subs + mins) * 4 * _LANES + 16 * _LANES + 2 * 4 * _LANES
     of_panel += 256 // type.block_size * _LANES * type.block_bytes
-    of_token = 256 + 16 + 8 * 4 + 4 + 16 + 16 + 2 * 4 * (1 if type in _SUPER else 8)
+    of_token = 256 + 16 + 17 * 4 + 8 * 4 + 4 + 16 + 16 + 2 * 4 * (1 if type in _SUPER else 8)
     shared = panels * of_panel + own * of_token + 64
     return Kernel(
         Program("matmul_many", defines), "matmul_many", (blocks(panels), columns, 1), threads, shared
@@ -516,9 +520,15 @@ def _attention(
         if name == "attention_join":
             return Kernel(program, name, (blocks, heads, 1), 128, 8 * lowering.dims[tasks_dim])
         grid = (blocks, key_buffer.heads, -(-group // rows))
-        return Kernel(program, name, grid, _CHUNK, _workspace(rows, key_buffer.size, value_buffer.size))
+        shared = _workspace(rows, key_buffer.size, value_buffer.size, is_tensor)
+        return Kernel(program, name, grid, _CHUNK, shared)
 
-    few = 4 if group <= 4 else 8
+    is_tensor = (
+        {KVStorage.of(key_buffer).dtype, KVStorage.of(value_buffer).dtype} == {DType.I16}
+        and key_buffer.size % 32 == 0
+        and value_buffer.size % 16 == 0
+    )
+    few = _ROWS if is_tensor else 4 if group <= 4 else 8
 
     def chunks(sizes: Sizes) -> Kernel | None:
         return kernel("attention_chunk", few, sizes[tasks_dim]) if sizes[dim] <= most else None
@@ -594,10 +604,11 @@ def _tiles(lowering: Lowering, spans: Tensor, neighbours: int, few: int) -> Stag
     return tiles
 
 
-def _workspace(rows: int, size: int, value_size: int) -> int:
-    """Bytes of `Workspace` in attention.cu."""
-    of_row = 4 * size + 4 + 4 * _CHUNK + 2 * _CHUNK + 4 * 4 + 5 * 4 * value_size + 8 * 4 + 2 * 4
-    return rows * of_row + 2 * 4 * _CHUNK + 64
+def _workspace(rows: int, size: int, value_size: int, is_tensor: bool) -> int:
+    """Bytes of `Workspace` in attention.cu, or a few more."""
+    of_row = 4 * (size + 16) + 4 + 4 * _CHUNK + 2 * (_CHUNK + 16) + 4 * 4 + 8 * 4 + 2 * 4
+    sums = 2 if is_tensor else 5 * rows
+    return rows * of_row + sums * 4 * value_size + 3 * 4 * _CHUNK + 64
 
 
 OPERATIONS: Mapping[str, Callable[..., None]] = dict.fromkeys(ELEMENTWISE, elementwise) | {

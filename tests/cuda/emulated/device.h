@@ -108,33 +108,42 @@ inline std::uint32_t votes(bool is_set) {
     for (int i = 0; i < 32; ++i) found |= static_cast<std::uint32_t>(value_of<int>(is_set, i)) << i;
     return found;
 }
-// What one 32-bit word of each thread adds to c; Byte is int8_t or uint8_t.
-template <class Byte>
+// What one 32-bit word of each thread adds to c; A and B are int8_t or uint8_t.
+template <class A, class B>
 void multiply_words(std::int32_t (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b) {
+    struct Words {
+        std::uint32_t low, high;
+    };
     const int own = static_cast<int>(threadIdx.x) % 32, group = own / 4, column = own % 4 * 2;
     for (int t = 0; t < 4; ++t) {
-        const std::uint32_t rows[2] = {value_of(a0, 4 * group + t), value_of(a1, 4 * group + t)};
+        const Words rows = value_of(Words{a0, a1}, 4 * group + t);
         const std::uint32_t columns[2] = {value_of(b, 4 * column + t), value_of(b, 4 * column + 4 + t)};
         for (int i = 0; i < 4; ++i) {
             for (int j = 0; j < 32; j += 8) {
-                c[i] += static_cast<Byte>(rows[i / 2] >> j) * static_cast<Byte>(columns[i % 2] >> j);
+                c[i] += static_cast<A>((i / 2 == 0 ? rows.low : rows.high) >> j) *
+                        static_cast<B>(columns[i % 2] >> j);
             }
         }
     }
 }
-inline void multiply_32(std::int32_t (&c)[4], const std::uint32_t (&a)[4], std::uint32_t low, std::uint32_t high) {
-    multiply_words<std::int8_t>(c, a[0], a[1], low);
-    multiply_words<std::int8_t>(c, a[2], a[3], high);
-}
-inline void multiply_16(std::int32_t (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b) {
-    multiply_words<std::int8_t>(c, a0, a1, b);
-}
-inline void multiply_16_unsigned(std::int32_t (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b) {
-    multiply_words<std::uint8_t>(c, a0, a1, b);
-}
+#define CHASKI_MULTIPLY(name, A, B)                                                                         \
+    inline void multiply_32_##name(std::int32_t (&c)[4], const std::uint32_t (&a)[4], std::uint32_t low,    \
+                                   std::uint32_t high) {                                                    \
+        multiply_words<A, B>(c, a[0], a[1], low);                                                           \
+        multiply_words<A, B>(c, a[2], a[3], high);                                                          \
+    }                                                                                                       \
+    inline void multiply_16_##name(std::int32_t (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b) { \
+        multiply_words<A, B>(c, a0, a1, b);                                                                 \
+    }
+CHASKI_MULTIPLY(ss, std::int8_t, std::int8_t)
+CHASKI_MULTIPLY(su, std::int8_t, std::uint8_t)
+CHASKI_MULTIPLY(us, std::uint8_t, std::int8_t)
+CHASKI_MULTIPLY(uu, std::uint8_t, std::uint8_t)
+#undef CHASKI_MULTIPLY
 inline void barrier() { emulated::barrier(); }
 // Copies are done when they are asked for.
 inline void copy_16(std::uint8_t* to, const std::uint8_t* from) { std::memcpy(to, from, 16); }
+inline void copy_4(std::int32_t* to, const std::int32_t* from) { *to = *from; }
 inline void end_copies() {}
 template <int kLeft>
 void wait_copies() {}

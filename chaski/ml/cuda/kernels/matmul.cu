@@ -171,7 +171,7 @@ struct Panel {
 
 // The groups of lanes that multiply, the blocks of weights that each has at a time, and how many times that is
 // in shared memory: what is computed with, and what is on its way.
-constexpr int kGroups = CHASKI_GROUPS, kUnit = CHASKI_UNIT, kStages = 3;
+constexpr int kGroups = CHASKI_GROUPS, kUnit = CHASKI_UNIT, kStages = 2;
 
 // One stage of the work of a block of threads: a stretch of k of a panel, of `count` blocks of weights.
 template <class Format>

@@ -4,7 +4,7 @@
 // A block of threads has kPanels panels of 16 rows and kTokens tokens. For each 256 elements of k it unpacks
 // the panels, codes less their offset as signed bytes, beside the values of its tokens, into shared memory; the
 // next weights are on their way there meanwhile.
-// A warp multiplies one panel by 64 tokens. A tensor instruction adds up 32 or 16 products, which is one
+// A warp multiplies one panel by up to 64 tokens. A tensor instruction adds up 32 or 16 products, which is one
 // sub-block; what is an integer has no order. Each thread has its results' floats, and adds to them in
 // ascending k.
 #include "kernel.h"
@@ -12,7 +12,7 @@
 namespace chaski::CHASKI_ISA {
 
 constexpr int kPanels = CHASKI_PANELS, kTokens = CHASKI_TOKENS;
-constexpr int kWarpTokens = kTokens < 64 ? kTokens : 64;
+constexpr int kWarpTokens = kTokens < 128 ? kTokens / 2 : 64;
 constexpr int kTiles = kWarpTokens / 8;  // of 8 tokens
 constexpr int kWarps = kPanels * (kTokens / kWarpTokens), kThreads = 32 * kWarps;
 
@@ -54,6 +54,9 @@ struct Slab {
     float dmin[kPanels][kLanes];
     alignas(16) uint8_t weights[kPanels][kStretch];  // as they are stored
     alignas(16) uint8_t values[kTokens][kTokenBytes];
+    // As `Activations` has them: super-scales, or scales of blocks; and sums of 16 values.
+    alignas(16) int32_t stored[kTokens][Format::kIsSuper ? 9 : 8];
+    alignas(16) int32_t stored_sums[kTokens][8];
     alignas(8) int32_t shifts[8][kTokens];  // of super-blocks
     float units[kTokens];
     uint8_t low_sums[kTokens][16];  // of super-blocks: what mins are multiplied by, in two bytes
@@ -65,8 +68,11 @@ struct Slab {
 // Elements of a super-block that share a min.
 template <class Format>
 CHASKI_INLINE constexpr int min_elements() {
-    if constexpr (Format::kIsSuper) return Format::kMinSub;
-    return 0;
+    if constexpr (Format::kIsSuper) {
+        return Format::kMinSub;
+    } else {
+        return 0;
+    }
 }
 
 // Half of a group's turn: group number `turn` of the four of a panel takes every fourth pair of sub-blocks.
@@ -140,53 +146,70 @@ CHASKI_INLINE void store_sum(Slab<Format>& slab, int token, int sub, int32_t sum
     slab.high_sums[token][sub] = static_cast<int8_t>(sum >> 8);
 }
 
-// The activations of kTokens tokens from `first` on, `size` elements from `at` of k on.
+// Has the activations of kTokens tokens from `first` on copied, `size` elements from `at` of k on.
 template <class Format>
-CHASKI_INLINE void load_tokens(const Matmul& a, int64_t first, int64_t n, int64_t at, int size,
-                               Slab<Format>& slab) {
+CHASKI_INLINE void fetch_tokens(const Matmul& a, int64_t first, int64_t n, int64_t at, int size,
+                                Slab<Format>& slab) {
     const auto place = [&](int token) { return (first + token < n ? first + token : n - 1) * a.k + at; };
     for_items<kSuperElements / 16>([&](int token, int word) {
         if (16 * word < size) {
-            *reinterpret_cast<int4*>(slab.values[token] + 16 * word) =
-                *reinterpret_cast<const int4*>(a.values + place(token) + 16 * word);
+            device::copy_16(slab.values[token] + 16 * word,
+                            reinterpret_cast<const uint8_t*>(a.values + place(token) + 16 * word));
         }
     });
-    if constexpr (!Format::kIsSuper) {
-        for_items<kSuperElements / 32>([&](int token, int b) {
+    if constexpr (Format::kIsSuper) {
+        static_assert(sizeof(SuperScale) == 36);
+        for_items<9>([&](int token, int word) {
+            const SuperScale* from = a.supers + place(token) / kSuperElements;
+            device::copy_4(&slab.stored[token][word], reinterpret_cast<const int32_t*>(from) + word);
+        });
+    } else {
+        for_items<8>([&](int token, int b) {
             if (32 * b >= size) return;
-            const int64_t from = place(token);
-            const float scale = a.scales[from / 32 + b];
-            const int32_t sums = reinterpret_cast<const int32_t*>(a.sums + from / 16)[b];
+            device::copy_4(&slab.stored[token][b],
+                           reinterpret_cast<const int32_t*>(a.scales + place(token) / 32 + b));
+        });
+    }
+    if constexpr (!Format::kIsSuper || min_elements<Format>() == 16) {
+        for_items<8>([&](int token, int b) {
+            if (32 * b >= size) return;
+            device::copy_4(&slab.stored_sums[token][b],
+                           reinterpret_cast<const int32_t*>(a.sums + place(token) / 16) + b);
+        });
+    }
+}
+
+// Lays out what was copied.
+template <class Format>
+CHASKI_INLINE void arrange_tokens(Slab<Format>& slab) {
+    if constexpr (!Format::kIsSuper) {
+        for_items<8>([&](int token, int b) {
+            const float scale = device::as_float(slab.stored[token][b]);
+            const int32_t sums = slab.stored_sums[token][b];
             slab.token_scales[token][b] = scale;
             slab.token_sums[token][b] = -(scale * static_cast<float>(static_cast<int16_t>(sums) + (sums >> 16)));
         });
         return;
     }
     // A super-scale is its unit and pairs of numbers of 16 bits: shifts, and sums.
-    static_assert(sizeof(SuperScale) == 36);
     for_items<9>([&](int token, int word) {
-        const int32_t x = reinterpret_cast<const int32_t*>(a.supers + place(token) / kSuperElements)[word];
+        const int32_t x = slab.stored[token][word];
         if (word == 0) {
             slab.units[token] = device::as_float(x);
         } else if (word < 5) {
             slab.shifts[2 * word - 2][token] = static_cast<int16_t>(x);
             slab.shifts[2 * word - 1][token] = x >> 16;
-        } else if constexpr (Format::kMins) {
-            if (min_elements<Format>() == 32) {
-                store_sum(slab, token, 2 * word - 10, static_cast<int16_t>(x));
-                store_sum(slab, token, 2 * word - 9, x >> 16);
-            }
+        } else if constexpr (min_elements<Format>() == 32) {
+            store_sum(slab, token, 2 * word - 10, static_cast<int16_t>(x));
+            store_sum(slab, token, 2 * word - 9, x >> 16);
+            store_sum(slab, token, 2 * word - 2, 0);
+            store_sum(slab, token, 2 * word - 1, 0);
         }
     });
-    if constexpr (Format::kMins) {
+    if constexpr (min_elements<Format>() == 16) {
         for_items<8>([&](int token, int pair) {
-            if (min_elements<Format>() == 32) {
-                store_sum(slab, token, 8 + pair, 0);
-                return;
-            }
-            const int64_t from = place(token);
-            const int32_t sums = reinterpret_cast<const int32_t*>(a.sums + from / 16)[pair];
-            const int shift = a.supers[from / kSuperElements].shifts[pair];
+            const int32_t sums = slab.stored_sums[token][pair], shifts = slab.stored[token][1 + pair / 2];
+            const int shift = pair % 2 == 0 ? static_cast<int16_t>(shifts) : shifts >> 16;
             store_sum(slab, token, 2 * pair, static_cast<int16_t>(sums) << shift);
             store_sum(slab, token, 2 * pair + 1, (sums >> 16) << shift);
         });
@@ -236,12 +259,12 @@ CHASKI_INLINE void multiply_super_block(const Slab<Format>& slab, const Place& o
             const int32_t shifts[2] = {both.x, both.y};
             if constexpr (kSub == 32) {
                 int32_t c[4] = {};
-                device::multiply_32(c, a, low, high);
+                device::multiply_32_ss(c, a, low, high);
                 for (int i = 0; i < 4; ++i) products[tile][i] += c[i] * (scales[0][i / 2] << shifts[i % 2]);
             } else {
                 int32_t c[4] = {}, e[4] = {};
-                device::multiply_16(c, a[0], a[1], low);
-                device::multiply_16(e, a[2], a[3], high);
+                device::multiply_16_ss(c, a[0], a[1], low);
+                device::multiply_16_ss(e, a[2], a[3], high);
                 for (int i = 0; i < 4; ++i) {
                     products[tile][i] += (c[i] * scales[0][i / 2] + e[i] * scales[1][i / 2]) << shifts[i % 2];
                 }
@@ -258,8 +281,8 @@ CHASKI_INLINE void multiply_super_block(const Slab<Format>& slab, const Place& o
             };
             const uint32_t a0 = word(slab.min_codes[own.panel], own.row);
             const uint32_t a1 = word(slab.min_codes[own.panel], own.row + 8);
-            device::multiply_16_unsigned(mins, a0, a1, word(slab.low_sums, token + own.row));
-            device::multiply_16(high, a0, a1, word(slab.high_sums, token + own.row));
+            device::multiply_16_uu(mins, a0, a1, word(slab.low_sums, token + own.row));
+            device::multiply_16_ss(high, a0, a1, word(slab.high_sums, token + own.row));
             for (int i = 0; i < 4; ++i) mins[i] += high[i] * 256;
         }
         for (int i = 0; i < 4; ++i) {
@@ -290,7 +313,7 @@ CHASKI_INLINE void multiply_blocks(const Slab<Format>& slab, const Place& own, i
             const int token = own.tokens + 8 * tile;
             const auto* x = reinterpret_cast<const uint32_t*>(slab.values[token + own.row] + 32 * b);
             int32_t c[4] = {};
-            device::multiply_32(c, a, x[own.quarter], x[own.quarter + 4]);
+            device::multiply_32_ss(c, a, x[own.quarter], x[own.quarter + 4]);
             for (int i = 0; i < 4; ++i) {
                 const int column = token + 2 * own.quarter + i % 2;
                 y[tile][i] = device::fma(to_float(c[i]), scales[i / 2] * slab.token_scales[column][b], y[tile][i]);
@@ -329,12 +352,13 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
         }
     };
     fetch(0);
+    device::end_copies();
     for (int64_t at = 0; at < a.k; at += kSuperElements) {
         const int size = static_cast<int>(a.k - at < kSuperElements ? a.k - at : kSuperElements);
+        fetch_tokens(a, first, n, at, size, slab);
         device::end_copies();
-        device::wait_copies<0>();
+        device::wait_copies<1>();
         barrier();
-        load_tokens(a, first, n, at, size, slab);
         // Both groups of a warp take the same turn, of one panel and its neighbour where there are several.
         for (int task = group(); task < 4 * kPanels; task += kThreads / kLanes) {
             constexpr int kBeside = kPanels == 1 ? 1 : 2;
@@ -346,13 +370,18 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
                 unpack_blocks<Format>(weights, size / 32, which_panel, turn, slab);
             }
         }
+        device::wait_copies<0>();
         barrier();
+        arrange_tokens(slab);
         if (at + kSuperElements < a.k) fetch(at + kSuperElements);
+        device::end_copies();
+        barrier();
         if constexpr (Format::kIsSuper) {
             multiply_super_block(slab, own, y);
         } else {
             multiply_blocks(slab, own, size / 32, y);
         }
+        barrier();
     }
     for (int tile = 0; tile < kTiles; ++tile) {
         for (int i = 0; i < 4; ++i) {
