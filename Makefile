@@ -24,7 +24,7 @@ PYTEST := -m pytest -n 2 --dist loadfile
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run test coverage test-slow test-web test-aarch64 web check-web lint format types native bench docs links
-.PHONY: wheel test-debian sdist sbom clean
+.PHONY: test-gpu wheel test-debian sdist sbom clean
 
 run: .venv/installed
 	$(BIN)/chaski run guide "how do I use fewer cores?" --verbose < /dev/null
@@ -45,6 +45,11 @@ coverage: .venv/developing
 	$(BIN)/coverage run $(PYTEST) -m "not slow and not oracle and not timed"
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
+
+# What a GPU computes has the bits of the cpu. Needs an NVIDIA GPU; tools/test_gpu.sh does it without a network.
+test-gpu: .venv/developing
+	$(PIP) install ".[cuda]"
+	CHASKI_TEST_GPU=1 $(BIN)/python $(PYTEST) tests/cuda
 
 test-slow: .venv/developing
 	$(BIN)/python $(PYTEST) -m "not oracle"

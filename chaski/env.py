@@ -219,6 +219,14 @@ class Environment:
         default="auto",
         unset="the fastest",
     )
+    backend: str = _variable(
+        "CHASKI_BACKEND",
+        "name",
+        "what computes models: cpu, cuda (an NVIDIA GPU, for models whose operations it has), or reference "
+        "(NumPy)",
+        _word,
+        default="cpu",
+    )
     variants: str = _variable(
         "CHASKI_VARIANTS",
         "name",

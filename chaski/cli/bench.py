@@ -90,7 +90,7 @@ def _numbers(ctx: click.Context, param: click.Parameter, text: str) -> list[int]
 )
 @click.option("--repeat", type=click.IntRange(1), default=3, show_default=True, help="How often to measure.")
 @click.option("--threads", type=int, help="Cores to compute on.  [default: all physical ones]")
-@click.option("--backend", default="cpu", metavar="NAME", help="cpu, or reference (slow, NumPy).")
+@click.option("--backend", metavar="NAME", help="cpu, cuda (an NVIDIA GPU), or reference (slow, NumPy).")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object; for several depths or batches, a list."
 )
@@ -118,7 +118,7 @@ def command(
     batches: list[int],
     repeat: int,
     threads: int | None,
-    backend: str,
+    backend: str | None,
     as_json: bool,
     plot: str | None,
     with_plan: bool,
@@ -153,7 +153,7 @@ def command(
 def _check_plan_options(
     with_plan: bool,
     workload: Workload,
-    backend: str,
+    backend: str | None,
     picture: Path | None,
     bandwidth: float | None,
     nodes: int | None,
@@ -163,7 +163,7 @@ def _check_plan_options(
         for name, value in (("picture", picture), ("bandwidth", bandwidth), ("nodes", nodes)):
             if value is not None:
                 raise click.UsageError(f"--{name} goes with --plan")
-    elif backend != "cpu":
+    elif backend not in (None, "cpu"):
         raise click.UsageError("--plan is for the backend cpu")
     elif workload.generate < 2:
         raise click.UsageError("--plan needs two tokens to decode: --generate 2")

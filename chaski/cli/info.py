@@ -39,6 +39,7 @@ def command() -> None:
         ("cores", device.cores),
         ("threads", threads),
         ("memory", f"{memory}, {available} available"),
+        ("GPU", _gpu()),
     ]
     backend.close()
     click.echo(section("chaski", rows))
@@ -46,6 +47,21 @@ def command() -> None:
         click.echo(section("Kernel variants by weights and number of tokens", _variants(device.variants)))
     settings = [(row.name, _value(row), row.meaning) for row in variables()]
     click.echo(section("Environment", settings))
+
+
+def _gpu() -> str:
+    """Return what the GPU is, or why there is none that computes."""
+    from chaski.errors import ChaskiError
+    from chaski.ml import open_backend
+
+    try:
+        backend = open_backend("cuda")
+    except ChaskiError as error:
+        return f"none: {error}"
+    device = backend.devices()[0]
+    backend.close()
+    memory, available = size_in_bytes(device.memory_bytes), size_in_bytes(device.available_bytes)
+    return f"{device.model}, {', '.join(device.features)}, {memory}, {available} available"
 
 
 def _variants(picks: Mapping[str, Mapping[str, str]]) -> list[tuple[str, str]]:

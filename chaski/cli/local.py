@@ -62,7 +62,7 @@ def load_for_chat(
     *,
     threads: int | None,
     context: int | None,
-    backend: str,
+    backend: str | None,
     engine: str | None,
     draft: Path | None = None,
     adapters: Mapping[str, Path] | None = None,

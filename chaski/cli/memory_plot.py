@@ -21,7 +21,7 @@ _LEAST_CONTEXT = 512
 
 
 def memory_charts(
-    model: OpenedModel, context: int | None, parallel: int | None, backend: str
+    model: OpenedModel, context: int | None, parallel: int | None, backend: str | None
 ) -> Iterator[Chart]:
     """Yield two charts: weights and cache of each layer, and all memory by context up to the trained one."""
     parts = ModelParts.of(model, context=context, parallel=parallel)
@@ -29,7 +29,7 @@ def memory_charts(
     yield _by_context(model, parts, backend)
 
 
-def _by_layer(parts: ModelParts, backend: str) -> Chart:
+def _by_layer(parts: ModelParts, backend: str | None) -> Chart:
     outside = sum(tensor.nbytes for name, tensor in parts.file.tensors.items() if not _LAYER.match(name))
     weights: dict[int, int] = {}
     for name, tensor in parts.file.tensors.items():
@@ -51,7 +51,7 @@ def _by_layer(parts: ModelParts, backend: str) -> Chart:
     return Chart(f"Memory by layer, {asked}; weights as in the file", bars, ("weights", "cache"))
 
 
-def _caches(parts: ModelParts, backend: str) -> list[int]:
+def _caches(parts: ModelParts, backend: str | None) -> list[int]:
     """Return the bytes that each layer keeps, of those that keep anything."""
     reserved = ReservedModel(parts, backend)
     try:
@@ -65,7 +65,7 @@ def _caches(parts: ModelParts, backend: str) -> list[int]:
         reserved.close()
 
 
-def _by_context(model: OpenedModel, parts: ModelParts, backend: str) -> Chart:
+def _by_context(model: OpenedModel, parts: ModelParts, backend: str | None) -> Chart:
     trained = parts.network.config.context_length
     powers = takewhile(lambda context: context < trained, (_LEAST_CONTEXT << n for n in count()))
     contexts = sorted({trained, parts.size.capacity, *powers})

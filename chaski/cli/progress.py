@@ -25,7 +25,7 @@ def load_with_bar(
     context: int | None,
     parallel: int | None = None,
     num_batch: int = 512,
-    backend: str = "cpu",
+    backend: str | None = None,
     engine: str | None = None,
     draft: Path | None = None,
     adapters: Mapping[str, Path] | None = None,

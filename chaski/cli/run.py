@@ -57,7 +57,7 @@ class _Command(click.Command):
     metavar="ADAPTER[=SCALE]",
     help="LoRA adapter to answer with: a GGUF file, a folder of PEFT, or a model that has one; repeatable.",
 )
-@click.option("--backend", default="cpu", metavar="NAME", help="cpu, or reference (slow, NumPy).")
+@click.option("--backend", metavar="NAME", help="cpu, cuda (an NVIDIA GPU), or reference (slow, NumPy).")
 @click.option(
     "--engine", metavar="NAME", help="native or llama.cpp.  [default: the one that has the architecture]"
 )
@@ -98,7 +98,7 @@ def command(
     context: int | None,
     draft: str | None,
     adapters: tuple[str, ...],
-    backend: str,
+    backend: str | None,
     engine: str | None,
     form: str | None,
     keepalive: str | None,
@@ -168,7 +168,7 @@ class _Opener:
     context: int | None
     draft: str | None
     adapters: tuple[str, ...]
-    backend: str
+    backend: str | None
     engine: str | None
     keepalive: str | None
     insecure: bool
@@ -183,7 +183,7 @@ class _Opener:
 
         loading = {"threads": num_thread or self.threads, "context": num_ctx or self.context}
         is_own_choice = bool(
-            any(loading.values()) or self.draft or self.adapters or self.engine or self.backend != "cpu"
+            any(loading.values()) or self.draft or self.adapters or self.engine or self.backend
         )
         served = None if is_own_choice or is_path(name) else _of_server(name)
         if served is not None:

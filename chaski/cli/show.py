@@ -53,9 +53,7 @@ _SHOWN_CHARACTERS = 80
     metavar="N",
     help="With --memory or --plot: sequences at the same time.  [default: OLLAMA_NUM_PARALLEL, else 1]",
 )
-@click.option(
-    "--backend", metavar="NAME", help="With --memory or --plot: backend to compute it.  [default: cpu]"
-)
+@click.option("--backend", metavar="NAME", help="With --memory or --plot: backend to compute it.")
 @plot_option("Draw memory by layer and by context, here or as a file.")
 @click.option("--verbose", is_flag=True, help="List the metadata and the tensors.")
 @click.help_option("-h", "--help")
@@ -100,12 +98,12 @@ def command(
         click.echo("\n".join([adapter_section(found.path), *_lists(file, verbose, tensors)]))
         return
     if memory:
-        click.echo(section("Memory", _memory(found, context, parallel, backend or "cpu")))
+        click.echo(section("Memory", _memory(found, context, parallel, backend)))
     if plot is not None:
         from chaski.cli.memory_plot import memory_charts
         from chaski.runner.loading.files import OpenedModel
 
-        show(list(memory_charts(OpenedModel.of(found), context, parallel, backend or "cpu")), plot)
+        show(list(memory_charts(OpenedModel.of(found), context, parallel, backend)), plot)
     if is_measured:
         return
     parts = [
@@ -137,7 +135,7 @@ def _lists(file: GGUFFile, verbose: bool, tensors: bool) -> Iterator[str]:
 
 
 def _memory(
-    found: StoredModel, context: int | None, parallel: int | None, backend: str
+    found: StoredModel, context: int | None, parallel: int | None, backend: str | None
 ) -> Iterator[tuple[str, ...]]:
     """Return the memory that loading the model would take, part by part, without taking it."""
     from chaski.ml.backend import HOST

@@ -68,8 +68,15 @@ def write(path: Path, **tensors: Any) -> Path:
     return path
 
 
+# Each number of tokens has a program of its own up to eight, and beyond these the tensor instructions.
+TOKENS = [1, 5, 70]
+OTHER_TOKENS = [2, 3, 4, 8, 9, 33, 129]
+
+
 @on_each
-@pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 8, 9, 33, 70, 129])
+@pytest.mark.parametrize(
+    "tokens", [*TOKENS, *(pytest.param(each, marks=pytest.mark.slow) for each in OTHER_TOKENS)]
+)
 @pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
 def test_products(tmp_path: Path, backend: str, type: QuantType, tokens: int) -> None:
     """Of 39 rows, with a bias, and of a width with some blocks more than groups of lanes."""
@@ -182,13 +189,22 @@ TYPES_OF_STORAGE = [
 ]
 
 
+SHAPES = [(4, 2, 32), (6, 1, 80), (2, 2, 64)]
+"""Query heads, key heads, and their size."""
+
+
 @on_each
-@pytest.mark.parametrize("types", TYPES_OF_STORAGE, ids=lambda pair: "-".join(t.value for t in pair))
-@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(4, 2, 32), (6, 1, 80), (2, 2, 64)])
+@pytest.mark.parametrize(
+    ("types", "shape"),
+    [(TYPES_OF_STORAGE[0], shape) for shape in SHAPES]
+    + [(types, SHAPES[0]) for types in TYPES_OF_STORAGE[1:]],
+    ids=str,
+)
 def test_attention(
-    tmp_path: Path, backend: str, types: tuple[DType, DType], heads: int, kv_heads: int, size: int
+    tmp_path: Path, backend: str, types: tuple[DType, DType], shape: tuple[int, int, int]
 ) -> None:
     """Histories of several chunks in scattered cells, windows, sinks, caps, and few tokens or many."""
+    heads, kv_heads, size = shape
     rng = np.random.default_rng(heads)
     count, tokens = 700, 40
     q = rng.standard_normal((tokens, heads, size)).astype(np.float32)
@@ -227,4 +243,26 @@ def test_a_model(tmp_path: Path, backend: str, matrices: str) -> None:
             again = llm.generate("story 1", num_predict=40, seed=1, temperature=1.0)
             assert again.cached_tokens > 0
             found.append((logits.tobytes(), answers, again.token_ids))
+    assert found[0] == found[1]
+
+
+ARCHITECTURES = Path(__file__).parents[1] / "data" / "architectures"
+DENSE = ["gemma", "gemma2", "gemma3", "gemma3n", "gemma4", "gemma4-small", "granite", "internlm2", "mistral3"]
+DENSE += ["phi3", "phi3-long", "phi3-short", "qwen2", "qwen3"]
+
+
+@on_each
+@pytest.mark.parametrize("name", DENSE)
+def test_architectures(backend: str, name: str) -> None:
+    """Windows, caps, biases, norms of heads, frequencies of several kinds, and more than a context."""
+    prompt = [5, 9, 2, 7, 1, 3, 8, 8, 4, 6, 5, 5, 2, 9, 9, 1, 4, 7]
+    options = {"num_predict": 60, "temperature": 0, "ignore_eos": True, "num_keep": 16}
+    found = []
+    for each in ("cpu", backend):
+        with chaski.load(
+            ARCHITECTURES / f"{name}.gguf", threads=1, context=64, parallel=2, backend=each
+        ) as llm:
+            logits = llm.logits(prompt * 3)
+            answers = [result.token_ids for result in llm.generate_many([prompt, [*prompt, 3, 3]], **options)]
+            found.append((logits.tobytes(), answers))
     assert found[0] == found[1]

@@ -10,21 +10,19 @@ import ctypes
 import os
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from cuda.bindings import driver, nvrtc
 
-from chaski.errors import ComputationError, OutOfMemoryError, UnsupportedError, optional_package
+from chaski.errors import ComputationError, OutOfMemoryError, UnsupportedError
 from chaski.ml.backend import Device
 from chaski.ml.cuda.device import GPU, Kernel, KernelLaunch, Program
 from chaski.ml.cuda.sources import OPTIONS, digest_of, headers, text_of
-
-with optional_package("cuda-bindings", "cuda", "the cuda backend"):
-    from cuda.bindings import driver, nvrtc
 
 __all__ = ["DriverGPU", "compile_program", "open_gpu"]
 
@@ -79,6 +77,11 @@ class DriverGPU:
         self._modules: dict[Program, Any] = {}
         self._kernels: dict[tuple[Program, str], Any] = {}
         self._pinned: list[int] = []
+
+    @property
+    def stream(self) -> Any:
+        """The driver's handle of the queue."""
+        return self._stream
 
     @property
     def rule(self) -> str:
@@ -237,10 +240,15 @@ def _cached_code(program: Program, architecture: str) -> bytes:
     return code
 
 
-def compile_program(program: Program, architecture: str) -> bytes:
+def compile_program(
+    program: Program,
+    architecture: str,
+    more_options: Sequence[str] = (),
+    tell: Callable[[str], None] = lambda messages: None,
+) -> bytes:
     """Compile a program for an architecture such as `sm_90` -> machine code. It needs no GPU.
 
-    Raises ComputationError with the compiler's messages.
+    `tell` gets what the compiler says. Raises ComputationError with its messages where it fails.
     """
     known = headers()
     status, made = nvrtc.nvrtcCreateProgram(
@@ -251,13 +259,14 @@ def compile_program(program: Program, architecture: str) -> bytes:
         [name.encode() for name in known],
     )
     defines = (f"-D{name}={value}" for name, value in program.defines)
-    options = [option.encode() for option in (f"-arch={architecture}", *OPTIONS, *defines)]
+    options = [option.encode() for option in (f"-arch={architecture}", *OPTIONS, *defines, *more_options)]
     (status,) = nvrtc.nvrtcCompileProgram(made, len(options), options)
+    _, size = nvrtc.nvrtcGetProgramLogSize(made)
+    log = bytes(size)
+    nvrtc.nvrtcGetProgramLog(made, log)
+    text = log.decode(errors="replace").strip("\0 \n")
+    tell(text)
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        _, size = nvrtc.nvrtcGetProgramLogSize(made)
-        log = bytes(size)
-        nvrtc.nvrtcGetProgramLog(made, log)
-        text = log.decode(errors="replace").strip("\0 \n")
         raise ComputationError(f"{program} cannot be compiled for {architecture}: {text}")
     _, size = nvrtc.nvrtcGetCUBINSize(made)
     code = bytes(size)

@@ -27,6 +27,7 @@ __all__ = [
     "Constant",
     "Count",
     "Derived",
+    "Double",
     "Kernel",
     "Lowering",
     "Matrix",
@@ -93,6 +94,13 @@ class Count:
     """The place of a dimension's size on the device, an int64."""
 
     dim: str
+
+
+@dataclass(frozen=True, slots=True)
+class Double:
+    """A number that a kernel takes in double precision."""
+
+    value: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from chaski.ml.cuda.lowering import (
     Constant,
     Count,
     Derived,
+    Double,
     Kernel,
     Lowering,
     Sizes,
@@ -273,6 +274,12 @@ def _scaled(lowering: Lowering, kernel: str, node: Tensor, x: Tensor, factors: A
 
 def rms(lowering: Lowering, node: Tensor, x: Tensor) -> None:
     lowering.for_each("rows", "rms", node, 1, x, lowering.count(node), width(x), lowering.new(node))
+
+
+def gaussian_top_k(lowering: Lowering, node: Tensor, x: Tensor) -> None:
+    multiplier = Double(float(np.float32(node.attributes["multiplier"])))
+    arguments = (x, lowering.count(node), width(x), multiplier, lowering.new(node))
+    lowering.for_each("rows", "gaussian_top_k", node, 1, *arguments)
 
 
 def rows(lowering: Lowering, node: Tensor, x: Tensor, indices: Tensor) -> None:
@@ -623,6 +630,7 @@ OPERATIONS: Mapping[str, Callable[..., None]] = dict.fromkeys(ELEMENTWISE, eleme
     "add_vector": by_vector,
     "multiply_vector": by_vector,
     "rms": rms,
+    "gaussian_top_k": gaussian_top_k,
     "rows": rows,
     "scatter": scatter,
     "slice": slice,

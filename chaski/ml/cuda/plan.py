@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from chaski.forks import keep_in_forks
 from chaski.ml.arena import Buffer, aligned, placed
 from chaski.ml.backend import Backend
 from chaski.ml.cuda.device import GPU, KernelLaunch, pack
-from chaski.ml.cuda.lowering import Check, Constant, Count, Derived, Lowering, Sizes, Staged, Step
+from chaski.ml.cuda.lowering import Check, Constant, Count, Derived, Double, Lowering, Sizes, Staged, Step
 from chaski.ml.cuda.operations import HOST_OPERATIONS, lower_node
 from chaski.ml.cuda.storage import KVStorage
 from chaski.ml.graph import Dim, DType, Graph, Tensor
@@ -64,6 +65,7 @@ class CUDAPlan:
         self._address = 0
         self._host_memory: npt.NDArray[np.uint8] | None = None
         self._recorded: dict[tuple[int, ...], object] = {}
+        self._newest_sizes: Sizes = {}
         self._newest: weakref.ref[CUDALaunch] | None = None
         keep_in_forks(self, gpu)
 
@@ -106,6 +108,7 @@ class CUDAPlan:
         key = tuple(_class_of(given[name], most) for name, most in self._dims.items())
         if key not in self._recorded:
             self._recorded[key] = self._gpu.record(self._launches(dict(zip(self._dims, key, strict=True))))
+        self._newest_sizes = dict(zip(self._dims, key, strict=True))
         self._gpu.run(self._recorded[key])
         launch = CUDALaunch(self, given)
         self._newest = weakref.ref(launch)
@@ -126,6 +129,35 @@ class CUDAPlan:
             width = rows[0].nbytes
             self._gpu.download(self._address_of(buffer) + begin * width, rows)
         return rows
+
+    def time_kernels(self, repeat: int = 20) -> Iterator[tuple[str, float]]:
+        """Run each kernel of the last run alone, many times in a row -> name with sizes, and seconds.
+
+        What the kernels compute is lost, and so is what they store: it is for measuring.
+        """
+        known: dict[tuple[str, Any], float] = {}
+        for step in self._steps:
+            kernel = step.choose(self._newest_sizes)
+            if kernel is None:
+                continue
+            first = kernel.program.defines[0][1] if kernel.program.defines else ""
+            name = f"{kernel.name} {first} {kernel.grid[0]} x {kernel.threads}"
+            if (name, kernel) not in known:
+                launch = KernelLaunch(
+                    self._gpu.kernel(kernel.program, kernel.name),
+                    kernel.grid,
+                    kernel.threads,
+                    kernel.shared,
+                    self._argument(step),
+                )
+                recorded = self._gpu.record([launch] * repeat)
+                self._gpu.run(recorded)
+                self._gpu.wait()
+                began = perf_counter()
+                self._gpu.run(recorded)
+                self._gpu.wait()
+                known[name, kernel] = (perf_counter() - began) / repeat
+            yield name, known[name, kernel]
 
     @property
     def outputs(self) -> Sequence[str]:
@@ -180,6 +212,9 @@ class CUDAPlan:
             elif isinstance(argument, float):
                 format += "f"
                 values.append(argument)
+            elif isinstance(argument, Double):
+                format += "d"
+                values.append(argument.value)
             elif isinstance(argument, int):
                 format += "q"
                 values.append(argument)

@@ -42,7 +42,11 @@ class Estimate:
 
     @classmethod
     def of(
-        cls, model: OpenedModel, context: int | None = None, parallel: int | None = None, backend: str = "cpu"
+        cls,
+        model: OpenedModel,
+        context: int | None = None,
+        parallel: int | None = None,
+        backend: str | None = None,
     ) -> Self:
         """Work it out for `parallel` sequences of `context` tokens; None is for the defaults of loading.
 

@@ -47,7 +47,7 @@ def load(
     kv_type: str | None = None,
     flash_attention: bool | None = None,
     prompt_cache: bool | str = True,
-    backend: str = "cpu",
+    backend: str | None = None,
     engine: str | None = None,
     draft: str | os.PathLike[str] | None = None,
     adapters: AdapterFiles | None = None,
@@ -73,7 +73,8 @@ def load(
                   one then checks in one batch; a model of the store may bring its own
     adapters      GGUF files of LoRA adapters that requests may name: {name: path}, or a list of paths, whose
                   names are those of the files without suffix
-    backend       cpu, or reference: the definition of every operation in NumPy
+    backend       cpu; cuda: an NVIDIA GPU, for models whose operations it has; or reference: the definition
+                  of every operation in NumPy
     engine        native, or None for whoever has the architecture; llama.cpp computes in workers only
     progress      called with the loaded share, from 0 to 1
 
@@ -107,7 +108,7 @@ def load(
 def load_parts(
     parts: ModelParts,
     defaults: Defaults,
-    backend: str = "cpu",
+    backend: str | None = None,
     prompt_cache: bool | str = True,
     progress: ProgressCallback = lambda share: None,
     started: float | None = None,

@@ -100,10 +100,13 @@ class ReservedModel:
     No memory is taken before they load, and `check` says whether there is enough.
     """
 
-    def __init__(self, parts: ModelParts, backend: str) -> None:
+    def __init__(self, parts: ModelParts, backend: str | None) -> None:
+        """`backend`: its name; None for the one that the environment asks for."""
         self._parts = parts
         with ExitStack() as undo:
-            self.backend: Backend = open_backend(backend, *parts.options)
+            self.backend: Backend = open_backend(
+                Environment.read().backend if backend is None else backend, *parts.options
+            )
             undo.callback(self.backend.close)
             types = kv_types(parts.kv_type, self.backend, parts.file)
             check_form(types, parts.flash_attention)

@@ -144,6 +144,32 @@ CHASKI_KERNEL(rms, Statistics) {
     a.y[i] = static_cast<float>(device::square_root(total / static_cast<double>(a.width)));
 }
 
+// max(0, x - mean - multiplier · deviation) of each row, a thread for a row.
+struct GaussianTopK {
+    const float* x;
+    Count n;
+    int64_t width;
+    double multiplier;
+    float* y;
+};
+
+CHASKI_KERNEL(gaussian_top_k, GaussianTopK) {
+    const int64_t i = thread();
+    if (i >= *a.n) return;
+    const float* row = a.x + i * a.width;
+    double total = 0.0;
+    for (int64_t j = 0; j < a.width; ++j) total += row[j];
+    const double mean = total / static_cast<double>(a.width);
+    double squares = 0.0;
+    for (int64_t j = 0; j < a.width; ++j) squares += (row[j] - mean) * (row[j] - mean);
+    const double deviation = device::square_root(squares / static_cast<double>(a.width));
+    const auto cutoff = static_cast<float>(mean + a.multiplier * deviation);
+    for (int64_t j = 0; j < a.width; ++j) {
+        const float v = row[j] - cutoff;
+        a.y[i * a.width + j] = v < 0.0f ? 0.0f : v;
+    }
+}
+
 struct Rope {
     const float* x;
     Count n;

@@ -52,7 +52,7 @@ class LlamaSettings:
     def of(cls, file: GGUFFile, defaults: Defaults, options: Mapping[str, Any]) -> LlamaSettings:
         """Make them of the options of a worker, the model's own, and the environment. Raises OptionError."""
         environment = Environment.read()
-        if options.get("backend", "cpu") != "cpu":
+        if options.get("backend") not in (None, "cpu"):
             raise OptionError(f"backend = {options['backend']!r} is not one of the engine llama.cpp")
         if options.get("draft") is not None:
             raise OptionError("the engine llama.cpp takes no draft model; load it without draft")

@@ -40,7 +40,7 @@ class LoadOptions(TypedDict, total=False):
     kv_type: str | None
     flash_attention: bool | None
     prompt_cache: bool | str
-    backend: str
+    backend: str | None
     engine: str | None
     draft: str | None
     adapters: AdapterFiles | None

@@ -1,0 +1,121 @@
+"""What fails on a device is one clear error for whoever asked, and nothing else."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import chaski
+from chaski.errors import ComputationError, MissingPackageError, OutOfMemoryError, UnsupportedError
+from chaski.formats.quant import QuantType
+from chaski.ml import BackendOptions, open_backend, ops
+from chaski.ml.backend import Device
+from chaski.ml.graph import Dim, DType, Graph, KVRole
+from tests.cuda.emulated import NAME
+from tests.cuda.emulated.gpu import EmulatedGPU
+from tests.ml.both_backends import bound, uniform
+from tests.tiny_llama import write_tiny_llama
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> list[EmulatedGPU]:
+    """The devices that are opened from now on."""
+    opened: list[EmulatedGPU] = []
+
+    class Known(EmulatedGPU):
+        def __init__(self) -> None:
+            super().__init__()
+            opened.append(self)
+
+    monkeypatch.setattr("tests.cuda.emulated.backend.EmulatedGPU", Known)
+    return opened
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_tiny_llama(tmp_path / "tiny.gguf", matrices=QuantType.Q8_0)
+
+
+def test_a_device_that_fails_ends_the_request_with_a_clear_error(path: Path, gpus: list[EmulatedGPU]) -> None:
+    with chaski.load(path, backend=NAME, prompt_cache=False) as llm:
+        expected = llm.generate("once", num_predict=5, temperature=0).text
+
+        def fail(recorded: object) -> None:
+            raise ComputationError("the GPU failed: an illegal memory access was encountered")
+
+        (gpu,) = gpus
+        gpu.run = fail  # type: ignore[method-assign]
+        with pytest.raises(ComputationError, match="illegal memory access"):
+            llm.generate("once", num_predict=5, temperature=0)
+        del gpu.run
+        assert llm.generate("once", num_predict=5, temperature=0).text == expected
+
+
+def test_a_model_that_does_not_fit_is_refused_before_it_is_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = Device("cuda:0", "a small GPU", 4, (), 1 << 20, 300_000)
+    monkeypatch.setattr(EmulatedGPU, "device", property(lambda self: small))
+    with pytest.raises(OutOfMemoryError, match="cuda:0"):
+        chaski.load(path, backend=NAME)
+
+
+def test_all_memory_is_given_back(path: Path, gpus: list[EmulatedGPU]) -> None:
+    chaski.load(path, backend=NAME).close()
+    (gpu,) = gpus
+    assert gpu.held == {}
+
+
+def test_what_has_no_kernels_is_said_before_anything_is_loaded(tmp_path: Path) -> None:
+    data = Path(__file__).parents[1] / "data" / "architectures"
+    with pytest.raises(UnsupportedError, match=r"no kernel for .* yet: load the model with the cpu backend"):
+        chaski.load(data / "qwen3moe.gguf", backend=NAME)
+    with pytest.raises(UnsupportedError, match="keys and values of type q8_0"):
+        chaski.load(write_tiny_llama(tmp_path / "a.gguf"), backend=NAME, kv_type="q8_0")
+    with pytest.raises(UnsupportedError, match="no plain form of attention"):
+        open_backend(NAME, BackendOptions(flash_attention=False))
+    backend = open_backend(NAME)
+    with pytest.raises(UnsupportedError, match="recurrent states"):
+        backend.kv_bytes(KVRole.STATES, 1, 1, 16, backend.default_kv_dtype)
+    with pytest.raises(UnsupportedError, match="no adapters yet"):
+        backend.adapter_table(1, 1, 16)
+    backend.close()
+
+
+def test_without_the_package_or_a_driver_one_line_says_so(path: Path) -> None:
+    if find_spec("cuda") is None:
+        with pytest.raises(MissingPackageError, match=r"needs the package cuda-bindings, .* extra 'cuda'"):
+            chaski.load(path, backend="cuda")
+    elif not os.environ.get("CHASKI_TEST_GPU"):
+        with pytest.raises(UnsupportedError, match="there is no"):
+            chaski.load(path, backend="cuda")
+
+
+def test_kernels_see_mistakes_of_kernels() -> None:
+    """The emulated device refuses launches that no GPU takes, and memory that is nobody's."""
+    from chaski.ml.cuda.device import KernelLaunch, Program
+
+    gpu = EmulatedGPU()
+    kernel = gpu.kernel(Program("rows"), "rows")
+    with pytest.raises(ComputationError, match="no GPU takes"):
+        gpu.run([KernelLaunch(kernel, (1, 1, 1), 33, 0, bytes(64))])
+    with pytest.raises(ComputationError, match="are nobody's"):
+        gpu.upload(4096, np.zeros(4, np.uint8))
+
+
+def test_kernels_can_be_timed(tmp_path: Path) -> None:
+    backend = open_backend(NAME)
+    weights = bound(backend, tmp_path, {"table": uniform(11, 64), "weight": uniform(64)})
+    graph = Graph()
+    ids = graph.input("ids", (Dim("tokens", 8),), DType.I32)
+    graph.output("y", ops.rms_norm(ops.embedding(ids, weights["table"]), weights["weight"], 1e-5))
+    plan = backend.compile(graph)
+    plan.launch({"ids": np.arange(3, dtype=np.int32)}).wait()
+    found = list(plan.time_kernels(repeat=2))
+    assert [name.split()[0] for name, _ in found] == ["embedding", "rms_norm"]
+    assert all(seconds > 0 for _, seconds in found)
+    backend.close()

@@ -1,0 +1,115 @@
+"""Every kernel compiles for every architecture that is meant, and none spills registers. No GPU is needed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from chaski.formats.quant import QuantType
+from chaski.ml.cuda.device import Program
+from chaski.ml.elementwise import ELEMENTWISE
+from tests.native.matmul_rule import QUANTIZED_TYPES
+
+pytest.importorskip("cuda.bindings.nvrtc", reason="the runtime compiler is not installed")
+
+ARCHITECTURES = ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"]
+FLOATS = ["F32Weights", "F16Weights", "BF16Weights"]
+
+
+def programs_of_formats() -> list[Program]:
+    found = []
+    for type in QUANTIZED_TYPES:
+        format = ("CHASKI_FORMAT", type.name)
+        unit = 1 if type.block_size == 256 else 2
+        found += [
+            Program("embedding", (format,)),
+            *(
+                Program(
+                    "matmul",
+                    (format, ("CHASKI_TOKENS", tokens), ("CHASKI_GROUPS", 8), ("CHASKI_UNIT", unit)),
+                )
+                for tokens in (1, 8)
+            ),
+            Program(
+                "matmul_many",
+                (format, ("CHASKI_TOKENS", 128), ("CHASKI_PANELS", 4), ("CHASKI_BOUNDS", "256,2")),
+            ),
+        ]
+    return found
+
+
+def other_programs() -> list[Program]:
+    rounding = [("CHASKI_SUPER_BLOCKS", 0), ("CHASKI_SUPER_BLOCKS", 1)]
+    stored = ["I16", "F16", "BF16", "F32"]
+    heads = (("CHASKI_SIZE", 128), ("CHASKI_VALUE_SIZE", 128))
+    return [
+        *(Program("matmul_float", (("CHASKI_WEIGHTS", each), ("CHASKI_TOKENS", 4))) for each in FLOATS),
+        *(Program("embedding", (("CHASKI_WEIGHTS", each),)) for each in FLOATS),
+        *(Program("quantize", (each,)) for each in rounding),
+        *(Program("norms", (("CHASKI_ROUNDS", 1), each)) for each in rounding),
+        *(Program("elementwise", (("CHASKI_FORMULA", name), rounding[1])) for name in ELEMENTWISE),
+        *(Program("storage", (("CHASKI_STORED", f"DType::{each}"),)) for each in stored),
+        Program(
+            "storage",
+            (("CHASKI_KEYS", "DType::I16"), ("CHASKI_VALUES", "DType::F16"), ("CHASKI_EACH", 8)),
+        ),
+        *(
+            Program(
+                "attention",
+                (
+                    ("CHASKI_KEYS", f"DType::{each}"),
+                    ("CHASKI_VALUES", f"DType::{each}"),
+                    *heads,
+                    ("CHASKI_ROWS", 16 if each == "I16" else 4),
+                    ("CHASKI_SPLIT", split),
+                ),
+            )
+            for each in stored
+            for split in (0, 1)
+        ),
+        Program("rows"),
+        Program("top_k"),
+    ]
+
+
+def check(program: Program, architecture: str) -> None:
+    from chaski.ml.cuda.driver import compile_program
+
+    messages: list[str] = []
+    code = compile_program(program, architecture, ("--ptxas-options=-v",), messages.append)
+    assert code[:4] == b"\x7fELF"
+    spilled = re.findall(r"(\d+) bytes spill stores", "".join(messages))
+    assert spilled, "the compiler says nothing of registers"
+    # Rows of 16-bit sub-blocks keep some numbers of a panel outside of registers.
+    assert max(map(int, spilled)) <= 64, messages
+
+
+@pytest.mark.parametrize("program", other_programs(), ids=str)
+def test_programs(program: Program) -> None:
+    check(program, "sm_90")
+
+
+@pytest.mark.parametrize("program", programs_of_formats(), ids=str)
+def test_programs_of_formats(program: Program) -> None:
+    check(program, "sm_90")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", [each for each in ARCHITECTURES if each != "sm_90"])
+def test_other_architectures(architecture: str) -> None:
+    for program in (*other_programs(), *programs_of_formats()):
+        check(program, architecture)
+
+
+def test_a_program_that_cannot_be_compiled_says_where() -> None:
+    from chaski.errors import ComputationError
+    from chaski.ml.cuda.driver import compile_program
+
+    program = Program("embedding", (("CHASKI_FORMAT", "Nothing"),))
+    with pytest.raises(ComputationError, match=r"cannot be compiled for sm_90: embedding\.cu\(\d+\): error"):
+        compile_program(program, "sm_90")
+
+
+def test_the_names_of_formats_are_those_of_types() -> None:
+    assert {type.name for type in QUANTIZED_TYPES} <= {type.name for type in QuantType}
