@@ -64,9 +64,9 @@ def _device() -> dict[str, Any]:
     """What the GPU is, and what it gives."""
     from cuda.bindings import driver
 
-    from chaski.ml.cuda.driver import DriverGPU
+    from chaski.ml.cuda.driver import open_gpu
 
-    gpu = DriverGPU(0)
+    gpu = open_gpu()
     device = gpu.device
     source, target = gpu.allocate(_COPY), gpu.allocate(_COPY)
     best = 0.0

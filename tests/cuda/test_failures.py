@@ -14,6 +14,7 @@ from chaski.errors import ComputationError, MissingPackageError, OutOfMemoryErro
 from chaski.formats.quant import QuantType
 from chaski.ml import BackendOptions, open_backend, ops
 from chaski.ml.backend import Device
+from chaski.ml.cuda.plan import CUDAPlan
 from chaski.ml.graph import Dim, DType, Graph, KVRole
 from tests.cuda.emulated import NAME
 from tests.cuda.emulated.gpu import EmulatedGPU
@@ -114,6 +115,7 @@ def test_kernels_can_be_timed(tmp_path: Path) -> None:
     ids = graph.input("ids", (Dim("tokens", 8),), DType.I32)
     graph.output("y", ops.rms_norm(ops.embedding(ids, weights["table"]), weights["weight"], 1e-5))
     plan = backend.compile(graph)
+    assert isinstance(plan, CUDAPlan)
     plan.launch({"ids": np.arange(3, dtype=np.int32)}).wait()
     found = list(plan.time_kernels(repeat=2))
     assert [name.split()[0] for name, _ in found] == ["embedding", "rms_norm"]

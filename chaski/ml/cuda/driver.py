@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 from cuda.bindings import driver, nvrtc
 
-from chaski.errors import ComputationError, OutOfMemoryError, UnsupportedError
+from chaski.errors import ComputationError, MissingPackageError, OutOfMemoryError, UnsupportedError
 from chaski.ml.backend import Device
-from chaski.ml.cuda.device import GPU, Kernel, KernelLaunch, Program
+from chaski.ml.cuda.device import Kernel, KernelLaunch, Program
 from chaski.ml.cuda.sources import OPTIONS, digest_of, headers, text_of
 
 __all__ = ["DriverGPU", "compile_program", "open_gpu"]
@@ -31,10 +31,11 @@ U8 = npt.NDArray[np.uint8]
 _LEAST_CAPABILITY = (8, 0)
 
 
-def open_gpu(number: int = 0) -> GPU:
+def open_gpu(number: int = 0) -> DriverGPU:
     """Open a GPU by its number.
 
-    Raises UnsupportedError without a driver, without that GPU, or where it is too old.
+    Raises UnsupportedError without a driver, without that GPU, or where it is too old; MissingPackageError
+    without the runtime compiler.
     """
     try:
         (status,) = driver.cuInit(0)
@@ -44,6 +45,13 @@ def open_gpu(number: int = 0) -> GPU:
     except (RuntimeError, OSError) as error:
         raise UnsupportedError(
             f"there is no working NVIDIA driver ({error}): install it, or load the model with the cpu backend"
+        ) from error
+    try:
+        nvrtc.nvrtcVersion()
+    except (RuntimeError, OSError) as error:
+        raise MissingPackageError(
+            "the cuda backend compiles its kernels with the package nvidia-cuda-nvrtc, which the extra 'cuda' "
+            "of chaski installs, or: pip install nvidia-cuda-nvrtc"
         ) from error
     if number >= count:
         raise UnsupportedError(f"there is no GPU {number}: this machine has {count}")
