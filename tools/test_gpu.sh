@@ -11,5 +11,5 @@ python3 -m pip install --quiet --no-build-isolation --no-deps --upgrade --target
 # Tests import the package from here, and the native module lies beside it.
 cp build/on-gpu/chaski/_native*.so chaski/
 export CHASKI_TEST_GPU=1 PYTHONPATH="$PWD:${PYTHONPATH:-}"
-python3 -m pytest -p no:benchmark -p no:cacheprovider -n 12 -m "not slow" -k "not emulated" tests/cuda
+python3 -m pytest -p no:benchmark -p no:cacheprovider -n 12 -k "not emulated" tests/cuda/test_same_bits.py
 [ "${1:-}" = --only-tests ] || python3 -m benchmarks.gpu

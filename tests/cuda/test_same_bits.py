@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,16 +68,22 @@ def write(path: Path, **tensors: Any) -> Path:
     return path
 
 
-# Each number of tokens has a program of its own up to eight, and beyond these the tensor instructions.
-TOKENS = [1, 5, 70]
-OTHER_TOKENS = [2, 3, 4, 8, 9, 33, 129]
+# Each number of tokens has a program of its own up to eight, and beyond 31 the tensor instructions multiply.
+TOKENS = [1, 5, 70, 2, 3, 4, 8, 9, 33, 129]
+USUAL_TYPES = [QuantType.F16, QuantType.Q8_0, QuantType.Q4_1, QuantType.Q4_K, QuantType.Q6_K, QuantType.Q2_K]
+
+
+def products() -> Iterator[Any]:
+    """All types with all numbers of tokens; one token of each, and some numbers of some types, are usual."""
+    for type in TYPES:
+        for tokens in TOKENS:
+            is_usual = tokens == 1 or (type in USUAL_TYPES and tokens in (5, 70))
+            marks = () if is_usual else (pytest.mark.slow,)
+            yield pytest.param(type, tokens, marks=marks, id=f"{type.name}-{tokens}")
 
 
 @on_each
-@pytest.mark.parametrize(
-    "tokens", [*TOKENS, *(pytest.param(each, marks=pytest.mark.slow) for each in OTHER_TOKENS)]
-)
-@pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
+@pytest.mark.parametrize(("type", "tokens"), list(products()))
 def test_products(tmp_path: Path, backend: str, type: QuantType, tokens: int) -> None:
     """Of 39 rows, with a bias, and of a width with some blocks more than groups of lanes."""
     width = 33 if type.block_size == 1 else 2048 + type.block_size * (3 if type.block_size == 32 else 1)
@@ -247,12 +253,24 @@ def test_a_model(tmp_path: Path, backend: str, matrices: str) -> None:
 
 
 ARCHITECTURES = Path(__file__).parents[1] / "data" / "architectures"
-DENSE = ["gemma", "gemma2", "gemma3", "gemma3n", "gemma4", "gemma4-small", "granite", "internlm2", "mistral3"]
-DENSE += ["phi3", "phi3-long", "phi3-short", "qwen2", "qwen3"]
+DENSE = ["gemma2", "gemma3n", "granite", "phi3-long", "qwen3"]
+MORE_DENSE = [
+    "gemma",
+    "gemma3",
+    "gemma4",
+    "gemma4-small",
+    "internlm2",
+    "mistral3",
+    "phi3",
+    "phi3-short",
+    "qwen2",
+]
 
 
 @on_each
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize(
+    "name", [*DENSE, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_DENSE)]
+)
 def test_architectures(backend: str, name: str) -> None:
     """Windows, caps, biases, norms of heads, frequencies of several kinds, and more than a context."""
     prompt = [5, 9, 2, 7, 1, 3, 8, 8, 4, 6, 5, 5, 2, 9, 9, 1, 4, 7]

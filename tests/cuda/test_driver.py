@@ -1,0 +1,219 @@
+"""The driver's GPU with a driver that only takes notes: what is asked of it, and what its errors become."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Iterator
+from enum import Enum
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chaski.errors import ComputationError, MissingPackageError, OutOfMemoryError, UnsupportedError
+from chaski.ml.cuda.device import KernelLaunch, Program
+
+
+class Status(Enum):
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_NO_DEVICE = 100
+    CUDA_ERROR_ILLEGAL_ADDRESS = 700
+
+
+class Attributes:
+    """Any name of an enumeration."""
+
+    def __getattr__(self, name: str) -> Any:
+        return SimpleNamespace(name=name, value=name)
+
+
+class Driver(ModuleType):
+    """Functions that succeed, with notes in `calls`; `fails` has the status of those that do not."""
+
+    CUresult = Status
+
+    def __init__(self) -> None:
+        super().__init__("cuda.bindings.driver")
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.fails: dict[str, Status] = {}
+        self.capability = {"MAJOR": 9, "MINOR": 0}
+        self.host: list[Any] = []
+        for name in ("CUdevice_attribute", "CUfunction_attribute", "CUstream_flags", "CUevent_flags"):
+            setattr(self, name, Attributes())
+        self.CUstreamCaptureMode = self.CUlaunchAttributeID = Attributes()
+        self.CUlaunchConfig = SimpleNamespace
+        self.CUlaunchAttribute = lambda: SimpleNamespace(value=SimpleNamespace())
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("cu"):
+            raise AttributeError(name)
+
+        def call(*arguments: Any) -> tuple[Any, ...]:
+            self.calls.append((name, arguments))
+            status = self.fails.get(name, Status.CUDA_SUCCESS)
+            return (status, *self.results(name, arguments))
+
+        return call
+
+    def results(self, name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        match name:
+            case "cuDeviceGetCount":
+                return (1,)
+            case "cuDeviceGetName":
+                return (b"A GPU\0",)
+            case "cuDeviceGetAttribute":
+                kind = arguments[0].name.rpartition("_")[2]
+                return (self.capability.get(kind, 99000),)
+            case "cuMemGetInfo":
+                return (7 << 30, 8 << 30)
+            case "cuMemHostAlloc":
+                memory = ctypes.create_string_buffer(arguments[0])
+                self.host.append(memory)
+                return (ctypes.addressof(memory),)
+            case "cuMemAlloc":
+                return (0x1000,)
+            case "cuFuncGetAttribute":
+                return (1024,)
+            case "cuGetErrorName" | "cuGetErrorString":
+                return (arguments[0].name.encode(),)
+            case "cuInit" | "cuMemFree" | "cuCtxSetCurrent" | "cuGraphDestroy" | "cuMemcpyHtoDAsync":
+                return ()
+        return (SimpleNamespace(of=name),)
+
+    def names(self) -> list[str]:
+        return [name for name, _ in self.calls]
+
+
+class Compiler(ModuleType):
+    def __init__(self) -> None:
+        super().__init__("cuda.bindings.nvrtc")
+        self.nvrtcResult = SimpleNamespace(NVRTC_SUCCESS=0)
+        self.compiled: list[tuple[bytes, ...]] = []
+
+    def nvrtcVersion(self) -> tuple[int, int, int]:  # noqa: N802
+        return 0, 13, 0
+
+    def nvrtcCreateProgram(self, text: bytes, name: bytes, *headers: Any) -> tuple[int, bytes]:  # noqa: N802
+        return 0, name
+
+    def nvrtcCompileProgram(self, program: bytes, count: int, options: list[bytes]) -> tuple[int]:  # noqa: N802
+        self.compiled.append((program, *options))
+        return (0,)
+
+    def nvrtcGetProgramLogSize(self, program: bytes) -> tuple[int, int]:  # noqa: N802
+        return 0, 1
+
+    nvrtcGetCUBINSize = nvrtcGetProgramLogSize  # noqa: N815
+
+    def nvrtcGetProgramLog(self, program: bytes, into: bytes) -> None:  # noqa: N802
+        """It says nothing."""
+
+    nvrtcGetCUBIN = nvrtcGetProgramLog  # noqa: N815
+
+    def nvrtcDestroyProgram(self, program: bytes) -> None:  # noqa: N802
+        """There is nothing to destroy."""
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[Driver]:
+    """The notes that are taken from now on."""
+    made, compiler = Driver(), Compiler()
+    package = ModuleType("cuda.bindings")
+    package.driver, package.nvrtc = made, compiler  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
+    monkeypatch.setitem(sys.modules, "cuda.bindings", package)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", made)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.nvrtc", compiler)
+    monkeypatch.delitem(sys.modules, "chaski.ml.cuda.driver", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made.compiler = compiler  # type: ignore[attr-defined]
+    yield made
+    sys.modules.pop("chaski.ml.cuda.driver", None)  # the next one imports what is really there
+
+
+def opened() -> Any:
+    from chaski.ml.cuda.driver import open_gpu
+
+    return open_gpu()
+
+
+def test_a_gpu_says_what_it_is(driver: Driver) -> None:
+    gpu = opened()
+    device = gpu.device
+    assert (device.name, device.model, device.features) == ("cuda:0", "A GPU", ("compute capability 9.0",))
+    assert (device.available_bytes, device.memory_bytes) == (7 << 30, 8 << 30)
+    assert gpu.rule == "sm_90"
+    gpu.close()
+    assert "cuDevicePrimaryCtxRelease" in driver.names()
+
+
+def test_what_a_plan_asks_for_is_asked_of_the_driver(driver: Driver) -> None:
+    gpu = opened()
+    address = gpu.allocate(100)
+    gpu.zero(address, 100)
+    staged = gpu.staging(16)
+    staged[:] = np.arange(16, dtype=np.uint8)
+    gpu.upload(address, staged)
+    gpu.wait_uploads()
+    gpu.download(address, np.zeros(4, np.float32))
+    gpu.free(address)
+    wanted = ["cuMemAlloc", "cuMemsetD8Async", "cuMemHostAlloc", "cuMemcpyHtoDAsync", "cuEventRecord"]
+    wanted += ["cuEventSynchronize", "cuMemcpyDtoHAsync", "cuStreamSynchronize", "cuMemFree"]
+    assert [name for name in driver.names() if name in wanted] == wanted
+
+
+@pytest.mark.parametrize("major", [8, 9])
+def test_launches_are_recorded_and_run_with_one_call(driver: Driver, major: int) -> None:
+    driver.capability["MAJOR"] = major
+    gpu = opened()
+    kernel = gpu.kernel(Program("rows", (("A", 1),)), "rope")
+    assert gpu.kernel(Program("rows", (("A", 1),)), "rope") is kernel
+    recorded = gpu.record([KernelLaunch(kernel, (3, 2, 1), 128, 64, bytes(24))])
+    gpu.run(recorded)
+    (config, *_), *_ = (arguments for name, arguments in driver.calls if name == "cuLaunchKernelEx")
+    assert (config.gridDimX, config.gridDimY, config.blockDimX, config.sharedMemBytes) == (3, 2, 128, 64)
+    assert hasattr(config, "attrs") == (major >= 9)  # only these begin early
+    assert driver.names()[-1] == "cuGraphLaunch"
+    compiled = driver.compiler.compiled
+    assert [options[0] for options in compiled] == [b"rows.cu"]
+    assert {b"-DA=1", b"--fmad=false", f"-arch=sm_{major}0".encode()} <= set(compiled[0])
+    opened().kernel(Program("rows", (("A", 1),)), "rope")
+    assert len(compiled) == 1  # the second time it comes from the user's cache
+
+
+def test_errors_of_the_driver_are_told_apart(driver: Driver) -> None:
+    gpu = opened()
+    driver.fails = {"cuMemAlloc": Status.CUDA_ERROR_OUT_OF_MEMORY}
+    with pytest.raises(OutOfMemoryError, match=r"no room for memory of 5\.00 GB"):
+        gpu.allocate(5 * 10**9)
+    driver.fails = {"cuStreamSynchronize": Status.CUDA_ERROR_ILLEGAL_ADDRESS}
+    with pytest.raises(
+        ComputationError, match=r"the GPU failed: .*CUDA_ERROR_ILLEGAL_ADDRESS.*load the model again"
+    ):
+        gpu.wait()
+
+
+def test_gpus_that_cannot_compute_are_refused(driver: Driver) -> None:
+    driver.capability = {"MAJOR": 7, "MINOR": 5}
+    said = r"A GPU is too old: it has compute capability 7\.5, .* need 8\.0"
+    with pytest.raises(UnsupportedError, match=said):
+        opened()
+    from chaski.ml.cuda.driver import open_gpu
+
+    with pytest.raises(UnsupportedError, match="there is no GPU 1: this machine has 1"):
+        open_gpu(1)
+    driver.fails = {"cuInit": Status.CUDA_ERROR_NO_DEVICE}
+    with pytest.raises(UnsupportedError, match=r"no working NVIDIA driver \(CUDA_ERROR_NO_DEVICE\)"):
+        opened()
+
+
+def test_the_runtime_compiler_may_be_missing(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise RuntimeError("no library")
+
+    monkeypatch.setattr(driver.compiler, "nvrtcVersion", missing)
+    with pytest.raises(MissingPackageError, match="pip install nvidia-cuda-nvrtc"):
+        opened()
