@@ -15,6 +15,8 @@ DOCS_REQUIREMENTS = $(shell $(PYTHON) -c "import tomllib; \
 	print(*map(repr, tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs']))")
 WHEEL_PYTHON = $(shell $(PYTHON) -c "import sys; print('cp%d%d' % sys.version_info[:2])")
 NATIVE := CMakeLists.txt $(shell find native -name '*.cpp' -o -name '*.h')
+# What is compiled for GPUs, and for the device of tests.
+KERNELS := $(wildcard chaski/ml/cuda/kernels/*.h chaski/ml/cuda/kernels/*.cu tests/cuda/emulated/*.h)
 
 # As many tests at once as the machine that they are made for has cores; a file's tests stay in one process.
 PYTEST := -m pytest -n 2 --dist loadfile
@@ -79,12 +81,12 @@ test-aarch64:
 lint: .venv/developing types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror $(filter-out CMakeLists.txt,$(NATIVE))
+	$(BIN)/clang-format --dry-run --Werror $(filter-out CMakeLists.txt,$(NATIVE)) $(KERNELS)
 
 format: .venv/developing
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(filter-out CMakeLists.txt,$(NATIVE))
+	$(BIN)/clang-format -i $(filter-out CMakeLists.txt,$(NATIVE)) $(KERNELS)
 
 types: .venv/developing
 	$(BIN)/mypy

@@ -78,8 +78,8 @@ inline constexpr int kMaxFields = 8;
 struct BlockFormat {
     DType type;
     const char* name;
-    int elements;              // per block
-    int bytes;                 // per block
+    int elements;                   // per block
+    int bytes;                      // per block
     Field fields[kMaxFields] = {};  // those with no bytes are none
 };
 

@@ -1,6 +1,6 @@
-// simd.h for a GPU: a lane is a thread. The 16 lanes of a vector are half of a warp, so blocks of threads have
-// a multiple of 16, and lane i of a group is thread i of it. What the other sets do with all lanes at once
-// each thread does with its own; only sums and maxima over lanes take several.
+// simd.h for a GPU: a lane is a thread. The 16 lanes of a vector are half of a warp, so blocks of threads
+// have a multiple of 16, and lane i of a group is thread i of it. What the other sets do with all lanes at
+// once each thread does with its own; only sums and maxima over lanes take several.
 //
 // device.h has what the processor's own instructions are called.
 #pragma once

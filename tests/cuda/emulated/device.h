@@ -31,13 +31,12 @@ using chaski::emulated::gridDim;
 using chaski::emulated::threadIdx;
 
 #define CHASKI_KERNEL_AHEAD CHASKI_KERNEL
-#define CHASKI_KERNEL(name, Arguments)                                                                    \
-    static void name##_of_thread(const Arguments& a);                                                     \
+#define CHASKI_KERNEL(name, Arguments)                                                                       \
+    static void name##_of_thread(const Arguments& a);                                                        \
     extern "C" int name(const void* arguments, const unsigned* grid, unsigned threads, std::size_t shared) { \
-        return emulated::run(grid, threads, shared, [arguments] {                                         \
-            name##_of_thread(*static_cast<const Arguments*>(arguments));                                  \
-        });                                                                                               \
-    }                                                                                                     \
+        return emulated::run(grid, threads, shared,                                                          \
+                             [arguments] { name##_of_thread(*static_cast<const Arguments*>(arguments)); });  \
+    }                                                                                                        \
     static void name##_of_thread(const Arguments& a)
 
 namespace chaski::device {
@@ -83,7 +82,8 @@ inline std::int32_t dot4(std::int32_t acc, std::uint32_t w, std::int32_t x) {
 inline std::uint32_t select_bytes(std::uint32_t a, std::uint32_t b, std::uint32_t selector) {
     const std::uint64_t both = static_cast<std::uint64_t>(b) << 32 | a;
     std::uint32_t y = 0;
-    for (int i = 0; i < 4; ++i) y |= static_cast<std::uint32_t>(both >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
+    for (int i = 0; i < 4; ++i)
+        y |= static_cast<std::uint32_t>(both >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
     return y;
 }
 inline std::uint32_t subtract_bytes(std::uint32_t a, std::uint32_t x) {
@@ -126,14 +126,15 @@ void multiply_words(std::int32_t (&c)[4], std::uint32_t a0, std::uint32_t a1, st
         }
     }
 }
-#define CHASKI_MULTIPLY(name, A, B)                                                                         \
-    inline void multiply_32_##name(std::int32_t (&c)[4], const std::uint32_t (&a)[4], std::uint32_t low,    \
-                                   std::uint32_t high) {                                                    \
-        multiply_words<A, B>(c, a[0], a[1], low);                                                           \
-        multiply_words<A, B>(c, a[2], a[3], high);                                                          \
-    }                                                                                                       \
-    inline void multiply_16_##name(std::int32_t (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b) { \
-        multiply_words<A, B>(c, a0, a1, b);                                                                 \
+#define CHASKI_MULTIPLY(name, A, B)                                                                      \
+    inline void multiply_32_##name(std::int32_t (&c)[4], const std::uint32_t (&a)[4], std::uint32_t low, \
+                                   std::uint32_t high) {                                                 \
+        multiply_words<A, B>(c, a[0], a[1], low);                                                        \
+        multiply_words<A, B>(c, a[2], a[3], high);                                                       \
+    }                                                                                                    \
+    inline void multiply_16_##name(std::int32_t (&c)[4], std::uint32_t a0, std::uint32_t a1,             \
+                                   std::uint32_t b) {                                                    \
+        multiply_words<A, B>(c, a0, a1, b);                                                              \
     }
 CHASKI_MULTIPLY(ss, std::int8_t, std::int8_t)
 CHASKI_MULTIPLY(su, std::int8_t, std::uint8_t)

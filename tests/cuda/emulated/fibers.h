@@ -156,7 +156,8 @@ int run(const unsigned* grid, unsigned threads, std::size_t shared_bytes, const 
     if (threads == 0 || threads > kMostThreads || threads % 32 != 0) return kBadLaunch;
     if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || grid[1] > 65535 || grid[2] > 65535) return kBadLaunch;
     std::unique_ptr<std::uint8_t[]> memory(new std::uint8_t[shared_bytes + 64]);
-    shared = reinterpret_cast<std::uint8_t*>((reinterpret_cast<std::uintptr_t>(memory.get()) + 15) & ~std::uintptr_t{15});
+    shared = reinterpret_cast<std::uint8_t*>((reinterpret_cast<std::uintptr_t>(memory.get()) + 15) &
+                                             ~std::uintptr_t{15});
     gridDim = {grid[0], grid[1], grid[2]};
     blockDim = {threads, 1, 1};
     b.threads = threads;

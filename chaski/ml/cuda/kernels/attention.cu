@@ -1,9 +1,9 @@
 // Attention over scattered cells, by the rule in ops.h and, for integers, that in integers.h. Compiled for
 // the types of keys and values (CHASKI_KEYS, CHASKI_VALUES).
 //
-// A block of threads has the query heads that share one key/value head, of one token or of some neighbours. It
-// goes through the history in chunks of 256 entries, one entry for each thread. With few tokens each chunk is a
-// block's, and `attention_join` joins them in order; with many, one block does all that some tokens see.
+// A block of threads has the query heads that share one key/value head, of one token or of some neighbours.
+// It goes through the history in chunks of 256 entries, one entry for each thread. With few tokens each chunk
+// is a block's, and `attention_join` joins them in order; with many, one block does all that some tokens see.
 #include "storage.h"
 
 namespace chaski::CHASKI_ISA {
@@ -102,7 +102,8 @@ CHASKI_INLINE void load_queries(const Attention& a, const Rows& rows, Workspace&
     if constexpr (kIntegerKeys) {
         for (int r = group(); r < kRows; r += num_groups()) {
             const bool exists = r < rows.count();
-            const float* q = a.q + (rows.token_of(exists ? r : 0) * a.heads + rows.head_of(exists ? r : 0)) * kSize;
+            const float* q =
+                a.q + (rows.token_of(exists ? r : 0) * a.heads + rows.head_of(exists ? r : 0)) * kSize;
             float scale;
             const auto x = [&](int64_t i) { return exists ? q[i] * a.scale : 0.0f; };
             const float factor = factor_of(kSize, false, x, &scale);
@@ -174,8 +175,8 @@ struct Sums {
     int32_t high[4] = {}, middle[4] = {}, low[4] = {};
 
     // Of the digits of a, and of b, low bytes first.
-    CHASKI_INLINE void add(const uint32_t (&a_low)[4], const uint32_t (&a_high)[4], const uint32_t (&b_low)[2],
-                           const uint32_t (&b_high)[2]) {
+    CHASKI_INLINE void add(const uint32_t (&a_low)[4], const uint32_t (&a_high)[4],
+                           const uint32_t (&b_low)[2], const uint32_t (&b_high)[2]) {
         device::multiply_32_ss(high, a_high, b_high[0], b_high[1]);
         device::multiply_32_su(middle, a_high, b_low[0], b_low[1]);
         device::multiply_32_us(middle, a_low, b_high[0], b_high[1]);
@@ -195,14 +196,15 @@ CHASKI_INLINE void score_by_tensors(const Attention& a, int64_t kv_head, Workspa
 #pragma unroll
     for (int tile = 0; tile < 4; ++tile) {
         const int at = first + 8 * tile;
-        const auto* pairs =
-            reinterpret_cast<const uint32_t*>(keys.lane_of(kv_head, w.cells[at + group])) + 2 * quarter * kLanes;
+        const auto* pairs = reinterpret_cast<const uint32_t*>(keys.lane_of(kv_head, w.cells[at + group])) +
+                            2 * quarter * kLanes;
         Sums sums;
 #pragma unroll
         for (int k = 0; k < kSize; k += 32) {
             uint32_t low[2], high[2];
             for (int half = 0; half < 2; ++half) {
-                const uint32_t x = pairs[(k / 2 + 8 * half) * kLanes], y = pairs[(k / 2 + 8 * half + 1) * kLanes];
+                const uint32_t x = pairs[(k / 2 + 8 * half) * kLanes],
+                               y = pairs[(k / 2 + 8 * half + 1) * kLanes];
                 low[half] = device::select_bytes(x, y, 0x6420);
                 high[half] = device::select_bytes(x, y, 0x7531);
             }
@@ -213,14 +215,13 @@ CHASKI_INLINE void score_by_tensors(const Attention& a, int64_t kv_head, Workspa
         }
         for (int i = 0; i < 4; ++i) {
             const int row = group + i / 2 * 8, entry = at + 2 * quarter + i % 2;
-            w.weights[row][entry] =
-                static_cast<float>(sums[i]) * (w.key_scales[entry] * w.query_scales[row]);
+            w.weights[row][entry] = static_cast<float>(sums[i]) * (w.key_scales[entry] * w.query_scales[row]);
         }
     }
 }
 
-// y[band][i]: what the chunk adds up to for row g, i below 4, or g + 8, and elements 4 t + i % 4 of each band of 16
-// elements that the warp has. Blocks without an entry in from..to - 1 add nothing.
+// y[band][i]: what the chunk adds up to for row g, i below 4, or g + 8, and elements 4 t + i % 4 of each band
+// of 16 elements that the warp has. Blocks without an entry in from..to - 1 add nothing.
 CHASKI_INLINE void weigh_by_tensors(const Attention& a, int64_t kv_head, int from, int to, const Workspace& w,
                                     float (&y)[kBands][8]) {
     const StorageOf<kValues> values{a.values};
@@ -312,15 +313,17 @@ CHASKI_INLINE void weigh_values(const Attention& a, int64_t kv_head, int from, i
                 int32_t v[kAhead];
                 for (int j = 0; j < kAhead; ++j) {
                     const bool is_seen = i + j >= from && i + j < to;
-                    v[j] = is_seen ? reinterpret_cast<const int32_t*>(values.row(kv_head, w.cells[i + j]))[pair]
-                                   : 0;
+                    v[j] = is_seen
+                               ? reinterpret_cast<const int32_t*>(values.row(kv_head, w.cells[i + j]))[pair]
+                               : 0;
                 }
 #pragma unroll
                 for (int r = 0; r < kRows; ++r) {
                     for (int j = 0; j < kAhead; j += 2) {
                         const int32_t u = *reinterpret_cast<const int32_t*>(&w.quantized.integers[r][i + j]);
                         const int32_t first = static_cast<int16_t>(u), second = u >> 16;
-                        sums[r][0] += first * static_cast<int16_t>(v[j]) + second * static_cast<int16_t>(v[j + 1]);
+                        sums[r][0] +=
+                            first * static_cast<int16_t>(v[j]) + second * static_cast<int16_t>(v[j + 1]);
                         sums[r][1] += first * (v[j] >> 16) + second * (v[j + 1] >> 16);
                     }
                 }
@@ -427,7 +430,8 @@ CHASKI_INLINE void attend(const Attention& a, const Rows& rows, int32_t start, i
 // The row and the element of y[band][i] of this thread (weigh_by_tensors).
 CHASKI_INLINE int row_of(int i) { return static_cast<int>(threadIdx.x) % 32 / 4 + i / 4 * 8; }
 CHASKI_INLINE int element_of(int band, int i) {
-    return 16 * (static_cast<int>(threadIdx.x) / 32 + kWarps * band) + static_cast<int>(threadIdx.x) % 4 * 4 + i % 4;
+    return 16 * (static_cast<int>(threadIdx.x) / 32 + kWarps * band) + static_cast<int>(threadIdx.x) % 4 * 4 +
+           i % 4;
 }
 
 // What the sums of one row are multiplied by in the end.
@@ -485,9 +489,10 @@ CHASKI_KERNEL(attention_chunk, Attention) {
                 }
             }
         }
-    } else for (int i = static_cast<int>(threadIdx.x); i < rows.count() * kValueSize; i += kChunk) {
-        parts[i / kValueSize * kPart + i % kValueSize] = sum_of_chunk(i / kValueSize, i % kValueSize, w);
-    }
+    } else
+        for (int i = static_cast<int>(threadIdx.x); i < rows.count() * kValueSize; i += kChunk) {
+            parts[i / kValueSize * kPart + i % kValueSize] = sum_of_chunk(i / kValueSize, i % kValueSize, w);
+        }
     if (static_cast<int>(threadIdx.x) < rows.count()) {
         float* own = parts + threadIdx.x * kPart + kValueSize;
         own[0] = w.maxima[threadIdx.x];

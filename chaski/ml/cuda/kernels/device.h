@@ -6,8 +6,8 @@
 
 #include <cstdint>
 
-// A kernel has one argument, a plain struct. `CHASKI_KERNEL(name, Arguments) { ... a.x ... }`. It begins before the
-// kernel before it has ended, and waits for that. One that is CHASKI_KERNEL_AHEAD says itself, by
+// A kernel has one argument, a plain struct. `CHASKI_KERNEL(name, Arguments) { ... a.x ... }`. It begins
+// before the kernel before it has ended, and waits for that. One that is CHASKI_KERNEL_AHEAD says itself, by
 // `device::begin`, when it needs what others have computed; weights it may read before.
 // CHASKI_BOUNDS are the most threads of a block, and how many blocks are to fit a multiprocessor.
 #if defined(CHASKI_BOUNDS)
@@ -17,12 +17,12 @@
 #endif
 #define CHASKI_KERNEL_AHEAD(name, Arguments) \
     extern "C" __global__ void CHASKI_BOUNDED name(const __grid_constant__ Arguments a)
-#define CHASKI_KERNEL(name, Arguments)                           \
+#define CHASKI_KERNEL(name, Arguments)                               \
     __device__ static inline void name##_behind(const Arguments& a); \
-    CHASKI_KERNEL_AHEAD(name, Arguments) {                       \
-        chaski::device::begin();                                 \
-        name##_behind(a);                                        \
-    }                                                            \
+    CHASKI_KERNEL_AHEAD(name, Arguments) {                           \
+        chaski::device::begin();                                     \
+        name##_behind(a);                                            \
+    }                                                                \
     __device__ static inline void name##_behind(const Arguments& a)
 
 namespace chaski::device {
@@ -63,21 +63,21 @@ inline int32_t dot4(int32_t acc, uint32_t w, int32_t x) {
 }
 // Each byte less x, without borrowing from its neighbour.
 inline uint32_t subtract_bytes(uint32_t a, uint32_t x) { return x == 0 ? a : __vsub4(a, x * 0x01010101u); }
-// Tensor instructions of a warp: c (16, 8) += a (16, k) · b (k, 8), for k of 32 and 16, of bytes that are signed
-// (s) or not (u). Thread 4 g + t has rows g and g + 8, of which it brings elements 4 t to 4 t + 3 of each 16, and
-// the same elements of column g of b. Its results are those of columns 2 t and 2 t + 1.
-#define CHASKI_MULTIPLY(name, types)                                                                    \
+// Tensor instructions of a warp: c (16, 8) += a (16, k) · b (k, 8), for k of 32 and 16, of bytes that are
+// signed (s) or not (u). Thread 4 g + t has rows g and g + 8, of which it brings elements 4 t to 4 t + 3 of
+// each 16, and the same elements of column g of b. Its results are those of columns 2 t and 2 t + 1.
+#define CHASKI_MULTIPLY(name, types)                                                                       \
     inline void multiply_32_##name(int32_t (&c)[4], const uint32_t (&a)[4], uint32_t low, uint32_t high) { \
-        asm("mma.sync.aligned.m16n8k32.row.col.s32." types                                              \
-            ".s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                                \
-            : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])                                            \
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(low), "r"(high));                         \
-    }                                                                                                   \
-    inline void multiply_16_##name(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {             \
-        asm("mma.sync.aligned.m16n8k16.row.col.s32." types                                              \
-            ".s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"                                         \
-            : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])                                            \
-            : "r"(a0), "r"(a1), "r"(b));                                                                \
+        asm("mma.sync.aligned.m16n8k32.row.col.s32." types                                                 \
+            ".s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                                   \
+            : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])                                               \
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(low), "r"(high));                            \
+    }                                                                                                      \
+    inline void multiply_16_##name(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {                \
+        asm("mma.sync.aligned.m16n8k16.row.col.s32." types                                                 \
+            ".s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"                                            \
+            : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])                                               \
+            : "r"(a0), "r"(a1), "r"(b));                                                                   \
     }
 CHASKI_MULTIPLY(ss, "s8.s8")
 CHASKI_MULTIPLY(su, "s8.u8")
@@ -104,8 +104,8 @@ inline T value_of(T v, int number) {
 }
 inline uint32_t votes(bool is_set) { return __ballot_sync(0xffffffffu, is_set); }
 inline void barrier() { __syncthreads(); }
-// Has 16 or 4 bytes copied to shared memory. Copies up to an `end_copies` belong together, and `wait_copies` waits
-// for those of this thread, but for the last `kLeft` of such groups.
+// Has 16 or 4 bytes copied to shared memory. Copies up to an `end_copies` belong together, and `wait_copies`
+// waits for those of this thread, but for the last `kLeft` of such groups.
 inline void copy_16(uint8_t* to, const uint8_t* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
                  :

@@ -39,7 +39,8 @@ CHASKI_INLINE void read_block(const Embedding& a) {
     if constexpr (Format::kIsSuper) {
         constexpr int kSub = Format::kSub;
         unroll<kSuperElements / kSub / 2>([&](auto pair) __attribute__((always_inline)) {
-            constexpr int kFirst = first_of_pair<kSub, decltype(pair)::value>, kSecond = kFirst + kPairStep<kSub>;
+            constexpr int kFirst = first_of_pair<kSub, decltype(pair)::value>,
+                          kSecond = kFirst + kPairStep<kSub>;
             const int32_t scales = block.template scales<decltype(pair)::value>().v;
             float mins[2] = {};
             if constexpr (Format::kMins) {
@@ -59,7 +60,8 @@ CHASKI_INLINE void read_block(const Embedding& a) {
         unroll<Format::kElements / 32>([&](auto s) __attribute__((always_inline)) {
             float min = 0.0f;
             if constexpr (Format::kMins) min = -block.template min<decltype(s)::value>().v;
-            write_sub_block<decltype(s)::value>(block, is_own, block.template scale<decltype(s)::value>().v, min, y);
+            write_sub_block<decltype(s)::value>(block, is_own, block.template scale<decltype(s)::value>().v,
+                                                min, y);
         });
     }
 }

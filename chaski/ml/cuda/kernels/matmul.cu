@@ -2,8 +2,8 @@
 //
 // Compiled for one format of weights (CHASKI_FORMAT) and a number of tokens (CHASKI_TOKENS). A block of
 // threads goes from panel to panel. Its groups of 16 lanes share a panel's blocks of weights: what is an
-// integer has no order. The floats that come of a block wait in shared memory, and another group, one for each
-// token, adds them up in ascending k. Meanwhile the next weights are on their way to shared memory.
+// integer has no order. The floats that come of a block wait in shared memory, and another group, one for
+// each token, adds them up in ascending k. Meanwhile the next weights are on their way to shared memory.
 #include "kernel.h"
 
 namespace chaski::CHASKI_ISA {
@@ -54,8 +54,7 @@ struct Panel {
             constexpr int kPart = decltype(part)::value;
             int4 words[kTokens];
             for (int n = 0; n < kTokens; ++n) {
-                words[n] =
-                    *reinterpret_cast<const int4*>(x.values[n] + at + S * Format::kSub + 16 * kPart);
+                words[n] = *reinterpret_cast<const int4*>(x.values[n] + at + S * Format::kSub + 16 * kPart);
             }
             const auto add = [&](auto i, int32_t int4::* word) __attribute__((always_inline)) {
                 const U8x64 codes = block.template codes<S, 4 * kPart + decltype(i)::value>();
@@ -154,8 +153,8 @@ struct Panel {
     }
 
     // y + the floats of one row and one token, of `count` steps from element `at` of k on.
-    CHASKI_INLINE static float chain(const Matmul& a, const float* floats, int64_t token, int64_t at, int count,
-                                     float y) {
+    CHASKI_INLINE static float chain(const Matmul& a, const float* floats, int64_t token, int64_t at,
+                                     int count, float y) {
 #pragma unroll 8
         for (int step = 0; step < count; ++step, at += kStep, floats += kTokens * kFloats * kLanes) {
             const float second =
@@ -169,8 +168,8 @@ struct Panel {
     }
 };
 
-// The groups of lanes that multiply, the blocks of weights that each has at a time, and how many times that is
-// in shared memory: what is computed with, and what is on its way.
+// The groups of lanes that multiply, the blocks of weights that each has at a time, and how many times that
+// is in shared memory: what is computed with, and what is on its way.
 constexpr int kGroups = CHASKI_GROUPS, kUnit = CHASKI_UNIT, kStages = 2;
 
 // One stage of the work of a block of threads: a stretch of k of a panel, of `count` blocks of weights.

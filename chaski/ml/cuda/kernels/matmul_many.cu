@@ -1,12 +1,11 @@
-// y = x · Wᵀ + bias + residual for a quantized W (CHASKI_FORMAT) and many tokens, by the rule in matmul.h, with
-// the tensor instructions for int8.
+// y = x · Wᵀ + bias + residual for a quantized W (CHASKI_FORMAT) and many tokens, by the rule in matmul.h,
+// with the tensor instructions for int8.
 //
 // A block of threads has kPanels panels of 16 rows and kTokens tokens. For each 256 elements of k it unpacks
-// the panels, codes less their offset as signed bytes, beside the values of its tokens, into shared memory; the
-// next weights are on their way there meanwhile.
-// A warp multiplies one panel by up to 64 tokens. A tensor instruction adds up 32 or 16 products, which is one
-// sub-block; what is an integer has no order. Each thread has its results' floats, and adds to them in
-// ascending k.
+// the panels, codes less their offset as signed bytes, beside the values of its tokens, into shared memory;
+// the next weights are on their way there meanwhile. A warp multiplies one panel by up to 64 tokens. A tensor
+// instruction adds up 32 or 16 products, which is one sub-block; what is an integer has no order. Each thread
+// has its results' floats, and adds to them in ascending k.
 #include "kernel.h"
 
 namespace chaski::CHASKI_ISA {
@@ -132,11 +131,12 @@ CHASKI_INLINE void unpack_blocks(const uint8_t* weights, int count, int panel, i
     }
 }
 
-// Each thread's items of `count` for each of kTokens tokens: f(token, number of the item). Neighbours have items
-// of the same token, which lie side by side in memory.
+// Each thread's items of `count` for each of kTokens tokens: f(token, number of the item). Neighbours have
+// items of the same token, which lie side by side in memory.
 template <int kCount, class F>
 CHASKI_INLINE void for_items(const F& f) {
-    for (int i = static_cast<int>(threadIdx.x); i < kTokens * kCount; i += kThreads) f(i / kCount, i % kCount);
+    for (int i = static_cast<int>(threadIdx.x); i < kTokens * kCount; i += kThreads)
+        f(i / kCount, i % kCount);
 }
 
 // What mins are multiplied by, in two bytes.
@@ -187,7 +187,8 @@ CHASKI_INLINE void arrange_tokens(Slab<Format>& slab) {
             const float scale = device::as_float(slab.stored[token][b]);
             const int32_t sums = slab.stored_sums[token][b];
             slab.token_scales[token][b] = scale;
-            slab.token_sums[token][b] = -(scale * static_cast<float>(static_cast<int16_t>(sums) + (sums >> 16)));
+            slab.token_sums[token][b] =
+                -(scale * static_cast<float>(static_cast<int16_t>(sums) + (sums >> 16)));
         });
         return;
     }
@@ -219,7 +220,8 @@ CHASKI_INLINE void arrange_tokens(Slab<Format>& slab) {
 // A number of at most 22 bits as a float.
 CHASKI_INLINE float to_float(int32_t x) { return device::as_float(0x4b400000 + x) - 12582912.0f; }
 
-// What this thread has: rows `row` and `row` + 8 of a panel, and of each tile the tokens `column` and the next.
+// What this thread has: rows `row` and `row` + 8 of a panel, and of each tile the tokens `column` and the
+// next.
 struct Place {
     int panel;
     int tokens;  // the first of the warp
@@ -297,7 +299,8 @@ CHASKI_INLINE void multiply_super_block(const Slab<Format>& slab, const Place& o
 }
 
 template <class Format>
-CHASKI_INLINE void multiply_blocks(const Slab<Format>& slab, const Place& own, int count, float (&y)[kTiles][4]) {
+CHASKI_INLINE void multiply_blocks(const Slab<Format>& slab, const Place& own, int count,
+                                   float (&y)[kTiles][4]) {
     for (int b = 0; b < count; ++b) {
         uint32_t a[4];
         for (int i = 0; i < 4; ++i) {
@@ -316,7 +319,8 @@ CHASKI_INLINE void multiply_blocks(const Slab<Format>& slab, const Place& own, i
             device::multiply_32_ss(c, a, x[own.quarter], x[own.quarter + 4]);
             for (int i = 0; i < 4; ++i) {
                 const int column = token + 2 * own.quarter + i % 2;
-                y[tile][i] = device::fma(to_float(c[i]), scales[i / 2] * slab.token_scales[column][b], y[tile][i]);
+                y[tile][i] =
+                    device::fma(to_float(c[i]), scales[i / 2] * slab.token_scales[column][b], y[tile][i]);
                 if constexpr (Format::kMins) {
                     y[tile][i] = device::fma(mins[i / 2], slab.token_sums[column][b], y[tile][i]);
                 }
@@ -331,7 +335,9 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
     if (first >= n) return;
     int64_t panel = static_cast<int64_t>(blockIdx.x) * kPanels;
     int which = 0;
-    const auto padded_panels = [&](int64_t rows) { return (num_panels(rows) + kPanels - 1) / kPanels * kPanels; };
+    const auto padded_panels = [&](int64_t rows) {
+        return (num_panels(rows) + kPanels - 1) / kPanels * kPanels;
+    };
     while (panel >= padded_panels(a.parts[which].rows)) panel -= padded_panels(a.parts[which++].rows);
     const Part& part = a.parts[which];
     auto& slab = *reinterpret_cast<Slab<Format>*>(device::shared());
@@ -345,9 +351,9 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
         for (int i = static_cast<int>(threadIdx.x); i < kPanels * kWords; i += kThreads) {
             const int64_t from = panel + i / kWords < last ? panel + i / kWords : last;
             if (i % kWords < words) {
-                device::copy_16(slab.weights[i / kWords] + i % kWords * 16,
-                                part.panels + from * bytes + at / Format::kElements * Format::kBytes +
-                                    i % kWords * 16);
+                device::copy_16(
+                    slab.weights[i / kWords] + i % kWords * 16,
+                    part.panels + from * bytes + at / Format::kElements * Format::kBytes + i % kWords * 16);
             }
         }
     };
@@ -362,7 +368,8 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
         // Both groups of a warp take the same turn, of one panel and its neighbour where there are several.
         for (int task = group(); task < 4 * kPanels; task += kThreads / kLanes) {
             constexpr int kBeside = kPanels == 1 ? 1 : 2;
-            const int turn = task / kBeside % 4, which_panel = task / (4 * kBeside) * kBeside + task % kBeside;
+            const int turn = task / kBeside % 4,
+                      which_panel = task / (4 * kBeside) * kBeside + task % kBeside;
             const uint8_t* weights = slab.weights[which_panel];
             if constexpr (Format::kIsSuper) {
                 unpack_super_block(Format{{weights}}, which_panel, turn, slab);

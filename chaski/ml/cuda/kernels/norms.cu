@@ -71,7 +71,8 @@ struct Elements {
                 load_each(from + i, x[round]);
                 continue;
             }
-            for (int j = 0; j < kEach; ++j) x[round][j] = from != nullptr && i + j < size ? from[i + j] : other;
+            for (int j = 0; j < kEach; ++j)
+                x[round][j] = from != nullptr && i + j < size ? from[i + j] : other;
         }
     }
     CHASKI_INLINE void store(float* to, int size) const {

@@ -84,7 +84,8 @@ CHASKI_INLINE void quantize_super_block(const float (&x)[kEach], int64_t at, boo
     } else {
         for (bool is_done = false; !is_done;) {
             const float inverse = 1.0f / whole, to_parts = 16.0f / (127.0f * whole);
-            const float part = device::as_float(largest) * to_parts;  // of the least that shift 0 has room for
+            const float part =
+                device::as_float(largest) * to_parts;  // of the least that shift 0 has room for
             shift = (part > 1.0f) + (part > 2.0f) + (part > 4.0f) + (part > 8.0f);
             int32_t magnitudes = 0;
             for (bool fits = false; device::votes(!fits) != 0;) {

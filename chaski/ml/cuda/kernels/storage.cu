@@ -185,14 +185,18 @@ CHASKI_KERNEL(move_cells, MoveCells) {
     uint8_t* kept = a.block + (place * size + element) * kUnit;
     uint8_t* own = stored.element(head, a.cells[cell], element);
     for (int b = 0; b < kUnit; ++b) {
-        if (a.is_write) own[b] = kept[b];
-        else kept[b] = own[b];
+        if (a.is_write)
+            own[b] = kept[b];
+        else
+            kept[b] = own[b];
     }
     if (kType != DType::I16 || element != 0) return;
     auto* scales = reinterpret_cast<float*>(a.block + a.storage.heads * a.room * size * kUnit);
     float* scale = stored.scales(head) + a.cells[cell];
-    if (a.is_write) *scale = scales[place];
-    else scales[place] = *scale;
+    if (a.is_write)
+        *scale = scales[place];
+    else
+        scales[place] = *scale;
 }
 
 #endif

@@ -13,10 +13,10 @@ struct TopK {
     int64_t width;
     const int32_t* counts;  // of each row
     int64_t max_k;
-    int64_t part;     // elements of a part
-    int64_t parts;    // of a row
-    float* found;     // [row][part][elements, indices][max_k]: the largest of each part
-    float* y;         // [row][elements, indices][max_k]
+    int64_t part;   // elements of a part
+    int64_t parts;  // of a row
+    float* found;   // [row][part][elements, indices][max_k]: the largest of each part
+    float* y;       // [row][elements, indices][max_k]
 };
 
 constexpr int kBins = 256;
