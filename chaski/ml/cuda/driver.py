@@ -50,8 +50,8 @@ def open_gpu(number: int = 0) -> DriverGPU:
         nvrtc.nvrtcVersion()
     except (RuntimeError, OSError) as error:
         raise MissingPackageError(
-            "the cuda backend compiles its kernels with the package nvidia-cuda-nvrtc, which the extra 'cuda' "
-            "of chaski installs, or: pip install nvidia-cuda-nvrtc"
+            "the cuda backend compiles its kernels with the package nvidia-cuda-nvrtc, which the extra "
+            "'cuda' of chaski installs, or: pip install nvidia-cuda-nvrtc"
         ) from error
     if number >= count:
         raise UnsupportedError(f"there is no GPU {number}: this machine has {count}")

@@ -1,0 +1,323 @@
+"""Attention, its rotations, and the storage that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.ml.arena import Buffer
+from chaski.ml.cuda.device import Program
+from chaski.ml.cuda.lowering import (
+    Constant,
+    Count,
+    Derived,
+    Kernel,
+    Lowering,
+    Sizes,
+    Staged,
+    storage_of,
+    tasks_of,
+    tiles_of,
+    vector_of,
+)
+from chaski.ml.cuda.storage import KVStorage
+from chaski.ml.graph import Dim, DType, KVBuffer, KVRole, Tensor, Weight
+
+__all__ = ["attention", "attention_by_distance", "rope", "rotate_cells", "store", "stored"]
+
+_LANES = 16
+_CHUNK = 256
+_ROWS = 16  # queries of a block of threads that goes through a whole history
+
+
+def rope(lowering: Lowering, node: Tensor, x: Tensor, table: Tensor) -> None:
+    """Wait for the step that stores keys with the same angles: it turns queries and keys, too."""
+    heads, size, pairs = node.shape[1], node.shape[2], table.shape[2]
+    assert isinstance(heads, int)
+    assert isinstance(size, int)
+    assert isinstance(pairs, int)
+
+    def emit() -> None:
+        lowering.for_each(
+            "rows",
+            "rope",
+            node,
+            heads * (size - pairs),
+            *(x, lowering.count(node), heads, size, pairs, int(node.attributes["neox"]), table),
+            lowering.new(node),
+        )
+
+    lowering.wait_with(node, emit)
+
+
+def store(lowering: Lowering, node: Tensor, x: Tensor, cells: Tensor, buffer: KVBuffer) -> None:
+    """Keys wait for their values, which are stored next."""
+    lowering.check(cells, buffer.cells)
+    if buffer.role is KVRole.KEYS:
+        lowering.wait_with(node, lambda: _store(lowering, node, None))
+        return
+    keys = next((each for each in lowering.waiting if each.op == "store" and each.operands[1] is cells), None)
+    if keys is not None:
+        lowering.taken(keys)
+    _store(lowering, keys, node)
+
+
+def _store(lowering: Lowering, keys: Tensor | None, values: Tensor | None) -> None:
+    """Turn queries and keys that wait with the same angles, and store keys and values."""
+    stores = [node for node in (keys, values) if node is not None]
+    cells, dim = stores[0].operands[1], lowering.dim(stores[0].operands[0])
+    turned_keys = None if keys is None else _taken_rope(lowering, keys)
+    turned_queries = None if turned_keys is None else _taken_queries(lowering, turned_keys)
+    angles: tuple[Any, ...] = (None, 0, 0)
+    if turned_keys is not None:
+        table = turned_keys.operands[1]
+        assert isinstance(table, Tensor)
+        angles = (table, table.shape[2], int(turned_keys.attributes["neox"]))
+    parts: list[Any] = [Count(dim), cells, *angles, *_heads(turned_queries, turned_queries)]
+    parts.append(None if turned_queries is None else lowering.new(turned_queries))
+    types, heads, longest = [], _shape_of_heads(turned_queries)[0], 0
+    for node in (keys, values):
+        if node is None:
+            parts += [*_heads(None, None), None, 0, 0, 0, 0]
+            types.append("DType::F32")
+            continue
+        storage = KVStorage.of(storage_of(node))
+        x = node.operands[0]
+        assert isinstance(x, Tensor)
+        parts += [*_heads(x, turned_keys if node is keys else None), storage]
+        types.append(storage.type_name)
+        heads += storage.heads
+        longest = max(longest, storage.size)
+    program = Program(
+        "storage",
+        (
+            ("CHASKI_KEYS", types[0]),
+            ("CHASKI_VALUES", types[1]),
+            ("CHASKI_EACH", -(-longest // _LANES)),
+        ),
+    )
+
+    def choose(sizes: Sizes) -> Kernel:
+        return Kernel(program, "store", (-(-sizes[dim] * heads // 4), 1, 1), 64)
+
+    lowering.step(choose, *parts)
+
+
+def _taken_rope(lowering: Lowering, keys: Tensor) -> Tensor | None:
+    """The rope of the keys, if it waits and nothing else reads what it turns."""
+    x = keys.operands[0]
+    assert isinstance(x, Tensor)
+    if x not in lowering.waiting or lowering.uses[x] > 1:
+        return None
+    lowering.taken(x)
+    return x
+
+
+def _taken_queries(lowering: Lowering, keys: Tensor) -> Tensor | None:
+    """The only rope that waits with the same angles as that of the keys."""
+    found = [each for each in lowering.waiting if each.op == "rope" and each.operands[1] is keys.operands[1]]
+    if len(found) != 1 or lowering.dim(found[0]) != lowering.dim(keys):
+        return None
+    lowering.taken(found[0])
+    return found[0]
+
+
+def _heads(x: Tensor | None, turned: Tensor | None) -> tuple[Any, ...]:
+    """The fields of `Heads` in storage.cu; of what is still to be turned, where `turned` is that."""
+    return (x if turned is None else turned.operands[0], *_shape_of_heads(x))
+
+
+def _shape_of_heads(x: Tensor | None) -> tuple[int, int]:
+    """How many heads a row has, and their size."""
+    if x is None:
+        return 0, 0
+    heads, size = x.shape[1:]
+    assert isinstance(heads, int)
+    assert isinstance(size, int)
+    return heads, size
+
+
+def stored(lowering: Lowering, node: Tensor, buffer: KVBuffer) -> None:
+    """Do nothing: attention reads the buffer itself."""
+
+
+def rotate_cells(lowering: Lowering, node: Tensor, cells: Tensor, table: Tensor, buffer: KVBuffer) -> None:
+    lowering.check(cells, buffer.cells)
+    storage, dim = KVStorage.of(buffer), lowering.dim(cells)
+
+    def choose(sizes: Sizes) -> Kernel:
+        grid = (-(-sizes[dim] * buffer.heads // 8), 1, 1)
+        return Kernel(storage.program, "rotate_cells", grid, 128, 4 * 8 * buffer.size)
+
+    neox = int(node.attributes["neox"])
+    lowering.step(choose, cells, lowering.count(cells), table, table.shape[2], neox, storage)
+
+
+def attention(
+    lowering: Lowering,
+    node: Tensor,
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    cells: Tensor,
+    spans: Tensor,
+    sinks: Weight | None = None,
+) -> None:
+    _attention(lowering, node, q, keys, values, cells, spans, sinks=sinks)
+
+
+def attention_by_distance(
+    lowering: Lowering,
+    node: Tensor,
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    cells: Tensor,
+    spans: Tensor,
+    positions: Tensor,
+) -> None:
+    _attention(lowering, node, q, keys, values, cells, spans, positions=positions)
+
+
+def _attention(
+    lowering: Lowering,
+    node: Tensor,
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    cells: Tensor,
+    spans: Tensor,
+    *,
+    sinks: Weight | None = None,
+    positions: Tensor | None = None,
+) -> None:
+    """Few tokens have a block of threads for each chunk of what they see, many have one for all chunks."""
+    lowering.finish(keys, values)
+    key_buffer, value_buffer = storage_of(keys), storage_of(values)
+    lowering.check(cells, key_buffer.cells)
+    heads, dim = node.shape[1], lowering.dim(q)
+    assert isinstance(heads, int)
+    group = heads // key_buffer.heads
+    tasks, starts, most = _tasks(lowering, spans, cells)
+    neighbours = max(1, _ROWS // group)
+    tiles = _tiles(lowering, spans, neighbours, most)
+    y = lowering.new(node)
+    table = None if positions is None else node.attributes["table"]
+    tasks_dim, tiles_dim = _tasks_dim(spans), _tiles_dim(spans, neighbours)
+    parts = Buffer(4 * lowering.dims[tasks_dim] * heads * (value_buffer.size + 2), 1)
+    arguments = (
+        *(q, lowering.count(q), y, KVStorage.of(key_buffer), KVStorage.of(value_buffer), cells, spans),
+        *(vector_of(sinks), heads, float(node.attributes["scale"]), float(node.attributes["softcap"])),
+        positions,
+        None if table is None else Constant(np.ascontiguousarray(table, np.float32)),
+        0 if table is None else table.shape[1] // 2,
+        *(tasks, Count(tasks_dim), starts, parts, tiles, Count(tiles_dim)),
+    )
+
+    def kernel(name: str, rows: int, blocks: int) -> Kernel:
+        program = Program(
+            "attention",
+            (
+                ("CHASKI_KEYS", KVStorage.of(key_buffer).type_name),
+                ("CHASKI_VALUES", KVStorage.of(value_buffer).type_name),
+                ("CHASKI_SIZE", key_buffer.size),
+                ("CHASKI_VALUE_SIZE", value_buffer.size),
+                ("CHASKI_ROWS", rows),
+                ("CHASKI_SPLIT", int(name != "attention")),
+            ),
+        )
+        if name == "attention_join":
+            return Kernel(program, name, (blocks, heads, 1), 128, 8 * lowering.dims[tasks_dim])
+        grid = (blocks, key_buffer.heads, -(-group // rows))
+        shared = _workspace(rows, key_buffer.size, value_buffer.size, is_tensor)
+        return Kernel(program, name, grid, _CHUNK, shared)
+
+    is_tensor = (
+        {KVStorage.of(key_buffer).dtype, KVStorage.of(value_buffer).dtype} == {DType.I16}
+        and key_buffer.size % 32 == 0
+        and value_buffer.size % 16 == 0
+    )
+    few = _ROWS if is_tensor else 4 if group <= 4 else 8
+
+    def chunks(sizes: Sizes) -> Kernel | None:
+        return kernel("attention_chunk", few, sizes[tasks_dim]) if sizes[dim] <= most else None
+
+    def join(sizes: Sizes) -> Kernel | None:
+        return kernel("attention_join", few, sizes[dim]) if sizes[dim] <= most else None
+
+    def whole(sizes: Sizes) -> Kernel | None:
+        return kernel("attention", _ROWS, sizes[tiles_dim]) if sizes[dim] > most else None
+
+    for choose in (chunks, join, whole):
+        lowering.step(choose, *arguments)
+
+
+def _tasks_dim(spans: Tensor) -> str:
+    return f"tasks of {spans.attributes['name']}"
+
+
+def _tasks(lowering: Lowering, spans: Tensor, cells: Tensor) -> tuple[Staged, Staged, int]:
+    """The chunks of a mask, shared by all layers with it -> tasks, the first of each token, most tokens."""
+    known = lowering.shared_parts.get(("tasks", spans))
+    if known is not None:
+        found: tuple[Staged, Staged, int] = known
+        return found
+    history, tokens = cells.shape[0], spans.shape[0]
+    assert isinstance(history, Dim)
+    assert isinstance(tokens, Dim)
+    most = min(tokens.maximum, 32)
+    dim, name, limit = _tasks_dim(spans), spans.attributes["name"], history.maximum
+    lowering.dims[dim] = limit // _CHUNK + 2 * most
+    tasks = Staged(lowering.dims[dim], 2, np.int32)
+    starts = Staged(most + 1, 1, np.int32)
+
+    def make(
+        inputs: Mapping[str, npt.NDArray[Any]],
+    ) -> tuple[Sequence[npt.NDArray[Any]], Mapping[str, int]]:
+        given = inputs[name].reshape(-1, 3)
+        if len(given) > most:
+            return [np.empty((0, 2), np.int32), np.empty(0, np.int32)], {dim: 0}
+        found, firsts = tasks_of(given, _CHUNK)
+        return [found, firsts], {dim: len(found)}
+
+    lowering.derived.append(Derived((tasks, starts), make))
+    lowering.shared_parts["tasks", spans] = tasks, starts, most
+    return tasks, starts, most
+
+
+def _tiles_dim(spans: Tensor, neighbours: int) -> str:
+    return f"tiles of {spans.attributes['name']} by {neighbours}"
+
+
+def _tiles(lowering: Lowering, spans: Tensor, neighbours: int, few: int) -> Staged:
+    """Up to so many neighbours of a sequence together, shared by all layers with this mask."""
+    dim, tokens = _tiles_dim(spans, neighbours), spans.shape[0]
+    known = lowering.shared_parts.get((dim, spans))
+    if known is not None:
+        found: Staged = known
+        return found
+    assert isinstance(tokens, Dim)
+    name = spans.attributes["name"]
+    lowering.dims[dim] = tokens.maximum
+    tiles = Staged(tokens.maximum, 2, np.int32)
+
+    def make(
+        inputs: Mapping[str, npt.NDArray[Any]],
+    ) -> tuple[Sequence[npt.NDArray[Any]], Mapping[str, int]]:
+        given = inputs[name].reshape(-1, 3)
+        made = np.empty((0, 2), np.int32) if len(given) <= few else tiles_of(given, neighbours)
+        return [made], {dim: len(made)}
+
+    lowering.derived.append(Derived((tiles,), make))
+    lowering.shared_parts[dim, spans] = tiles
+    return tiles
+
+
+def _workspace(rows: int, size: int, value_size: int, is_tensor: bool) -> int:
+    """Bytes of `Workspace` in attention.cu, or a few more."""
+    of_row = 4 * (size + 16) + 4 + 4 * _CHUNK + 2 * (_CHUNK + 16) + 4 * 4 + 8 * 4 + 2 * 4
+    sums = 2 if is_tensor else 5 * rows
+    return rows * of_row + sums * 4 * value_size + 3 * 4 * _CHUNK + 64

@@ -1,0 +1,90 @@
+"""Norms, elementwise operations, and what scales rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from chaski.ml.cuda.lowering import (
+    Double,
+    Kernel,
+    Lowering,
+    Sizes,
+    vector_of,
+    width,
+)
+from chaski.ml.elementwise import ELEMENTWISE
+from chaski.ml.graph import Tensor, Weight
+
+__all__ = ["by_vector", "elementwise", "gaussian_top_k", "layer_norm", "rms", "rms_norm", "scale_rows"]
+
+
+def rms_norm(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight | None = None) -> None:
+    _norm(lowering, node, x, weight, None)
+
+
+def layer_norm(
+    lowering: Lowering, node: Tensor, x: Tensor, weight: Weight, bias: Weight | None = None
+) -> None:
+    _norm(lowering, node, x, weight, bias)
+
+
+def _norm(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight | None, bias: Weight | None) -> None:
+    size = node.shape[-1]
+    assert isinstance(size, int)
+    heads, dim, op = width(node) // size, lowering.dim(node), node.op
+    threads = min(1024, -(-size // 256) * 32)  # with eight elements each
+    program = lowering.rounding("norms", width(node), ("CHASKI_ROUNDS", -(-size // (8 * threads))))
+    # Rows of several heads are rounded by a step of their own.
+    rounded = lowering.quantized_with(node) if heads == 1 else (None,) * 4
+    y = lowering.new_if_read(node) if heads == 1 else lowering.new(node)
+
+    def choose(sizes: Sizes) -> Kernel:
+        return Kernel(program, op, (sizes[dim] * heads, 1, 1), threads, 4 * (size + 1))
+
+    lowering.step(
+        choose,
+        *(x, lowering.count(node), heads, size, vector_of(weight), vector_of(bias)),
+        *(float(node.attributes["eps"]), y, *rounded),
+    )
+
+
+def elementwise(lowering: Lowering, node: Tensor, *operands: Tensor) -> None:
+    """Any operation of the table."""
+    op, columns, dim = ELEMENTWISE[node.op], width(node), lowering.dim(node)
+    parameters = [float(node.attributes[name]) for name in op.parameters]
+    program = lowering.rounding("elementwise", columns, ("CHASKI_FORMULA", op.name))
+    rounded = lowering.quantized_with(node)
+
+    def choose(sizes: Sizes) -> Kernel:
+        return Kernel(program, "elementwise", (-(-sizes[dim] * columns // (8 * 128)), 1, 1), 128)
+
+    lowering.step(
+        choose,
+        *(*operands, *(None,) * (2 - len(operands)), lowering.count(node), columns),
+        *(*parameters, *(0.0,) * (2 - len(parameters)), lowering.new_if_read(node), *rounded),
+    )
+
+
+def scale_rows(lowering: Lowering, node: Tensor, x: Tensor, factors: Tensor) -> None:
+    _scaled(lowering, "scale_rows", node, x, factors)
+
+
+def by_vector(lowering: Lowering, node: Tensor, x: Tensor, vector: Weight) -> None:
+    _scaled(lowering, node.op, node, x, vector_of(vector))
+
+
+def _scaled(lowering: Lowering, kernel: str, node: Tensor, x: Tensor, factors: Any) -> None:
+    arguments = (x, lowering.count(node), width(node), factors, lowering.new(node))
+    lowering.for_each("rows", kernel, node, width(node), *arguments)
+
+
+def rms(lowering: Lowering, node: Tensor, x: Tensor) -> None:
+    lowering.for_each("rows", "rms", node, 1, x, lowering.count(node), width(x), lowering.new(node))
+
+
+def gaussian_top_k(lowering: Lowering, node: Tensor, x: Tensor) -> None:
+    multiplier = Double(float(np.float32(node.attributes["multiplier"])))
+    arguments = (x, lowering.count(node), width(x), multiplier, lowering.new(node))
+    lowering.for_each("rows", "gaussian_top_k", node, 1, *arguments)

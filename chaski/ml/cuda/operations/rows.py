@@ -1,0 +1,83 @@
+"""Rows and columns as they are, and the largest elements of rows."""
+
+from __future__ import annotations
+
+from chaski.ml.arena import Buffer
+from chaski.ml.cuda.device import Program
+from chaski.ml.cuda.lowering import (
+    Kernel,
+    Lowering,
+    Sizes,
+    width,
+)
+from chaski.ml.graph import Dim, Tensor
+
+__all__ = ["concat", "group_rows", "rows", "scatter", "slice", "top_k"]
+
+_PART = 4096  # elements of a row of which a block of threads finds the largest
+
+
+def rows(lowering: Lowering, node: Tensor, x: Tensor, indices: Tensor) -> None:
+    lowering.check(indices, 0, limit_of=x)
+    arguments = (x, lowering.count(node), width(node), indices, lowering.new(node))
+    lowering.for_each("rows", "rows", node, width(node), *arguments)
+
+
+def scatter(lowering: Lowering, node: Tensor, x: Tensor, rows: Tensor, places: Tensor) -> None:
+    lowering.check(places, 0, limit_of=x)
+    y, columns = lowering.new(node), width(node)
+    lowering.for_each("rows", "slice", node, columns, x, lowering.count(node), 1, columns, 0, columns, y)
+    lowering.for_each("rows", "scatter", rows, columns, rows, lowering.count(rows), columns, places, y)
+
+
+def slice(lowering: Lowering, node: Tensor, x: Tensor) -> None:
+    source, count = x.shape[-1], node.shape[-1]
+    assert isinstance(source, int)
+    assert isinstance(count, int)
+    lowering.for_each(
+        "rows",
+        "slice",
+        node,
+        width(node),
+        *(x, lowering.count(node), width(x) // source, source, node.attributes["first"], count),
+        lowering.new(node),
+    )
+
+
+def concat(lowering: Lowering, node: Tensor, *parts: Tensor) -> None:
+    y = lowering.new(node)
+    for part, (first, stride) in zip(parts, node.attributes["places"], strict=True):
+        lowering.for_each(
+            "rows",
+            "concat_columns",
+            node,
+            width(part),
+            *(part, lowering.count(node), width(part), width(node), first, stride, y),
+        )
+
+
+def group_rows(lowering: Lowering, node: Tensor, x: Tensor) -> None:
+    """`average_rows` and `space_to_depth`, which make one row of `count`."""
+    arguments = (x, lowering.count(node), width(x), node.attributes["count"], lowering.new(node))
+    lowering.for_each("rows", node.op, node, width(node), *arguments)
+
+
+def top_k(lowering: Lowering, node: Tensor, x: Tensor, counts: Tensor) -> None:
+    max_k, columns, dim = node.attributes["max_k"], width(x), lowering.dim(node)
+    lowering.check(counts, max_k + 1)
+    parts = -(-columns // _PART)
+    leading = node.shape[0]
+    assert isinstance(leading, Dim)
+    found = Buffer(4 * leading.maximum * parts * 2 * max_k, 1)
+    threads = 256
+    shared = 4 * (256 + 4 + max_k + threads)
+
+    def choose_parts(sizes: Sizes) -> Kernel:
+        return Kernel(Program("top_k"), "top_k_of_parts", (sizes[dim], parts, 1), threads, shared)
+
+    def choose(sizes: Sizes) -> Kernel:
+        return Kernel(Program("top_k"), "top_k", (sizes[dim], 1, 1), threads, shared)
+
+    arguments = (x, lowering.count(node), columns, counts, max_k, _PART, parts, found, lowering.new(node))
+    lowering.step(choose_parts, *arguments)
+    lowering.step(choose, *arguments)
