@@ -79,7 +79,14 @@ class Driver(ModuleType):
                 return (1024,)
             case "cuGetErrorName" | "cuGetErrorString":
                 return (arguments[0].name.encode(),)
-            case "cuInit" | "cuMemFree" | "cuCtxSetCurrent" | "cuGraphDestroy" | "cuMemcpyHtoDAsync":
+            case (
+                "cuInit"
+                | "cuMemFree"
+                | "cuMemFreeHost"
+                | "cuCtxSetCurrent"
+                | "cuGraphDestroy"
+                | "cuMemcpyHtoDAsync"
+            ):
                 return ()
         return (SimpleNamespace(of=name),)
 
@@ -160,6 +167,8 @@ def test_what_a_plan_asks_for_is_asked_of_the_driver(driver: Driver) -> None:
     gpu.wait_uploads()
     gpu.download(address, np.zeros(4, np.float32))
     gpu.free(address)
+    del staged
+    assert driver.names()[-1] == "cuMemFreeHost"
     wanted = ["cuMemAlloc", "cuMemsetD8Async", "cuMemHostAlloc", "cuMemcpyHtoDAsync", "cuEventRecord"]
     wanted += ["cuEventSynchronize", "cuMemcpyDtoHAsync", "cuStreamSynchronize", "cuMemFree"]
     assert [name for name in driver.names() if name in wanted] == wanted

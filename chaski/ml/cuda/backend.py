@@ -69,14 +69,21 @@ class CUDABackend:
     default_kv_dtype = DType.I16
     cache_config = CacheConfig(alignment=16)  # tokens of a panel of keys
 
-    def __init__(self, options: BackendOptions, gpu: GPU, host: Backend) -> None:
-        """`host` computes what is only to be known there. Raises UnsupportedError for plain attention."""
+    def __init__(
+        self, options: BackendOptions, gpu: GPU, host: Backend, users: set[int] | None = None
+    ) -> None:
+        """`host` computes what is only to be known there; `users` are the backends on this GPU.
+
+        The last of them closes it. Raises UnsupportedError for plain attention.
+        """
         if not options.flash_attention:
             raise UnsupportedError(
                 "the cuda backend has no plain form of attention: leave flash attention on, or load the "
                 "model with the cpu backend"
             )
         self._options, self._gpu, self._host = options, gpu, host
+        self._users = set() if users is None else users
+        self._users.add(id(self))
         self.rule = f"native {_native.rule_version()} cuda {_RULE}"
         self._weights = Region()
         self._vectors: list[tuple[TensorInfo, Vector]] = []
@@ -130,11 +137,13 @@ class CUDABackend:
         progress(1.0)
 
     def _load_vectors(self) -> None:
+        uploading = []
         for info, vector in self._vectors:
             values = dequantize(info.data, info.type, info.shape).ravel()
             staged = self._gpu.staging(4 * values.size)
             staged[:] = np.ascontiguousarray(values, np.float32).view(np.uint8)
             self._gpu.upload(vector.address, staged)
+            uploading.append(staged)
         self._gpu.wait_uploads()
 
     def _load_matrices(self, progress: ProgressCallback) -> None:
@@ -209,7 +218,7 @@ class CUDABackend:
         )
 
     def sibling(self) -> CUDABackend:
-        return CUDABackend(self._options, self._gpu, self._host.sibling())
+        return CUDABackend(self._options, self._gpu, self._host.sibling(), self._users)
 
     def memory(self) -> Memory:
         held = DeviceMemory(
@@ -231,6 +240,10 @@ class CUDABackend:
         self._storages, self._plans, self._vectors, self._matrices = [], [], [], []
         self._weight_bytes = 0
         self._host.close()
+        if id(self) in self._users:
+            self._users.remove(id(self))
+            if not self._users:
+                self._gpu.close()
 
 
 def _size(matrix: Matrix) -> int:

@@ -69,7 +69,10 @@ class GPU(Protocol):
         """Fill memory with zeros."""
 
     def staging(self, size: int) -> U8:
-        """Take memory of the host that `upload` copies from at full speed."""
+        """Take memory of the host that `upload` copies from at full speed.
+
+        It is given back with the array, which must live until what was uploaded from it is copied.
+        """
 
     def upload(self, address: int, staged: npt.NDArray[Any]) -> None:
         """Copy a part of such memory to the device. It must stay as it is until `wait_uploads` returns."""

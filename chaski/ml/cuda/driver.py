@@ -10,6 +10,7 @@ import ctypes
 import os
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -84,7 +85,7 @@ class DriverGPU:
         self._uploaded = _checked(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value))
         self._modules: dict[Program, Any] = {}
         self._kernels: dict[tuple[Program, str], Any] = {}
-        self._pinned: list[int] = []
+        self._pinned: set[int] = set()
 
     @property
     def stream(self) -> Any:
@@ -117,8 +118,10 @@ class DriverGPU:
     def staging(self, size: int) -> U8:
         self._bind()
         address = int(_checked(driver.cuMemHostAlloc(max(1, size), 0), "memory of the host to copy from"))
-        self._pinned.append(address)
-        return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+        memory = (ctypes.c_uint8 * size).from_address(address)
+        self._pinned.add(address)
+        weakref.finalize(memory, self._unpin, address)
+        return np.ctypeslib.as_array(memory)
 
     def upload(self, address: int, staged: npt.NDArray[Any]) -> None:
         self._bind()
@@ -188,11 +191,17 @@ class DriverGPU:
 
     def close(self) -> None:
         self._bind()
-        for address in self._pinned:
-            _checked(driver.cuMemFreeHost(address))
-        self._pinned.clear()
+        for address in list(self._pinned):
+            self._unpin(address)
         _checked(driver.cuStreamDestroy(self._stream))
         _checked(driver.cuDevicePrimaryCtxRelease(self._handle))
+
+    def _unpin(self, address: int) -> None:
+        """Give memory of the host back, unless `close` has."""
+        if address in self._pinned:
+            self._pinned.remove(address)
+            self._bind()
+            _checked(driver.cuMemFreeHost(address))
 
     def _allow_shared_memory(self, kernel: Any) -> None:
         """Let a launch ask for as much shared memory as a block of threads may have."""

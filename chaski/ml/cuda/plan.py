@@ -75,11 +75,13 @@ class CUDAPlan:
             return
         self._address = self._gpu.allocate(self.bytes)
         self._host_memory = self._gpu.staging(self.bytes - self._upload)
+        uploading = []
         for constant, offset in self._constants.items():
             data = np.ascontiguousarray(constant.array).reshape(-1).view(np.uint8)
             staged = self._gpu.staging(data.size)
             staged[:] = data
             self._gpu.upload(self._address + offset, staged)
+            uploading.append(staged)
         self._gpu.wait_uploads()
 
     def release(self) -> None:
