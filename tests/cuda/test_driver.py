@@ -79,14 +79,7 @@ class Driver(ModuleType):
                 return (1024,)
             case "cuGetErrorName" | "cuGetErrorString":
                 return (arguments[0].name.encode(),)
-            case (
-                "cuInit"
-                | "cuMemFree"
-                | "cuMemFreeHost"
-                | "cuCtxSetCurrent"
-                | "cuGraphDestroy"
-                | "cuMemcpyHtoDAsync"
-            ):
+            case "cuInit" | "cuMemFree" | "cuMemFreeHost" | "cuCtxSetCurrent" | "cuGraphDestroy":
                 return ()
         return (SimpleNamespace(of=name),)
 
