@@ -120,7 +120,7 @@ class DriverGPU:
         address = int(_checked(driver.cuMemHostAlloc(max(1, size), 0), "memory of the host to copy from"))
         memory = (ctypes.c_uint8 * size).from_address(address)
         self._pinned.add(address)
-        weakref.finalize(memory, self._unpin, address).atexit = False
+        weakref.finalize(memory, self._unpin, address)
         return np.ctypeslib.as_array(memory)
 
     def upload(self, address: int, staged: npt.NDArray[Any]) -> None:
