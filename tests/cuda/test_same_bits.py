@@ -233,6 +233,44 @@ def test_attention(
 
 
 @on_each
+@pytest.mark.parametrize("types", TYPES_OF_STORAGE, ids=lambda pair: "-".join(t.value for t in pair))
+def test_cells_that_the_host_has_kept(tmp_path: Path, backend: str, types: tuple[DType, DType]) -> None:
+    """Read in two parts, and written to other cells of another storage, they give the same attention."""
+    rng = np.random.default_rng(5)
+    q, k, v = (rng.standard_normal((count, 2, 32)).astype(np.float32) for count in (4, 90, 90))
+    first, other = (rng.permutation(1024)[:90].astype(np.int32) for _ in range(2))
+    options = (CPUOptions(threads=1),)
+    known = Attender(tmp_path, backend, q, k, v, first, types=types, options=options)
+    blank = Attender(tmp_path, backend, q, 0 * k, 0 * v, other, types=types, options=options)
+    source = known.backend.cell_rows([known.keys, known.values])
+    target = blank.backend.cell_rows([blank.keys, blank.values])
+    block = np.zeros(source.num_bytes(100), np.uint8)
+    source.read(first[:37], block, 3, 100)
+    source.read(first[37:], block, 40, 100)
+    target.write(other[:1], block, 3, 100)
+    target.write(other[1:], block, 4, 100)
+    spans = [(0, 90 - i, 0) for i in range(4)]
+    np.testing.assert_array_equal(
+        blank.attend(range(4), spans).view(np.uint32), known.attend(range(4), spans).view(np.uint32)
+    )
+    known.backend.close()
+    blank.backend.close()
+
+
+@on_each
+def test_a_model_with_a_draft(tmp_path: Path, backend: str) -> None:
+    target = write_tiny_llama(tmp_path / "target.gguf", matrices=QuantType.Q8_0)
+    draft = write_tiny_llama(tmp_path / "draft.gguf", matrices=QuantType.Q4_0)
+    found = []
+    for name in ("cpu", backend):
+        with chaski.load(target, threads=1, backend=name, draft=draft, context=256) as llm:
+            result = llm.generate("once upon", num_predict=50, temperature=0)
+            found.append((result.token_ids, result.done.proposed_tokens, result.done.accepted_tokens))
+    assert found[0] == found[1]
+    assert found[0][1] > 0
+
+
+@on_each
 @pytest.mark.parametrize("matrices", ["F32", "Q8_0", "Q4_0"])
 def test_a_model(tmp_path: Path, backend: str, matrices: str) -> None:
     """Logits of a prompt in batches, and answers: several at once, one with penalties, one from the cache."""
