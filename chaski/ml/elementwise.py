@@ -2,8 +2,8 @@
 
 A declaration says all that the rest of Python asks for: its name, its operands (the positional parameters),
 its numbers (the keyword parameters) and what it means. Called with tensors it records a node; the reference
-backend computes by `formula`, and the cpu backend by the kernel of that name in
-`native/kernels/elementwise.cpp`.
+backend computes by `formula`, and the cpu and cuda backends by the function of that name in
+`native/include/formulas.h`.
 """
 
 from __future__ import annotations
