@@ -51,7 +51,7 @@ def vision_metadata(config: Config) -> Metadata:
     vision = config.part("vision_config")
     entries = (
         _sizes(config)
-        | pixels(config)
+        | pixels(config, (MEAN, STD))
         | {
             "vision.num_channels": COLORS,
             "vision.spatial_merge_size": vision.get("spatial_merge_size", int, 2),
@@ -76,7 +76,9 @@ def vision_projector(config: Config) -> Metadata:
             f"{config.path}: 'fullatt_block_indexes' {full!r:.80}: a projector has every n-th layer only; "
             "convert text model and encoder into one file"
         )
-    entries = projector(config, _sizes(config) | pixels(config), _KIND, qwen2vl.IMAGE_SIZE, (*MEAN, *STD))
+    entries = projector(
+        config, _sizes(config) | pixels(config, (MEAN, STD)), _KIND, qwen2vl.IMAGE_SIZE, (MEAN, STD)
+    )
     return entries | {"clip.use_silu": True, "clip.vision.n_wa_pattern": full[0] + 1}
 
 

@@ -45,7 +45,7 @@ def vision_metadata(config: Config) -> Metadata:
     vision = config.part("vision_config")
     return (
         _sizes(config)
-        | pixels(config)
+        | pixels(config, (MEAN, STD))
         | {
             "vision.projector_type": _KIND,
             "vision.spatial_merge_size": vision.get("spatial_merge_size", int, 2),
@@ -54,7 +54,7 @@ def vision_metadata(config: Config) -> Metadata:
 
 
 def vision_projector(config: Config) -> Metadata:
-    return projector(config, _sizes(config) | pixels(config), _KIND, IMAGE_SIZE, (*MEAN, *STD))
+    return projector(config, _sizes(config) | pixels(config, (MEAN, STD)), _KIND, IMAGE_SIZE, (MEAN, STD))
 
 
 def vision_tensors(config: Config) -> Iterator[Mapped]:

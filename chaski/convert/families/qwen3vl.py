@@ -28,7 +28,7 @@ from chaski.errors import ModelError
 UNUSED = (rf"{TOWER}\..*",)
 _EPS = 1e-6  # of the encoder's norms; no configuration has it
 _KIND = "qwen3vl_merger"
-_HALF = (0.5,) * 6
+_HALF = ((0.5,) * 3,) * 2
 _PLACES = 2304
 
 
@@ -55,7 +55,7 @@ def vision_metadata(config: Config) -> Metadata:
     vision, deep = settings(config, "gelu_pytorch_tanh"), _deep(config)
     check_rows(config, vision, "out_hidden_size")
     hidden, inner = (vision.get(key, int) for key in ("hidden_size", "intermediate_size"))
-    entries = sizes(vision, hidden, inner, _EPS) | pixels(config)
+    entries = sizes(vision, hidden, inner, _EPS) | pixels(config, _HALF)
     return entries | {
         "vision.projector_type": _KIND,
         "vision.spatial_merge_size": vision.get("spatial_merge_size", int, 2),

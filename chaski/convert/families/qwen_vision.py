@@ -17,6 +17,7 @@ from chaski.errors import ModelError
 
 __all__ = [
     "TOWER",
+    "Spread",
     "check_rows",
     "frames",
     "linear",
@@ -30,6 +31,8 @@ __all__ = [
 ]
 
 TOWER = "visual"
+# Mean and deviation of the colours of pixels.
+Spread = tuple[tuple[float, ...], tuple[float, ...]]
 _FRAMES = 2
 
 
@@ -62,11 +65,15 @@ def sizes(vision: Config, hidden: int, inner: int, eps: float) -> Metadata:
     }
 
 
-def pixels(config: Config) -> Metadata:
-    """The smallest and the largest number of pixels, where the image processor says them."""
+def pixels(config: Config, normal: Spread) -> Metadata:
+    """What the image processor says: the fewest and the most pixels, and how they are spread if not as usual.
+
+    normal   the usual mean and deviation, which readers take for granted
+    """
     reader = preprocessor(config)
     size = reader.part("size")
-    entries: Metadata = {}
+    found, usual = spread(config, *normal), (list(values) for values in normal)
+    entries: Metadata = {} if [*found.values()] == [*usual] else found
     for name, edge in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
         if name in reader or edge in size:
             number = reader.get(name, int) if name in reader else size.get(edge, int)
@@ -74,11 +81,9 @@ def pixels(config: Config) -> Metadata:
     return entries
 
 
-def projector(
-    config: Config, entries: Metadata, kind: str, image_size: int, normal: tuple[float, ...]
-) -> Metadata:
+def projector(config: Config, entries: Metadata, kind: str, image_size: int, normal: Spread) -> Metadata:
     """The metadata of a projector, whose sizes are `entries`."""
-    own = entries | spread(config, normal[:3], normal[3:])
+    own = entries | spread(config, *normal)
     return {f"clip.{key}": value for key, value in own.items()} | {
         "clip.has_vision_encoder": True,
         "clip.projector_type": kind,
