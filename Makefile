@@ -18,8 +18,9 @@ NATIVE := CMakeLists.txt $(shell find native -name '*.cpp' -o -name '*.h')
 # What is compiled for GPUs, and for the device of tests.
 KERNELS := $(wildcard chaski/ml/cuda/kernels/*.h chaski/ml/cuda/kernels/*.cu tests/cuda/emulated/*.h)
 
-# As many tests at once as the machine that they are made for has cores; a file's tests stay in one process.
-PYTEST := -m pytest -n 2 --dist loadfile
+# As many tests at once as the machine that they are made for has cores; a file's tests stay in one process, and
+# files come in order, so that the few that take a minute are not the last.
+PYTEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Installing compiles no Python module; each is compiled when it is first imported, and kept even where the
 # environment says not to. The tests start hundreds of interpreters, which took a fifth of their time otherwise.
