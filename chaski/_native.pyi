@@ -230,6 +230,7 @@ class Plan:
         x: int,
         y: int,
         quantized: int | None,
+        k: int,
     ) -> None: ...
     def layer_norm(
         self,
@@ -243,6 +244,7 @@ class Plan:
         x: int,
         y: int,
         quantized: int | None,
+        k: int,
     ) -> None: ...
     def elementwise(
         self,
@@ -253,6 +255,7 @@ class Plan:
         parameters: Sequence[float],
         y: int,
         quantized: int | None,
+        k: int,
     ) -> None: ...
     def by_vector(
         self, op: str, dim: int, width: int, weights: Weights | None, vector: int, x: int, y: int
@@ -331,7 +334,7 @@ class Plan:
     def product(
         self, dim: int, depth: int, width: int, weights: Weights | None, matrix: int, x: int, y: int
     ) -> None: ...
-    def quantize(self, dim: int, width: int, x: int, quantized: int) -> None: ...
+    def quantize(self, dim: int, width: int, k: int, x: int, quantized: int) -> None: ...
     def short_conv(
         self,
         dim: int,

@@ -35,27 +35,28 @@ const float* PlanBuilder::vector(const Weights* weights, std::size_t place, std:
     return weights->vector(place, static_cast<std::size_t>(size));
 }
 
-Activations PlanBuilder::quantized(std::size_t offset, int dim, std::int64_t width) {
-    require(width > 0 && width % 32 == 0,
-            "quantized activations come in blocks of 32, not in rows of " + std::to_string(width));
+Activations PlanBuilder::quantized(std::size_t offset, int dim, std::int64_t width, std::int64_t k) {
+    require(k > 0 && k % 32 == 0,
+            "quantized activations come in blocks of 32, not in rows of " + std::to_string(k));
+    require(width > 0 && width % k == 0, "plan: quantized activations of some rows and a part of one");
     const auto count = static_cast<std::size_t>(maximum(dim) * width);
     const QuantizedLayout layout(count);
-    const bool is_super = in_super_blocks_ && width % kSuperElements == 0;
+    const bool is_super = in_super_blocks_ && k % kSuperElements == 0;
     return {plan_->buffer<std::int8_t>(offset, count),
             plan_->buffer<float>(offset + layout.scales, count / 32),
             plan_->buffer<std::int16_t>(offset + layout.sums, count / 16), nullptr,
             is_super ? plan_->buffer<SuperScale>(offset + layout.supers, count / kSuperElements) : nullptr};
 }
 
-Quantizer PlanBuilder::quantizer(Optional offset, int dim, std::int64_t width) {
-    return {kernels_, offset ? quantized(*offset, dim, width) : Activations{}};
+Quantizer PlanBuilder::quantizer(Optional offset, int dim, std::int64_t width, std::int64_t k) {
+    return {kernels_, offset ? quantized(*offset, dim, width, k) : Activations{}};
 }
 
 Activations PlanBuilder::activations(const Matrix& matrix, Optional x, Optional quantized_x, int dim,
                                      std::int64_t width) {
     if (is_quantized(matrix.type)) {
         require(quantized_x.has_value(), "plan: quantized activations are missing");
-        const Activations rows = quantized(*quantized_x, dim, width);
+        const Activations rows = quantized(*quantized_x, dim, width, matrix.k);
         require(rows.supers != nullptr || !wants_super_blocks(matrix.type),
                 "plan: a matrix of that type wants activations in super-blocks");
         return rows;

@@ -66,10 +66,11 @@ class PlanBuilder {
     const float* optional_vector(const Weights* weights, Optional place, std::int64_t size);
     const float* vector(const Weights* weights, std::size_t place, std::int64_t size);
 
-    // They are in super-blocks where the plan is, if their width allows.
-    Activations quantized(std::size_t offset, int dim, std::int64_t width);
+    // A row of `width` elements holds rows of k that products read, one or several. They are in super-blocks
+    // where the plan is, if k allows: no super-block may have elements of two of them.
+    Activations quantized(std::size_t offset, int dim, std::int64_t width, std::int64_t k);
     // Rounds a step's result; it does nothing without an offset.
-    Quantizer quantizer(Optional offset, int dim, std::int64_t width);
+    Quantizer quantizer(Optional offset, int dim, std::int64_t width, std::int64_t k);
     // The operand of a matrix: the float rows `x`, or, if it is quantized, their int8 form; the other may be
     // absent.
     Activations activations(const Matrix& matrix, Optional x, Optional quantized_x, int dim,

@@ -127,6 +127,9 @@ struct Ops {
     void (*scale)(const float* x, float factor, std::int64_t count, float* y);
     void (*add)(const float* a, const float* b, std::int64_t count, float* y);
     void (*add_scaled)(float* y, const float* x, float factor, std::int64_t count);
+    // y = exp(x - max x) / sum of those, in the order of row sums; and 1 / (1 + exp(-x)). y may be x.
+    void (*softmax)(const float* x, std::int64_t count, float* y);
+    void (*sigmoid)(const float* x, std::int64_t count, float* y);
     // The largest of every 16th element: maxima[l] of x[l], x[l + 16], ... -inf where there are none. All
     // are NaN where any element is.
     void (*lane_maxima)(const float* x, std::int64_t count, float* maxima);

@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "attention_kernel.h"
+#include "formulas.h"
 #include "map.h"
 #include "vector_math.h"
 
@@ -61,6 +62,17 @@ void add_scaled(float* y, const float* x, float factor, std::int64_t count) {
     map(count, y, [&](F32x16 u, F32x16 v) { return fma(u, splat(factor), v); }, x, y);
 }
 
+void softmax(const float* x, std::int64_t count, float* y) {
+    const F32x16 highest = splat(*std::max_element(x, x + count));
+    map(count, y, [&](F32x16 v) { return exp(v - highest); }, x);
+    const F32x16 total = splat(row_sum(y, count, [](F32x16 v, F32x16 sum) { return v + sum; }));
+    map(count, y, [&](F32x16 v) { return v / total; }, y);
+}
+
+void sigmoids(const float* x, std::int64_t count, float* y) {
+    map(count, y, [](F32x16 v) { return sigmoid(v); }, x);
+}
+
 void lane_maxima(const float* x, std::int64_t count, float* maxima) {
     F32x16 highest = splat(-std::numeric_limits<float>::infinity());
     I32x16 magnitude = splat(0);  // comparing floats loses a NaN, comparing their bits finds it
@@ -103,6 +115,8 @@ const Ops kOps = {
     .scale = scale,
     .add = add,
     .add_scaled = add_scaled,
+    .softmax = softmax,
+    .sigmoid = sigmoids,
     .lane_maxima = lane_maxima,
     .rope = rope,
     .store = store_cells,

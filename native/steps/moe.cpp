@@ -1,21 +1,12 @@
 #include "moe.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 
 namespace chaski {
 
 namespace {
-
-// In place. The largest becomes 1 before the division, so nothing overflows.
-void softmax(float* scores, std::int64_t count) {
-    float highest = *std::max_element(scores, scores + count);
-    float total = 0.0f;
-    for (std::int64_t i = 0; i < count; ++i) total += scores[i] = std::exp(scores[i] - highest);
-    for (std::int64_t i = 0; i < count; ++i) scores[i] /= total;
-}
 
 // A NaN in the logits must not lead outside of the experts.
 std::int32_t index_of(float expert, std::int64_t experts) {
@@ -39,10 +30,13 @@ void RouterStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::by
 }
 
 void RouterStep::score(const float* logits, float* scores) const {
-    std::copy(logits, logits + router_.experts, scores);
-    if (router_.gating == Gating::kSoftmax) softmax(scores, router_.experts);
-    if (router_.gating == Gating::kSigmoid) {
-        for (std::int64_t e = 0; e < router_.experts; ++e) scores[e] = 1.0f / (1.0f + std::exp(-scores[e]));
+    switch (router_.gating) {
+        case Gating::kSoftmax:
+            return ops_.softmax(logits, router_.experts, scores);
+        case Gating::kSigmoid:
+            return ops_.sigmoid(logits, router_.experts, scores);
+        case Gating::kChosenSoftmax:
+            std::copy(logits, logits + router_.experts, scores);
     }
 }
 
@@ -56,7 +50,7 @@ void RouterStep::choose(float* ranks, float* experts) const {
 
 void RouterStep::set_weights(const float* scores, const float* experts, float* weights) const {
     for (std::int64_t j = 0; j < router_.count; ++j) weights[j] = scores[static_cast<int>(experts[j])];
-    if (router_.gating == Gating::kChosenSoftmax) softmax(weights, router_.count);
+    if (router_.gating == Gating::kChosenSoftmax) ops_.softmax(weights, router_.count, weights);
     float factor = router_.scale;
     if (router_.normalized) {
         float total = 0.0f;

@@ -26,8 +26,8 @@ struct RouterConfig {
 // [token][2][count]: the chosen experts, best first and the lower one of equals, and their weights.
 class RouterStep final : public RowStep {
    public:
-    RouterStep(int dim, const RouterConfig& router, const float* logits, float* routes)
-        : RowStep(dim), router_(router), logits_(logits), routes_(routes) {}
+    RouterStep(const Ops& ops, int dim, const RouterConfig& router, const float* logits, float* routes)
+        : RowStep(dim), ops_(ops), router_(router), logits_(logits), routes_(routes) {}
     void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const override;
     std::size_t scratch_bytes() const override { return 2 * router_.experts * sizeof(float); }
 
@@ -36,6 +36,7 @@ class RouterStep final : public RowStep {
     void choose(float* ranks, float* experts) const;
     void set_weights(const float* scores, const float* experts, float* weights) const;
 
+    const Ops& ops_;
     const RouterConfig router_;
     const float* logits_;
     float* routes_;

@@ -50,6 +50,10 @@ void compare_elements(Comparison& compare) {
                  [](const Ops& ops, In a, In, In, std::int64_t n, float* y) { ops.scale(a, 0.3f, n, y); });
     compare_rows(compare, "sum",
                  [](const Ops& ops, In a, In b, In, std::int64_t n, float* y) { ops.add(a, b, n, y); });
+    compare_rows(compare, "softmax",
+                 [](const Ops& ops, In a, In, In, std::int64_t n, float* y) { ops.softmax(a, n, y); });
+    compare_rows(compare, "sigmoid of a row",
+                 [](const Ops& ops, In a, In, In, std::int64_t n, float* y) { ops.sigmoid(a, n, y); });
     compare_rows(compare, "lane_maxima", [](const Ops& ops, In a, In, In, std::int64_t n, float* y) {
         float maxima[kLanes];
         ops.lane_maxima(a, n, maxima);

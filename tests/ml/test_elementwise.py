@@ -97,6 +97,6 @@ def test_an_unknown_operation_or_a_wrong_number_of_operands_is_refused_by_the_na
     picks = _native.VariantPicks("auto")
     plan = _native.Plan(pool, "auto", picks, 1024, ["rows"], [2], False)
     with pytest.raises(ValueError, match="no operation cosine"):
-        plan.elementwise("cosine", 0, 4, [0], [], 0, None)
+        plan.elementwise("cosine", 0, 4, [0], [], 0, None, 4)
     with pytest.raises(ValueError, match="swiglu: not its number of operands"):
-        plan.elementwise("swiglu", 0, 4, [0], [], 0, None)
+        plan.elementwise("swiglu", 0, 4, [0], [], 0, None, 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,8 @@ from chaski.formats.quant import QuantType
 from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.graph import Dim, DType, Graph, Weight
 from chaski.ml.moe_ops import Gating, combine, dispatch, expert_linear, group_by_expert, router, scale_experts
+from tests.native.matmul_rule import random_weights
+from tests.rewriting import bytes_as
 
 F32 = npt.NDArray[np.float32]
 
@@ -124,3 +127,40 @@ def test_no_rows_are_no_rows(tmp_path: Path, place: tuple[str, str]) -> None:
     """As in a batch that has no outputs, where the last layer computes nothing."""
     routes, y = Mixture(tmp_path, place, Gating.SOFTMAX).run(np.zeros(0, np.int64))
     assert (len(routes), len(y)) == (0, 0)
+
+
+@pytest.mark.parametrize("place", PLACES[1:], ids=str)
+def test_no_two_rows_share_a_super_block(tmp_path: Path, place: tuple[str, str]) -> None:
+    """Four rows of 64 elements are as long as one, which products elsewhere in the graph want."""
+    random, count = np.random.default_rng(4), 4
+    arrays = {
+        "logits": random.standard_normal((IDS, EXPERTS)),
+        "x": random.standard_normal((IDS, 64)),
+        "wide": random.standard_normal((IDS, 256)),
+        "up": random.standard_normal((EXPERTS, 64, 64)) / 8,
+        "down": random.standard_normal((EXPERTS, 64, 64)) / 8,
+    }
+    types = dict.fromkeys(arrays, QuantType.F32) | dict.fromkeys(("up", "down"), QuantType.Q8_0)
+    tensors: dict[str, Any] = {name: (a.astype(np.float32), types[name]) for name, a in arrays.items()}
+    tensors["other"] = bytes_as(random_weights(QuantType.Q4_K, 64, 256), QuantType.Q4_K, (64, 256))
+    write_gguf(tmp_path / "experts.gguf", {"general.architecture": "test"}, tensors)
+    backend = open_backend(place[0], CPUOptions(threads=2, isa=place[1]))
+    with open_gguf(tmp_path / "experts.gguf") as file:
+        w = {name: Weight(info.shape, name=name) for name, info in file.tensors.items()}
+        backend.place([(w[name], info) for name, info in file.tensors.items()])
+        graph = Graph()
+        ids = graph.input("ids", (Dim("tokens", 200),), DType.I32)
+        routes = router(ops.embedding(ids, w["logits"]), count, Gating.SOFTMAX)
+        groups = group_by_expert(routes, EXPERTS)
+        rows = dispatch(ops.embedding(ids, w["x"]), groups)
+        hidden = ops.relu(expert_linear(rows, groups, w["up"]))
+        y = combine(expert_linear(hidden, groups, w["down"]), groups, routes)
+        graph.output("y", y + ops.linear(ops.embedding(ids, w["wide"]), w["other"]))
+        plan = backend.compile(graph)
+        backend.load(lambda _: None)
+    given = random.integers(IDS, size=200)
+    whole = plan.launch({"ids": given}).rows("y").copy()
+    assert np.isfinite(whole).all()
+    for begin, end in ((0, 1), (1, 3), (3, 40), (40, 200)):
+        found = plan.launch({"ids": given[begin:end]}).rows("y")
+        np.testing.assert_array_equal(found, whole[begin:end])

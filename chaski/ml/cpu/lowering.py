@@ -181,6 +181,10 @@ class Lowering:
         """Return the `quantized` argument of a step that can quantize its own result: a buffer, or None."""
         return {"quantized": self.new_quantized(node) if node in self.quantized_inputs else None}
 
+    def k_of(self, node: Tensor) -> int:
+        """Return the length of the rows that products read of a node, which has one or several in a row."""
+        return self.quantized_inputs.get(node, width(node))
+
     def quantized_form(self, x: Tensor) -> Buffer:
         """Return the buffer of a node's int8 form. If no earlier step makes it, one is added."""
         source = _source(x)
@@ -192,6 +196,7 @@ class Lowering:
                 {"quantized": target},
                 dim=self.dim(source),
                 width=width(source),
+                k=self.k_of(source),
             )
         return self._quantized[source]
 
@@ -205,20 +210,20 @@ class Lowering:
 def is_quantized_product(node: Tensor) -> bool:
     """Return whether `node` multiplies by quantized matrices, and so reads int8 activations."""
     return node.op in ("linear", "first_outputs", "expert_linear") and _native.is_quantized(
-        _matrix_type(node)
+        _matrix(node).type
     )
 
 
-def _matrix_type(product: Tensor) -> int:
+def _matrix(product: Tensor) -> _native.WeightMatrix:
     weight = next(operand for operand in product.operands if isinstance(operand, Weight))
     matrix = weight.handle[0] if isinstance(weight.handle, list) else weight.handle
     assert isinstance(matrix, _native.WeightMatrix)
-    return matrix.type
+    return matrix
 
 
 def _wants_super_blocks(node: Tensor) -> bool:
     """Return whether `node` multiplies by matrices with integer scales: all inputs then share that form."""
-    return is_quantized_product(node) and _native.wants_super_blocks(_matrix_type(node))
+    return is_quantized_product(node) and _native.wants_super_blocks(_matrix(node).type)
 
 
 def width(node: Tensor) -> int:
@@ -250,11 +255,15 @@ def _float_inputs(graph: Graph) -> set[Operand]:
     return {operand for node in graph.nodes if not is_quantized_product(node) for operand in node.operands}
 
 
-def _quantized_inputs(graph: Graph) -> set[Tensor]:
-    """Return the tensors read as int8 blocks, by products with quantized matrices or by their dispatch."""
-    found: set[Tensor] = set()
+def _quantized_inputs(graph: Graph) -> dict[Tensor, int]:
+    """Return the tensors read as int8 blocks, by products with quantized matrices or by their dispatch.
+
+    Each comes with the length of a row that products read.
+    """
+    found: dict[Tensor, int] = {}
     for node in reversed(graph.nodes):
-        is_sorted = node.op == "dispatch" and len(node.operands) == 2 and node in found
-        if is_sorted or is_quantized_product(node):
-            found.add(_source(node.operands[0]))
+        if node.op == "dispatch" and len(node.operands) == 2 and node in found:
+            found[_source(node.operands[0])] = found[node]
+        elif is_quantized_product(node):
+            found[_source(node.operands[0])] = _matrix(node).columns
     return found

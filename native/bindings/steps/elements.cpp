@@ -17,18 +17,19 @@ namespace {
 
 template <class F>
 void add_norm(PlanBuilder& plan, int dim, std::int64_t heads, std::int64_t size, std::size_t x, std::size_t y,
-              Optional quantized, F normalize) {
+              Optional quantized, std::int64_t k, F normalize) {
     require(heads > 0, "norm: no heads");
     std::int64_t width = heads * size;
     plan.add(norm(dim, heads, size, plan.floats(x, dim, width), plan.floats(y, dim, width),
-                  plan.quantizer(quantized, dim, width), normalize));
+                  plan.quantizer(quantized, dim, width, k), normalize));
 }
 
 // Without `weight` it is 1.
 void add_rms_norm(PlanBuilder& plan, int dim, const Weights* weights, Optional weight, std::int64_t heads,
-                  std::int64_t size, float eps, std::size_t x, std::size_t y, Optional quantized) {
+                  std::int64_t size, float eps, std::size_t x, std::size_t y, Optional quantized,
+                  std::int64_t k) {
     const float* w = plan.optional_vector(weights, weight, size);
-    add_norm(plan, dim, heads, size, x, y, quantized,
+    add_norm(plan, dim, heads, size, x, y, quantized, k,
              [&ops = plan.ops(), w, eps, size](const float* row, float* result) {
                  ops.rms_norm(row, w, eps, size, result);
              });
@@ -36,10 +37,10 @@ void add_rms_norm(PlanBuilder& plan, int dim, const Weights* weights, Optional w
 
 void add_layer_norm(PlanBuilder& plan, int dim, const Weights* weights, std::size_t weight, Optional bias,
                     std::int64_t heads, std::int64_t size, float eps, std::size_t x, std::size_t y,
-                    Optional quantized) {
+                    Optional quantized, std::int64_t k) {
     const float* w = plan.vector(weights, weight, size);
     const float* b = plan.optional_vector(weights, bias, size);
-    add_norm(plan, dim, heads, size, x, y, quantized,
+    add_norm(plan, dim, heads, size, x, y, quantized, k,
              [&ops = plan.ops(), w, b, eps, size](const float* row, float* result) {
                  ops.layer_norm(row, w, b, eps, size, result);
              });
@@ -55,7 +56,7 @@ const Elementwise& find_elementwise(const Ops& ops, const std::string& name) {
 // All operands are rows of one width.
 void add_elementwise(PlanBuilder& plan, const std::string& op, int dim, std::int64_t width,
                      const std::vector<std::size_t>& operands, std::vector<float> parameters, std::size_t y,
-                     Optional quantized) {
+                     Optional quantized, std::int64_t k) {
     const Elementwise& found = find_elementwise(plan.ops(), op);
     require(static_cast<int>(operands.size()) == found.operands &&
                 static_cast<int>(parameters.size()) == found.parameters,
@@ -63,7 +64,7 @@ void add_elementwise(PlanBuilder& plan, const std::string& op, int dim, std::int
     std::vector<const float*> places;
     for (std::size_t x : operands) places.push_back(plan.floats(x, dim, width));
     plan.add(elementwise(found, dim, width, places, std::move(parameters), plan.floats(y, dim, width),
-                         plan.quantizer(quantized, dim, width)));
+                         plan.quantizer(quantized, dim, width, k)));
 }
 
 // The operations that there are, each with how many operands and parameters it takes.
@@ -81,10 +82,11 @@ void add_by_vector(PlanBuilder& plan, const std::string& op, int dim, std::int64
     const Elementwise& found = find_elementwise(plan.ops(), op);
     require(found.operands == 2 && found.parameters == 0, op + ": not an operation of two operands alone");
     const float* v = plan.vector(weights, vector, width);
-    add_norm(plan, dim, 1, width, x, y, std::nullopt, [&found, v, width](const float* row, float* result) {
-        const float* operands[] = {row, v};
-        found.apply(operands, nullptr, width, result);
-    });
+    add_norm(plan, dim, 1, width, x, y, std::nullopt, width,
+             [&found, v, width](const float* row, float* result) {
+                 const float* operands[] = {row, v};
+                 found.apply(operands, nullptr, width, result);
+             });
 }
 
 void add_scale_rows(PlanBuilder& plan, int dim, std::int64_t width, std::size_t x, std::size_t factors,
@@ -115,11 +117,11 @@ void add_position_scale(PlanBuilder& plan, int dim, std::size_t positions, std::
 void bind_elements(nb::module_& m, nb::class_<PlanBuilder>& plan) {
     m.def("elementwise_operations", &elementwise_operations);
     plan.def("rms_norm", &add_rms_norm, "dim"_a, "weights"_a.none(), "weight"_a, "heads"_a, "size"_a, "eps"_a,
-             "x"_a, "y"_a, "quantized"_a)
+             "x"_a, "y"_a, "quantized"_a, "k"_a)
         .def("layer_norm", &add_layer_norm, "dim"_a, "weights"_a.none(), "weight"_a, "bias"_a, "heads"_a,
-             "size"_a, "eps"_a, "x"_a, "y"_a, "quantized"_a)
+             "size"_a, "eps"_a, "x"_a, "y"_a, "quantized"_a, "k"_a)
         .def("elementwise", &add_elementwise, "op"_a, "dim"_a, "width"_a, "operands"_a, "parameters"_a, "y"_a,
-             "quantized"_a)
+             "quantized"_a, "k"_a)
         .def("by_vector", &add_by_vector, "op"_a, "dim"_a, "width"_a, "weights"_a.none(), "vector"_a, "x"_a,
              "y"_a)
         .def("scale_rows", &add_scale_rows, "dim"_a, "width"_a, "x"_a, "factors"_a, "y"_a)

@@ -18,7 +18,7 @@ void add_router(PlanBuilder& plan, int dim, std::int64_t experts, std::int64_t c
     require(0 < count && count <= experts && 0 <= gating && gating <= 2, "router: bad count or gating");
     RouterConfig router{experts,    count, static_cast<Gating>(gating),
                         normalized, scale, plan.optional_vector(weights, bias, experts)};
-    plan.add(std::make_unique<RouterStep>(dim, router, plan.floats(x, dim, experts),
+    plan.add(std::make_unique<RouterStep>(plan.ops(), dim, router, plan.floats(x, dim, experts),
                                           plan.floats(y, dim, 2 * count)));
 }
 
@@ -46,8 +46,9 @@ void add_dispatch(PlanBuilder& plan, int dim, std::int64_t count, std::int64_t w
 
 void add_dispatch_quantized(PlanBuilder& plan, int dim, std::int64_t count, std::int64_t width, std::size_t x,
                             std::size_t groups, std::size_t y) {
-    plan.add(dispatch_quantized(dim, count, width, plan.quantized(x, dim, width),
-                                plan.rows<Group>(groups, dim, count), plan.quantized(y, dim, count * width)));
+    plan.add(dispatch_quantized(dim, count, width, plan.quantized(x, dim, width, width),
+                                plan.rows<Group>(groups, dim, count),
+                                plan.quantized(y, dim, count * width, width)));
 }
 
 void add_expert_matmul(PlanBuilder& plan, int dim, std::int64_t count,

@@ -27,8 +27,9 @@ void add_product(PlanBuilder& plan, int dim, std::int64_t depth, std::int64_t wi
                                            plan.floats(x, dim, depth), plan.floats(y, dim, width)));
 }
 
-void add_quantize(PlanBuilder& plan, int dim, std::int64_t width, std::size_t x, std::size_t quantized) {
-    const Quantizer quantize{plan.kernels(), plan.quantized(quantized, dim, width)};
+void add_quantize(PlanBuilder& plan, int dim, std::int64_t width, std::int64_t k, std::size_t x,
+                  std::size_t quantized) {
+    const Quantizer quantize{plan.kernels(), plan.quantized(quantized, dim, width, k)};
     const float* from = plan.floats(x, dim, width);
     plan.add(
         each_stretch(dim, width, [=](std::int64_t at, std::int64_t count) { quantize(from, at, count); }));
@@ -41,7 +42,7 @@ void bind_products(nb::class_<PlanBuilder>& plan) {
              "residual"_a, "y"_a)
         .def("product", &add_product, "dim"_a, "depth"_a, "width"_a, "weights"_a.none(), "matrix"_a, "x"_a,
              "y"_a)
-        .def("quantize", &add_quantize, "dim"_a, "width"_a, "x"_a, "quantized"_a);
+        .def("quantize", &add_quantize, "dim"_a, "width"_a, "k"_a, "x"_a, "quantized"_a);
 }
 
 }  // namespace chaski

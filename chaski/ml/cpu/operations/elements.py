@@ -19,6 +19,7 @@ def elementwise(lowering: Lowering, node: Tensor, *operands: Tensor) -> None:
         op=op.name,
         dim=lowering.dim(node),
         width=width(node),
+        k=lowering.k_of(node),
         parameters=[node.attributes[name] for name in op.parameters],
     )
 

@@ -33,6 +33,7 @@ def _norm(lowering: Lowering, node: Tensor, x: Tensor, **vectors: int | None) ->
         heads=width(node) // size,
         size=size,
         eps=node.attributes["eps"],
+        k=lowering.k_of(node),
         **vectors,
     )
 
