@@ -36,6 +36,12 @@ def programs_of_formats() -> list[Program]:
                 (format, ("CHASKI_TOKENS", 128), ("CHASKI_PANELS", 4), ("CHASKI_BOUNDS", "256,2")),
             ),
         ]
+    # Programs for experts differ in where rows and matrices begin.
+    found += [
+        Program(each.file, (*each.defines, ("CHASKI_EXPERTS", 1)))
+        for each in found
+        if each.file != "embedding" and each.defines[0][1] in ("Q8_0", "Q4_K", "MXFP4")
+    ]
     return found
 
 
@@ -68,6 +74,10 @@ def other_programs() -> list[Program]:
             for each in stored
             for split in (0, 1)
         ),
+        Program(
+            "matmul_float", (("CHASKI_WEIGHTS", "F16Weights"), ("CHASKI_TOKENS", 4), ("CHASKI_EXPERTS", 1))
+        ),
+        Program("experts"),
         Program("rows"),
         Program("top_k"),
     ]

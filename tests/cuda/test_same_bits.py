@@ -14,9 +14,10 @@ import chaski
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
-from chaski.ml import CPUOptions, open_backend, ops
+from chaski.ml import CPUOptions, moe_ops, open_backend, ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
+from chaski.ml.moe_ops import Gating
 from tests.cuda.devices import BACKENDS
 from tests.ml.attending import Attender
 from tests.ml.both_backends import uniform
@@ -290,6 +291,62 @@ def test_a_model(tmp_path: Path, backend: str, matrices: str) -> None:
     assert found[0] == found[1]
 
 
+def experts_by_types() -> Iterator[Any]:
+    """All types for one token, and some for few and for many."""
+    for type in TYPES:
+        for tokens in (1, 12, 40, 130):
+            is_usual = tokens == 1 or (
+                type in (QuantType.F16, QuantType.Q8_0, QuantType.Q4_K) and tokens == 12
+            )
+            is_usual |= type in (QuantType.MXFP4, QuantType.Q6_K) and tokens == 130
+            marks = () if is_usual else (pytest.mark.slow,)
+            yield pytest.param(type, tokens, marks=marks, id=f"{type.name}-{tokens}")
+
+
+@on_each
+@pytest.mark.parametrize(("type", "tokens"), list(experts_by_types()))
+def test_experts(tmp_path: Path, backend: str, type: QuantType, tokens: int) -> None:
+    """Six experts, three for each token, one of which has most rows; all gates, biases, weights on both sides."""
+    experts, count, hidden = 6, 3, 2 * max(32, type.block_size)
+    rng = np.random.default_rng(tokens)
+    logits = rng.standard_normal((MOST, experts)).astype(np.float32)
+    logits[:, 4] += 2
+
+    def matrices(rows: int, columns: int) -> Any:
+        return bytes_as(random_weights(type, experts * rows, columns), type, (experts, rows, columns))
+
+    path = write(
+        tmp_path / "a.gguf",
+        table=activations(MOST, hidden),
+        logits=logits,
+        rank=uniform(experts),
+        gate=matrices(48, hidden),
+        up=matrices(48, hidden),
+        bias=uniform(experts, 48),
+        wide=uniform(48, hidden),
+        down=matrices(24, hidden),
+    )
+
+    def record(ids: Tensor, w: Weights) -> Tensor:
+        x, given = ops.embedding(ids, w["table"]), ops.embedding(ids, w["logits"])
+        routes = moe_ops.router(given, count, Gating.SOFTMAX, normalized=True, scale=1.5)
+        groups = moe_ops.group_by_expert(routes, experts)
+        rows = moe_ops.dispatch(x, groups)
+        gate = moe_ops.expert_linear(rows, groups, w["gate"], w["bias"])
+        up = moe_ops.expert_linear(rows, groups, w["up"])
+        y = moe_ops.combine(ops.swiglu(gate, up), groups, routes)
+        routes = moe_ops.router(given, count, Gating.SIGMOID, bias=w["rank"])
+        routes = moe_ops.scale_experts(routes, w["rank"])
+        groups = moe_ops.group_by_expert(routes, experts)
+        hidden_rows = moe_ops.dispatch(ops.product(y, w["wide"]), groups, routes)
+        y = moe_ops.combine(moe_ops.expert_linear(hidden_rows, groups, w["down"]), groups)
+        return ops.concat(
+            [(y, 0, 1), (moe_ops.router(given, count, Gating.CHOSEN_SOFTMAX).reshape(6), 24, 1)]
+        )
+
+    assert_same(backend, path, record, list(range(tokens)), plain=("bias", "wide"))
+
+
 ARCHITECTURES = Path(__file__).parents[1] / "data" / "architectures"
 DENSE = ["gemma2", "gemma3n", "granite", "phi3-long", "qwen3"]
 MORE_DENSE = [
@@ -303,11 +360,17 @@ MORE_DENSE = [
     "phi3-short",
     "qwen2",
 ]
+EXPERTS = ["gpt-oss-mxfp4", "qwen3moe"]
+MORE_EXPERTS = ["gemma4-moe", "gpt-oss", "granitemoe", "llama4", "mixtral", "qwen2moe"]
 
 
 @on_each
 @pytest.mark.parametrize(
-    "name", [*DENSE, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_DENSE)]
+    "name",
+    [
+        *(*DENSE, *EXPERTS),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in (*MORE_DENSE, *MORE_EXPERTS)),
+    ],
 )
 def test_architectures(backend: str, name: str) -> None:
     """Windows, caps, biases, norms of heads, frequencies of several kinds, and more than a context."""

@@ -36,6 +36,7 @@ __all__ = [
     "Staged",
     "Step",
     "is_quantized",
+    "matrices_of",
     "matrix_of",
     "vector_of",
     "width",
@@ -154,6 +155,7 @@ class Derived:
     make: Callable[[Mapping[str, npt.NDArray[Any]]], tuple[Sequence[npt.NDArray[Any]], Mapping[str, int]]]
 
 
+_PRODUCTS = ("linear", "first_outputs", "expert_linear")
 # What the super-scales of 256 activations take (matmul.h).
 _SUPER_BYTES = 36
 
@@ -163,7 +165,8 @@ class Lowering:
 
     `multiprocessors`: how many blocks of threads keep the device busy. `sums`: the products that a sum takes
     in, each with that sum. `together`: products that one step computes, by the first of them. `staged`: what
-    is uploaded. `checks`, `derived`: what the host does before a run. `shared_parts`: what several nodes have
+    is uploaded. `gathered`: rows of pairs that are read where those of tokens are. `checks`, `derived`: what
+    the host does before a run. `shared_parts`: what several nodes have
     of one thing, by its kind and the node that it is made of.
     """
 
@@ -178,14 +181,15 @@ class Lowering:
         self.dims = {d.name: d.maximum for node in graph.nodes for d in node.shape if isinstance(d, Dim)}
         self.uses = uses_of(graph)
         self.sums = sums_of_products(graph, self.uses, ("linear",))
-        products = [node for node in graph.nodes if node.op in ("linear", "first_outputs")]
+        products = [node for node in graph.nodes if node.op in _PRODUCTS]
+        self.gathered = _gathered(graph)
         self.in_super_blocks = any(_native.wants_super_blocks(matrix_of(node).type) for node in products)
         quantized = {node for node in products if is_quantized(matrix_of(node))}
-        self._read_as_int8 = {_source(node.operands[0]) for node in quantized}
+        self._read_as_int8 = {self.activations(node): matrix_of(node).columns for node in quantized}
         self._read_as_floats = {
-            _source(operand)
+            self._rows_of(operand)
             for node in graph.nodes
-            if node not in quantized and node.op != "reshape"
+            if node not in quantized and node not in self.gathered and node.op != "reshape"
             for operand in node.operands
             if isinstance(operand, Tensor)
         } | {_source(node) for node in graph.outputs.values()}
@@ -260,13 +264,24 @@ class Lowering:
 
         self.step(choose, *arguments)
 
-    def is_super(self, columns: int) -> bool:
-        """Whether activations of so many columns come in super-blocks."""
-        return self.in_super_blocks and columns % 256 == 0
+    def activations(self, product: Tensor) -> Tensor:
+        """The node whose rows a product reads."""
+        x = product.operands[0]
+        assert isinstance(x, Tensor)
+        return self._rows_of(x)
 
-    def rounding(self, program: str, columns: int, *defines: tuple[str, str | int]) -> Program:
-        """A program that rounds rows of so many columns to int8."""
-        return Program(program, (*defines, ("CHASKI_SUPER_BLOCKS", int(self.is_super(columns)))))
+    def _rows_of(self, node: Tensor) -> Tensor:
+        """The node that has the rows which are read of another one."""
+        source = _source(node)
+        return _source(source.operands[0]) if source in self.gathered else source
+
+    def is_super(self, node: Tensor) -> bool:
+        """Whether a node comes in super-blocks: no row that a product reads shares one with another row."""
+        return self.in_super_blocks and self._read_as_int8.get(node, width(node)) % 256 == 0
+
+    def rounding(self, program: str, node: Tensor, *defines: tuple[str, str | int]) -> Program:
+        """A program that rounds the rows of a node to int8."""
+        return Program(program, (*defines, ("CHASKI_SUPER_BLOCKS", int(self.is_super(node)))))
 
     def quantized_with(self, node: Tensor) -> Sequence[Buffer | None]:
         """Where a step that computes a node puts its int8 form; nowhere if nothing reads that."""
@@ -278,7 +293,7 @@ class Lowering:
         if source not in self._quantized:
             columns, dim = width(source), self.dim(source)
             form = self._new_quantized(source)
-            program = self.rounding("quantize", columns)
+            program = self.rounding("quantize", source)
 
             def choose(sizes: Sizes) -> Kernel:
                 blocks = -(-sizes[dim] * columns // (8 * 128))
@@ -290,10 +305,10 @@ class Lowering:
     def _new_quantized(self, node: Tensor) -> Quantized:
         leading, columns = node.shape[0], width(node)
         assert isinstance(leading, Dim)
-        if columns % 32:
-            raise UnsupportedError(f"activations of {columns} elements cannot be rounded in blocks of 32")
+        if (k := self._read_as_int8[node]) % 32:
+            raise UnsupportedError(f"activations of {k} elements cannot be rounded in blocks of 32")
         elements = leading.maximum * columns
-        supers = Buffer(_SUPER_BYTES * elements // 256, columns // 256) if self.is_super(columns) else None
+        supers = Buffer(_SUPER_BYTES * elements // 256, columns // 256) if self.is_super(node) else None
         self._quantized[node] = Quantized(
             Buffer(elements, columns),
             Buffer(elements // 8, columns // 32),
@@ -310,10 +325,17 @@ def width(node: Operand) -> int:
 
 
 def matrix_of(product: Tensor) -> Matrix:
-    """The matrix that a node multiplies by."""
+    """The matrix that a node multiplies by, or the first expert's."""
+    return matrices_of(product)[0]
+
+
+def matrices_of(product: Tensor) -> Sequence[Matrix]:
+    """The matrix that a node multiplies by, or those of all experts, which lie at equal distances."""
     weight = next(operand for operand in product.operands if isinstance(operand, Weight))
-    assert isinstance(weight.handle, Matrix), f"{weight.name} is not a matrix"
-    return weight.handle
+    found: Any = weight.handle
+    matrices: Sequence[Matrix] = found if isinstance(found, list) else [found]
+    assert all(isinstance(matrix, Matrix) for matrix in matrices), f"{weight.name} is not a matrix"
+    return matrices
 
 
 def vector_of(weight: Operand | None) -> Addressed | None:
@@ -346,14 +368,27 @@ def _source(node: Operand) -> Tensor:
     return _source(node.operands[0]) if node.op == "reshape" else node
 
 
+def _gathered(graph: Graph) -> set[Tensor]:
+    """Rows of pairs that are those of tokens, and that only products with experts read."""
+    readers: dict[Operand, set[str]] = {}
+    for node in graph.nodes:
+        for operand in node.operands:
+            readers.setdefault(operand, set()).add(node.op)
+    return {
+        node
+        for node in graph.nodes
+        if node.op == "dispatch" and len(node.operands) == 2 and readers.get(node) == {"expert_linear"}
+    } - set(graph.outputs.values())
+
+
 def _groups(products: Sequence[Tensor], sums: Mapping[Tensor, Tensor]) -> dict[Tensor, list[Tensor]]:
     """Products of the same activations with matrices of one quantized type, up to three, by the first."""
-    found: dict[tuple[Tensor, int], list[Tensor]] = {}
+    found: dict[tuple[str, Tensor, int], list[Tensor]] = {}
     groups: dict[Tensor, list[Tensor]] = {}
     for node in products:
         matrix = matrix_of(node)
-        if node.op == "linear" and node not in sums and is_quantized(matrix):
-            key = _source(node.operands[0]), matrix.type
+        if node.op != "first_outputs" and node not in sums and is_quantized(matrix):
+            key = node.op, _source(node.operands[0]), matrix.type
             if len(found.get(key, ())) in (0, 3):
                 found[key] = groups[node] = []
             found[key].append(node)

@@ -141,6 +141,7 @@ CHASKI_MULTIPLY(su, std::int8_t, std::uint8_t)
 CHASKI_MULTIPLY(us, std::uint8_t, std::int8_t)
 CHASKI_MULTIPLY(uu, std::uint8_t, std::uint8_t)
 #undef CHASKI_MULTIPLY
+inline std::int32_t count_bits(std::uint32_t x) { return __builtin_popcount(x); }
 inline void barrier() { emulated::barrier(); }
 // Copies are done when they are asked for.
 inline void copy_16(std::uint8_t* to, const std::uint8_t* from) { std::memcpy(to, from, 16); }

@@ -103,6 +103,7 @@ inline T value_of(T v, int number) {
     return __shfl_sync(0xffffffffu, v, number);
 }
 inline uint32_t votes(bool is_set) { return __ballot_sync(0xffffffffu, is_set); }
+inline int32_t count_bits(uint32_t x) { return __popc(x); }
 inline void barrier() { __syncthreads(); }
 // Has 16 or 4 bytes copied to shared memory. Copies up to an `end_copies` belong together, and `wait_copies`
 // waits for those of this thread, but for the last `kLeft` of such groups.

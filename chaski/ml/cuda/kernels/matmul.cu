@@ -4,7 +4,7 @@
 // threads goes from panel to panel. Its groups of 16 lanes share a panel's blocks of weights: what is an
 // integer has no order. The floats that come of a block wait in shared memory, and another group, one for
 // each token, adds them up in ascending k. Meanwhile the next weights are on their way to shared memory.
-#include "kernel.h"
+#include "experts.h"
 
 namespace chaski::CHASKI_ISA {
 
@@ -26,6 +26,7 @@ struct Matmul {
     const int16_t* sums;
     const SuperScale* supers;
     Count n;
+    [[no_unique_address]] Experts experts;
 };
 
 constexpr int kTokens = CHASKI_TOKENS;
@@ -202,10 +203,11 @@ struct Stage {
     CHASKI_INLINE bool is_last(const Matmul& a) const {
         return begin + count == static_cast<int>(a.k / Format::kElements);
     }
-    // Has the weights of this stage copied to shared memory, by the first `threads` threads.
-    CHASKI_INLINE void fetch(const Matmul& a, uint8_t* to, int threads) const {
+    // Has the weights of this stage copied to shared memory, by the first `threads` threads. `matrix` is
+    // where the matrix begins.
+    CHASKI_INLINE void fetch(const Matmul& a, int64_t matrix, uint8_t* to, int threads) const {
         if (part == nullptr) return;
-        const uint8_t* from = part->panels + panel * panel_bytes(Format::kType, a.k) +
+        const uint8_t* from = part->panels + matrix + panel * panel_bytes(Format::kType, a.k) +
                               static_cast<int64_t>(begin) * Format::kBytes;
         constexpr int kWords = kUnit * Format::kBytes / 16;
         for (int i = static_cast<int>(threadIdx.x); i < count * Format::kBytes / 16; i += threads) {
@@ -223,16 +225,26 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
     uint8_t* weights = device::shared();
     auto* floats = reinterpret_cast<float*>(weights + kStages * kGroups * Work::kUnitBytes);
     const auto buffer = [&](int index) { return weights + index % kStages * kGroups * Work::kUnitBytes; };
-    for (int index = 0; index < kStages - 1; ++index) {
-        if (group() < kGroups) Work(a, index).fetch(a, buffer(index), kThreads);
-        device::end_copies();
-    }
+    const auto fetch_first = [&](int64_t matrix) {
+        for (int index = 0; index < kStages - 1; ++index) {
+            if (group() < kGroups) Work(a, index).fetch(a, matrix, buffer(index), kThreads);
+            device::end_copies();
+        }
+    };
+#if defined(CHASKI_EXPERTS)
     device::begin();
-    const int64_t n = *a.n, first = static_cast<int64_t>(blockIdx.y) * kTokens;
-    if (first >= n) return;
+    const Share share(a.experts, a.n, kTokens);
+    if (share.is_empty()) return;
+    fetch_first(share.weights());
+#else
+    fetch_first(0);
+    device::begin();
+    const Share share(a.experts, a.n, kTokens);
+    if (share.is_empty()) return;
+#endif
     Tokens x;
     for (int i = 0; i < kTokens; ++i) {
-        x.number[i] = first + i < n ? first + i : n - 1;
+        x.number[i] = share.source(i);
         x.values[i] = a.values + x.number[i] * a.k;
     }
     // Groups behind those that multiply add up what they have found one stage ago, one token each.
@@ -243,7 +255,7 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
         device::wait_copies<kStages - 2>();
         barrier();
         if (group() < kGroups) {
-            Work(a, index + kStages - 1).fetch(a, buffer(index + kStages - 1), kThreads);
+            Work(a, index + kStages - 1).fetch(a, share.weights(), buffer(index + kStages - 1), kThreads);
             for (int unit = 0; work.part != nullptr && unit < kUnit; ++unit) {
                 const int own = group() * kUnit + unit;
                 if (own >= work.count) break;
@@ -259,15 +271,15 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
         } else if (index > 0 && token < kTokens) {
             const Work before(a, index - 1);
             const float* from = floats + (index - 1) % 2 * kFloats + token * Own::kFloats * kLanes + lane();
-            const int64_t number = first + token < n ? first + token : n - 1;
-            y = Own::chain(a, from, number, static_cast<int64_t>(before.begin) * Format::kElements,
-                           before.count * Own::kSteps, y);
+            y = Own::chain(a, from, share.source(token),
+                           static_cast<int64_t>(before.begin) * Format::kElements, before.count * Own::kSteps,
+                           y);
             if (before.is_last(a)) {
                 const Part& part = *before.part;
                 const int64_t row = before.panel * kLanes + lane();
-                if (first + token < n && row < part.rows) {
-                    if (part.bias != nullptr) y = y + part.bias[row];
-                    const int64_t at = (first + token) * part.rows + row;
+                if (share.begin + token < share.end && row < part.rows) {
+                    if (part.bias != nullptr) y = y + part.bias[share.bias(part.rows) + row];
+                    const int64_t at = (share.begin + token) * part.rows + row;
                     if (part.residual != nullptr) y = y + part.residual[at];
                     part.y[at] = y;
                 }

@@ -1,6 +1,6 @@
 // y = x · Wᵀ + bias + residual for W of F32, F16 or BF16 (CHASKI_WEIGHTS), by the rule in matmul.h: one chain
 // of fused multiply-adds along k for each result. A group of 16 lanes has a panel and kTokens tokens.
-#include "kernel.h"
+#include "experts.h"
 
 namespace chaski::CHASKI_ISA {
 
@@ -13,6 +13,7 @@ struct MatmulFloat {
     int64_t k;
     const float* x;
     Count n;
+    [[no_unique_address]] Experts experts;
 };
 
 using Weights = CHASKI_WEIGHTS;
@@ -28,14 +29,14 @@ CHASKI_INLINE float to_bf16(float x) {
 }
 
 CHASKI_KERNEL(matmul_float, MatmulFloat) {
-    const int64_t n = *a.n, first = static_cast<int64_t>(blockIdx.y) * kTokens;
+    const Share share(a.experts, a.n, kTokens);
     const int64_t panel = static_cast<int64_t>(blockIdx.x) * num_groups() + group();
-    if (first >= n || panel >= num_panels(a.rows)) return;
-    const uint8_t* lines = a.panels + panel_start(Weights::kType, a.k, panel);
+    if (share.is_empty() || panel >= num_panels(a.rows)) return;
+    const uint8_t* lines = a.panels + share.weights() + panel_start(Weights::kType, a.k, panel);
     const float* x[kTokens];
     float y[kTokens];
     for (int i = 0; i < kTokens; ++i) {
-        x[i] = a.x + (first + i < n ? first + i : n - 1) * a.k;
+        x[i] = a.x + share.source(i) * a.k;
         y[i] = 0.0f;
     }
     if constexpr (Weights::kType == DType::BF16) {
@@ -54,9 +55,9 @@ CHASKI_KERNEL(matmul_float, MatmulFloat) {
     }
     const int64_t row = panel * kLanes + lane();
     if (row >= a.rows) return;
-    for (int i = 0; i < kTokens && first + i < n; ++i) {
-        const int64_t at = (first + i) * a.rows + row;
-        if (a.bias != nullptr) y[i] = y[i] + a.bias[row];
+    for (int i = 0; i < kTokens && share.begin + i < share.end; ++i) {
+        const int64_t at = (share.begin + i) * a.rows + row;
+        if (a.bias != nullptr) y[i] = y[i] + a.bias[share.bias(a.rows) + row];
         if (a.residual != nullptr) y[i] = y[i] + a.residual[at];
         a.y[at] = y[i];
     }

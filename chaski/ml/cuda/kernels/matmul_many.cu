@@ -6,7 +6,7 @@
 // the next weights are on their way there meanwhile. A warp multiplies one panel by up to 64 tokens. A tensor
 // instruction adds up 32 or 16 products, which is one sub-block; what is an integer has no order. Each thread
 // has its results' floats, and adds to them in ascending k.
-#include "kernel.h"
+#include "experts.h"
 
 namespace chaski::CHASKI_ISA {
 
@@ -33,6 +33,7 @@ struct Matmul {
     const int16_t* sums;
     const SuperScale* supers;
     Count n;
+    [[no_unique_address]] Experts experts;
 };
 
 // Words of shared memory from one line of 16 rows to the next, and bytes from one token to the next: lanes
@@ -146,11 +147,11 @@ CHASKI_INLINE void store_sum(Slab<Format>& slab, int token, int sub, int32_t sum
     slab.high_sums[token][sub] = static_cast<int8_t>(sum >> 8);
 }
 
-// Has the activations of kTokens tokens from `first` on copied, `size` elements from `at` of k on.
+// Has the activations of a share's tokens copied, `size` elements from `at` of k on.
 template <class Format>
-CHASKI_INLINE void fetch_tokens(const Matmul& a, int64_t first, int64_t n, int64_t at, int size,
+CHASKI_INLINE void fetch_tokens(const Matmul& a, const Share& share, int64_t at, int size,
                                 Slab<Format>& slab) {
-    const auto place = [&](int token) { return (first + token < n ? first + token : n - 1) * a.k + at; };
+    const auto place = [&](int token) { return share.source(token) * a.k + at; };
     for_items<kSuperElements / 16>([&](int token, int word) {
         if (16 * word < size) {
             device::copy_16(slab.values[token] + 16 * word,
@@ -331,8 +332,8 @@ CHASKI_INLINE void multiply_blocks(const Slab<Format>& slab, const Place& own, i
 
 template <class Format>
 CHASKI_INLINE void multiply_panels(const Matmul& a) {
-    const int64_t n = *a.n, first = static_cast<int64_t>(blockIdx.y) * kTokens;
-    if (first >= n) return;
+    const Share share(a.experts, a.n, kTokens);
+    if (share.is_empty()) return;
     int64_t panel = static_cast<int64_t>(blockIdx.x) * kPanels;
     int which = 0;
     const auto padded_panels = [&](int64_t rows) {
@@ -340,6 +341,7 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
     };
     while (panel >= padded_panels(a.parts[which].rows)) panel -= padded_panels(a.parts[which++].rows);
     const Part& part = a.parts[which];
+    const uint8_t* matrix = part.panels + share.weights();
     auto& slab = *reinterpret_cast<Slab<Format>*>(device::shared());
     const Place own;
     const int64_t last = num_panels(part.rows) - 1, bytes = panel_bytes(Format::kType, a.k);
@@ -353,7 +355,7 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
             if (i % kWords < words) {
                 device::copy_16(
                     slab.weights[i / kWords] + i % kWords * 16,
-                    part.panels + from * bytes + at / Format::kElements * Format::kBytes + i % kWords * 16);
+                    matrix + from * bytes + at / Format::kElements * Format::kBytes + i % kWords * 16);
             }
         }
     };
@@ -361,7 +363,7 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
     device::end_copies();
     for (int64_t at = 0; at < a.k; at += kSuperElements) {
         const int size = static_cast<int>(a.k - at < kSuperElements ? a.k - at : kSuperElements);
-        fetch_tokens(a, first, n, at, size, slab);
+        fetch_tokens(a, share, at, size, slab);
         device::end_copies();
         device::wait_copies<1>();
         barrier();
@@ -392,11 +394,11 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
     }
     for (int tile = 0; tile < kTiles; ++tile) {
         for (int i = 0; i < 4; ++i) {
-            const int64_t token = first + own.tokens + 8 * tile + 2 * own.quarter + i % 2;
+            const int64_t token = share.begin + own.tokens + 8 * tile + 2 * own.quarter + i % 2;
             const int64_t row = (panel + own.panel) * kLanes + own.row + i / 2 * 8;
-            if (token >= n || row >= part.rows) continue;
+            if (token >= share.end || row >= part.rows) continue;
             float sum = y[tile][i];
-            if (part.bias != nullptr) sum = sum + part.bias[row];
+            if (part.bias != nullptr) sum = sum + part.bias[share.bias(part.rows) + row];
             const int64_t place = token * part.rows + row;
             if (part.residual != nullptr) sum = sum + part.residual[place];
             part.y[place] = sum;

@@ -35,7 +35,7 @@ def _norm(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight | None, bi
     assert isinstance(size, int)
     heads, dim, op = width(node) // size, lowering.dim(node), node.op
     threads = min(1024, -(-size // 256) * 32)  # with eight elements each
-    program = lowering.rounding("norms", width(node), ("CHASKI_ROUNDS", -(-size // (8 * threads))))
+    program = lowering.rounding("norms", node, ("CHASKI_ROUNDS", -(-size // (8 * threads))))
     # Rows of several heads are rounded by a step of their own.
     rounded = lowering.quantized_with(node) if heads == 1 else (None,) * 4
     y = lowering.new_if_read(node) if heads == 1 else lowering.new(node)
@@ -54,7 +54,7 @@ def elementwise(lowering: Lowering, node: Tensor, *operands: Tensor) -> None:
     """Any operation of the table."""
     op, columns, dim = ELEMENTWISE[node.op], width(node), lowering.dim(node)
     parameters = [float(node.attributes[name]) for name in op.parameters]
-    program = lowering.rounding("elementwise", columns, ("CHASKI_FORMULA", op.name))
+    program = lowering.rounding("elementwise", node, ("CHASKI_FORMULA", op.name))
     rounded = lowering.quantized_with(node)
 
     def choose(sizes: Sizes) -> Kernel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from chaski.ml.cuda.lowering import (
     Lowering,
     Sizes,
     is_quantized,
+    matrices_of,
     matrix_of,
     vector_of,
     width,
@@ -49,6 +50,7 @@ def embedding(lowering: Lowering, node: Tensor, ids: Tensor, table: Weight) -> N
 
 
 def linear(lowering: Lowering, node: Tensor, *_: Operand) -> None:
+    """A product with one matrix, or with those of experts."""
     if node in lowering.sums:
         return  # the sum computes it
     if not is_quantized(matrix_of(node)):
@@ -83,41 +85,88 @@ class _Product:
         return matrix_of(self.node).rows if self.count is None else self.count
 
     def fields(self, lowering: Lowering) -> Sequence[Any]:
-        bias = self.node.operands[2] if len(self.node.operands) > 2 else None
+        _, bias, *_ = *(each for each in self.node.operands if isinstance(each, Weight)), None
         y = lowering.new(self.result)
         return matrix_of(self.node), self.rows, y, vector_of(bias), self.residual
+
+
+@dataclass(frozen=True, slots=True)
+class _Sharing:
+    """How matrices share the rows of so many tokens: one has all, or each expert those of some `pairs`.
+
+    There are `pairs` of every token.
+    """
+
+    tokens: int
+    experts: int = 0
+    pairs: int = 1
+
+    @property
+    def groups(self) -> int:
+        """Of rows with the same matrix, at most."""
+        return min(self.experts, self.tokens * self.pairs) if self.experts else 1
+
+    @property
+    def usual(self) -> int:
+        """Rows of a group."""
+        return -(-self.tokens * self.pairs // max(1, self.experts))
+
+    @property
+    def defines(self) -> tuple[tuple[str, str | int], ...]:
+        """The macro of programs for experts."""
+        return (("CHASKI_EXPERTS", 1),) if self.experts else ()
 
 
 def _product(lowering: Lowering, products: Sequence[_Product]) -> None:
     """Products of the same activations with matrices of one type."""
     node = products[0].node
-    matrix, x = matrix_of(node), node.operands[0]
-    type, dim = QuantType(matrix.type), lowering.dim(node)
+    matrix, x, count = matrix_of(node), lowering.activations(node), lowering.count(node)
+    sharing, experts = _experts(lowering, node)
+    type = QuantType(matrix.type)
     panels = sum(-(-each.rows // _LANES) for each in products)
     if not is_quantized(matrix):
-        program = Program("matmul_float", (*_format(type), ("CHASKI_TOKENS", 4)))
 
         def choose_float(sizes: Sizes) -> Kernel:
-            return Kernel(program, "matmul_float", (-(-panels // 8), -(-sizes[dim] // 4), 1), 128)
+            shared = sharing(sizes)
+            program = Program("matmul_float", (*_format(type), ("CHASKI_TOKENS", 4), *shared.defines))
+            grid = (-(-panels // 8), -(-shared.tokens // 4), shared.groups)
+            return Kernel(program, "matmul_float", grid, 128)
 
         (only,) = products
-        lowering.step(choose_float, *only.fields(lowering), matrix.columns, x, lowering.count(node))
+        lowering.step(choose_float, *only.fields(lowering), matrix.columns, x, count, *experts)
         return
     form = lowering.quantized(x)
 
     def choose(sizes: Sizes) -> Kernel:
-        tokens = sizes[dim]
-        if tokens < _MANY:
-            return _few_tokens(type, matrix.columns, panels, tokens, lowering.multiprocessors)
-        return _many_tokens(type, [each.rows for each in products], tokens, lowering.multiprocessors)
+        shared = sharing(sizes)
+        if shared.tokens < _MANY or shared.usual < _MANY // 2:
+            return _few_tokens(type, matrix.columns, panels, shared, lowering.multiprocessors)
+        return _many_tokens(type, [each.rows for each in products], shared, lowering.multiprocessors)
 
     parts = [field for each in products for field in each.fields(lowering)]
     none = (None, 0, None, None, None) * (3 - len(products))
-    lowering.step(choose, *parts, *none, matrix.columns, *form.fields, lowering.count(node))
+    lowering.step(choose, *parts, *none, matrix.columns, *form.fields, count, *experts)
 
 
-def _few_tokens(type: QuantType, columns: int, panels: int, tokens: int, multiprocessors: int) -> Kernel:
+def _experts(lowering: Lowering, node: Tensor) -> tuple[Callable[[Sizes], _Sharing], Sequence[Any]]:
+    """How rows are shared, and the arguments of kernels that tell experts apart."""
+    dim = lowering.dim(node)
+    if node.op != "expert_linear":
+        return lambda sizes: _Sharing(sizes[dim]), ()
+    matrices, groups = matrices_of(node), node.operands[1]
+    assert isinstance(groups, Tensor)
+    pairs = groups.shape[1]
+    assert isinstance(pairs, int)
+    stride = matrices[1].offset - matrices[0].offset if len(matrices) > 1 else 0
+    arguments = (groups, pairs, int(node.operands[0] in lowering.gathered), stride)
+    return lambda sizes: _Sharing(sizes[dim], len(matrices), pairs), arguments
+
+
+def _few_tokens(
+    type: QuantType, columns: int, panels: int, sharing: _Sharing, multiprocessors: int
+) -> Kernel:
     """Blocks of threads that go from panel to panel, and for each eight tokens others."""
+    tokens = sharing.tokens
     own = min(8, tokens)
     is_small = type.block_size == 32
     steps = 1 if type in _SUPER else type.block_size // 32
@@ -143,27 +192,31 @@ def _few_tokens(type: QuantType, columns: int, panels: int, tokens: int, multipr
         ("CHASKI_TOKENS", own),
         ("CHASKI_GROUPS", groups),
         ("CHASKI_UNIT", unit),
+        *sharing.defines,
     )
     each = max(1, min(2048 // threads, _MOST_SHARED // shared))
-    grid = (min(panels, multiprocessors * each), -(-tokens // own), 1)
+    blocks = -(-multiprocessors * each // sharing.groups)
+    grid = (min(panels, blocks), -(-tokens // own), sharing.groups)
     return Kernel(Program("matmul", defines), "matmul", grid, threads, shared)
 
 
-def _many_tokens(type: QuantType, rows: Sequence[int], tokens: int, multiprocessors: int) -> Kernel:
+def _many_tokens(type: QuantType, rows: Sequence[int], sharing: _Sharing, multiprocessors: int) -> Kernel:
     """As many panels for a block of threads as leave every multiprocessor some blocks."""
-    own = min(128, 1 << (tokens - 1).bit_length())
-    columns = -(-tokens // own)
+    own = min(128, 1 << (sharing.usual - 1).bit_length())
+    columns = -(-sharing.tokens // own)
 
     def blocks(panels: int) -> int:
         return sum(-(-each // (_LANES * panels)) for each in rows)
 
-    panels = next((each for each in (4, 2) if blocks(each) * columns >= 2 * multiprocessors), 1)
+    busy = -(-sharing.usual // own) * sharing.groups
+    panels = next((each for each in (4, 2) if blocks(each) * busy >= 2 * multiprocessors), 1)
     threads = 64 * panels  # two warps share the tokens
     defines = (
         *_format(type),
         ("CHASKI_TOKENS", own),
         ("CHASKI_PANELS", panels),
         ("CHASKI_BOUNDS", f"{threads},{512 // threads}"),
+        *sharing.defines,
     )
     subs = 16 if type in _SUPER and type is not QuantType.Q4_K else 8
     mins = 1 if type in _SUPER else subs
@@ -171,9 +224,8 @@ def _many_tokens(type: QuantType, rows: Sequence[int], tokens: int, multiprocess
     of_panel += 256 // type.block_size * _LANES * type.block_bytes
     of_token = 256 + 16 + 17 * 4 + 8 * 4 + 4 + 16 + 16 + 2 * 4 * (1 if type in _SUPER else 8)
     shared = panels * of_panel + own * of_token + 64
-    return Kernel(
-        Program("matmul_many", defines), "matmul_many", (blocks(panels), columns, 1), threads, shared
-    )
+    grid = (blocks(panels), columns, sharing.groups)
+    return Kernel(Program("matmul_many", defines), "matmul_many", grid, threads, shared)
 
 
 def _format(type: QuantType) -> tuple[tuple[str, str | int], ...]:

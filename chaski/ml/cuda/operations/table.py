@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from chaski.errors import UnsupportedError
 from chaski.ml.cuda.lowering import Lowering
-from chaski.ml.cuda.operations import attention, elements, products, rows
+from chaski.ml.cuda.operations import attention, elements, moe, products, rows
 from chaski.ml.elementwise import ELEMENTWISE
 from chaski.ml.graph import Tensor
 
@@ -20,6 +20,7 @@ OPERATIONS: Mapping[str, Callable[..., None]] = dict.fromkeys(ELEMENTWISE, eleme
     "embedding": products.embedding,
     "linear": products.linear,
     "first_outputs": products.first_outputs,
+    "expert_linear": products.linear,
     "product": products.product,
     "rms_norm": elements.rms_norm,
     "layer_norm": elements.layer_norm,
@@ -41,6 +42,11 @@ OPERATIONS: Mapping[str, Callable[..., None]] = dict.fromkeys(ELEMENTWISE, eleme
     "rotate_cells": attention.rotate_cells,
     "attention": attention.attention,
     "attention_by_distance": attention.attention_by_distance,
+    "router": moe.router,
+    "scale_experts": moe.scale_experts,
+    "group_by_expert": moe.group_by_expert,
+    "dispatch": moe.dispatch,
+    "combine": moe.combine,
 }
 """Each takes the lowering, the node and the node's operands."""
 

@@ -1,0 +1,223 @@
+// A mixture of experts but for its products: tokens choose experts, and rows are sorted by expert. What the
+// operations mean is in native/steps/moe.h.
+#include "experts.h"
+#include "formulas.h"
+
+namespace chaski::CHASKI_ISA {
+
+enum class Gating : int64_t { kSoftmax = 0, kSigmoid = 1, kChosenSoftmax = 2 };
+
+struct Router {
+    const float* x;
+    Count n;
+    int64_t experts;
+    int64_t count;
+    int64_t gating;
+    int64_t normalized;
+    float scale;
+    const float* bias;
+    float* y;
+};
+
+// Element i of a row belongs to lane i % 16, which alone reads and writes it. The order of sums is that of
+// row sums.
+CHASKI_INLINE void softmax(float* row, int64_t size) {
+    float highest = -infinity(), total = 0.0f;
+    for (int64_t i = lane(); i < size; i += kLanes) highest = row[i] > highest ? row[i] : highest;
+    highest = max_lanes({highest});
+    for (int64_t i = lane(); i < size; i += kLanes) {
+        row[i] = exp(F32x16{row[i] - highest}).v;
+        total = row[i] + total;
+    }
+    total = sum_lanes({total});
+    for (int64_t i = lane(); i < size; i += kLanes) row[i] = row[i] / total;
+}
+
+// An expert, its rank and its score.
+struct Choice {
+    float rank;
+    float score;
+    int32_t expert;
+
+    CHASKI_INLINE bool is_behind(const Choice& other) const {
+        return other.rank > rank || (other.rank == rank && other.expert < expert);
+    }
+};
+
+CHASKI_INLINE Choice best_of_lanes(Choice own) {
+    for (int apart = 8; apart > 0; apart /= 2) {
+        const Choice other{device::from_lane(own.rank, apart), device::from_lane(own.score, apart),
+                           device::from_lane(own.expert, apart)};
+        if (own.is_behind(other)) own = other;
+    }
+    return own;
+}
+
+// A group of 16 lanes for each token. It has `2 experts + count` floats of shared memory.
+CHASKI_KERNEL(router, Router) {
+    const int64_t token = static_cast<int64_t>(blockIdx.x) * num_groups() + group();
+    if (token >= *a.n) return;
+    const auto gating = static_cast<Gating>(a.gating);
+    float* scores = reinterpret_cast<float*>(device::shared()) + group() * (2 * a.experts + a.count);
+    float *ranks = scores + a.experts, *weights = ranks + a.experts;
+    for (int64_t e = lane(); e < a.experts; e += kLanes) {
+        const float logit = a.x[token * a.experts + e];
+        scores[e] = gating == Gating::kSigmoid ? sigmoid(F32x16{logit}).v : logit;
+    }
+    if (gating == Gating::kSoftmax) softmax(scores, a.experts);
+    for (int64_t e = lane(); e < a.experts; e += kLanes) {
+        ranks[e] = a.bias == nullptr ? scores[e] : scores[e] + a.bias[e];
+    }
+    float* y = a.y + token * 2 * a.count;
+    for (int64_t j = 0; j < a.count; ++j) {
+        Choice best{-infinity(), 0.0f, static_cast<int32_t>(a.experts)};
+        for (int64_t e = lane(); e < a.experts; e += kLanes) {
+            const Choice own{ranks[e], scores[e], static_cast<int32_t>(e)};
+            if (best.is_behind(own)) best = own;
+        }
+        best = best_of_lanes(best);
+        if (best.expert >= a.experts) best = {0.0f, scores[0], 0};  // all ranks are NaN
+        if (best.expert % kLanes == lane()) ranks[best.expert] = -infinity();
+        if (j % kLanes == lane()) {
+            weights[j] = best.score;
+            y[j] = static_cast<float>(best.expert);
+        }
+    }
+    if (gating == Gating::kChosenSoftmax) softmax(weights, a.count);
+    float factor = a.scale;
+    if (a.normalized) {
+        float total = 0.0f;
+        for (int64_t j = 0; j < a.count; ++j) {
+            total += sum_lanes({j % kLanes == lane() ? weights[j] : 0.0f});  // zeros change nothing
+        }
+        factor /= total;
+    }
+    for (int64_t j = lane(); j < a.count; j += kLanes) y[a.count + j] = weights[j] * factor;
+}
+
+struct ScaleExperts {
+    const float* x;
+    Count n;
+    int64_t experts;
+    int64_t count;
+    const float* scales;
+    float* y;
+};
+
+// A number in the logits that is none must not lead outside of the experts.
+CHASKI_INLINE int32_t index_of(float expert, int64_t experts) {
+    return expert >= 0.0f && expert < static_cast<float>(experts) ? static_cast<int32_t>(expert) : 0;
+}
+
+CHASKI_KERNEL(scale_experts, ScaleExperts) {
+    const int64_t i = thread(), token = i / a.count, j = i % a.count;
+    if (token >= *a.n) return;
+    const float* x = a.x + token * 2 * a.count;
+    float* y = a.y + token * 2 * a.count;
+    y[j] = x[j];
+    y[a.count + j] = x[a.count + j] * a.scales[index_of(x[j], a.experts)];
+}
+
+struct GroupByExpert {
+    const float* routes;
+    Count n;
+    int64_t experts;
+    int64_t count;
+    Group* groups;
+};
+
+// One block of threads. A warp takes an expert, and goes through all tokens to place its rows in order.
+CHASKI_KERNEL(group_by_expert, GroupByExpert) {
+    const int own = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+    const auto experts = static_cast<int>(a.experts), count = static_cast<int>(a.count);
+    const auto tokens = static_cast<int>(*a.n);
+    auto* rows = reinterpret_cast<int32_t*>(device::shared());  // of each expert, and where they begin
+    int32_t* begins = rows + experts;
+    const auto expert_of = [&](int token, int j) {
+        return index_of(a.routes[static_cast<int64_t>(token) * 2 * count + j], a.experts);
+    };
+    for (int e = own; e < experts; e += threads) rows[e] = 0;
+    barrier();
+    for (int token = own; token < tokens; token += threads) {
+        for (int j = 0; j < count; ++j) device::add_shared(rows + expert_of(token, j), 1);
+    }
+    barrier();
+    for (int e = own; e < experts; e += threads) {
+        int32_t begin = 0, group = 0;
+        for (int before = 0; before < e; ++before) {
+            begin += rows[before];
+            group += rows[before] > 0;
+        }
+        begins[e] = begin;
+        if (rows[e] > 0) {
+            a.groups[group].expert = e;
+            a.groups[group].end = begin + rows[e];
+            group += 1;
+        }
+        if (e + 1 < experts) continue;
+        for (; group < tokens * count; ++group) {
+            a.groups[group].expert = 0;
+            a.groups[group].end = tokens * count;
+        }
+    }
+    barrier();
+    for (int e = own / 32; e < experts; e += threads / 32) {
+        if (rows[e] == 0) continue;
+        int32_t next = begins[e];
+        for (int first = 0; first < tokens; first += 32) {
+            const int token = first + own % 32;
+            int32_t before = 0, all = 0;  // rows of the tokens before, and of all 32
+            for (int j = 0; j < count; ++j) {
+                const uint32_t found = device::votes(token < tokens && expert_of(token, j) == e);
+                before += device::count_bits(found & ((1u << own % 32) - 1));
+                all += device::count_bits(found);
+            }
+            int32_t row = next + before;
+            for (int j = 0; token < tokens && j < count; ++j) {
+                if (expert_of(token, j) != e) continue;
+                a.groups[row].pair = token * count + j;
+                a.groups[token * count + j].row = row;
+                ++row;
+            }
+            next += all;
+        }
+    }
+}
+
+// Rows of `width` elements; `routes` may be null.
+struct Sorted {
+    const float* x;
+    Count n;
+    int64_t count;
+    int64_t width;
+    const float* routes;
+    const Group* groups;
+    float* y;
+};
+
+CHASKI_INLINE float weight_of(const Sorted& a, int64_t pair) {
+    return a.routes[(2 * (pair / a.count) + 1) * a.count + pair % a.count];
+}
+
+// A thread for each element of the rows of pairs.
+CHASKI_KERNEL(dispatch, Sorted) {
+    const int64_t i = thread(), row = i / a.width;
+    if (row >= *a.n * a.count) return;
+    const int64_t pair = a.groups[row].pair;
+    const float x = a.x[pair / a.count * a.width + i % a.width];
+    a.y[i] = a.routes == nullptr ? x : x * weight_of(a, pair);
+}
+
+// A thread for each element of the rows of tokens.
+CHASKI_KERNEL(combine, Sorted) {
+    const int64_t i = thread(), token = i / a.width;
+    if (token >= *a.n) return;
+    float sum = 0.0f;
+    for (int64_t pair = token * a.count; pair < (token + 1) * a.count; ++pair) {
+        const float weight = a.routes == nullptr ? 1.0f : weight_of(a, pair);
+        sum = device::fma(a.x[a.groups[pair].row * a.width + i % a.width], weight, sum);
+    }
+    a.y[i] = sum;
+}
+
+}  // namespace chaski::CHASKI_ISA

@@ -1,0 +1,68 @@
+// Which rows a block of threads multiplies, and by which matrix: all rows by one, or, where a program is
+// compiled for experts (CHASKI_EXPERTS), those of one group by the matrix of its expert.
+#pragma once
+
+#include "kernel.h"
+
+namespace chaski::CHASKI_ISA {
+
+// As native/steps/moe.h has it: four lists side by side.
+struct Group {
+    int32_t pair;
+    int32_t row;
+    int32_t expert;
+    int32_t end;
+};
+
+#if defined(CHASKI_EXPERTS)
+
+// What tells experts apart. Each matrix has so many `bytes`, and lies behind that of the expert before.
+// A row of activations is that of a pair, or, where it `gathers`, that of the pair's token.
+struct Experts {
+    const Group* groups;
+    int64_t count;  // of pairs of a token
+    int64_t gathers;
+    int64_t bytes;
+};
+
+// The rows [begin, end) of the result, whose number is y of the grid, and whose group is its z.
+struct Share {
+    const Experts& experts;
+    int64_t begin = 0, end = 0, expert = 0;
+
+    CHASKI_INLINE Share(const Experts& all, Count n, int tokens) : experts(all) {
+        const int64_t group = blockIdx.z;
+        if (group >= *n * all.count) return;
+        end = all.groups[group].end;
+        begin = (group == 0 ? 0 : all.groups[group - 1].end) + static_cast<int64_t>(blockIdx.y) * tokens;
+        expert = all.groups[group].expert;
+    }
+    CHASKI_INLINE bool is_empty() const { return begin >= end; }
+    // Where the matrix, and where the bias of `rows` rows of a matrix, begins.
+    CHASKI_INLINE int64_t weights() const { return expert * experts.bytes; }
+    CHASKI_INLINE int64_t bias(int64_t rows) const { return expert * rows; }
+    // The activations of row number i of this share; of its last one behind that.
+    CHASKI_INLINE int64_t source(int64_t i) const {
+        const int64_t row = begin + i < end ? begin + i : end - 1;
+        return experts.gathers ? experts.groups[row].pair / experts.count : row;
+    }
+};
+
+#else
+
+struct Experts {};
+
+struct Share {
+    int64_t begin, end;
+
+    CHASKI_INLINE Share(const Experts&, Count n, int tokens)
+        : begin(static_cast<int64_t>(blockIdx.y) * tokens), end(*n) {}
+    CHASKI_INLINE bool is_empty() const { return begin >= end; }
+    CHASKI_INLINE int64_t weights() const { return 0; }
+    CHASKI_INLINE int64_t bias(int64_t) const { return 0; }
+    CHASKI_INLINE int64_t source(int64_t i) const { return begin + i < end ? begin + i : end - 1; }
+};
+
+#endif
+
+}  // namespace chaski::CHASKI_ISA

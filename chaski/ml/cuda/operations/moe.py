@@ -1,0 +1,63 @@
+"""A mixture of experts, from the router to the sum over the experts of a token, but for the products."""
+
+from __future__ import annotations
+
+from chaski.ml.cuda.device import Program
+from chaski.ml.cuda.lowering import Kernel, Lowering, Sizes, vector_of, width
+from chaski.ml.graph import Tensor, Weight
+
+__all__ = ["combine", "dispatch", "group_by_expert", "router", "scale_experts"]
+
+_LANES = 16
+_PROGRAM = Program("experts")
+
+
+def router(lowering: Lowering, node: Tensor, logits: Tensor, bias: Weight | None = None) -> None:
+    experts, dim, given = width(logits), lowering.dim(node), node.attributes
+    count = int(given["count"])
+
+    def choose(sizes: Sizes) -> Kernel:
+        tokens = min(4, max(2, sizes[dim]))  # of a block of threads
+        shared = 4 * tokens * (2 * experts + count)
+        return Kernel(_PROGRAM, "router", (-(-sizes[dim] // tokens), 1, 1), _LANES * tokens, shared)
+
+    lowering.step(
+        choose,
+        *(logits, lowering.count(node), experts, count, int(given["gating"]), int(given["normalized"])),
+        *(float(given["scale"]), vector_of(bias), lowering.new(node)),
+    )
+
+
+def scale_experts(lowering: Lowering, node: Tensor, routes: Tensor, scales: Weight) -> None:
+    count = width(node) // 2
+    arguments = (routes, lowering.count(node), scales.shape[0], count, vector_of(scales), lowering.new(node))
+    lowering.for_each("experts", "scale_experts", node, count, *arguments)
+
+
+def group_by_expert(lowering: Lowering, node: Tensor, routes: Tensor) -> None:
+    experts, count = int(node.attributes["experts"]), node.shape[1]
+
+    def choose(sizes: Sizes) -> Kernel:
+        return Kernel(_PROGRAM, "group_by_expert", (1, 1, 1), min(1024, 32 * experts), 8 * experts)
+
+    lowering.step(choose, routes, lowering.count(node), experts, count, lowering.new(node))
+
+
+def dispatch(
+    lowering: Lowering, node: Tensor, x: Tensor, groups: Tensor, routes: Tensor | None = None
+) -> None:
+    if node not in lowering.gathered:
+        _sorted(lowering, node, x, width(x), groups, routes)
+
+
+def combine(
+    lowering: Lowering, node: Tensor, x: Tensor, groups: Tensor, routes: Tensor | None = None
+) -> None:
+    _sorted(lowering, node, x, width(node), groups, routes)
+
+
+def _sorted(
+    lowering: Lowering, node: Tensor, x: Tensor, columns: int, groups: Tensor, routes: Tensor | None
+) -> None:
+    arguments = (x, lowering.count(node), groups.shape[1], columns, routes, groups, lowering.new(node))
+    lowering.for_each("experts", node.op, node, width(node), *arguments)
