@@ -78,6 +78,7 @@ def other_programs() -> list[Program]:
             "matmul_float", (("CHASKI_WEIGHTS", "F16Weights"), ("CHASKI_TOKENS", 4), ("CHASKI_EXPERTS", 1))
         ),
         Program("experts"),
+        Program("recurrent"),
         Program("rows"),
         Program("top_k"),
     ]

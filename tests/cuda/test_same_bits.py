@@ -306,7 +306,7 @@ def experts_by_types() -> Iterator[Any]:
 @on_each
 @pytest.mark.parametrize(("type", "tokens"), list(experts_by_types()))
 def test_experts(tmp_path: Path, backend: str, type: QuantType, tokens: int) -> None:
-    """Six experts, three for each token, one of which has most rows; all gates, biases, weights on both sides."""
+    """Three of six experts for each token, one with most rows; all gates, and weights on both sides."""
     experts, count, hidden = 6, 3, 2 * max(32, type.block_size)
     rng = np.random.default_rng(tokens)
     logits = rng.standard_normal((MOST, experts)).astype(np.float32)
@@ -364,12 +364,19 @@ EXPERTS = ["gpt-oss-mxfp4", "qwen3moe"]
 MORE_EXPERTS = ["gemma4-moe", "gpt-oss", "granitemoe", "llama4", "mixtral", "qwen2moe"]
 
 
+RECURRENT = ["lfm2", "qwen35moe"]
+MORE_RECURRENT = ["qwen35", "qwen35-even", "qwen3next"]
+
+
 @on_each
 @pytest.mark.parametrize(
     "name",
     [
-        *(*DENSE, *EXPERTS),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in (*MORE_DENSE, *MORE_EXPERTS)),
+        *(*DENSE, *EXPERTS, *RECURRENT),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in (*MORE_DENSE, *MORE_EXPERTS, *MORE_RECURRENT)
+        ),
     ],
 )
 def test_architectures(backend: str, name: str) -> None:

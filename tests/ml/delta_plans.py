@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,7 +14,7 @@ from chaski.kvcache.batch import Batch
 from chaski.ml import Backend, ops
 from chaski.ml.graph import Dim, DType, Graph
 
-__all__ = ["DeltaNet", "Shape", "Tokens"]
+__all__ = ["DeltaNet", "Shape", "Tokens", "assert_one_answer"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -115,3 +116,41 @@ class DeltaNet:
     def whole(self, tokens: Tokens, sequence: int = 0, result: str = "y") -> F32:
         (found,) = self.forward((sequence, tokens), result=result)
         return found
+
+
+def assert_one_answer(
+    delta: DeltaNet, texts: Sequence[Tokens], expected: Sequence[F32], rounds: int = 60
+) -> None:
+    """Let three sequences grow, alone or together, lose tails, and take over prefixes.
+
+    Each computes one of two texts, of which `expected` has the whole answers.
+    """
+    random = np.random.default_rng(5)
+    source = [0, 1, 0]  # the text that a sequence computes
+    for _ in range(rounds):
+        growing = []
+        for sequence in random.permutation(3)[: random.integers(1, 4)].tolist():
+            length = delta.cache.length(sequence)
+            match random.integers(8):
+                case 0:
+                    begin = int(random.integers(length + 1))
+                    kept = delta.cache.resumable(sequence, begin)
+                    delta.cache.remove(sequence, begin)
+                    assert delta.cache.length(sequence) == kept
+                case 1:
+                    delta.cache.remove(sequence, max(length - int(random.integers(8)), 0))
+                case 2:
+                    other = int(random.integers(3))
+                    length = int(random.integers(delta.cache.length(other) + 1))
+                    delta.cache.copy_prefix(other, sequence, length)
+                    source[sequence] = source[other]
+                case _:
+                    count = int(random.choice([1, 1, 2, 5, 31, 33, 90]))
+                    growing.append((sequence, length, min(length + count, 230)))
+        parts = [(s, texts[source[s]][begin:end]) for s, begin, end in growing if end > begin]
+        if not parts or sum(len(part.x) for _, part in parts) > 256:
+            continue
+        at = {sequence: delta.cache.length(sequence) for sequence, _ in parts}
+        for (sequence, part), found in zip(parts, delta.forward(*parts), strict=True):
+            begin = at[sequence]
+            assert (found == expected[source[sequence]][begin : begin + len(part.x)]).all()

@@ -13,7 +13,7 @@ from chaski.ml import CPUOptions, open_backend
 from chaski.ml.recurrent_ops import CHUNK
 from tests.foreign import NAMES
 
-from .delta_plans import DeltaNet, Shape, Tokens
+from .delta_plans import DeltaNet, Shape, Tokens, assert_one_answer
 
 F32 = npt.NDArray[np.float32]
 
@@ -79,38 +79,9 @@ def test_one_answer_whatever_the_schedule(backend: str, isa: str, threads: int, 
 
     What is expected was computed at once, alone, by one thread with the fastest kernels.
     """
-    random = np.random.default_rng(5)
-    delta = net(backend, isa, threads, shape)
     texts = [Tokens.random(shape, 230, seed) for seed in range(2)]
     expected = [net(backend, "auto", 1, shape).whole(text) for text in texts]
-    source = [0, 1, 0]  # the text that a sequence computes
-    for _ in range(60):
-        growing = []
-        for sequence in random.permutation(3)[: random.integers(1, 4)].tolist():
-            length = delta.cache.length(sequence)
-            match random.integers(8):
-                case 0:
-                    begin = int(random.integers(length + 1))
-                    kept = delta.cache.resumable(sequence, begin)
-                    delta.cache.remove(sequence, begin)
-                    assert delta.cache.length(sequence) == kept
-                case 1:
-                    delta.cache.remove(sequence, max(length - int(random.integers(8)), 0))
-                case 2:
-                    other = int(random.integers(3))
-                    length = int(random.integers(delta.cache.length(other) + 1))
-                    delta.cache.copy_prefix(other, sequence, length)
-                    source[sequence] = source[other]
-                case _:
-                    count = int(random.choice([1, 1, 2, 5, 31, 33, 90]))
-                    growing.append((sequence, length, min(length + count, 230)))
-        parts = [(s, texts[source[s]][begin:end]) for s, begin, end in growing if end > begin]
-        if not parts or sum(len(part.x) for _, part in parts) > 256:
-            continue
-        at = {sequence: delta.cache.length(sequence) for sequence, _ in parts}
-        for (sequence, part), found in zip(parts, delta.forward(*parts), strict=True):
-            begin = at[sequence]
-            assert (found == expected[source[sequence]][begin : begin + len(part.x)]).all()
+    assert_one_answer(net(backend, isa, threads, shape), texts, expected)
 
 
 @pytest.mark.parametrize("dropped", [1, 7, CHUNK - 1, CHUNK])

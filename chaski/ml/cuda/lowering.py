@@ -30,6 +30,7 @@ __all__ = [
     "Double",
     "Kernel",
     "Lowering",
+    "Made",
     "Matrix",
     "Quantized",
     "Sizes",
@@ -147,12 +148,19 @@ class Check:
     limit_dim: str | None = None
 
 
+Made = tuple[Sequence[npt.NDArray[Any]], Mapping[str, int]]
+"""Arrays, and sizes of new dimensions."""
+
+
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """Arrays that the host makes of the inputs: `make` returns them, and sizes of new dimensions."""
+    """Arrays that the host makes of the inputs and sizes: `make` returns them, and sizes of new dimensions.
+
+    It raises ValueError for inputs that do not fit.
+    """
 
     targets: Sequence[Staged]
-    make: Callable[[Mapping[str, npt.NDArray[Any]]], tuple[Sequence[npt.NDArray[Any]], Mapping[str, int]]]
+    make: Callable[[Mapping[str, npt.NDArray[Any]], Sizes], Made]
 
 
 _PRODUCTS = ("linear", "first_outputs", "expert_linear")

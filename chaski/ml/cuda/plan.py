@@ -14,7 +14,18 @@ from chaski.forks import keep_in_forks
 from chaski.ml.arena import Buffer, aligned, placed
 from chaski.ml.backend import Backend
 from chaski.ml.cuda.device import GPU, KernelLaunch, pack
-from chaski.ml.cuda.lowering import Check, Constant, Count, Derived, Double, Lowering, Sizes, Staged, Step
+from chaski.ml.cuda.lowering import (
+    Check,
+    Constant,
+    Count,
+    Derived,
+    Double,
+    Lowering,
+    Made,
+    Sizes,
+    Staged,
+    Step,
+)
 from chaski.ml.cuda.operations import HOST_OPERATIONS, lower_node
 from chaski.ml.cuda.storage import KVStorage
 from chaski.ml.graph import Dim, DType, Graph, Tensor
@@ -102,7 +113,7 @@ class CUDAPlan:
         self._gpu.wait_uploads()
         uploads = [(self._inputs[name], array) for name, array in arrays.items()]
         for derived in self._derived:
-            made, new_sizes = derived.make(arrays)
+            made, new_sizes = derived.make(arrays, given)
             given |= new_sizes
             uploads += zip(derived.targets, made, strict=True)
         self._check(arrays, given)
@@ -288,9 +299,7 @@ class _HostPart:
         self._plan, self._names, self._count = plan, list(own.inputs), len(nodes)
         self.derived.append(Derived(targets, self._make))
 
-    def _make(
-        self, inputs: Mapping[str, npt.NDArray[Any]]
-    ) -> tuple[Sequence[npt.NDArray[Any]], Mapping[str, int]]:
+    def _make(self, inputs: Mapping[str, npt.NDArray[Any]], _: Sizes) -> Made:
         plan: Plan = self._plan
         launch = plan.launch({name: inputs[name] for name in self._names})
         return [launch.rows(str(index)) for index in range(self._count)], {}

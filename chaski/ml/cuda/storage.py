@@ -74,11 +74,11 @@ class KVStorage:
 
 
 def num_bytes(role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> int:
-    """Bytes of a storage. Raises UnsupportedError for types and roles that kernels do not have yet."""
-    if role is KVRole.STATES or dtype not in _ELEMENT_BYTES:
-        what = "recurrent states" if role is KVRole.STATES else f"keys and values of type {dtype.value}"
+    """Bytes of a storage. Raises UnsupportedError for types that kernels do not have yet."""
+    if dtype not in _ELEMENT_BYTES:
         raise UnsupportedError(
-            f"the cuda backend has no kernels for {what} yet: load the model with the cpu backend"
+            f"the cuda backend has no kernels for keys and values of type {dtype.value} yet: load the model "
+            "with the cpu backend"
         )
     type = int(stored_type(role, size, dtype))
     return _native.kv_storage_bytes(cells, heads, size, type, role is KVRole.KEYS) + 64

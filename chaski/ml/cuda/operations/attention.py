@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from chaski.ml.cuda.lowering import (
     Derived,
     Kernel,
     Lowering,
+    Made,
     Sizes,
     Staged,
     storage_of,
@@ -274,9 +275,7 @@ def _tasks(lowering: Lowering, spans: Tensor, cells: Tensor) -> tuple[Staged, St
     tasks = Staged(lowering.dims[dim], 2, np.int32)
     starts = Staged(most + 1, 1, np.int32)
 
-    def make(
-        inputs: Mapping[str, npt.NDArray[Any]],
-    ) -> tuple[Sequence[npt.NDArray[Any]], Mapping[str, int]]:
+    def make(inputs: Mapping[str, npt.NDArray[Any]], _: Sizes) -> Made:
         given = inputs[name].reshape(-1, 3)
         if len(given) > most:
             return [np.empty((0, 2), np.int32), np.empty(0, np.int32)], {dim: 0}
@@ -304,9 +303,7 @@ def _tiles(lowering: Lowering, spans: Tensor, neighbours: int, few: int) -> Stag
     lowering.dims[dim] = tokens.maximum
     tiles = Staged(tokens.maximum, 2, np.int32)
 
-    def make(
-        inputs: Mapping[str, npt.NDArray[Any]],
-    ) -> tuple[Sequence[npt.NDArray[Any]], Mapping[str, int]]:
+    def make(inputs: Mapping[str, npt.NDArray[Any]], _: Sizes) -> Made:
         given = inputs[name].reshape(-1, 3)
         made = np.empty((0, 2), np.int32) if len(given) <= few else tiles_of(given, neighbours)
         return [made], {dim: len(made)}

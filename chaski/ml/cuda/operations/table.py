@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from chaski.errors import UnsupportedError
 from chaski.ml.cuda.lowering import Lowering
-from chaski.ml.cuda.operations import attention, elements, moe, products, rows
+from chaski.ml.cuda.operations import attention, elements, moe, products, recurrent, rows
 from chaski.ml.elementwise import ELEMENTWISE
 from chaski.ml.graph import Tensor
 
@@ -47,6 +47,9 @@ OPERATIONS: Mapping[str, Callable[..., None]] = dict.fromkeys(ELEMENTWISE, eleme
     "group_by_expert": moe.group_by_expert,
     "dispatch": moe.dispatch,
     "combine": moe.combine,
+    "short_conv": recurrent.short_conv,
+    "chunked_conv": recurrent.chunked_conv,
+    "gated_delta": recurrent.gated_delta,
 }
 """Each takes the lowering, the node and the node's operands."""
 
