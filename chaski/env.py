@@ -141,6 +141,30 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip().lower() for word in text.split(",") if word.strip())
 
 
+def _nodes(text: str) -> tuple[tuple[str, int, float | None], ...]:
+    """Hosts, ports and shares."""
+    found = tuple(_node(word.strip()) for word in text.split(",") if word.strip())
+    if len({share is None for _, _, share in found}) > 1:
+        raise ValueError("addresses that all have a share, host:port=SHARE, or none")
+    return found
+
+
+_NODE = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:=\[\]]+):(?P<port>\d{1,5})(=(?P<share>\d+(\.\d+)?))?")
+
+
+def _node(text: str) -> tuple[str, int, float | None]:
+    node = _NODE.fullmatch(text)
+    if node is None or not 0 < int(node["port"]) < 1 << 16 or (node["share"] and not float(node["share"])):
+        raise ValueError("addresses such as 10.0.0.1:11500,10.0.0.2:11500, or with shares, 10.0.0.1:11500=2")
+    return node["host"].strip("[]"), int(node["port"]), float(node["share"]) if node["share"] else None
+
+
+def _split(text: str) -> str:
+    if text.lower() not in ("layers", "rows"):
+        raise ValueError("layers or rows")
+    return text.lower()
+
+
 _ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?")
 
 
@@ -222,10 +246,34 @@ class Environment:
     backend: str = _variable(
         "CHASKI_BACKEND",
         "name",
-        "what computes models: cpu, cuda (an NVIDIA GPU, for models whose operations it has), or reference "
-        "(NumPy)",
+        "what computes models: cpu, cuda (an NVIDIA GPU, for models whose operations it has), reference "
+        "(NumPy), or sharded (the nodes of CHASKI_NODES together)",
         _word,
         default="cpu",
+        unset="cpu; sharded where CHASKI_NODES is set",
+    )
+    nodes: tuple[tuple[str, int, float | None], ...] = _variable(
+        "CHASKI_NODES",
+        "addresses",
+        "the nodes that compute each model together, host:port of each `chaski shard`, separated by commas; "
+        "host:port=2 takes twice the layers of host:port=1",
+        _nodes,
+        default=(),
+        unset="none, this machine computes",
+    )
+    split: str = _variable(
+        "CHASKI_SPLIT",
+        "word",
+        "how the nodes share a model: layers, each a run of them, or rows of every matrix",
+        _split,
+        default="layers",
+    )
+    nodes_key: str | None = _variable(
+        "CHASKI_NODES_KEY",
+        "path",
+        "the file with the key that all nodes know, 32 random characters or more",
+        str,
+        unset="none",
     )
     variants: str = _variable(
         "CHASKI_VARIANTS",
@@ -602,6 +650,8 @@ class Environment:
             text = values.get(variable.name, "").strip().strip("\"'").strip()
             if text:
                 found[attribute.name] = _parse(variable, text)
+        if found.get("nodes"):
+            found.setdefault("backend", "sharded")
         return cls(**found)
 
 

@@ -16,7 +16,7 @@ ROOMS = sorted({path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path 
 
 # Each floor may import itself and the floors before it.
 FLOORS = [
-    {"errors", "address", "durations", "env", "forks", "names", "progress_bar", "remote"},
+    {"errors", "address", "cluster_key", "durations", "env", "forks", "names", "progress_bar", "remote"},
     {"formats"},
     {"ml"},
     {"kvcache"},
@@ -156,7 +156,7 @@ def test_only_the_factory_imports_a_backend() -> None:
         for name in all_imports(path):
             if own == ("ml", "cuda") and name.startswith("chaski.ml.cpu.weight_files"):
                 continue  # weights lie on a GPU as they do on the cpu
-            for backend in ("cpu", "cuda", "reference"):
+            for backend in ("cpu", "cuda", "reference", "sharded"):
                 if name.startswith(f"chaski.ml.{backend}") and own != ("ml", backend):
                     assert path == PACKAGE / "ml" / "__init__.py", f"{path} imports {name}"
 

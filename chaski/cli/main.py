@@ -26,6 +26,7 @@ _COMMANDS = {
     "ps": "chaski.cli.ps",
     "top": "chaski.cli.top",
     "cluster": "chaski.cli.cluster",
+    "shard": "chaski.cli.shard",
     "stop": "chaski.cli.stop",
     "show": "chaski.cli.show",
     "cp": "chaski.cli.cp",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chaski.cli.completion import model_names
+from chaski.cli.nodes import nodes_options, with_nodes
 from chaski.cli.session import Session, read_format, read_think
 from chaski.names import is_path
 
@@ -58,6 +59,7 @@ class _Command(click.Command):
     help="LoRA adapter to answer with: a GGUF file, a folder of PEFT, or a model that has one; repeatable.",
 )
 @click.option("--backend", metavar="NAME", help="cpu, cuda (an NVIDIA GPU), or reference (slow, NumPy).")
+@nodes_options
 @click.option(
     "--engine", metavar="NAME", help="native or llama.cpp.  [default: the one that has the architecture]"
 )
@@ -99,6 +101,8 @@ def command(
     draft: str | None,
     adapters: tuple[str, ...],
     backend: str | None,
+    nodes: str | None,
+    split: str | None,
     engine: str | None,
     form: str | None,
     keepalive: str | None,
@@ -133,6 +137,7 @@ def command(
     if adapters:
         given["adapter"] = read_adapters(adapters)
     names = tuple(name for name, _ in given.get("adapter", ()))
+    backend = with_nodes(backend, nodes, split)
     opened = _Opener(threads, context, draft, names, backend, engine, keepalive, insecure)
     if text is None:
         _preload_line_editor()

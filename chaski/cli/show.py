@@ -13,6 +13,7 @@ from chaski.cli.adapters import adapter_section
 from chaski.cli.charts import PlotCommand, check_plot, plot_option, show
 from chaski.cli.completion import model_names
 from chaski.cli.layout import prefix_rows, section, size, size_in_bytes
+from chaski.cli.nodes import nodes_options, with_nodes
 from chaski.cli.show_stored import (
     chosen_text,
     first_lines,
@@ -54,6 +55,7 @@ _SHOWN_CHARACTERS = 80
     help="With --memory or --plot: sequences at the same time.  [default: OLLAMA_NUM_PARALLEL, else 1]",
 )
 @click.option("--backend", metavar="NAME", help="With --memory or --plot: backend to compute it.")
+@nodes_options
 @plot_option("Draw memory by layer and by context, here or as a file.")
 @click.option("--verbose", is_flag=True, help="List the metadata and the tensors.")
 @click.help_option("-h", "--help")
@@ -64,6 +66,8 @@ def command(
     context: int | None,
     parallel: int | None,
     backend: str | None,
+    nodes: str | None,
+    split: str | None,
     plot: str | None,
     verbose: bool,
     **texts: bool,
@@ -78,8 +82,9 @@ def command(
     from chaski.store.model import find_model
 
     is_measured = memory or plot is not None
+    backend = with_nodes(backend, nodes, split)
     if not is_measured and (context or parallel or backend):
-        raise click.UsageError("--context, --parallel and --backend go with --memory and --plot")
+        raise click.UsageError("--context, --parallel, --backend and --nodes go with --memory and --plot")
     check_plot(plot)
     server = None if is_path(model) else chosen_server()
     if server is not None and not is_measured:

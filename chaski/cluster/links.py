@@ -1,8 +1,7 @@
 """Connections between the machines of a cluster: calls and replies over TLS, for those who know its key.
 
-Each replica listens with a certificate of its own. Behind the handshake of TLS both ends prove that they
-know the key of the cluster, by a hash of it, of two random numbers and of the certificate. So nobody else is
-listened to, and nobody in between is taken for the other end.
+Each replica listens with a certificate of its own, and both ends prove that they know the key of the cluster
+(`chaski/cluster_key.py`).
 
 A `Link` (`runner/service/worker/link.py`) wants a plain socket. It gets one end of a pair; an event loop in a
 thread of its own carries the bytes between the other end and the network.
@@ -14,19 +13,16 @@ import asyncio
 import hmac
 import secrets
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime, timedelta
-from tempfile import TemporaryDirectory
 from typing import Any
 
+from chaski.cluster_key import NONCE, client_context, new_nonce, proof, server_context
 from chaski.errors import WorkerError
 
 __all__ = ["Address", "Listener", "connect", "new_key"]
 
 _PIECE = 1 << 16
-_NONCE = 32
 _PATIENCE = 5.0
 # Connections that have not proved yet that they know the key.
 _STRANGERS = 64
@@ -51,7 +47,7 @@ class Listener:
         self._accepted = accepted
         self._strangers = asyncio.Semaphore(_STRANGERS)
         self._loop = _Loop()
-        context, self._certificate = _server_context()
+        context, self._certificate = server_context()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         at = host if host in ("127.0.0.1", "::1") else ""
         self._socket = socket.create_server((at, 0), family=family)
@@ -91,9 +87,7 @@ async def _connect(address: Address, key: bytes) -> socket.socket:
     place = f"{address[0]}:{address[1]}"
     try:
         async with asyncio.timeout(_PATIENCE):
-            reader, writer = await asyncio.open_connection(
-                *address, ssl=_client_context(), server_hostname=""
-            )
+            reader, writer = await asyncio.open_connection(*address, ssl=client_context(), server_hostname="")
             try:
                 await _prove_to_server(reader, writer, key)
             except BaseException:
@@ -119,29 +113,23 @@ class _NoProofError(Exception):
     """The other end does not know the key."""
 
 
-def _proof(key: bytes, who: bytes, nonces: bytes, certificate: bytes) -> bytes:
-    return hmac.digest(key, who + nonces + certificate, "sha256")
-
-
 async def _prove_to_client(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, certificate: bytes
 ) -> None:
-    nonces = await reader.readexactly(_NONCE) + (own := secrets.token_bytes(_NONCE))
-    writer.write(own + _proof(key, b"replica", nonces, certificate))
-    if not hmac.compare_digest(await reader.readexactly(_NONCE), _proof(key, b"client", nonces, certificate)):
+    nonces = await reader.readexactly(NONCE) + (own := new_nonce())
+    writer.write(own + proof(key, b"replica", nonces, certificate))
+    if not hmac.compare_digest(await reader.readexactly(NONCE), proof(key, b"client", nonces, certificate)):
         raise _NoProofError
 
 
 async def _prove_to_server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes) -> None:
     certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-    own = secrets.token_bytes(_NONCE)
+    own = new_nonce()
     writer.write(own)
-    nonces = own + await reader.readexactly(_NONCE)
-    if not hmac.compare_digest(
-        await reader.readexactly(_NONCE), _proof(key, b"replica", nonces, certificate)
-    ):
+    nonces = own + await reader.readexactly(NONCE)
+    if not hmac.compare_digest(await reader.readexactly(NONCE), proof(key, b"replica", nonces, certificate)):
         raise _NoProofError
-    writer.write(_proof(key, b"client", nonces, certificate))
+    writer.write(proof(key, b"client", nonces, certificate))
 
 
 async def _carry_and_close(
@@ -177,46 +165,6 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, end
             await asyncio.gather(*tasks, return_exceptions=True)
         finally:  # it may be cancelled meanwhile
             end.close()
-
-
-def _client_context() -> ssl.SSLContext:
-    """The certificate is checked by the proof, not by an authority."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-def _server_context() -> tuple[ssl.SSLContext, bytes]:
-    """Return a context with a new certificate, and the certificate."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    private = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "chaski")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(private.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=3650))
-        .sign(private, hashes.SHA256())
-    )
-    encoding, kind = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    with TemporaryDirectory() as folder:  # the module reads files only; nobody else may read the folder
-        path = f"{folder}/pair.pem"
-        with open(path, "wb") as file:
-            file.write(private.private_bytes(encoding, kind, serialization.NoEncryption()))
-            file.write(certificate.public_bytes(encoding))
-        context.load_cert_chain(path)
-    return context, certificate.public_bytes(serialization.Encoding.DER)
 
 
 class _Loop:

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from chaski.errors import OptionError
-from chaski.ml.backend import Backend, BackendOptions, CPUOptions, Options
+from chaski.errors import OptionError, UnsupportedError
+from chaski.ml.backend import Backend, BackendOptions, CPUOptions, NodesOptions, Options
 from chaski.ml.scaling import Machine
+
+if TYPE_CHECKING:
+    from chaski.ml.sharded.serving import MemberServer
 
 __all__ = [
     "BACKENDS",
     "Backend",
     "BackendOptions",
     "CPUOptions",
+    "NodesOptions",
     "Options",
     "measure_machine",
     "open_backend",
+    "serve_member",
 ]
 
-BACKENDS = {"cpu": "chaski.ml.cpu", "cuda": "chaski.ml.cuda", "reference": "chaski.ml.reference"}
+BACKENDS = {
+    "cpu": "chaski.ml.cpu",
+    "cuda": "chaski.ml.cuda",
+    "reference": "chaski.ml.reference",
+    "sharded": "chaski.ml.sharded",
+}
 """The module of each backend by name, which is imported when the backend is opened.
 
 `OPTIONS` of a module are the classes of the options that it reads, and `open` takes one of each.
@@ -29,6 +41,8 @@ BACKENDS = {"cpu": "chaski.ml.cpu", "cuda": "chaski.ml.cuda", "reference": "chas
 def open_backend(name: str, *options: Options) -> Backend:
     """Open a backend: `cpu` (native), `cuda` (an NVIDIA GPU), `reference` (NumPy; what each operation means).
 
+    Or `sharded`: several nodes, each with one of the others.
+
     It gets the options that are for it, defaults where none are given, and none that are for other devices.
     """
     if name not in BACKENDS:
@@ -37,6 +51,27 @@ def open_backend(name: str, *options: Options) -> Backend:
     given = {type(each): each for each in options}
     backend: Backend = module.open(*(given.get(kind, kind()) for kind in module.OPTIONS))
     return backend
+
+
+def serve_member(
+    address: str, key_file: str | None, backend: str, folders: Sequence[Path], cpu: CPUOptions
+) -> MemberServer:
+    """Listen at an address, host:port, and compute parts of models with a backend of this machine.
+
+    folders  where files of models are looked for by their names
+
+    Raises OptionError for a bad address or key, UnsupportedError for a backend that cannot have parts, and
+    ClusterError where nobody can listen there.
+    """
+    from chaski.ml.sharded.keys import read_key
+    from chaski.ml.sharded.serving import MemberServer, listening_address
+
+    if backend not in ("cpu", "reference"):
+        raise UnsupportedError(f"the backend {backend} computes no parts of models yet: use cpu")
+    host, port = listening_address(address)
+    return MemberServer(
+        host, port, read_key(key_file), lambda options: open_backend(backend, options, cpu), folders
+    )
 
 
 def measure_machine(

@@ -38,6 +38,7 @@ __all__ = [
     "LoraMatrices",
     "MaskForm",
     "Memory",
+    "NodesOptions",
     "Options",
     "ProgressCallback",
     "stored_type",
@@ -82,7 +83,21 @@ class CPUOptions:
     trace: PlanTrace | None = None
 
 
-Options = BackendOptions | CPUOptions
+@dataclass(frozen=True, slots=True)
+class NodesOptions:
+    """The nodes that compute a model together: processes of `chaski shard`, on this machine or on others.
+
+    `addresses`: the host and the port of each. `split`: `layers` or `rows`. `shares`: how much of the layers
+    each takes; None for as much as its free memory allows. `key_file`: the file with the key of all nodes.
+    """
+
+    addresses: tuple[tuple[str, int], ...] = ()
+    split: str = "layers"
+    shares: tuple[float, ...] | None = None
+    key_file: str | None = None
+
+
+Options = BackendOptions | CPUOptions | NodesOptions
 """The options that `open_backend` takes. A kind of device that needs others adds its class here."""
 
 

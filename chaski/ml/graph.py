@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chaski.formats.quant import QuantType
+
 __all__ = [
     "AdapterTable",
     "Adapters",
@@ -257,11 +259,13 @@ class Graph:
     """The recorded operations of one forward pass, in an order in which they can be run.
 
     `dtype` is the nominal type of activations. Inputs, storage and indices say their own. `adapters` change
-    the products that are recorded from then on.
+    the products that are recorded from then on. `product_types` are those of matrices of products beyond this
+    graph: of a larger one that it is a piece of, with which it rounds activations alike.
     """
 
     dtype: DType = DType.F32
     adapters: Adapters | None = None
+    product_types: frozenset[QuantType] = frozenset()
     nodes: list[Tensor] = field(default_factory=list)
     inputs: dict[str, Tensor] = field(default_factory=dict)
     outputs: dict[str, Tensor] = field(default_factory=dict)

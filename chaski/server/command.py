@@ -22,6 +22,14 @@ __all__ = ["command"]
     "--replicas", metavar="N[-M]", help="Replicas of each model in a cluster.  [default: CHASKI_REPLICAS, 1]"
 )
 @click.option(
+    "--nodes",
+    metavar="ADDRESS[,ADDRESS...]",
+    help="Nodes that compute each model together, each a `chaski shard`.  [default: CHASKI_NODES]",
+)
+@click.option(
+    "--split", metavar="WORD", help="With --nodes: layers or rows.  [default: CHASKI_SPLIT, layers]"
+)
+@click.option(
     "--access-log", metavar="FILE", help="Add a line of JSON for each request to FILE.  [- is standard error]"
 )
 @click.option(
@@ -36,6 +44,8 @@ def command(
     no_store: bool,
     cluster: str | None,
     replicas: str | None,
+    nodes: str | None,
+    split: str | None,
     access_log: str | None,
     otlp_traces_endpoint: str | None,
     verbose: bool,
@@ -56,6 +66,10 @@ def command(
         os.environ["CHASKI_PREFIX_CACHE"] = "memory"  # workers inherit it
     if replicas is not None:
         os.environ["CHASKI_REPLICAS"] = replicas
+    if nodes is not None:
+        os.environ["CHASKI_NODES"] = nodes
+    if split is not None:
+        os.environ["CHASKI_SPLIT"] = split
     environment = Environment.read()
     _log_all(verbose or environment.debug)
     if host is not None:

@@ -11,6 +11,7 @@ from contextlib import closing
 import pytest
 
 from chaski.cluster.links import Listener, connect, new_key
+from chaski.cluster_key import server_context
 from chaski.errors import WorkerError
 
 KEY = new_key()
@@ -71,9 +72,7 @@ def test_one_in_between_is_noticed(listener: Listener) -> None:
             victim.sendall(inside.recv(64))
             victim.recv(32)
 
-    from chaski.cluster import links
-
-    certified, _ = links._server_context()
+    certified, _ = server_context()
     with socket.create_server(("127.0.0.1", 0)) as door:
         thread = threading.Thread(target=pass_on, args=(certified, door), daemon=True)
         thread.start()

@@ -12,6 +12,7 @@ from typing import Any
 
 from chaski import _native
 from chaski.ml.arena import Buffer
+from chaski.ml.cpu.weight_files import laid_out_type
 from chaski.ml.fusing import sums_of_products, uses_of
 from chaski.ml.graph import Dim, Graph, KVBuffer, Operand, Tensor, Weight
 
@@ -67,7 +68,9 @@ class Lowering:
         self._uses = uses_of(graph)
         self.quantized_inputs = _quantized_inputs(graph)
         self.float_inputs = _float_inputs(graph)
-        self.in_super_blocks = any(_wants_super_blocks(node) for node in graph.nodes)
+        self.in_super_blocks = any(_wants_super_blocks(node) for node in graph.nodes) or any(
+            _native.wants_super_blocks(int(laid_out_type(type))) for type in graph.product_types
+        )
         self.sums = sums_of_products(graph, self._uses, _PRODUCTS)
         self.adapted = {node.operands[0] for node in graph.nodes if node.op == "adapt"}
         self.tiles: dict[tuple[Tensor, int], int] = {}

@@ -25,7 +25,7 @@ _MEMORY = 4096
 
 class Sinks(Module):
     def __init__(self, num_heads: int) -> None:
-        self.weight = Weight((num_heads,))
+        self.weight = Weight((num_heads,), split=0)
 
 
 class Attention(llama.Attention):

@@ -11,7 +11,7 @@ from pathlib import Path
 from chaski.env import Environment
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import CacheSize
-from chaski.ml import BackendOptions, CPUOptions, Options, open_backend
+from chaski.ml import BackendOptions, CPUOptions, NodesOptions, Options, open_backend
 from chaski.ml.backend import HOST, Backend
 from chaski.model.attached import AttachedDraft, Target
 from chaski.model.dialects import open_model
@@ -88,10 +88,24 @@ class ModelParts:
             size=cache_size(1 if parallel is None else parallel, context, num_batch),
             kv_type=environment.kv_type if kv_type is None else kv_type,
             flash_attention=flash,
-            options=(BackendOptions(flash), CPUOptions(threads, environment.isa, environment.variants)),
+            options=(
+                BackendOptions(flash),
+                CPUOptions(threads, environment.isa, environment.variants),
+                _nodes_options(environment),
+            ),
             draft=None if attached is not None else draft_file,
             attached=attached,
         )
+
+
+def _nodes_options(environment: Environment) -> NodesOptions:
+    shares = tuple(share for _, _, share in environment.nodes if share is not None)
+    return NodesOptions(
+        addresses=tuple((host, port) for host, port, _ in environment.nodes),
+        split=environment.split,
+        shares=shares or None,
+        key_file=environment.nodes_key,
+    )
 
 
 class ReservedModel:

@@ -1,0 +1,39 @@
+"""Options of commands that let several nodes compute a model: `--nodes` and `--split`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+__all__ = ["nodes_options", "with_nodes"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def nodes_options(command: F) -> F:
+    """Add the options, whose values `with_nodes` takes."""
+    for option in (
+        click.option(
+            "--split", metavar="WORD", help="With --nodes: layers or rows.  [default: CHASKI_SPLIT, layers]"
+        ),
+        click.option(
+            "--nodes",
+            metavar="ADDRESS[,ADDRESS...]",
+            help="Nodes that compute the model together, each a `chaski shard`.  [default: CHASKI_NODES]",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def with_nodes(backend: str | None, nodes: str | None, split: str | None) -> str | None:
+    """Put the options into the environment, which workers inherit -> the backend to load a model with."""
+    if split is not None:
+        os.environ["CHASKI_SPLIT"] = split
+    if nodes is None:
+        return backend
+    os.environ["CHASKI_NODES"] = nodes
+    return backend or "sharded"

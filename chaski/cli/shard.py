@@ -1,0 +1,55 @@
+"""`chaski shard`: this machine computes parts of models that are served by another one."""
+
+from __future__ import annotations
+
+import click
+
+__all__ = ["command"]
+
+_PORT = 11500
+
+
+@click.command("shard", short_help="Compute parts of models for a server on another machine.")
+@click.option(
+    "--listen",
+    metavar="ADDRESS",
+    default=f"127.0.0.1:{_PORT}",
+    help=f"Where to listen: host:port.  [default: 127.0.0.1:{_PORT}]",
+)
+@click.option("--key", "key_file", metavar="FILE", help="File with the key.  [default: CHASKI_NODES_KEY]")
+@click.option("--threads", type=int, metavar="N", help="Cores to compute on.  [default: all physical ones]")
+@click.option(
+    "--models",
+    multiple=True,
+    metavar="FOLDER",
+    help="Folder where files of models are looked for by their names; repeatable.",
+)
+@click.help_option("-h", "--help")
+def command(listen: str, key_file: str | None, threads: int | None, models: tuple[str, ...]) -> None:
+    """Compute parts of models for servers and commands with --nodes, until Ctrl-C.
+
+    All nodes have the same key, a file of 32 random characters or more. Each node opens the files of a model
+    itself: at the same path, in its model store, or in a FOLDER.
+    """
+    import threading
+    from pathlib import Path
+
+    from chaski.env import Environment
+    from chaski.ml import CPUOptions, serve_member
+    from chaski.store.store import Store
+
+    environment = Environment.read()
+    folders = [Path(folder) for folder in models] + [Store.default().blobs.folder]
+    backend = "cpu" if environment.backend == "sharded" else environment.backend
+    server = serve_member(
+        listen,
+        key_file or environment.nodes_key,
+        backend,
+        folders,
+        CPUOptions(threads or environment.threads, environment.isa, environment.variants),
+    )
+    click.echo(f"chaski computes parts of models at {server.address}", err=True)
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        server.close()

@@ -1,0 +1,280 @@
+"""The backend of a model that several nodes compute: it cuts weights, storage and graphs for its members."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.errors import ClusterError, OutOfMemoryError, UnsupportedError
+from chaski.formats.gguf import TensorInfo
+from chaski.ml.backend import HOST, ByDevice, CacheConfig, Device, Memory, ProgressCallback
+from chaski.ml.graph import AdapterTable, DType, Graph, KVBuffer, KVRole, Weight
+from chaski.ml.sharded import encoding
+from chaski.ml.sharded.files import SameFile
+from chaski.ml.sharded.head import Members
+from chaski.ml.sharded.layers import LayerSplit
+from chaski.ml.sharded.pieces import cut_graph
+from chaski.ml.sharded.placement import FreeNodes, HeldBuffer, Splitting
+from chaski.ml.sharded.plan import ShardedPlan
+from chaski.ml.sharded.rows import RowSplit, without_first_outputs
+
+__all__ = ["ShardedBackend"]
+
+U8 = npt.NDArray[np.uint8]
+I32 = npt.NDArray[np.int32]
+
+_PRODUCTS = ("linear", "first_outputs", "expert_linear")
+
+
+class ShardedBackend:
+    """Members, each a process with a backend of its own, compute what one backend would, bit by bit.
+
+    A layer, or a row of a matrix, is on one member only. Members read weights from files of their own.
+    """
+
+    name = "sharded"
+
+    def __init__(self, members: Members, split: str, shares: Sequence[float] | None) -> None:
+        """`shares`: how much of the layers each member takes; None for as much as its free memory allows.
+
+        The last backend of these members that closes ends them.
+        """
+        self._members = members
+        self._split = split
+        self._shares = shares
+        self._number = members.add_backend()
+        self._splitting: Splitting = RowSplit(len(members)) if split == "rows" else LayerSplit([])
+        self._types: dict[Weight, Any] = {}
+        self._num_plans = self._num_rows = 0
+        self._num_buffers = [0] * len(members)
+        self._is_closed = False
+
+    @property
+    def rule(self) -> str:
+        """The bits are those of the members; what is kept of cells is cut as the model is."""
+        return f"{self._members.about['rule']} by {self._splitting.description}"
+
+    @property
+    def default_kv_dtype(self) -> DType:
+        return DType(self._members.about["kv_dtype"])
+
+    @property
+    def cache_config(self) -> CacheConfig:
+        return encoding.cache_config(self._members.about["cache_config"])
+
+    def devices(self) -> Sequence[Device]:
+        replies = self._ask_all("devices")
+        return [
+            encoding.device(fields, self._device_name(member, fields["name"]))
+            for member, (found, _) in enumerate(replies)
+            for fields in found["devices"]
+        ]
+
+    def place(self, weights: Sequence[tuple[Weight, TensorInfo]]) -> None:
+        self._types = {weight: info.type for weight, info in weights}
+        if self._split == "layers":
+            self._splitting = LayerSplit(self._shares or self._free_memory())
+        on_each = self._splitting.place(weights)
+        for weight, _ in weights:
+            weight.handle = self._splitting.held[weight]
+        paths = list(dict.fromkeys(info.path for _, info in weights))
+        files = [SameFile.of(path) for path in paths]
+        described = [{"path": f.path, "num_bytes": f.num_bytes, "fingerprint": f.fingerprint} for f in files]
+        self._members.ask_all(
+            "place",
+            [
+                {
+                    "backend": self._number,
+                    "files": described,
+                    "weights": [encoding.encode_weight(weight) for weight, _ in some],
+                    "tensors": [encoding.encode_tensor(info, paths.index(info.path)) for _, info in some],
+                }
+                for some in on_each
+            ],
+        )
+
+    def load(self, progress: ProgressCallback) -> None:
+        """Nobody takes memory before it is known that all members have enough."""
+        needed, devices = self.memory(), {device.name: device for device in self.devices()}
+        for held in needed.devices:
+            available = devices[held.device].available_bytes
+            if held.total - held.shared > available:
+                raise OutOfMemoryError(
+                    f"weights, caches and plans need {(held.total - held.shared) / 1e9:.2f} GB on "
+                    f"{held.device}, but {available / 1e9:.2f} GB of memory are available there; name more "
+                    "nodes, or use a smaller context or fewer parallel sequences"
+                )
+        fields = [{"backend": self._number}] * len(self._members)
+        self._members.ask_all("load", fields, share=progress)
+        progress(1.0)
+
+    def wait_loaded(self) -> None:
+        self._ask_all("wait_loaded")
+
+    def kv_buffer(
+        self, role: KVRole, cells: int, heads: int, size: int, dtype: DType, layer: int | None = None
+    ) -> KVBuffer:
+        on_each = self._splitting.heads(role, heads, layer)
+        buffers: list[KVBuffer | None] = []
+        for member, count in enumerate(on_each):
+            if not count:
+                buffers.append(None)
+                continue
+            self._members[member].ask("kv_buffer", self._storage(role, cells, count, size, dtype, layer))
+            buffers.append(KVBuffer(role, cells, count, size, dtype, self._num_buffers[member]))
+            self._num_buffers[member] += 1
+        is_cut = on_each[0] not in (0, heads)
+        return KVBuffer(role, cells, heads, size, dtype, HeldBuffer(buffers, is_cut))
+
+    def kv_bytes(
+        self, role: KVRole, cells: int, heads: int, size: int, dtype: DType, layer: int | None = None
+    ) -> ByDevice:
+        found: dict[str, int] = {}
+        for member, count in enumerate(self._splitting.heads(role, heads, layer)):
+            if count:
+                fields = self._storage(role, cells, count, size, dtype, layer)
+                reply, _ = self._members[member].ask("kv_bytes", fields)
+                for device, num_bytes in reply["bytes"].items():
+                    found[self._device_name(member, device)] = num_bytes
+        return found
+
+    def cell_rows(self, buffers: Sequence[KVBuffer]) -> ShardedCells:
+        number, self._num_rows = self._num_rows, self._num_rows + 1
+        fields = []
+        for member in range(len(self._members)):
+            own = [_held(buffer).buffers[member] for buffer in buffers]
+            numbers = [buffer.handle for buffer in own if buffer is not None]
+            fields.append({"backend": self._number, "buffers": numbers})
+        self._members.ask_all("cell_rows", fields)
+        return ShardedCells(self._members, [bool(each["buffers"]) for each in fields], self._number, number)
+
+    def compile(self, graph: Graph) -> ShardedPlan:
+        if self._split == "rows":
+            graph = without_first_outputs(graph)
+        free = FreeNodes()
+        placed = self._splitting.place_nodes(graph, free)
+        pieces, results = cut_graph(graph, placed, self._splitting.held, free, len(self._members))
+        types = frozenset(
+            self._types[operand]
+            for node in graph.nodes
+            if node.op in _PRODUCTS
+            for operand in node.operands[1:]
+            if isinstance(operand, Weight)
+        )
+        fields, arrays = [], []
+        for member, some in enumerate(pieces):
+            for piece in some:
+                piece.graph.product_types = types
+            own: encoding.Arrays = []
+            values = [result.value for result in results.values() if member in result.members]
+            encoded = encoding.encode_pieces(some, own)
+            fields.append({"backend": self._number, "pieces": encoded, "results": values})
+            arrays.append(own)
+        self._members.ask_all("compile", fields, arrays)
+        number, self._num_plans = self._num_plans, self._num_plans + 1
+        return ShardedPlan(graph, pieces, results, self._members, self._number, number)
+
+    def adapter_table(self, slots: int, matrices: int, max_width: int) -> AdapterTable:
+        raise UnsupportedError(
+            "a model that is split over several nodes applies no adapters yet: load it on one machine"
+        )
+
+    def sibling(self) -> ShardedBackend:
+        self._ask_all("sibling")
+        return ShardedBackend(self._members, self._split, self._shares)
+
+    def memory(self) -> Memory:
+        parts = []
+        for member, (fields, _) in enumerate(self._ask_all("memory")):
+            names = {held["device"]: self._device_name(member, held["device"]) for held in fields["memory"]}
+            parts.append(encoding.decode_memory(fields["memory"], names))
+        return reduce(Memory.__add__, parts)
+
+    def close(self) -> None:
+        """Release the memory of all members, those that are lost aside."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with suppress(ClusterError):
+            self._ask_all("close")
+        self._members.remove_backend(self._number)
+
+    def _ask_all(self, kind: str) -> list[Any]:
+        return self._members.ask_all(kind, [{"backend": self._number}] * len(self._members))
+
+    def _storage(
+        self, role: KVRole, cells: int, heads: int, size: int, dtype: DType, layer: int | None
+    ) -> Mapping[str, Any]:
+        shape = [cells, heads, size]
+        return {
+            "backend": self._number,
+            "role": role.value,
+            "shape": shape,
+            "dtype": dtype.value,
+            "layer": layer,
+        }
+
+    def _device_name(self, member: int, device: str) -> str:
+        name = self._members[member].name
+        return name if device == HOST else f"{name} {device}"
+
+    def _free_memory(self) -> Sequence[float]:
+        """The memory that each member has now."""
+        replies = self._ask_all("devices")
+        return [float(sum(each["available_bytes"] for each in found["devices"])) for found, _ in replies]
+
+
+class ShardedCells:
+    """`CellRows` of several members: the block of one lies behind that of another."""
+
+    def __init__(self, members: Members, has_rows: Sequence[bool], backend: int, number: int) -> None:
+        self._members = [members[member] for member, has in enumerate(has_rows) if has]
+        self._fields = {"backend": backend, "rows": number}
+        self._sizes: dict[int, Sequence[int]] = {}
+
+    def num_bytes(self, room: int) -> int:
+        return sum(self._sizes_of(room))
+
+    def read(self, cells: I32, block: U8, first: int, room: int) -> None:
+        parts = self._parts(block, room)
+        is_whole = len(cells) == room
+        replies = [
+            member.start("read_cells", self._places(first, room), [cells] if is_whole else [cells, part])
+            for member, part in zip(self._members, parts, strict=True)
+        ]
+        for reply, part in zip(replies, parts, strict=True):
+            part[:] = reply.result()[1][0]
+
+    def write(self, cells: I32, block: U8, first: int, room: int) -> None:
+        replies = [
+            member.start("write_cells", self._places(first, room), [cells, part])
+            for member, part in zip(self._members, self._parts(block, room), strict=True)
+        ]
+        for reply in replies:
+            reply.result()
+
+    def _places(self, first: int, room: int) -> Mapping[str, Any]:
+        return {**self._fields, "first": first, "room": room}
+
+    def _parts(self, block: U8, room: int) -> Sequence[U8]:
+        found, begin = [], 0
+        for size in self._sizes_of(room):
+            found.append(block[begin : begin + size])
+            begin += size
+        return found
+
+    def _sizes_of(self, room: int) -> Sequence[int]:
+        if room not in self._sizes:
+            asked = [member.start("cell_bytes", {**self._fields, "room": room}) for member in self._members]
+            self._sizes[room] = [reply.result()[0]["bytes"] for reply in asked]
+        return self._sizes[room]
+
+
+def _held(buffer: KVBuffer) -> HeldBuffer:
+    assert isinstance(buffer.handle, HeldBuffer), "a buffer of another backend"
+    return buffer.handle

@@ -1,0 +1,216 @@
+"""What members are told, as JSON and arrays: pieces of graphs, weights, storage. Nothing of it is code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.errors import ClusterError
+from chaski.formats.gguf import TensorInfo
+from chaski.formats.quant import QuantType
+from chaski.ml.backend import CacheConfig, Device, DeviceMemory, MaskForm, Memory
+from chaski.ml.graph import Dim, DType, Graph, KVBuffer, Operand, Shape, Tensor, Weight
+from chaski.ml.sharded.pieces import Gather, OwnedRows, Piece, Send
+
+__all__ = [
+    "Arrays",
+    "Fields",
+    "cache_config",
+    "decode_memory",
+    "decode_pieces",
+    "decode_tensor",
+    "decode_weight",
+    "device",
+    "encode_cache_config",
+    "encode_device",
+    "encode_memory",
+    "encode_pieces",
+    "encode_tensor",
+    "encode_weight",
+]
+
+Fields = Mapping[str, Any]
+Arrays = list[npt.NDArray[Any]]
+
+
+def encode_pieces(pieces: Sequence[Piece], arrays: Arrays) -> list[Fields]:
+    """Arrays among the attributes of operations are put behind `arrays`."""
+    return [
+        {
+            "gathers": [[g.value, g.part, list(g.sources), g.groups, _owned(g.owned)] for g in piece.gathers],
+            "graph": _graph(piece.graph, arrays),
+            "values": piece.values,
+            "ids": {name: [source, list(cut)] for name, (source, cut) in piece.ids.items()},
+            "sends": [[s.value, list(s.targets), _owned(s.owned)] for s in piece.sends],
+        }
+        for piece in pieces
+    ]
+
+
+def decode_pieces(
+    pieces: Sequence[Fields], arrays: Arrays, weights: Sequence[Weight], buffers: Sequence[KVBuffer]
+) -> list[Piece]:
+    """Return the pieces, with the weights and the storage that their graphs name by numbers."""
+    return [
+        Piece(
+            gathers=[
+                Gather(value, part, sources, groups, _decode_owned(owned))
+                for value, part, sources, groups, owned in piece["gathers"]
+            ],
+            graph=_decode_graph(piece["graph"], arrays, weights, buffers),
+            values=piece["values"],
+            ids={name: (source, (cut[0], cut[1])) for name, (source, cut) in piece["ids"].items()},
+            sends=[Send(value, targets, _decode_owned(owned)) for value, targets, owned in piece["sends"]],
+        )
+        for piece in pieces
+    ]
+
+
+def _owned(owned: OwnedRows | None) -> Any:
+    return None if owned is None else [owned.ids, [list(cut) for cut in owned.cuts]]
+
+
+def _decode_owned(fields: Any) -> OwnedRows | None:
+    return None if fields is None else OwnedRows(fields[0], [(cut[0], cut[1]) for cut in fields[1]])
+
+
+def _graph(graph: Graph, arrays: Arrays) -> Fields:
+    numbers = {node: number for number, node in enumerate(graph.nodes)}
+
+    def operand(x: Operand) -> Any:
+        if isinstance(x, Tensor):
+            return numbers[x]
+        assert isinstance(x, Weight | KVBuffer), "a table of adapters"
+        return ["weight" if isinstance(x, Weight) else "buffer", x.handle]
+
+    def value(x: Any) -> Any:
+        if isinstance(x, np.ndarray):
+            arrays.append(np.ascontiguousarray(x))
+            return {"array": len(arrays) - 1}
+        if isinstance(x, tuple | list):
+            return [value(each) for each in x]
+        return x.item() if isinstance(x, np.generic) else x
+
+    nodes = [
+        [
+            node.op,
+            [operand(x) for x in node.operands],
+            [[size.name, size.maximum] if isinstance(size, Dim) else size for size in node.shape],
+            node.dtype.value,
+            {name: value(x) for name, x in node.attributes.items()},
+        ]
+        for node in graph.nodes
+    ]
+    return {
+        "dtype": graph.dtype.value,
+        "product_types": sorted(type.name for type in graph.product_types),
+        "nodes": nodes,
+        "outputs": {name: numbers[node] for name, node in graph.outputs.items()},
+    }
+
+
+def _decode_graph(
+    fields: Fields, arrays: Arrays, weights: Sequence[Weight], buffers: Sequence[KVBuffer]
+) -> Graph:
+    types = frozenset(QuantType[name] for name in fields["product_types"])
+    graph = Graph(DType(fields["dtype"]), product_types=types)
+
+    def operand(x: Any) -> Operand:
+        if isinstance(x, int):
+            return graph.nodes[x]
+        kind, number = x
+        found: Operand = weights[number] if kind == "weight" else buffers[number]
+        return found
+
+    def value(x: Any) -> Any:
+        if isinstance(x, dict):
+            return arrays[x["array"]]
+        return [value(each) for each in x] if isinstance(x, list) else x
+
+    for op, operands, sizes, dtype, attributes in fields["nodes"]:
+        shape: Shape = tuple(Dim(*size) if isinstance(size, list) else size for size in sizes)
+        if op == "input":
+            graph.input(attributes["name"], shape, DType(dtype))
+        else:
+            known = {name: value(x) for name, x in attributes.items()}
+            graph.record(op, tuple(map(operand, operands)), shape, DType(dtype), **known)
+    for name, number in fields["outputs"].items():
+        graph.output(name, graph.nodes[number])
+    return graph
+
+
+def encode_weight(weight: Weight) -> Fields:
+    return {"shape": list(weight.shape), "plain": weight.plain, "name": weight.name}
+
+
+def decode_weight(fields: Fields) -> Weight:
+    return Weight(tuple(fields["shape"]), plain=fields["plain"], name=fields["name"])
+
+
+def encode_tensor(info: TensorInfo, file: int) -> Fields:
+    """`file` is the number of the file that holds it."""
+    return {
+        "file": file,
+        "name": info.name,
+        "shape": list(info.shape),
+        "type": info.type.name,
+        "offset": info.offset,
+        "strides": list(info.strides),
+    }
+
+
+def decode_tensor(fields: Fields, path: Path, content: npt.NDArray[np.uint8]) -> TensorInfo:
+    """Return a tensor of a file by its bytes (file size,). Raises ClusterError for what is not inside."""
+    shape, strides, type = tuple(fields["shape"]), tuple(fields["strides"]), QuantType[fields["type"]]
+    blocks = (*shape[:-1], shape[-1] // type.block_size, type.block_bytes)
+    steps = (*strides, type.block_bytes, 1)
+    offset = fields["offset"]
+    end = offset + 1 + sum((size - 1) * step for size, step in zip(blocks, steps, strict=True))
+    if min((offset, *shape, *steps)) < 0 or 0 in shape or end > content.size:
+        raise ClusterError(f"{path}: tensor {fields['name']} is said to be outside of the file")
+    data = np.lib.stride_tricks.as_strided(content[offset:], blocks, steps, writeable=False)
+    return TensorInfo(fields["name"], shape, type, path, offset, data.size, data)
+
+
+def encode_device(device: Device) -> Fields:
+    return {
+        "name": device.name,
+        "model": device.model,
+        "cores": device.cores,
+        "features": list(device.features),
+        "memory_bytes": device.memory_bytes,
+        "available_bytes": device.available_bytes,
+    }
+
+
+def device(fields: Fields, name: str) -> Device:
+    """Return a device of a member under a name that no other member's has."""
+    return Device(**(dict(fields) | {"name": name, "features": tuple(fields["features"])}))
+
+
+def encode_memory(memory: Memory) -> list[Fields]:
+    names = ("device", "weights", "cache", "plans", "shared", "in_files", "adapters")
+    return [{name: getattr(held, name) for name in names} for held in memory.devices]
+
+
+def decode_memory(devices: Sequence[Fields], names: Mapping[str, str]) -> Memory:
+    """Return what a member holds, its devices under other names."""
+    return Memory(tuple(DeviceMemory(**(dict(held) | {"device": names[held["device"]]})) for held in devices))
+
+
+def encode_cache_config(config: CacheConfig) -> Fields:
+    return {
+        "padding": config.padding,
+        "alignment": config.alignment,
+        "page": config.page,
+        "permuted_values": config.permuted_values,
+        "mask": config.mask.value,
+    }
+
+
+def cache_config(fields: Fields) -> CacheConfig:
+    return CacheConfig(**(dict(fields) | {"mask": MaskForm(fields["mask"])}))

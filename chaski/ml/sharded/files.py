@@ -1,0 +1,66 @@
+"""The files of a model on every node: each node opens its own, and makes sure that it is the same one."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chaski.errors import ModelError, ModelNotFoundError
+
+__all__ = ["SameFile"]
+
+_BLOB = re.compile(r"sha256-[0-9a-f]{64}")
+_HEAD = 1 << 20
+_SAMPLES, _SAMPLE = 256, 4096
+
+
+@dataclass(frozen=True, slots=True)
+class SameFile:
+    """A file as one node has it: its path, its size, and a hash of its beginning and of many samples.
+
+    The beginning of a model's file says all of it but the weights; the samples tell weights apart.
+    """
+
+    path: str
+    num_bytes: int
+    fingerprint: str
+
+    @classmethod
+    def of(cls, path: Path) -> SameFile:
+        """Describe a file that is here."""
+        path = path.absolute()
+        return cls(str(path), path.stat().st_size, _fingerprint(path))
+
+    def find(self, folders: Sequence[Path]) -> Path:
+        """Return where this node has the file: at the same path, or by its name in one of the folders.
+
+        Raises ModelNotFoundError where it is nowhere, ModelError where only other files are there.
+        """
+        path = Path(self.path)
+        names = [path, *(folder / path.name for folder in folders)]
+        places = [place for place in names if place.is_file()]
+        for place in places:
+            if place.stat().st_size == self.num_bytes and _fingerprint(place) == self.fingerprint:
+                return place
+        if places:
+            raise ModelError(f"{places[0]} is another file than that of the same name on the serving machine")
+        where = "its store" if _BLOB.fullmatch(path.name) else "a folder of models"
+        raise ModelNotFoundError(
+            f"{path} is not there, and {path.name} is not in {where}: copy the file to the same path, or "
+            "pull the model there"
+        )
+
+
+def _fingerprint(path: Path) -> str:
+    """A hash of a file's size, its first MiB, and samples from there to its end."""
+    size = path.stat().st_size
+    found = hashlib.sha256(str(size).encode())
+    with path.open("rb") as file:
+        found.update(file.read(_HEAD))
+        for sample in range(_SAMPLES):
+            file.seek(max(0, (size - _SAMPLE) * (sample + 1) // _SAMPLES))
+            found.update(file.read(_SAMPLE))
+    return found.hexdigest()

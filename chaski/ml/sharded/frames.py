@@ -1,0 +1,94 @@
+"""Messages on a connection: a few fields as JSON, and arrays behind them as they are in memory."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import struct
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.errors import ClusterError
+
+__all__ = ["Frames", "Message"]
+
+Message = tuple[Mapping[str, Any], list[npt.NDArray[Any]]]
+"""The fields of a message, and its arrays."""
+
+_LENGTH = struct.Struct("<I")
+_MOST_FIELDS = 256 << 20
+_MOST_ARRAY = 1 << 36
+_TYPES = frozenset({"<f4", "<f2", "<i4", "<i8", "|u1"})
+
+
+class Frames:
+    """One end of a connection. Any thread may send; one thread receives, and never on the same connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+        self.sent_bytes = 0
+
+    def send(self, fields: Mapping[str, Any], arrays: Sequence[npt.NDArray[Any]] = ()) -> None:
+        """Send a message. Raises OSError where the other end is gone."""
+        known = [np.ascontiguousarray(array) for array in arrays]
+        described = [[array.dtype.str, list(array.shape)] for array in known]
+        text = json.dumps([fields, described], separators=(",", ":")).encode()
+        parts: list[bytes | memoryview] = [_LENGTH.pack(len(text)), text]
+        parts += [_bytes(array) for array in known if array.size]
+        size = sum(map(len, parts))
+        with self._sending:
+            self.sent_bytes += size
+            if size < 1 << 16:
+                self._connection.sendall(b"".join(parts))
+            else:
+                for part in parts:
+                    self._connection.sendall(part)
+
+    def receive(self) -> Message:
+        """Return the next message. Raises EOFError at the end, OSError, or ClusterError for no message."""
+        (length,) = _LENGTH.unpack(self._bytes(_LENGTH.size))
+        if length > _MOST_FIELDS:
+            raise ClusterError(f"a message of {length} bytes of fields is announced")
+        try:
+            fields, described = json.loads(self._bytes(length))
+            empty = [_empty(type, shape) for type, shape in described]
+        except (ValueError, TypeError) as error:
+            raise ClusterError(f"a message is none: {error}") from None
+        for array in empty:
+            self._fill(_bytes(array))
+        return fields, empty
+
+    def close(self) -> None:
+        """End the connection; whoever receives from it is told so."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+
+    def _bytes(self, count: int) -> bytearray:
+        found = bytearray(count)
+        self._fill(memoryview(found))
+        return found
+
+    def _fill(self, view: memoryview) -> None:
+        while view:
+            count = self._connection.recv_into(view)
+            if count == 0:
+                raise EOFError("the connection ended")
+            view = view[count:]
+
+
+def _bytes(array: npt.NDArray[Any]) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _empty(type: str, shape: Sequence[int]) -> npt.NDArray[Any]:
+    if type not in _TYPES or len(shape) > 8 or min(shape, default=0) < 0 or math.prod(shape) > _MOST_ARRAY:
+        raise ValueError(f"an array of {type} {shape}")
+    return np.empty(shape, type)

@@ -1,0 +1,257 @@
+"""The head's side of the members: requests, replies, and what happens when a member is lost."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from itertools import count
+from typing import Any
+
+import numpy.typing as npt
+
+from chaski import __version__, errors
+from chaski.errors import ClusterError
+from chaski.ml.sharded.frames import Frames, Message
+from chaski.ml.sharded.links import connect
+from chaski.ml.sharded.session import ALIVE, SILENCE
+
+__all__ = ["Member", "Members"]
+
+_log = logging.getLogger(__name__)
+
+Address = tuple[str, int]
+Share = Callable[[float], None]
+
+
+class Member:
+    """A member, as the head sees it. `name` is its address. Raises ClusterError if it cannot be reached."""
+
+    def __init__(
+        self, address: Address, key: bytes, session: str, lost: Callable[[ClusterError], None]
+    ) -> None:
+        host, port = address
+        self.name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._lost = lost
+        self._lock = threading.Lock()
+        self._numbers = count()
+        self._open: dict[int, tuple[Future[Message], Share | None]] = {}
+        self._failure: ClusterError | None = None
+        with ExitStack() as undo:
+            self._requests = Frames(connect(host, port, key))
+            undo.callback(self._requests.close)
+            connection = connect(host, port, key)
+            self._replies = Frames(connection)
+            undo.callback(self._replies.close)
+            connection.settimeout(SILENCE)
+            try:
+                self._requests.send({"kind": "requests", "session": session})
+                self._replies.send({"kind": "replies", "session": session})
+            except OSError as error:
+                raise ClusterError(f"node {self.name} ended the connection: {error}") from None
+            undo.pop_all()
+        threading.Thread(target=self._receive, name="chaski-replies", daemon=True).start()
+
+    def start(
+        self,
+        kind: str,
+        fields: Mapping[str, Any] | None = None,
+        arrays: Sequence[npt.NDArray[Any]] = (),
+        share: Share | None = None,
+    ) -> Future[Message]:
+        """Send a request; the future has the reply. Raises ClusterError where the member is gone."""
+        reply: Future[Message] = Future()
+        number = next(self._numbers)
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            self._open[number] = reply, share
+        try:
+            self._requests.send({"kind": kind, "id": number, **(fields or {})}, arrays)
+        except OSError as error:
+            self._lost(ClusterError(f"node {self.name} is lost: {error}"))
+        return reply
+
+    def ask(
+        self, kind: str, fields: Mapping[str, Any] | None = None, arrays: Sequence[npt.NDArray[Any]] = ()
+    ) -> Message:
+        """Send a request, and wait for the reply. Raises what the member has met, with its name."""
+        return self.start(kind, fields, arrays).result()
+
+    def tell_alive(self) -> None:
+        """Say that the head lives."""
+        with suppress(OSError):
+            self._requests.send({})
+
+    def fail(self, error: ClusterError) -> None:
+        """End the connections; open requests and later ones fail."""
+        with self._lock:
+            self._failure = self._failure or error
+            waiting, self._open = list(self._open.values()), {}
+        for reply, _ in waiting:
+            reply.set_exception(error)
+        self._requests.close()
+        self._replies.close()
+
+    def _receive(self) -> None:
+        try:
+            while True:
+                fields, arrays = self._replies.receive()
+                if "id" in fields:
+                    self._take(fields, arrays)
+        except TimeoutError:
+            reason = f"it has said nothing for {SILENCE:.0f} s"
+        except (OSError, EOFError):
+            reason = "it ended the connection; its log may say why"
+        except ClusterError as error:
+            reason = str(error)
+        self._lost(ClusterError(f"node {self.name} is lost: {reason}"))
+
+    def _take(self, fields: Mapping[str, Any], arrays: list[npt.NDArray[Any]]) -> None:
+        number = fields["id"]
+        with self._lock:
+            reply, share = self._open.get(number, (None, None))
+            if "share" not in fields:
+                self._open.pop(number, None)
+        if reply is None:
+            return
+        if "share" in fields:
+            if share is not None:
+                share(float(fields["share"]))
+        elif "error" in fields:
+            reply.set_exception(self._error(fields))
+        else:
+            reply.set_result((fields, arrays))
+
+    def _error(self, fields: Mapping[str, Any]) -> Exception:
+        """The error of a member under its name."""
+        kind, text = fields["error"], f"node {self.name}: {fields['message']}"
+        if kind == "ValueError":
+            return ValueError(text)
+        found: Exception = getattr(errors, kind if kind in errors.__all__ else "ClusterError")(text)
+        return found
+
+
+class Members:
+    """All members of a model. One that is lost is the end of all: nobody can compute without the others.
+
+    Raises ClusterError for one that cannot be reached, does not know the key, or computes other bits.
+    """
+
+    def __init__(self, addresses: Sequence[Address], key: bytes, flash_attention: bool) -> None:
+        self._lock = threading.Lock()
+        self._is_closed = threading.Event()
+        self._failure: ClusterError | None = None
+        self._all: list[Member] = []
+        self._runs = count()
+        self._backends = count()
+        self._open_backends: set[int] = set()
+        self.released: list[int] = []
+        session = secrets.token_hex(16)
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            for address in addresses:
+                self._all.append(Member(address, key, session, self._lose))
+            opened = self.ask_all(
+                "open",
+                [
+                    {"version": __version__, "member": number, "flash_attention": flash_attention}
+                    for number in range(len(addresses))
+                ],
+            )
+            self.about = opened[0][0]
+            self._check_alike([fields for fields, _ in opened])
+            self.ask_all(
+                "join", [{"session": session, "addresses": [list(a) for a in addresses]}] * len(self)
+            )
+            undo.pop_all()
+        threading.Thread(target=self._tell_alive, name="chaski-alive", daemon=True).start()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __getitem__(self, number: int) -> Member:
+        return self._all[number]
+
+    def add_backend(self) -> int:
+        """Return the number of one more backend of these members, on each of them."""
+        number = next(self._backends)
+        self._open_backends.add(number)
+        return number
+
+    def remove_backend(self, number: int) -> None:
+        """Forget a backend; the last one ends the connections."""
+        self._open_backends.discard(number)
+        if not self._open_backends:
+            self.close()
+
+    def next_run(self) -> int:
+        """The number of a new run of a plan."""
+        return next(self._runs)
+
+    def take_released(self) -> list[int]:
+        """The runs whose results nobody has any more, each told once."""
+        found, self.released = self.released, []
+        return found
+
+    def ask_all(
+        self,
+        kind: str,
+        fields: Sequence[Mapping[str, Any]],
+        arrays: Sequence[Sequence[npt.NDArray[Any]]] | None = None,
+        share: Share | None = None,
+    ) -> list[Message]:
+        """Ask all members at once -> their replies. Raises the first error of any.
+
+        `share` is called with the done share of all, where members tell their own.
+        """
+        shares = [0.0] * len(self)
+
+        def tell(member: int, done: float) -> None:
+            shares[member] = done
+            if share is not None:
+                share(sum(shares) / len(shares))
+
+        replies = [
+            member.start(
+                kind,
+                fields[number],
+                () if arrays is None else arrays[number],
+                lambda done, n=number: tell(n, done),  # type: ignore[misc]
+            )
+            for number, member in enumerate(self._all)
+        ]
+        return [reply.result() for reply in replies]
+
+    def close(self) -> None:
+        """End all connections, with which the members release everything."""
+        self._is_closed.set()
+        for member in self._all:
+            member.fail(ClusterError("the model was closed"))
+
+    def _lose(self, error: ClusterError) -> None:
+        with self._lock:
+            is_first = self._failure is None and not self._is_closed.is_set()
+            self._failure = self._failure or error
+        if is_first:
+            _log.warning("%s", error)
+        self._is_closed.set()
+        for member in list(self._all):
+            member.fail(self._failure)
+
+    def _tell_alive(self) -> None:
+        while not self._is_closed.wait(ALIVE):
+            for member in self._all:
+                member.tell_alive()
+
+    def _check_alike(self, about: Sequence[Mapping[str, Any]]) -> None:
+        for member, other in zip(self._all, about, strict=True):
+            for name in ("rule", "kv_dtype", "cache_config"):
+                if other[name] != self.about[name]:
+                    raise ClusterError(
+                        f"node {member.name} has {name} {other[name]}, and node {self._all[0].name} "
+                        f"{self.about[name]}: use the same backend on all nodes"
+                    )

@@ -1,0 +1,121 @@
+"""A member's share of a plan: its pieces, computed one after the other by a backend of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.ml.backend import Backend
+from chaski.ml.plan import Launch, Plan
+from chaski.ml.sharded.exchange import Exchange
+from chaski.ml.sharded.pieces import Gather, OwnedRows, Piece
+from chaski.ml.sharded.placement import Cut
+
+__all__ = ["MemberPlan", "Rows"]
+
+Values = dict[str, npt.NDArray[Any]]
+
+
+class Rows:
+    """A result of one run, which stays what it is until nobody has it any more."""
+
+    def __init__(self, launch: Launch, name: str) -> None:
+        self._launch = launch
+        self._name = name
+
+    def fetch(self, begin: int = 0, end: int | None = None) -> npt.NDArray[np.float32]:
+        """Its rows, each flat: (rows, width)."""
+        return _flat(self._launch.rows(self._name, begin, end))
+
+
+class MemberPlan:
+    """The pieces of a graph that the member `own` computes. `results` are values that may be asked for."""
+
+    def __init__(
+        self, backend: Backend, pieces: Sequence[Piece], results: Sequence[str], own: int, exchange: Exchange
+    ) -> None:
+        self._own = own
+        self._exchange = exchange
+        self._results = frozenset(results)
+        self._pieces: list[tuple[Piece, Plan | None]] = [
+            (piece, backend.compile(piece.graph) if piece.graph.nodes else None) for piece in pieces
+        ]
+
+    def run(self, run: int, inputs: Values, sizes: Mapping[str, int]) -> Mapping[str, Rows]:
+        """Compute all pieces -> the results.
+
+        Raises ClusterError where another member fails, and what computing a piece raises.
+        """
+        self._exchange.begin(run)
+        values: Values = {}
+        results: dict[str, Rows] = {}
+        for piece, plan in self._pieces:
+            for gather in piece.gathers:
+                values[gather.value] = self._gathered(gather, run, values, inputs)
+            if plan is not None:
+                launch = plan.launch(_given(piece, values, inputs), sizes)
+                for name in piece.graph.outputs:
+                    values[name] = _flat(launch.rows(name))
+                    if name in self._results:
+                        results[name] = Rows(launch, name)
+                launch.wait()
+            for send in piece.sends:
+                array = values[send.value]
+                if send.owned is not None:
+                    array = array[_own_rows(inputs[send.owned.ids], send.owned.cuts[self._own])]
+                for target in send.targets:
+                    self._exchange.send(target, run, send.value, array)
+        return results
+
+    def _gathered(self, gather: Gather, run: int, values: Values, inputs: Values) -> npt.NDArray[Any]:
+        parts = [
+            values[gather.part] if source == self._own else self._exchange.take(source, run, gather.part)
+            for source in gather.sources
+        ]
+        if gather.owned is not None:
+            return self._by_owner(parts, inputs[gather.owned.ids], gather.owned)
+        if len(parts) == 1:
+            return parts[0]
+        rows = len(parts[0])
+        if gather.groups > 1:
+            parts = [part.reshape(rows, gather.groups, part.shape[1] // gather.groups) for part in parts]
+        whole = np.concatenate(parts, axis=-1)
+        return whole.reshape(rows, gather.groups * whole.shape[-1])
+
+    def _by_owner(
+        self, parts: Sequence[npt.NDArray[Any]], ids: npt.NDArray[Any], owned: OwnedRows
+    ) -> npt.NDArray[Any]:
+        """Each row from the member whose part of the table has its id."""
+        found = np.empty((len(ids), parts[0].shape[1]), parts[0].dtype)
+        for member, (part, cut) in enumerate(zip(parts, owned.cuts, strict=True)):
+            own = _own_rows(ids, cut)
+            found[own] = part[own] if member == self._own else part
+        return found
+
+
+def _given(piece: Piece, values: Values, inputs: Values) -> Values:
+    """The inputs of a piece's graph."""
+    given: Values = {}
+    known = set(piece.values)
+    for name in piece.graph.inputs:
+        if name in known:
+            given[name] = values[name]
+        elif name in piece.ids:
+            source, (begin, end) = piece.ids[name]
+            given[name] = np.clip(inputs[source] - begin, 0, end - begin - 1)
+        else:
+            given[name] = inputs[name]
+    return given
+
+
+def _own_rows(ids: npt.NDArray[Any], cut: Cut) -> npt.NDArray[np.bool_]:
+    begin, end = cut
+    rows: npt.NDArray[np.bool_] = (ids >= begin) & (ids < end)
+    return rows
+
+
+def _flat(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    return rows.reshape(len(rows), -1) if len(rows) else rows.reshape(0, int(np.prod(rows.shape[1:])))

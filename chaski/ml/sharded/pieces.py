@@ -1,0 +1,391 @@
+"""A graph cut into pieces: what each member computes, and what it sends and waits for between two pieces.
+
+The nodes have levels. What a node reads from other members was computed on a lower level, so that everything
+that travels between two levels does so at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from chaski.errors import UnsupportedError
+from chaski.ml.graph import Graph, KVBuffer, Operand, Shape, Tensor, Weight
+from chaski.ml.sharded.placement import Cut, FreeNodes, Held, HeldBuffer, Placed, cuts
+
+__all__ = ["Gather", "OwnedRows", "Piece", "Result", "Send", "cut_graph"]
+
+# What reads storage that an earlier piece has written reads it as it is stored.
+_WRITES = ("store", "rotate_cells", "copy_cells")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedRows:
+    """Where the rows of a table are cut: the name of the input with the ids, and what each source has."""
+
+    ids: str
+    cuts: Sequence[Cut]
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """A value put together of the parts of `sources`, each known to its member as `part`.
+
+    `groups`: the parts stand side by side in each of so many groups of a row.
+    """
+
+    value: str
+    part: str
+    sources: Sequence[int]
+    groups: int = 1
+    owned: OwnedRows | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A value that other members wait for, of some rows only where those of a table are cut."""
+
+    value: str
+    targets: Sequence[int]
+    owned: OwnedRows | None = None
+
+
+@dataclass(slots=True)
+class Piece:
+    """What a member does on one level: gather, compute, send.
+
+    The inputs of the graph are inputs of the whole graph, by their names, or values of the same names.
+    `ids` has inputs whose ids become places in the member's part of a table. The outputs are values.
+    """
+
+    gathers: list[Gather] = field(default_factory=list)
+    graph: Graph = field(default_factory=Graph)
+    values: list[str] = field(default_factory=list)
+    ids: dict[str, tuple[str, Cut]] = field(default_factory=dict)
+    sends: list[Send] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An output of the graph: the members that have it, or parts of it in groups of a row, and its value."""
+
+    value: str
+    members: Sequence[int]
+    groups: int
+    leading: str
+
+
+def cut_graph(
+    graph: Graph, placed: Mapping[Tensor, Placed], held: Held, free: FreeNodes, members: int
+) -> tuple[Sequence[Sequence[Piece]], Mapping[str, Result]]:
+    """Return the pieces of each member, and where the outputs are. Every input is free."""
+    return _Cutting(graph, placed, held, free, members).cut()
+
+
+class _Cutting:
+    def __init__(
+        self, graph: Graph, placed: Mapping[Tensor, Placed], held: Held, free: FreeNodes, members: int
+    ) -> None:
+        self._graph = graph
+        self._placed = placed
+        self._held = held
+        self._free = free
+        self._members = members
+        self._numbers = {node: number for number, node in enumerate(graph.nodes)}
+        self._levels = self._find_levels()
+        self._wanted: set[tuple[Tensor, int]] = set()
+        # What each member needs of others, or of itself and others, with the level of its first use.
+        self._gathered: dict[tuple[Tensor, int], int] = {}
+
+    def cut(self) -> tuple[Sequence[Sequence[Piece]], Mapping[str, Result]]:
+        results = {name: self._result(node) for name, node in self._graph.outputs.items()}
+        self._find_wanted(results)
+        last = max(self._levels.values(), default=-1)
+        pieces = [
+            [_PieceBuilder(self, member, level) for level in range(last + 1)]
+            for member in range(self._members)
+        ]
+        for (node, member), level in self._gathered.items():
+            self._connect(pieces, node, member, level)
+        for node in self._graph.nodes:
+            for member in range(self._members):
+                if (node, member) in self._wanted:
+                    pieces[member][self._levels[node]].add(node)
+        # What later pieces of a member read are outputs of earlier ones, which they have to be told.
+        for name, result in results.items():
+            for member in result.members:
+                node = self._graph.outputs[name]
+                pieces[member][self._levels[node]].keep(node)
+        for some in pieces:
+            for piece in some:
+                for node in piece.read_from_earlier:
+                    some[self._levels[node]].keep(node)
+        found = [[piece.finished() for piece in some] for some in pieces]
+        return [[piece for piece in some if not _is_empty(piece)] for some in found], results
+
+    def reads(self, node: Tensor) -> Iterator[tuple[Tensor, int | None]]:
+        """Yield the values that a node reads, and along which axis a part of them is enough."""
+        for operand, axis in zip(node.operands, self._placed[node].needs, strict=True):
+            yield from self._sources(operand, axis)
+
+    def _sources(self, operand: Operand, axis: int | None) -> Iterator[tuple[Tensor, int | None]]:
+        """What everybody computes again is not read; its operands are."""
+        if isinstance(operand, Tensor) and not self._free.has(operand):
+            if operand.op == "group_by_expert":
+                yield from self._sources(operand.operands[0], None)
+            elif operand.op not in (*_WRITES, "stored"):
+                yield operand, axis
+
+    def is_gathered(self, node: Tensor, axis: int | None, member: int) -> bool:
+        """Return whether a member cannot read a value from its own memory."""
+        place = self._placed[node]
+        if place.owned is not None or member not in place.members:
+            return True
+        return place.axis is not None and place.axis != axis
+
+    def _find_levels(self) -> dict[Tensor, int]:
+        levels: dict[Tensor, int] = {}
+        touched: dict[KVBuffer, int] = {}
+        for node in self._graph.nodes:
+            if self._free.has(node) or node.op in ("group_by_expert", "stored"):
+                continue
+            buffers = [x for x in node.operands if isinstance(x, KVBuffer)]
+            stored = [x for x in node.operands if isinstance(x, Tensor) and x.op in (*_WRITES, "stored")]
+            buffers += [x for each in stored for x in each.operands if isinstance(x, KVBuffer)]
+            level = max((touched.get(buffer, 0) for buffer in buffers), default=0)
+            for source, axis in self.reads(node):
+                travels = any(self.is_gathered(source, axis, m) for m in self._placed[node].members)
+                level = max(level, levels[source] + travels)
+            levels[node] = level
+            touched |= dict.fromkeys(buffers, level)
+        return levels
+
+    def _result(self, node: Tensor) -> Result:
+        place = self._placed.get(node)
+        leading = node.shape[0]
+        if place is None or place.owned is not None or isinstance(leading, int):
+            raise UnsupportedError("an input, or a row of a table, cannot be an output of a split model")
+        members = place.members if place.axis is not None else place.members[:1]
+        return Result(self.value(node), members, _groups(node.shape, place.axis), leading.name)
+
+    def _find_wanted(self, results: Mapping[str, Result]) -> None:
+        """Find what is computed for the outputs and for storage, from the last node to the first."""
+        for name, result in results.items():
+            self._wanted |= {(self._graph.outputs[name], member) for member in result.members}
+        for node in reversed(self._graph.nodes):
+            if node not in self._levels:
+                continue
+            for member in self._placed[node].members:
+                if any(isinstance(x, KVBuffer) for x in node.operands):
+                    self._wanted.add((node, member))
+                if (node, member) in self._wanted:
+                    self._want_sources(node, member)
+
+    def _want_sources(self, node: Tensor, member: int) -> None:
+        for source, axis in self.reads(node):
+            if not self.is_gathered(source, axis, member):
+                self._wanted.add((source, member))
+                continue
+            level = min(self._gathered.get((source, member), self._levels[node]), self._levels[node])
+            self._gathered[source, member] = level
+            self._wanted |= {(source, other) for other in self.sources_of(source)}
+
+    def sources_of(self, node: Tensor) -> Sequence[int]:
+        """The members that a whole value comes from."""
+        place = self._placed[node]
+        return place.members if place.axis is not None or place.owned is not None else place.members[:1]
+
+    def _connect(
+        self, pieces: Sequence[Sequence[_PieceBuilder]], node: Tensor, member: int, level: int
+    ) -> None:
+        place, sources = self._placed[node], self.sources_of(node)
+        owned = None
+        if place.owned is not None:
+            owned = OwnedRows(place.owned.ids.attributes["name"], place.owned.cuts)
+        groups = _groups(node.shape, place.axis)
+        gather = Gather(self.gathered_value(node), self.value(node), sources, groups, owned)
+        pieces[member][level].gather(gather)
+        for source in sources:
+            pieces[source][self._levels[node]].send(node, member, owned)
+
+    def value(self, node: Tensor) -> str:
+        """The name of what a member itself has of a node's result."""
+        return f"value {self._numbers[node]}"
+
+    def gathered_value(self, node: Tensor) -> str:
+        """The name of the whole result, where a member does not have that itself."""
+        return f"whole {self._numbers[node]}"
+
+    def level(self, node: Tensor) -> int:
+        return self._levels[node]
+
+    def placed(self, node: Tensor) -> Placed:
+        return self._placed[node]
+
+    def is_free(self, node: Tensor) -> bool:
+        return self._free.has(node)
+
+    def local_shape(self, node: Tensor, member: int) -> Shape:
+        """The shape of what a member has of a node's result."""
+        place = self._placed.get(node)
+        if place is None or place.axis is None:
+            return node.shape
+        return self.cut_shape(node.shape, place.axis, member)
+
+    def cut_shape(self, shape: Shape, axis: int, member: int) -> Shape:
+        begin, end = self.cut_of(shape, axis, member)
+        return (*shape[:axis], end - begin, *shape[axis + 1 :])
+
+    def cut_of(self, shape: Shape, axis: int, member: int) -> Cut:
+        size = shape[axis]
+        assert isinstance(size, int)
+        return cuts(size, self._members)[member]
+
+    def held(self, weight: Weight, member: int, as_part: bool) -> Weight:
+        """A weight as a member has it. Raises UnsupportedError where it has not what is needed."""
+        held = self._held[weight][member]
+        found = held.part if as_part else held.whole
+        if found is None:
+            what = "cannot be split" if as_part else "is needed whole"
+            raise UnsupportedError(f"{weight.name} {what} by rows: split the model by layers instead")
+        return found
+
+
+class _PieceBuilder:
+    """The piece of a member on one level, node by node."""
+
+    def __init__(self, cutting: _Cutting, member: int, level: int) -> None:
+        self._cutting = cutting
+        self._member = member
+        self._level = level
+        self._local: dict[tuple[Tensor, int | None], Tensor] = {}
+        self._piece = Piece(graph=Graph(cutting._graph.dtype))
+        self._sends: dict[Tensor, tuple[list[int], OwnedRows | None]] = {}
+        self._kept: dict[Tensor, None] = {}
+        self.read_from_earlier: dict[Tensor, None] = {}
+
+    def gather(self, gather: Gather) -> None:
+        self._piece.gathers.append(gather)
+
+    def send(self, node: Tensor, target: int, owned: OwnedRows | None) -> None:
+        """Keep a value, and send it to a member, which may be this one."""
+        self.keep(node)
+        if target != self._member:
+            self._sends.setdefault(node, ([], owned))[0].append(target)
+
+    def keep(self, node: Tensor) -> None:
+        """Make a node's result an output of the piece."""
+        self._kept[node] = None
+
+    def finished(self) -> Piece:
+        piece, cutting = self._piece, self._cutting
+        for node in self._kept:
+            piece.graph.output(cutting.value(node), self._local[node, cutting.placed(node).axis])
+        piece.sends = [
+            Send(cutting.value(node), targets, owned) for node, (targets, owned) in self._sends.items()
+        ]
+        return piece
+
+    def add(self, node: Tensor) -> None:
+        """Record a node, as the member computes it."""
+        place = self._cutting.placed(node)
+        operands = [
+            self._operand(operand, axis, place)
+            for operand, axis in zip(node.operands, place.needs, strict=True)
+        ]
+        if place.owned is not None:
+            operands[0] = self._places_in_part(place.owned.ids, place.owned.cuts[self._member])
+        attributes = dict(node.attributes)
+        if place.axis is not None and "table" in attributes:
+            begin, end = self._cutting.cut_of(node.shape, place.axis, self._member)
+            attributes["table"] = attributes["table"][begin:end]
+        shape = self._cutting.local_shape(node, self._member)
+        self._local[node, place.axis] = self._record(node, operands, shape, attributes)
+
+    def _record(
+        self, node: Tensor, operands: Sequence[Operand], shape: Shape, attributes: Mapping[str, object]
+    ) -> Tensor:
+        return self._piece.graph.record(node.op, tuple(operands), shape, node.dtype, **attributes)
+
+    def _operand(self, operand: Operand, axis: int | None, place: Placed) -> Operand:
+        if isinstance(operand, Weight):
+            return self._cutting.held(operand, self._member, place.has_parts)
+        if isinstance(operand, KVBuffer):
+            return self._buffer(operand)
+        if not isinstance(operand, Tensor):
+            raise UnsupportedError("a model that is split over several nodes applies no adapters yet")
+        return self._read(operand, axis)
+
+    def _buffer(self, buffer: KVBuffer) -> KVBuffer:
+        assert isinstance(buffer.handle, HeldBuffer)
+        own = buffer.handle.buffers[self._member]
+        assert own is not None
+        return own
+
+    def _read(self, node: Tensor, axis: int | None) -> Tensor:
+        """What the member has of a value: all of it, or its part along an axis."""
+        if (node, axis) not in self._local:
+            self._local[node, axis] = self._found(node, axis)
+        return self._local[node, axis]
+
+    def _found(self, node: Tensor, axis: int | None) -> Tensor:
+        cutting, graph = self._cutting, self._piece.graph
+        if node.op == "input":
+            return graph.input(node.attributes["name"], node.shape, node.dtype)
+        if cutting.is_free(node) or node.op == "group_by_expert":
+            operands = [self._read(operand, None) for operand in node.operands if isinstance(operand, Tensor)]
+            if axis is None:
+                return self._record(node, operands, node.shape, node.attributes)
+        if node.op in (*_WRITES, "stored"):
+            buffer = node.operands[-1]
+            assert isinstance(buffer, KVBuffer)
+            own = self._buffer(buffer)
+            return graph.record("stored", (own,), (own.cells, own.heads, own.size), own.dtype)
+        if axis is not None and (cutting.is_free(node) or cutting.placed(node).axis != axis):
+            return self._part(self._read(node, None), axis)
+        if cutting.is_gathered(node, axis, self._member):
+            return self._value(cutting.gathered_value(node), node, node.shape)
+        assert cutting.level(node) < self._level, f"{node.op} is not computed yet"
+        self.read_from_earlier[node] = None
+        return self._value(cutting.value(node), node, cutting.local_shape(node, self._member))
+
+    def _value(self, name: str, node: Tensor, shape: Shape) -> Tensor:
+        self._piece.values.append(name)
+        return self._piece.graph.input(name, shape, node.dtype)
+
+    def _part(self, whole: Tensor, axis: int) -> Tensor:
+        """Take the member's part of a whole value."""
+        graph, shape = self._piece.graph, whole.shape
+        begin, end = self._cutting.cut_of(shape, axis, self._member)
+        part = self._cutting.cut_shape(shape, axis, self._member)
+        inner = math.prod(size for size in shape[axis + 1 :] if isinstance(size, int))
+        outer = [size for size in shape[1:axis] if isinstance(size, int)]
+        flat = graph.record("reshape", (whole,), (shape[0], *outer, inner * _size(shape, axis)), whole.dtype)
+        first, count = begin * inner, (end - begin) * inner
+        taken = graph.record(
+            "slice", (flat,), (*flat.shape[:-1], count), whole.dtype, first=first, count=count
+        )
+        return graph.record("reshape", (taken,), part, whole.dtype)
+
+    def _places_in_part(self, ids: Tensor, cut: Cut) -> Tensor:
+        """The input with the places of ids in the member's part of a table; of others, any place."""
+        name = f"{ids.attributes['name']} in {cut[0]}:{cut[1]}"
+        self._piece.ids[name] = ids.attributes["name"], cut
+        known = self._piece.graph.inputs.get(name)
+        return known or self._piece.graph.input(name, ids.shape, ids.dtype)
+
+
+def _size(shape: Shape, axis: int) -> int:
+    size = shape[axis]
+    assert isinstance(size, int)
+    return size
+
+
+def _groups(shape: Shape, axis: int | None) -> int:
+    """How many groups of a row have parts side by side."""
+    return 1 if axis is None else math.prod(size for size in shape[1:axis] if isinstance(size, int))
+
+
+def _is_empty(piece: Piece) -> bool:
+    return not (piece.gathers or piece.sends or piece.graph.nodes)

@@ -1,0 +1,148 @@
+"""Plans over members: each launch is one message to every member, and one reply."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.errors import ClusterError
+from chaski.ml.graph import Dim, DType, Graph, Tensor
+from chaski.ml.plan import FromLaunch, Input, misfit
+from chaski.ml.sharded.frames import Message
+from chaski.ml.sharded.head import Members
+from chaski.ml.sharded.pieces import Piece, Result
+
+__all__ = ["ShardedLaunch", "ShardedPlan"]
+
+F32 = npt.NDArray[np.float32]
+
+_TYPES: Mapping[DType, npt.DTypeLike] = {DType.I32: np.int32, DType.F32: np.float32, DType.F16: np.float16}
+
+
+class ShardedPlan:
+    """A graph that members compute together. `number` is that of the plan on every member."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        pieces: Sequence[Sequence[Piece]],
+        results: Mapping[str, Result],
+        members: Members,
+        backend: int,
+        number: int,
+    ) -> None:
+        self._members = members
+        self._inputs = graph.inputs
+        self._dims = {d.name: d.maximum for node in graph.nodes for d in node.shape if isinstance(d, Dim)}
+        self._results = results
+        self._plan = {"backend": backend, "plan": number}
+        # What each member is told: the inputs that any of its pieces reads.
+        self._read = [_read_inputs(some, graph.inputs) for some in pieces]
+        self._taking_part = [number for number, some in enumerate(pieces) if some]
+
+    def launch(self, inputs: Mapping[str, Input], sizes: Mapping[str, int] | None = None) -> ShardedLaunch:
+        if inputs.keys() != self._inputs.keys():
+            raise misfit(inputs, self._inputs)
+        given = dict(sizes) if sizes else {}
+        arrays = {name: self._array(name, value, given) for name, value in inputs.items()}
+        run, released = self._members.next_run(), self._members.take_released()
+        replies: dict[int, Future[Message]] = {}
+        for member in self._taking_part:
+            names = self._read[member]
+            fields = {**self._plan, "run": run, "sizes": given, "inputs": names, "released": released}
+            replies[member] = self._members[member].start("launch", fields, [arrays[name] for name in names])
+        return ShardedLaunch(self._members, run, replies, self._results, given)
+
+    def _array(self, name: str, value: Input, sizes: dict[str, int]) -> npt.NDArray[Any]:
+        node = self._inputs[name]
+        leading = node.shape[0]
+        assert isinstance(leading, Dim), f"{name}: the leading dimension of an input must be a run-time one"
+        size = len(value)
+        if sizes.setdefault(leading.name, size) != size or size > leading.maximum:
+            raise ValueError(
+                f"input {name}: {size} rows, where {leading.name} is {sizes[leading.name]}, at most "
+                f"{leading.maximum}"
+            )
+        known = value.fetch() if isinstance(value, FromLaunch) else value
+        return np.ascontiguousarray(known, _TYPES[node.dtype])
+
+
+class ShardedLaunch:
+    """One run. Members keep its results until this object is gone."""
+
+    def __init__(
+        self,
+        members: Members,
+        run: int,
+        replies: Mapping[int, Future[Message]],
+        results: Mapping[str, Result],
+        sizes: Mapping[str, int],
+    ) -> None:
+        self._members = members
+        self._run = run
+        self._replies = replies
+        self._results = results
+        self._sizes = sizes
+        self._known: dict[tuple[int, str], npt.NDArray[Any]] = {}
+        self._is_over = False
+        weakref.finalize(self, members.released.append, run)
+
+    def wait(self) -> None:
+        """Raises the error of the member that could not compute, or ClusterError for one that is lost."""
+        if self._is_over:
+            return
+        failures: list[Exception] = []
+        for member, reply in self._replies.items():
+            try:
+                fields, arrays = reply.result()
+            except Exception as error:
+                failures.append(error)
+            else:
+                self._known |= {
+                    (member, name): rows for name, rows in zip(fields["results"], arrays, strict=True)
+                }
+        if failures:
+            # Those that only waited for another one say so by this error.
+            raise next((error for error in failures if not isinstance(error, ClusterError)), failures[0])
+        self._is_over = True
+
+    def rows(self, output: str, begin: int = 0, end: int | None = None) -> F32:
+        self.wait()
+        result = self._results[output]
+        size = self._sizes[result.leading]
+        end = size if end is None else min(end, size)
+        replies = {
+            member: self._members[member].start("rows", self._wanted(result.value, begin, end))
+            for member in result.members
+            if (member, result.value) not in self._known
+        }
+        parts = [
+            self._known[member, result.value][begin:end]
+            if member not in replies
+            else replies[member].result()[1][0]
+            for member in result.members
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        rows = len(parts[0])
+        if result.groups > 1:
+            parts = [part.reshape(rows, result.groups, part.shape[1] // result.groups) for part in parts]
+        whole = np.concatenate(parts, axis=-1)
+        return whole.reshape(rows, result.groups * whole.shape[-1])
+
+    def _wanted(self, value: str, begin: int, end: int) -> Mapping[str, Any]:
+        return {"run": self._run, "value": value, "begin": begin, "end": end}
+
+
+def _read_inputs(pieces: Sequence[Piece], inputs: Mapping[str, Tensor]) -> list[str]:
+    names = {name for piece in pieces for name in piece.graph.inputs}
+    names |= {source for piece in pieces for source, _ in piece.ids.values()}
+    owned = [each.owned for piece in pieces for each in piece.gathers]
+    owned += [each.owned for piece in pieces for each in piece.sends]
+    names |= {each.ids for each in owned if each is not None}
+    return [name for name in inputs if name in names]

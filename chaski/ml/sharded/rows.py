@@ -1,0 +1,215 @@
+"""Splitting by rows: each member has some output rows of every matrix, and the heads that they make.
+
+No sum crosses a member, so that no bit changes: an operation that reads all of a row waits until the parts of
+the members stand side by side. An operation of which nothing is said here is computed by every member.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from chaski.formats.gguf import TensorInfo
+from chaski.ml.elementwise import ELEMENTWISE
+from chaski.ml.graph import Graph, KVBuffer, KVRole, Shape, Tensor, Weight
+from chaski.ml.sharded.placement import FreeNodes, Held, HeldBuffer, HeldWeight, Owned, Placed, cuts
+
+__all__ = ["RowSplit", "without_first_outputs"]
+
+Axes = Mapping[Tensor, int | None]
+
+_PRODUCTS = ("linear", "expert_linear", "product")
+_ATTENTION = ("attention", "attention_by_distance", "dense_attention", "paged_attention")
+
+
+class RowSplit:
+    """Even parts of all matrices. Heads are cut where their number is a multiple of that of the members.
+
+    Experts are cut along their rows, not between them, so that the work is even whoever is chosen.
+    """
+
+    def __init__(self, members: int) -> None:
+        self._members = members
+        self._held: dict[Weight, Sequence[HeldWeight]] = {}
+
+    @property
+    def description(self) -> str:
+        return f"rows of {self._members}"
+
+    @property
+    def held(self) -> Held:
+        return self._held
+
+    def place(
+        self, weights: Sequence[tuple[Weight, TensorInfo]]
+    ) -> Sequence[Sequence[tuple[Weight, TensorInfo]]]:
+        on_each: list[list[tuple[Weight, TensorInfo]]] = [[] for _ in range(self._members)]
+
+        def add(member: int, weight: Weight, info: TensorInfo) -> Weight:
+            own = Weight(info.shape, plain=weight.plain, name=info.name, handle=len(on_each[member]))
+            on_each[member].append((own, info))
+            return own
+
+        for weight, info in weights:
+            axis = self._axis(weight)
+            held: list[HeldWeight] = []
+            for member in range(self._members):
+                whole = part = None
+                if axis is None or len(weight.shape) == 1:
+                    whole = add(member, weight, info)
+                if axis is not None:
+                    begin, end = cuts(weight.shape[axis], self._members)[member]
+                    part = add(
+                        member, weight, info.part(f"{info.name}[{begin}:{end}]", axis, slice(begin, end))
+                    )
+                held.append(HeldWeight(whole, part))
+            self._held[weight] = held
+        return on_each
+
+    def heads(self, role: KVRole, heads: int, layer: int | None) -> Sequence[int]:
+        is_cut = role is not KVRole.STATES and heads % self._members == 0
+        return [heads // self._members if is_cut else heads] * self._members
+
+    def place_nodes(self, graph: Graph, free: FreeNodes) -> Mapping[Tensor, Placed]:
+        placed: dict[Tensor, Placed] = {}
+        axes: dict[Tensor, int | None] = {}
+        for node in graph.nodes:
+            if not free.has(node):
+                placed[node] = self._placed(node, axes)
+                axes[node] = placed[node].axis
+        return placed
+
+    def _axis(self, weight: Weight) -> int | None:
+        """The axis of a weight's rows, where it can be cut and has enough."""
+        if weight.split is None:
+            return None
+        is_of_experts = len(weight.shape) == 3 or (weight.plain and weight.split == 0)
+        axis = 1 if is_of_experts else weight.split
+        return axis if weight.shape[axis] >= self._members else None
+
+    def _placed(self, node: Tensor, axes: Axes) -> Placed:
+        everybody = range(self._members)
+        if node.op == "embedding" and self._has_part(node.operands[1]):
+            ids, table = node.operands
+            assert isinstance(ids, Tensor)
+            assert isinstance(table, Weight)
+            owned = Owned(ids, cuts(table.shape[0], self._members))
+            return Placed(everybody, None, [None, None], True, owned)
+        axis, needs = self._rule(node, axes)
+        needs = [*needs, *[None] * (len(node.operands) - len(needs))]
+        return Placed(everybody, axis, needs, axis is not None and node.op in (*_PRODUCTS, *_ATTENTION))
+
+    def _rule(self, node: Tensor, axes: Axes) -> tuple[int | None, Sequence[int | None]]:
+        """The axis along which a node's result is cut, and that of what it reads of its first operands."""
+        if node.op in ELEMENTWISE:
+            return self._elementwise(node, axes)
+        if node.op in _PRODUCTS:
+            matrix = next(operand for operand in node.operands if isinstance(operand, Weight))
+            return (len(node.shape) - 1 if self._has_part(matrix) else None), []
+        if node.op in _ATTENTION:
+            axis = axes[_tensor(node, 1)]
+            return axis, [axis, axis, axis]
+        if node.op in ("store", "stored", "rotate_cells", "copy_cells"):
+            axis = 1 if _is_cut(node) else None
+            return axis, [axis] if node.op == "store" else []
+        rule = _RULES.get(node.op)
+        if rule is None:
+            return None, []
+        axis = axes.get(_tensor(node, 0))
+        result = None if axis is None else rule(node, axis, self._members)
+        return result, [None if result is None else axis]
+
+    def _elementwise(self, node: Tensor, axes: Axes) -> tuple[int | None, Sequence[int | None]]:
+        known = {axes.get(operand) for operand in node.operands if isinstance(operand, Tensor)}
+        if known == {None} or len(known - {None}) > 1:
+            return None, []
+        (axis,) = known - {None}
+        return axis, [axis] * len(node.operands)
+
+    def _has_part(self, weight: object) -> bool:
+        return isinstance(weight, Weight) and self._held[weight][0].part is not None
+
+
+Rule = Callable[[Tensor, int, int], int | None]
+"""Of a node, the axis of its first operand and the number of members: the axis of the result."""
+
+
+def _same(node: Tensor, axis: int, members: int) -> int | None:
+    return axis
+
+
+def _but_the_last(node: Tensor, axis: int, members: int) -> int | None:
+    """What is computed along the last dimension has to see all of it."""
+    return axis if axis < len(node.shape) - 1 else None
+
+
+def _reshaped(node: Tensor, axis: int, members: int) -> int | None:
+    source, target = _tensor(node, 0).shape, node.shape
+    return 1 if axis == 1 and _places(source, members) == _places(target, members) else None
+
+
+def _places(shape: Shape, members: int) -> Sequence[int]:
+    """Where the parts along the first dimension behind the rows end, in elements of a row."""
+    size, *inner = (size for size in shape[1:] if isinstance(size, int))
+    return [end * math.prod(inner) for _, end in cuts(size, members)]
+
+
+def _dispatched(node: Tensor, axis: int, members: int) -> int | None:
+    return axis + 1
+
+
+def _combined(node: Tensor, axis: int, members: int) -> int | None:
+    return axis - 1 if axis > 1 else None
+
+
+_RULES: Mapping[str, Rule] = {
+    "rms_norm": _but_the_last,
+    "layer_norm": _but_the_last,
+    "rope": _but_the_last,
+    "slice": _but_the_last,
+    "scale_rows": _same,
+    "rows": _same,
+    "reshape": _reshaped,
+    "dispatch": _dispatched,
+    "combine": _combined,
+}
+
+
+def _tensor(node: Tensor, index: int) -> Tensor:
+    operand = node.operands[index]
+    assert isinstance(operand, Tensor)
+    return operand
+
+
+def _is_cut(node: Tensor) -> bool:
+    buffer = node.operands[-1]
+    assert isinstance(buffer, KVBuffer)
+    assert isinstance(buffer.handle, HeldBuffer), "a buffer of another backend"
+    return buffer.handle.is_cut
+
+
+def without_first_outputs(graph: Graph) -> Graph:
+    """Return the graph with products of some rows of a matrix as those of all rows, of which some are taken.
+
+    These rows are not evenly on all members.
+    """
+    if all(node.op != "first_outputs" for node in graph.nodes):
+        return graph
+    copy = Graph(graph.dtype, product_types=graph.product_types)
+    known: dict[Tensor, Tensor] = {}
+    for node in graph.nodes:
+        operands = tuple(known[x] if isinstance(x, Tensor) else x for x in node.operands)
+        if node.op == "first_outputs":
+            _, matrix = operands
+            assert isinstance(matrix, Weight)
+            all_rows = copy.record("linear", operands, (node.shape[0], matrix.shape[0]), node.dtype)
+            known[node] = copy.record(
+                "slice", (all_rows,), node.shape, node.dtype, first=0, count=node.shape[1]
+            )
+        elif node.op == "input":
+            known[node] = copy.input(node.attributes["name"], node.shape, node.dtype)
+        else:
+            known[node] = copy.record(node.op, operands, node.shape, node.dtype, **node.attributes)
+    for name, node in graph.outputs.items():
+        copy.output(name, known[node])
+    return copy

@@ -1,0 +1,281 @@
+"""What a member does for one head: the process that runs a model, and computes parts of it here."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chaski import __version__, errors
+from chaski.errors import ChaskiError, ClusterError
+from chaski.ml.backend import Backend, BackendOptions, CellRows
+from chaski.ml.graph import DType, KVBuffer, KVRole, Weight
+from chaski.ml.sharded import encoding
+from chaski.ml.sharded.encoding import Fields
+from chaski.ml.sharded.exchange import Exchange
+from chaski.ml.sharded.files import SameFile
+from chaski.ml.sharded.frames import Frames, Message
+from chaski.ml.sharded.links import PATIENCE, connect
+from chaski.ml.sharded.member_plan import MemberPlan, Rows
+
+__all__ = ["ALIVE", "SILENCE", "OpenBackend", "Session"]
+
+_log = logging.getLogger(__name__)
+
+ALIVE = 3.0
+"""Seconds between two signs of life, in both directions."""
+
+SILENCE = 15.0
+"""Seconds without a sign of life after which the other end counts as lost."""
+
+# Results of up to so many bytes are sent at once; larger ones are asked for.
+_SMALL = 1 << 16
+
+OpenBackend = Callable[[BackendOptions], Backend]
+"""Opens the backend that a member computes with."""
+
+
+class _Part:
+    """A backend of a session with all that was made of it, by numbers."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.weights: list[Weight] = []
+        self.buffers: list[KVBuffer] = []
+        self.cell_rows: list[CellRows] = []
+        self.plans: list[MemberPlan] = []
+
+
+class Session:
+    """One head's part of a member, from its first connection to its end, which releases everything.
+
+    A thread reads requests, another one answers them in order, and a third one sends signs of life.
+    """
+
+    def __init__(self, key: bytes, opening: OpenBackend, folders: Sequence[Path], requests: Frames) -> None:
+        self._key = key
+        self._opening = opening
+        self._folders = folders
+        self._requests = requests
+        self._replies: Frames | None = None
+        self._queue: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._is_over = threading.Event()
+        self.exchange = Exchange()
+        self._own = 0
+        self._parts: list[_Part] = []
+        self._results: dict[int, Mapping[str, Rows]] = {}
+        self._handlers: Mapping[str, Callable[[Fields, list[Any]], tuple[Fields, Sequence[Any]]]] = {
+            "open": self._open,
+            "join": self._join,
+            "devices": self._devices,
+            "sibling": self._sibling,
+            "place": self._place,
+            "kv_buffer": self._kv_buffer,
+            "kv_bytes": self._kv_bytes,
+            "cell_rows": self._cell_rows,
+            "cell_bytes": self._cell_bytes,
+            "read_cells": self._read_cells,
+            "write_cells": self._write_cells,
+            "compile": self._compile,
+            "memory": self._memory,
+            "load": self._load,
+            "wait_loaded": self._wait_loaded,
+            "launch": self._launch,
+            "rows": self._rows,
+            "close": self._close,
+        }
+
+    def run(self, replies: Frames) -> None:
+        """Answer requests until the head ends, or is lost."""
+        self._replies = replies
+        for work in (self._read, self._tell_alive):
+            threading.Thread(target=work, name="chaski-member", daemon=True).start()
+        try:
+            while (message := self._queue.get()) is not None:
+                self._answer(*message)
+        finally:
+            self.end()
+            for part in self._parts:
+                part.backend.close()
+            self._parts, self._results = [], {}
+
+    def end(self) -> None:
+        """End all connections, and `run`."""
+        self._is_over.set()
+        self._queue.put(None)
+        self.exchange.close()
+        self._requests.close()
+        if self._replies is not None:
+            self._replies.close()
+
+    def _read(self) -> None:
+        with suppress(OSError, EOFError, ClusterError):
+            while True:
+                fields, arrays = self._requests.receive()
+                if "kind" in fields:
+                    self._queue.put((fields, arrays))
+        self.end()
+
+    def _tell_alive(self) -> None:
+        while not self._is_over.wait(ALIVE):
+            with suppress(OSError):
+                self._reply({})
+
+    def _reply(self, fields: Fields, arrays: Sequence[Any] = ()) -> None:
+        assert self._replies is not None
+        self._replies.send(fields, arrays)
+
+    def _answer(self, fields: Fields, arrays: list[Any]) -> None:
+        number = fields["id"]
+        try:
+            handler = self._handlers.get(fields["kind"])
+            if handler is None:
+                raise ClusterError(f"{fields['kind']!r:.50} is no request")
+            found, given = handler(fields, arrays)
+            self._reply({"id": number, **found}, given)
+        except OSError:
+            self.end()
+        except Exception as error:
+            if fields["kind"] == "launch":
+                self.exchange.give_up(fields["run"])
+            if not isinstance(error, ChaskiError | ValueError):
+                _log.exception("a request of the head failed")
+            kind = type(error).__name__
+            known = kind if kind in errors.__all__ or kind == "ValueError" else "ClusterError"
+            with suppress(OSError):
+                self._reply({"id": number, "error": known, "message": str(error) or kind})
+
+    def _open(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
+        if fields["version"] != __version__:
+            raise ClusterError(f"it runs chaski {__version__}, and this machine runs {fields['version']}")
+        self._own = fields["member"]
+        backend = self._opening(BackendOptions(fields["flash_attention"]))
+        self._parts.append(_Part(backend))
+        return {
+            "rule": backend.rule,
+            "kv_dtype": backend.default_kv_dtype.value,
+            "cache_config": encoding.encode_cache_config(backend.cache_config),
+        }, []
+
+    def _join(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
+        """Connect to the members behind this one, and wait for those before it."""
+        addresses = fields["addresses"]
+        for member in range(self._own + 1, len(addresses)):
+            host, port = addresses[member]
+            for is_outwards in (True, False):
+                frames = Frames(connect(host, port, self._key))
+                hello = {"session": fields["session"], "member": self._own, "receives": is_outwards}
+                frames.send({"kind": "values", **hello})
+                if is_outwards:
+                    self.exchange.send_to(member, frames)
+                else:
+                    self.exchange.receive_from(member, frames)
+        if not self.exchange.wait_connected(len(addresses) - 1, PATIENCE):
+            raise ClusterError("the other nodes did not connect to it: each node must reach all those before")
+        return {}, []
+
+    def _devices(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
+        return {
+            "devices": [encoding.encode_device(each) for each in self._part(fields).backend.devices()]
+        }, []
+
+    def _sibling(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
+        self._parts.append(_Part(self._part(fields).backend.sibling()))
+        return {}, []
+
+    def _place(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
+        part = self._part(fields)
+        files = [SameFile(**each).find(self._folders) for each in fields["files"]]
+        contents = [np.memmap(path, np.uint8, "r") for path in files]
+        placed = []
+        for weight, tensor in zip(fields["weights"], fields["tensors"], strict=True):
+            own = encoding.decode_weight(weight)
+            file = tensor["file"]
+            placed.append((own, encoding.decode_tensor(tensor, files[file], contents[file])))
+        part.backend.place(placed)
+        part.weights = [weight for weight, _ in placed]
+        return {}, []
+
+    def _kv_buffer(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
+        part = self._part(fields)
+        part.buffers.append(part.backend.kv_buffer(*_storage(fields)))
+        return {}, []
+
+    def _kv_bytes(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
+        return {"bytes": dict(self._part(fields).backend.kv_bytes(*_storage(fields)))}, []
+
+    def _cell_rows(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
+        part = self._part(fields)
+        rows = part.backend.cell_rows([part.buffers[number] for number in fields["buffers"]])
+        part.cell_rows.append(rows)
+        return {}, []
+
+    def _cell_bytes(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
+        return {"bytes": self._part(fields).cell_rows[fields["rows"]].num_bytes(fields["room"])}, []
+
+    def _read_cells(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
+        """Fill the block that is sent; without one, all of a new block is filled."""
+        rows = self._part(fields).cell_rows[fields["rows"]]
+        cells, *blocks = arrays
+        block = blocks[0] if blocks else np.zeros(rows.num_bytes(fields["room"]), np.uint8)
+        rows.read(cells, block, fields["first"], fields["room"])
+        return {}, [block]
+
+    def _write_cells(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
+        cells, block = arrays
+        rows = self._part(fields).cell_rows[fields["rows"]]
+        rows.write(cells, block, fields["first"], fields["room"])
+        return {}, []
+
+    def _compile(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
+        part = self._part(fields)
+        pieces = encoding.decode_pieces(fields["pieces"], arrays, part.weights, part.buffers)
+        part.plans.append(MemberPlan(part.backend, pieces, fields["results"], self._own, self.exchange))
+        return {}, []
+
+    def _memory(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
+        return {"memory": encoding.encode_memory(self._part(fields).backend.memory())}, []
+
+    def _load(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
+        self._part(fields).backend.load(lambda share: self._reply({"id": fields["id"], "share": share}))
+        return {}, []
+
+    def _wait_loaded(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
+        self._part(fields).backend.wait_loaded()
+        return {}, []
+
+    def _launch(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
+        """Small results come with the reply."""
+        for run in fields["released"]:
+            self._results.pop(run, None)
+        plan = self._part(fields).plans[fields["plan"]]
+        inputs = dict(zip(fields["inputs"], arrays, strict=True))
+        results = plan.run(fields["run"], inputs, fields["sizes"])
+        self._results[fields["run"]] = results
+        small = {name: rows for name in results if (rows := results[name].fetch()).nbytes <= _SMALL}
+        return {"results": list(small)}, list(small.values())
+
+    def _rows(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
+        rows = self._results[fields["run"]][fields["value"]]
+        return {}, [rows.fetch(fields["begin"], fields["end"])]
+
+    def _close(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
+        """Release a backend; its number stays."""
+        part = self._part(fields)
+        part.backend.close()
+        part.weights, part.buffers, part.cell_rows, part.plans = [], [], [], []
+        return {}, []
+
+    def _part(self, fields: Fields) -> _Part:
+        return self._parts[fields["backend"]]
+
+
+def _storage(fields: Fields) -> tuple[KVRole, int, int, int, DType, int | None]:
+    cells, heads, size = fields["shape"]
+    return KVRole(fields["role"]), cells, heads, size, DType(fields["dtype"]), fields["layer"]

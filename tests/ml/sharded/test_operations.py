@@ -1,0 +1,271 @@
+"""Operations of small graphs over several members give the bits of the cpu backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from chaski.errors import UnsupportedError
+from chaski.formats.gguf import open_gguf
+from chaski.formats.gguf_writer import write_gguf
+from chaski.formats.quant import QuantType
+from chaski.ml import NodesOptions, open_backend, ops
+from chaski.ml.backend import Backend
+from chaski.ml.graph import Dim, DType, Graph, KVRole, Tensor, Weight
+from chaski.ml.moe_ops import Gating, combine, dispatch, expert_linear, group_by_expert, router
+from tests.ml.sharded.members import Nodes
+from tests.native.matmul_rule import random_weights
+from tests.rewriting import bytes_as
+
+Weights = dict[str, Weight]
+Record = Callable[[Tensor, Weights], Tensor]
+F32 = npt.NDArray[np.float32]
+
+SPLITS = [("layers", 2), ("rows", 2), ("rows", 3)]
+
+on_each = pytest.mark.parametrize(("split", "count"), SPLITS)
+
+
+def opened(nodes: Nodes, split: str, count: int, shares: tuple[float, ...] | None = None) -> Backend:
+    addresses = tuple(("127.0.0.1", server.port) for server in nodes.servers[:count])
+    return open_backend("sharded", NodesOptions(addresses, split, shares, str(nodes.key_file)))
+
+
+def weights_of(backend: Backend, path: Path, cut: dict[str, int], plain: tuple[str, ...] = ()) -> Weights:
+    """Those of a file, cut along these axes."""
+    with open_gguf(path) as file:
+        weights = {
+            name: Weight(info.shape, plain=name in plain, name=name, split=cut.get(name))
+            for name, info in file.tensors.items()
+        }
+        backend.place([(weights[name], info) for name, info in file.tensors.items()])
+    return weights
+
+
+def run(
+    backend: Backend, path: Path, record: Record, cut: dict[str, int], plain: tuple[str, ...] = ()
+) -> F32:
+    weights = weights_of(backend, path, cut, plain)
+    graph = Graph()
+    graph.output("y", record(graph.input("ids", (Dim("tokens", 9),), DType.I32), weights))
+    plan = backend.compile(graph)
+    backend.load(lambda share: None)
+    backend.wait_loaded()
+    found = plan.launch({"ids": np.array([3, 0, 31, 7, 7], np.int32)}).rows("y").copy()
+    backend.close()
+    return found.reshape(len(found), -1)
+
+
+def assert_same(
+    nodes: Nodes,
+    split: str,
+    count: int,
+    path: Path,
+    record: Record,
+    cut: dict[str, int],
+    plain: tuple[str, ...] = (),
+) -> None:
+    expected = run(open_backend("cpu"), path, record, cut, plain)
+    found = run(opened(nodes, split, count), path, record, cut, plain)
+    assert np.isfinite(expected).all()
+    np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
+
+
+def uniform(*shape: int) -> tuple[F32, QuantType]:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32), QuantType.F32
+
+
+def write(path: Path, **tensors: object) -> Path:
+    named = {name.replace("__", "."): tensor for name, tensor in tensors.items()}
+    write_gguf(path, {"general.architecture": "test"}, named)
+    return path
+
+
+@on_each
+def test_one_matrix_decides_how_all_activations_are_rounded(
+    tmp_path: Path, nodes: Nodes, split: str, count: int
+) -> None:
+    """With integer scales they are in super-blocks, also on nodes that do not have it."""
+    q8, q4 = QuantType.Q8_0, QuantType.Q4_K
+    path = write(
+        tmp_path / "a.gguf",
+        token_embd=uniform(32, 512),
+        blk__0__a=bytes_as(random_weights(q8, 512, 512), q8, (512, 512)),
+        blk__1__b=bytes_as(random_weights(q4, 64, 512), q4, (64, 512)),
+    )
+
+    def record(ids: Tensor, w: Weights) -> Tensor:
+        x = ops.embedding(ids, w["token_embd"])
+        return ops.linear(ops.linear(x, w["blk.0.a"]), w["blk.1.b"])
+
+    assert_same(nodes, split, count, path, record, {"token_embd": 0, "blk.0.a": 0, "blk.1.b": 0})
+
+
+@on_each
+def test_rows_and_columns(tmp_path: Path, nodes: Nodes, split: str, count: int) -> None:
+    """Parts that are uneven, sliced, put together, and read whole by what is not known to be cut."""
+    path = write(
+        tmp_path / "a.gguf",
+        token_embd=uniform(32, 36),
+        blk__0__a=uniform(40, 36),
+        blk__0__bias=uniform(40),
+        blk__0__vector=uniform(20),
+        blk__1__b=uniform(20, 36),
+        blk__1__product=uniform(36, 21),
+        blk__1__one=uniform(1, 36),
+    )
+
+    def record(ids: Tensor, w: Weights) -> Tensor:
+        x = ops.embedding(ids, w["token_embd"])
+        a = ops.linear(x, w["blk.0.a"], w["blk.0.bias"])
+        left, right = ops.slice(a, 0, 20), ops.multiply_vector(ops.slice(a, 20, 20), w["blk.0.vector"])
+        b = ops.linear(x, w["blk.1.b"])
+        y = ops.concat([(ops.silu(b) + left, 0, 2), (ops.rms_norm(right, None, 1e-5), 1, 2)])
+        product = ops.product(x, w["blk.1.product"])
+        heads = ops.rms_norm(b.reshape(4, 5), None, 1e-6).reshape(20)
+        gate = ops.scale_rows(heads.rows(ids_of_rows(ids)), ops.linear(x, w["blk.1.one"]))
+        return ops.concat([(y, 0, 1), (product, 40, 1), (gate, 61, 1)])
+
+    def ids_of_rows(ids: Tensor) -> Tensor:
+        graph = ids.graph
+        return graph.inputs.get("rows") or graph.input("rows", ids.shape, DType.I32)
+
+    def with_rows(backend: Backend) -> F32:
+        weights = weights_of(backend, path, cut, ("blk.1.product",))
+        graph = Graph()
+        graph.output("y", record(graph.input("ids", (Dim("tokens", 9),), DType.I32), weights))
+        plan = backend.compile(graph)
+        backend.load(lambda share: None)
+        ids = np.array([3, 0, 31], np.int32)
+        found = plan.launch({"ids": ids, "rows": np.array([2, 2, 0], np.int32)}).rows("y").copy()
+        backend.close()
+        return found
+
+    cut = {"token_embd": 0, "blk.0.a": 0, "blk.0.bias": 0, "blk.1.b": 0, "blk.1.product": 1, "blk.1.one": 0}
+    np.testing.assert_array_equal(with_rows(opened(nodes, split, count)), with_rows(open_backend("cpu")))
+
+
+@on_each
+def test_experts_with_biases(tmp_path: Path, nodes: Nodes, split: str, count: int) -> None:
+    """Each member has rows of every expert; what they weigh is known to all."""
+    path = write(
+        tmp_path / "a.gguf",
+        token_embd=uniform(32, 32),
+        blk__0__router=uniform(6, 32),
+        blk__0__up=uniform(6, 48, 32),
+        blk__0__bias=uniform(6, 48),
+        blk__1__down=uniform(6, 32, 48),
+    )
+
+    def record(ids: Tensor, w: Weights) -> Tensor:
+        x = ops.embedding(ids, w["token_embd"])
+        routes = router(ops.linear(x, w["blk.0.router"]), 2, Gating.SOFTMAX)
+        groups = group_by_expert(routes, 6)
+        up = expert_linear(dispatch(x, groups), groups, w["blk.0.up"], w["blk.0.bias"])
+        return combine(expert_linear(ops.silu(up), groups, w["blk.1.down"]), groups, routes) + x
+
+    cut = dict.fromkeys(["token_embd", "blk.0.router", "blk.0.up", "blk.0.bias", "blk.1.down"], 0)
+    assert_same(nodes, split, count, path, record, cut, ("blk.0.bias",))
+
+
+@on_each
+def test_some_outputs_of_a_matrix(tmp_path: Path, nodes: Nodes, split: str, count: int) -> None:
+    path = write(
+        tmp_path / "a.gguf", token_embd=uniform(600, 32), blk__0__a=uniform(8, 32), blk__1__b=uniform(8, 32)
+    )
+
+    def record(ids: Tensor, w: Weights) -> Tensor:
+        return ops.first_outputs(ops.embedding(ids, w["token_embd"]), w["token_embd"], 512)
+
+    assert_same(nodes, split, count, path, record, {"token_embd": 0})
+
+
+@on_each
+def test_cells_that_the_host_has_kept(tmp_path: Path, nodes: Nodes, split: str, count: int) -> None:
+    """Read in parts, and written to other cells, they have the same content when they are read again."""
+    path = write(tmp_path / "a.gguf", blk__0__a=uniform(8, 32), blk__1__b=uniform(8, 32))
+    backend = opened(nodes, split, count)
+    weights_of(backend, path, {})
+    keys, values = (
+        backend.kv_buffer(role, 64, 6, 16, DType.I16, layer)
+        for layer, role in enumerate((KVRole.KEYS, KVRole.VALUES))
+    )
+    sizes = backend.kv_bytes(KVRole.KEYS, 64, 6, 16, DType.I16, 0)
+    assert sum(sizes.values()) > 0
+    graph = Graph()
+    cells = graph.input("cells", (Dim("tokens", 40),), DType.I32)
+    x = graph.input("x", (cells.shape[0], 96), DType.F32)
+    for buffer in (keys, values):
+        ops.store(x.reshape(6, 16), cells, buffer)
+    plan = backend.compile(graph)
+    backend.load(lambda share: None)
+    rng = np.random.default_rng(2)
+    first, other = (rng.permutation(64)[:40].astype(np.int32) for _ in range(2))
+    plan.launch({"cells": first, "x": rng.standard_normal((40, 96)).astype(np.float32)}).wait()
+    rows = backend.cell_rows([keys, values])
+    block, again = (np.zeros(rows.num_bytes(48), np.uint8) for _ in range(2))
+    rows.read(first[:7], block, 5, 48)
+    rows.read(first[7:], block, 12, 48)
+    rows.write(other[:30], block, 5, 48)
+    rows.write(other[30:], block, 35, 48)
+    rows.read(other, again, 5, 48)
+    assert block.any()
+    np.testing.assert_array_equal(again, block)
+    full = np.zeros(rows.num_bytes(40), np.uint8)
+    rows.read(other, full, 0, 40)
+    assert full.any()
+    backend.close()
+
+
+def test_layers_follow_shares(tmp_path: Path, nodes: Nodes) -> None:
+    """Nobody has weights of the layers of others, nor their storage."""
+    tensors = {f"blk__{layer}__a": uniform(64, 64) for layer in range(8)}
+    path = write(tmp_path / "a.gguf", token_embd=uniform(16, 64), **tensors, output=uniform(16, 64))
+    for shares, expected in (((3.0, 1.0), [6, 2]), ((1.0, 1.0), [4, 4]), (None, [4, 4])):
+        backend = opened(nodes, "layers", 2, shares)
+        weights_of(backend, path, {})
+        held = [part.weights for part in backend.memory().devices]
+        matrix = 64 * 64 * 4
+        assert [size // matrix for size in held] == expected
+        names = [part.device for part in backend.memory().devices]
+        assert names == [f"127.0.0.1:{server.port}" for server in nodes.servers[:2]]
+        counted = [list(backend.kv_bytes(KVRole.KEYS, 16, 2, 16, DType.F16, layer)) for layer in range(8)]
+        assert counted == [[names[0]]] * expected[0] + [[names[1]]] * expected[1]
+        backend.close()
+
+
+def test_what_cannot_be_cut_is_said(tmp_path: Path, nodes: Nodes) -> None:
+    path = write(
+        tmp_path / "a.gguf", blk__0__a=uniform(32, 32), blk__1__b=uniform(32), blk__1__c=uniform(32, 32)
+    )
+    backend = opened(nodes, "rows", 2)
+    weights = weights_of(backend, path, {"blk.0.a": 0, "blk.1.c": 0}, ("blk.1.c",))
+    graph = Graph()
+    x = graph.input("x", (Dim("rows", 4), 32), DType.F32)
+    graph.output("y", ops.linear(x, weights["blk.0.a"], weights["blk.1.b"]))
+    with pytest.raises(UnsupportedError, match=r"blk\.1\.b cannot be split by rows"):
+        backend.compile(graph)
+    graph = Graph()
+    x = graph.input("x", (Dim("rows", 4), 32), DType.F32)
+    graph.output("y", ops.add_vector(x, weights["blk.1.c"]))
+    with pytest.raises(UnsupportedError, match=r"blk\.1\.c is needed whole by rows"):
+        backend.compile(graph)
+    graph = Graph()
+    graph.output("y", graph.input("x", (Dim("rows", 4), 32), DType.F32))
+    with pytest.raises(UnsupportedError, match="cannot be an output"):
+        backend.compile(graph)
+    with pytest.raises(UnsupportedError, match="no adapters yet"):
+        backend.adapter_table(1, 1, 16)
+    backend.close()
+    backend = opened(nodes, "layers", 2)
+    weights = weights_of(backend, path, {})
+    graph = Graph()
+    x = graph.input("x", (Dim("rows", 4), 32), DType.F32)
+    graph.output("y", ops.linear(x, weights["blk.0.a"], weights["blk.1.b"]))
+    with pytest.raises(UnsupportedError, match="weights or storage of several nodes"):
+        backend.compile(graph)
+    backend.close()

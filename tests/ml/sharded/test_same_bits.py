@@ -1,0 +1,123 @@
+"""What several nodes compute has the bits of one: logits and answers, by layers and by rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import chaski
+from chaski.formats.quant import QuantType
+from tests.ml.sharded.members import Nodes
+from tests.tiny_llama import write_tiny_llama
+
+ARCHITECTURES = Path(__file__).parents[2] / "data" / "architectures"
+PROMPT = [5, 9, 2, 7, 1, 3, 8, 8, 4, 6, 5, 5, 2, 9, 9, 1, 4, 7]
+
+# Windows and recurrent states, experts, sinks, and rows and columns of all kinds.
+USUAL = [
+    ("gemma3", "layers", 2),
+    ("gemma3", "rows", 2),
+    ("gpt-oss", "layers", 2),
+    ("gpt-oss", "rows", 2),
+    ("qwen3moe", "layers", 2),
+    ("qwen3moe", "rows", 4),
+    ("qwen35", "layers", 2),
+    ("qwen35", "rows", 2),
+]
+MORE = [
+    *("gemma", "gemma2", "gemma3n", "gemma4", "gemma4-moe", "gemma4-small", "gpt-oss-mxfp4", "granite"),
+    *("granitemoe", "internlm2", "lfm2", "llama4", "mistral3", "mixtral", "phi3", "phi3-long", "phi3-short"),
+    *("qwen2", "qwen2moe", "qwen3", "qwen35-even", "qwen35moe", "qwen3next"),
+]
+SPLITS = [("layers", 2), ("layers", 3), ("rows", 2), ("rows", 3), ("rows", 4)]
+SLOW = [
+    pytest.param(name, split, count, marks=pytest.mark.slow)
+    for name in (*MORE, "gemma3", "gpt-oss", "qwen3moe", "qwen35")
+    for split, count in SPLITS
+    if (name, split, count) not in USUAL
+]
+
+
+def computed(path: Path, backend: str | None, tokens: int) -> object:
+    """Logits of a prompt in chunks, and answers of two sequences at a time that are longer than a context."""
+    options = {"num_predict": tokens, "temperature": 0, "ignore_eos": True, "num_keep": 16}
+    with chaski.load(path, context=64, parallel=2, num_batch=24, backend=backend) as llm:
+        logits = llm.logits(PROMPT * 3)
+        answers = [result.token_ids for result in llm.generate_many([PROMPT, [*PROMPT, 3, 3]], **options)]
+    return logits.tobytes(), answers
+
+
+@pytest.mark.parametrize(("name", "split", "count"), [*USUAL, *SLOW])
+def test_architectures(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, name: str, split: str, count: int
+) -> None:
+    path, tokens = ARCHITECTURES / f"{name}.gguf", 60 if count < 4 else 20
+    expected = computed(path, "cpu", tokens)
+    nodes.use(monkeypatch, split, count)
+    try:
+        found = computed(path, None, tokens)
+    except chaski.OptionError as error:
+        assert split == "layers"
+        pytest.skip(str(error))  # such a tiny model has two layers
+    assert found == expected
+
+
+@pytest.mark.parametrize("matrices", ["F32", "Q8_0"])
+def test_a_model_by_rows_of_three(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, matrices: str
+) -> None:
+    """Two heads cannot be cut in three, so that everybody has both; parts of matrices are not even."""
+    path = write_tiny_llama(tmp_path / "tiny.gguf", matrices=QuantType[matrices])
+    expected = computed(path, "cpu", 60)
+    nodes.use(monkeypatch, "rows", 3)
+    assert computed(path, None, 60) == expected
+
+
+def test_more_layers_than_two(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = ARCHITECTURES / "qwen35moe.gguf"
+    expected = computed(path, "cpu", 60)
+    nodes.use(monkeypatch, "layers", 3)
+    assert computed(path, None, 60) == expected
+
+
+@pytest.mark.parametrize(("split", "count"), [("layers", 2), ("rows", 2)])
+def test_prompts_that_come_back(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, split: str, count: int
+) -> None:
+    """Cells are copied to the serving machine and back; a window's and those of all tokens."""
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "models"))
+    monkeypatch.setenv("CHASKI_PREFIX_CACHE", "on")
+    path = write_tiny_llama(tmp_path / "tiny.gguf", matrices=QuantType.Q8_0, llama__context_length=1024)
+    prompts = [[7 + (3 * i + seed) % 200 for i in range(600)] for seed in (0, 5)]
+    found = []
+    for backend in ("cpu", None):
+        if backend is None:
+            nodes.use(monkeypatch, split, count)
+        answers = []
+        for _ in range(2):  # the second time blocks come from files
+            with chaski.load(path, context=1024, backend=backend) as llm:
+                for prompt in (*prompts, prompts[0]):
+                    result = llm.generate(prompt, num_predict=12, temperature=1.0, seed=3)
+                    answers.append((result.token_ids, result.cached_tokens))
+        found.append(answers)
+    assert found[0] == found[1]
+    assert found[1][2][1] >= 256
+    assert found[1][3][1] >= 256
+
+
+@pytest.mark.parametrize(("split", "count"), [("layers", 2), ("rows", 2)])
+def test_a_model_with_a_draft(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, split: str, count: int
+) -> None:
+    target = write_tiny_llama(tmp_path / "target.gguf", matrices=QuantType.Q8_0)
+    draft = write_tiny_llama(tmp_path / "draft.gguf", matrices=QuantType.Q4_0)
+    found = []
+    for backend in ("cpu", None):
+        if backend is None:
+            nodes.use(monkeypatch, split, count)
+        with chaski.load(target, backend=backend, draft=draft, context=256) as llm:
+            result = llm.generate("once upon", num_predict=40, temperature=0)
+            found.append((result.token_ids, result.done.proposed_tokens, result.done.accepted_tokens))
+    assert found[0] == found[1]
+    assert found[0][1] > 0
