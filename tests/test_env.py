@@ -60,6 +60,20 @@ def test_origins_of_mcp_servers_are_exact() -> None:
             Environment.read({"CHASKI_MCP_SERVERS": bad})
 
 
+def test_nodes() -> None:
+    read = Environment.read({"CHASKI_NODES": "10.0.0.1:11500, [fd00::2]:9,", "CHASKI_SPLIT": "Rows"})
+    assert read.nodes == (("10.0.0.1", 11500, None), ("fd00::2", 9, None))
+    assert (read.backend, read.split) == ("sharded", "rows")
+    read = Environment.read({"CHASKI_NODES": "a:1=2,b:1=0.5", "CHASKI_BACKEND": "cpu"})
+    assert read.nodes == (("a", 1, 2.0), ("b", 1, 0.5))
+    assert read.backend == "cpu"
+    for text in ("a", "a:0", "a:70000", "a:1=0", "a:1=x", "::1:5", "a:1=1,b:1", "a b:1"):
+        with pytest.raises(OptionError, match=r"CHASKI_NODES = .* must be addresses"):
+            Environment.read({"CHASKI_NODES": text})
+    with pytest.raises(OptionError, match="must be layers or rows"):
+        Environment.read({"CHASKI_SPLIT": "columns"})
+
+
 @pytest.mark.parametrize("empty", ["", "  ", '""'])
 def test_an_empty_value_is_none(empty: str) -> None:
     assert Environment.read({variable.name: empty for variable in variables()}) == Environment()

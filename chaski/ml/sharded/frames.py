@@ -9,7 +9,8 @@ import struct
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from io import BufferedReader
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ Message = tuple[Mapping[str, Any], list[npt.NDArray[Any]]]
 """The fields of a message, and its arrays."""
 
 _LENGTH = struct.Struct("<I")
+_BUFFER = 1 << 16
 _MOST_FIELDS = 256 << 20
 _MOST_ARRAY = 1 << 36
 _TYPES = frozenset({"<f4", "<f2", "<i4", "<i8", "|u1"})
@@ -32,8 +34,8 @@ class Frames:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        self._reader = cast("BufferedReader", connection.makefile("rb", _BUFFER))
         self._sending = threading.Lock()
-        self.sent_bytes = 0
 
     def send(self, fields: Mapping[str, Any], arrays: Sequence[npt.NDArray[Any]] = ()) -> None:
         """Send a message. Raises OSError where the other end is gone."""
@@ -44,7 +46,6 @@ class Frames:
         parts += [_bytes(array) for array in known if array.size]
         size = sum(map(len, parts))
         with self._sending:
-            self.sent_bytes += size
             if size < 1 << 16:
                 self._connection.sendall(b"".join(parts))
             else:
@@ -70,6 +71,7 @@ class Frames:
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
+        self._reader.close()
 
     def _bytes(self, count: int) -> bytearray:
         found = bytearray(count)
@@ -78,8 +80,11 @@ class Frames:
 
     def _fill(self, view: memoryview) -> None:
         while view:
-            count = self._connection.recv_into(view)
-            if count == 0:
+            try:
+                count = self._reader.readinto(view)
+            except ValueError:  # another thread has closed it
+                count = 0
+            if not count:
                 raise EOFError("the connection ended")
             view = view[count:]
 

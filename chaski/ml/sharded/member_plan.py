@@ -54,7 +54,7 @@ class MemberPlan:
         results: dict[str, Rows] = {}
         for piece, plan in self._pieces:
             for gather in piece.gathers:
-                values[gather.value] = self._gathered(gather, run, values, inputs)
+                values[gather.value] = self._gathered(gather, values, inputs)
             if plan is not None:
                 launch = plan.launch(_given(piece, values, inputs), sizes)
                 for name in piece.graph.outputs:
@@ -67,12 +67,12 @@ class MemberPlan:
                 if send.owned is not None:
                     array = array[_own_rows(inputs[send.owned.ids], send.owned.cuts[self._own])]
                 for target in send.targets:
-                    self._exchange.send(target, run, send.value, array)
+                    self._exchange.send(target, send.value, array)
         return results
 
-    def _gathered(self, gather: Gather, run: int, values: Values, inputs: Values) -> npt.NDArray[Any]:
+    def _gathered(self, gather: Gather, values: Values, inputs: Values) -> npt.NDArray[Any]:
         parts = [
-            values[gather.part] if source == self._own else self._exchange.take(source, run, gather.part)
+            values[gather.part] if source == self._own else self._exchange.take(source, gather.part)
             for source in gather.sources
         ]
         if gather.owned is not None:
@@ -89,6 +89,8 @@ class MemberPlan:
         self, parts: Sequence[npt.NDArray[Any]], ids: npt.NDArray[Any], owned: OwnedRows
     ) -> npt.NDArray[Any]:
         """Each row from the member whose part of the table has its id."""
+        if sum(int(_own_rows(ids, cut).sum()) for cut in owned.cuts) < len(ids):
+            raise ValueError(f"{owned.ids} has an index outside of 0 to {owned.cuts[-1][1] - 1}")
         found = np.empty((len(ids), parts[0].shape[1]), parts[0].dtype)
         for member, (part, cut) in enumerate(zip(parts, owned.cuts, strict=True)):
             own = _own_rows(ids, cut)

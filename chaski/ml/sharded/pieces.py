@@ -331,19 +331,18 @@ class _PieceBuilder:
 
     def _found(self, node: Tensor, axis: int | None) -> Tensor:
         cutting, graph = self._cutting, self._piece.graph
+        if axis is not None and (cutting.is_free(node) or cutting.placed(node).axis != axis):
+            return self._part(self._read(node, None), axis)
         if node.op == "input":
             return graph.input(node.attributes["name"], node.shape, node.dtype)
         if cutting.is_free(node) or node.op == "group_by_expert":
             operands = [self._read(operand, None) for operand in node.operands if isinstance(operand, Tensor)]
-            if axis is None:
-                return self._record(node, operands, node.shape, node.attributes)
+            return self._record(node, operands, node.shape, node.attributes)
         if node.op in (*_WRITES, "stored"):
             buffer = node.operands[-1]
             assert isinstance(buffer, KVBuffer)
             own = self._buffer(buffer)
             return graph.record("stored", (own,), (own.cells, own.heads, own.size), own.dtype)
-        if axis is not None and (cutting.is_free(node) or cutting.placed(node).axis != axis):
-            return self._part(self._read(node, None), axis)
         if cutting.is_gathered(node, axis, self._member):
             return self._value(cutting.gathered_value(node), node, node.shape)
         assert cutting.level(node) < self._level, f"{node.op} is not computed yet"

@@ -90,12 +90,17 @@ class ShardedLaunch:
         self._sizes = sizes
         self._known: dict[tuple[int, str], npt.NDArray[Any]] = {}
         self._is_over = False
+        self._failure: Exception | None = None
         weakref.finalize(self, members.released.append, run)
 
     def wait(self) -> None:
-        """Raises the error of the member that could not compute, or ClusterError for one that is lost."""
+        """Raise the error of the member that could not compute, or ClusterError for one that is lost.
+
+        It is raised once here, and always by `rows`.
+        """
         if self._is_over:
             return
+        self._is_over = True
         failures: list[Exception] = []
         for member, reply in self._replies.items():
             try:
@@ -108,11 +113,14 @@ class ShardedLaunch:
                 }
         if failures:
             # Those that only waited for another one say so by this error.
-            raise next((error for error in failures if not isinstance(error, ClusterError)), failures[0])
-        self._is_over = True
+            others = (error for error in failures if not isinstance(error, ClusterError))
+            self._failure = next(others, failures[0])
+            raise self._failure
 
     def rows(self, output: str, begin: int = 0, end: int | None = None) -> F32:
         self.wait()
+        if self._failure is not None:
+            raise self._failure
         result = self._results[output]
         size = self._sizes[result.leading]
         end = size if end is None else min(end, size)

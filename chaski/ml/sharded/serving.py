@@ -49,6 +49,17 @@ class MemberServer:
         self.address = f"{host}:{self._listener.port}"
         self.port = self._listener.port
 
+    @property
+    def num_sessions(self) -> int:
+        """How many heads it computes for."""
+        with self._changed:
+            return len(self._sessions)
+
+    def wait_idle(self, seconds: float) -> bool:
+        """Wait until there is no session any more -> whether that came."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._sessions, seconds)
+
     def close(self) -> None:
         """End all sessions, and wait until their memory is released."""
         self._listener.close()
@@ -100,3 +111,4 @@ class MemberServer:
             with self._changed:
                 self._running.discard(threading.current_thread())
                 self._sessions.pop(name, None)
+                self._changed.notify_all()

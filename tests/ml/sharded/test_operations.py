@@ -156,6 +156,7 @@ def test_experts_with_biases(tmp_path: Path, nodes: Nodes, split: str, count: in
         tmp_path / "a.gguf",
         token_embd=uniform(32, 32),
         blk__0__router=uniform(6, 32),
+        blk__0__before=uniform(32, 32),
         blk__0__up=uniform(6, 48, 32),
         blk__0__bias=uniform(6, 48),
         blk__1__down=uniform(6, 32, 48),
@@ -165,10 +166,12 @@ def test_experts_with_biases(tmp_path: Path, nodes: Nodes, split: str, count: in
         x = ops.embedding(ids, w["token_embd"])
         routes = router(ops.linear(x, w["blk.0.router"]), 2, Gating.SOFTMAX)
         groups = group_by_expert(routes, 6)
-        up = expert_linear(dispatch(x, groups), groups, w["blk.0.up"], w["blk.0.bias"])
+        rows = dispatch(ops.linear(x, w["blk.0.before"]), groups)
+        up = expert_linear(rows, groups, w["blk.0.up"], w["blk.0.bias"])
         return combine(expert_linear(ops.silu(up), groups, w["blk.1.down"]), groups, routes) + x
 
-    cut = dict.fromkeys(["token_embd", "blk.0.router", "blk.0.up", "blk.0.bias", "blk.1.down"], 0)
+    names = ["token_embd", "blk.0.router", "blk.0.before", "blk.0.up", "blk.0.bias", "blk.1.down"]
+    cut = dict.fromkeys(names, 0)
     assert_same(nodes, split, count, path, record, cut, ("blk.0.bias",))
 
 
@@ -269,3 +272,30 @@ def test_what_cannot_be_cut_is_said(tmp_path: Path, nodes: Nodes) -> None:
     with pytest.raises(UnsupportedError, match="weights or storage of several nodes"):
         backend.compile(graph)
     backend.close()
+
+
+@on_each
+def test_rows_that_come_with_a_batch(tmp_path: Path, nodes: Nodes, split: str, count: int) -> None:
+    """An input is added to what the members have cut; the first of them takes it in, where nobody has."""
+    path = write(tmp_path / "a.gguf", blk__0__a=uniform(40, 32), blk__1__b=uniform(16, 40))
+    found = []
+    for backend in (open_backend("cpu"), opened(nodes, split, count)):
+        w = weights_of(backend, path, {"blk.0.a": 0, "blk.1.b": 0})
+        graph = Graph()
+        x = graph.input("x", (Dim("rows", 4), 32), DType.F32)
+        more = graph.input("more", (x.shape[0], 40), DType.F32)
+        y = ops.linear(x, w["blk.0.a"]) + more
+        graph.output("y", ops.linear(y, w["blk.1.b"]))
+        graph.output("heads", y.reshape(4, 10))
+        plan = backend.compile(graph)
+        backend.load(lambda share: None)
+        rng = np.random.default_rng(1)
+        inputs = {
+            name: rng.standard_normal((3, size)).astype(np.float32)
+            for name, size in (("x", 32), ("more", 40))
+        }
+        launch = plan.launch(inputs)
+        found.append([launch.rows(name).reshape(3, -1).copy() for name in ("y", "heads")])
+        backend.close()
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    np.testing.assert_array_equal(found[0][1], found[1][1])

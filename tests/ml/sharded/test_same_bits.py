@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import chaski
 from chaski.formats.quant import QuantType
+from tests import tiny_vision
 from tests.ml.sharded.members import Nodes
+from tests.own_heads import write_with_heads
 from tests.tiny_llama import write_tiny_llama
 
 ARCHITECTURES = Path(__file__).parents[2] / "data" / "architectures"
@@ -121,3 +124,42 @@ def test_a_model_with_a_draft(
             found.append((result.token_ids, result.done.proposed_tokens, result.done.accepted_tokens))
     assert found[0] == found[1]
     assert found[0][1] > 0
+
+
+@pytest.mark.parametrize(("split", "count"), [("layers", 2), ("rows", 2)])
+def test_images(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, split: str, count: int) -> None:
+    """The encoder's layers are cut as those of the text; its rows come back before they are read."""
+    path = tiny_vision.DATA / "gemma3.gguf"
+    expected = tiny_vision.logits(path, "two")
+    nodes.use(monkeypatch, split, count)
+    np.testing.assert_array_equal(tiny_vision.logits(path, "two"), expected)
+
+
+@pytest.mark.parametrize("split", ["layers", "rows"])
+def test_heads_that_propose(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, split: str
+) -> None:
+    """They read hidden states, and storage that another plan has written."""
+    path = write_with_heads("qwen35", tmp_path / "heads.gguf")
+    found = []
+    for backend in ("cpu", None):
+        if backend is None:
+            nodes.use(monkeypatch, split, 2)
+        with chaski.load(path, backend=backend, context=96) as llm:
+            result = llm.generate(PROMPT, num_predict=30, temperature=0, ignore_eos=True)
+            found.append((result.token_ids, result.done.proposed_tokens))
+    assert found[0] == found[1]
+    assert found[0][1] > 0
+
+
+@pytest.mark.parametrize("name", ["jina-bert-v2", "nomic-bert-moe"])
+def test_embeddings(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Scores by distance, of each member's own heads; and experts between others."""
+    path, texts = ARCHITECTURES.parent / "embedders" / f"{name}.gguf", [[1, 2, 3, 4], [9, 8, 7] * 20]
+    found = []
+    for backend in ("cpu", None):
+        if backend is None:
+            nodes.use(monkeypatch, "rows", 2)
+        with chaski.load(path, backend=backend, context=128, parallel=2) as llm:
+            found.append(llm.embed(texts))
+    np.testing.assert_array_equal(found[0], found[1])

@@ -14,7 +14,7 @@ from functools import partial
 from queue import SimpleQueue
 from weakref import WeakValueDictionary
 
-from chaski.errors import ChaskiError, ModelError
+from chaski.errors import ChaskiError, ClusterError, ModelError
 from chaski.names import LLAMA_CPP
 from chaski.runner.loading.engine_choice import choose_engine, native_gap, reason_for_llama_cpp
 from chaski.runner.loading.files import OpenedModel, found_projector, image_projector
@@ -44,20 +44,21 @@ def main() -> None:
     link = Link(socket.socket(fileno=descriptor))
     arrived: Arrived = SimpleQueue()
     leaving: Leaving = []
-    receiving = (link, arrived, leaving)
+    replies = _Replies(link)
+    receiving = (link, arrived, leaving, replies)
     threading.Thread(target=_receive, args=receiving, name="chaski-receiver", daemon=True).start()
     number, message = arrived.get()
     assert isinstance(message, Load), "a worker is told first what to load"
     logging.basicConfig(level=message.log_level, format=f"worker {os.getpid()}: %(levelname)s: %(message)s")
     try:
-        service, info = _open(message, _Shares(number, link), link.flush, leaving)
+        service, info = _open(message, _Shares(number, link), replies.flush, leaving)
     except Exception as error:
-        _reply(link, number, error)
+        replies.send(number, error)
         link.flush()
         os._exit(1)
     link.send(number, info)
     link.flush()
-    _serve(service, link, arrived)
+    _serve(service, replies, arrived)
 
 
 def _open(
@@ -85,11 +86,13 @@ def _open(
     return EngineChannel(model, flush), describe(model)
 
 
-def _receive(link: Link, arrived: Arrived, leaving: Leaving) -> None:
+def _receive(link: Link, arrived: Arrived, leaving: Leaving, replies: _Replies) -> None:
     """Ends the process with the stream, whatever it computes: nobody is there to hear of it."""
     try:
         while messages := link.receive():
             for number, message in messages:
+                if replies.are_last:
+                    continue  # the next process answers what this one has not taken
                 if isinstance(message, ModelCall):
                     link.send(number, Received())
                 arrived.put((number, message))
@@ -102,7 +105,7 @@ def _receive(link: Link, arrived: Arrived, leaving: Leaving) -> None:
         os._exit(0)
 
 
-def _serve(service: Channel, link: Link, arrived: Arrived) -> None:
+def _serve(service: Channel, replies: _Replies, arrived: Arrived) -> None:
     tasks: WeakValueDictionary[int, CallHandle] = WeakValueDictionary()
     while True:
         number, message = arrived.get()
@@ -112,16 +115,32 @@ def _serve(service: Channel, link: Link, arrived: Arrived) -> None:
                 task.cancel()
         else:
             assert isinstance(message, ModelCall), "a worker is sent calls only"
-            tasks[number] = service.start(message, partial(_reply, link, number))
+            tasks[number] = service.start(message, partial(replies.send, number))
 
 
-def _reply(link: Link, number: int, reply: ReplyOrError) -> None:
-    if isinstance(reply, Exception):
-        link.send(number, Failure.of(reply))
+class _Replies:
+    """Sends replies. After that which tells of a lost node the process ends: the next one connects anew."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.are_last = False
+
+    def send(self, number: int, reply: ReplyOrError) -> None:
+        """Note a reply, which `flush` sends."""
+        if not isinstance(reply, Exception):
+            self._link.send(number, reply)
+            return
+        self._link.send(number, Failure.of(reply))
+        self.are_last = self.are_last or isinstance(reply, ClusterError)
         if not isinstance(reply, ChaskiError):
             _log.error("a call failed", exc_info=reply)
-    else:
-        link.send(number, reply)
+
+    def flush(self) -> None:
+        """Send what was noted."""
+        are_last = self.are_last  # as it is before: what another thread notes meanwhile is not sent yet
+        self._link.flush()
+        if are_last:
+            os._exit(1)
 
 
 class _Shares:
