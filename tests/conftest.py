@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import secrets
 import signal
@@ -23,6 +24,11 @@ os.environ["CHASKI_THREADS"] = "1"
 # Every product takes one of the variants of its kernels at random, as none may change a bit of any result.
 # The seed is told at the top; CHASKI_VARIANTS=random:SEED repeats it.
 os.environ.setdefault("CHASKI_VARIANTS", f"random:{secrets.randbelow(10**6)}")
+
+# What computes models in tests that name nothing else; `cuda-emulated` is the device of tests/cuda.
+BACKEND = os.environ.get("CHASKI_TEST_BACKEND")
+if BACKEND == "cuda-emulated":
+    importlib.import_module("tests.cuda.emulated")
 
 # Thousands of tests are collected, and none of them is garbage before the end.
 gc.disable()
@@ -50,6 +56,8 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.
     for variable in variables():
         if variable.name not in ("CHASKI_ISA", "CHASKI_THREADS", "CHASKI_VARIANTS"):
             monkeypatch.delenv(variable.name, raising=False)
+    if BACKEND is not None:
+        monkeypatch.setenv("CHASKI_BACKEND", BACKEND)
     # Keys and histories of tests go where the tests do.
     monkeypatch.setenv("HOME", str(tmp_path_factory.getbasetemp() / "home"))
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path_factory.getbasetemp() / "no-models"))

@@ -47,7 +47,7 @@ def programs_of_formats() -> list[Program]:
 
 def other_programs() -> list[Program]:
     rounding = [("CHASKI_SUPER_BLOCKS", 0), ("CHASKI_SUPER_BLOCKS", 1)]
-    stored = ["I16", "F16", "BF16", "F32"]
+    stored = ["I16", "F16", "BF16", "F32", "Q8_0", "Q4_0"]
     heads = (("CHASKI_SIZE", 128), ("CHASKI_VALUE_SIZE", 128))
     return [
         *(Program("matmul_float", (("CHASKI_WEIGHTS", each), ("CHASKI_TOKENS", 4))) for each in FLOATS),

@@ -193,6 +193,8 @@ TYPES_OF_STORAGE = [
     (DType.F16, DType.F16),
     (DType.BF16, DType.F32),
     (DType.F32, DType.I16),
+    (DType.Q8_0, DType.Q4_0),
+    (DType.Q4_0, DType.Q8_0),
 ]
 
 
@@ -269,6 +271,21 @@ def test_a_model_with_a_draft(tmp_path: Path, backend: str) -> None:
             found.append((result.token_ids, result.done.proposed_tokens, result.done.accepted_tokens))
     assert found[0] == found[1]
     assert found[0][1] > 0
+
+
+@on_each
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
+def test_keys_that_move(backend: str, kv_type: str) -> None:
+    """A context that fills again and again turns the keys that stay, in whatever form they are."""
+    path = ARCHITECTURES.parent / "llama" / "quantized" / "q8_0.gguf"
+    options: Any = {"num_predict": 120, "temperature": 0, "ignore_eos": True, "logprobs": True}
+    found = []
+    for name in ("cpu", backend):
+        with chaski.load(path, threads=1, backend=name, context=48, kv_type=kv_type) as llm:
+            answer = llm.generate([5, 9, 2, 7], **options)
+            assert answer.shifted_tokens > 0
+            found.append((answer.token_ids, [each.logprob for each in answer.logprobs]))
+    assert found[0] == found[1]
 
 
 @on_each

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski import _native
-from chaski.errors import UnsupportedError
+from chaski.formats.quant import QuantType
 from chaski.ml.backend import stored_type
 from chaski.ml.cuda.device import GPU, KernelLaunch, Program, pack
 from chaski.ml.graph import DType, KVBuffer, KVRole
@@ -18,9 +18,6 @@ __all__ = ["CUDACells", "KVStorage"]
 
 U8 = npt.NDArray[np.uint8]
 I32 = npt.NDArray[np.int32]
-
-_ELEMENT_BYTES = {DType.I16: 2, DType.F16: 2, DType.BF16: 2, DType.F32: 4}
-
 
 class KVStorage:
     """Storage that is taken when the model is loaded."""
@@ -57,8 +54,10 @@ class KVStorage:
     @property
     def cell_bytes(self) -> int:
         """Bytes that the host keeps of a cell."""
-        scale = 4 if self.dtype is DType.I16 else 0
-        return self.heads * (_ELEMENT_BYTES[self.dtype] * self.size + scale)
+        if self.dtype is DType.I16:
+            return self.heads * (2 * self.size + 4)
+        type = QuantType[self.dtype.name]
+        return self.heads * self.size // type.block_size * type.block_bytes
 
     def take(self) -> None:
         """Take the memory, with zeros in it."""
@@ -74,12 +73,7 @@ class KVStorage:
 
 
 def num_bytes(role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> int:
-    """Bytes of a storage. Raises UnsupportedError for types that kernels do not have yet."""
-    if dtype not in _ELEMENT_BYTES:
-        raise UnsupportedError(
-            f"the cuda backend has no kernels for keys and values of type {dtype.value} yet: load the model "
-            "with the cpu backend"
-        )
+    """Bytes of a storage. Raises UnsupportedError for sizes of heads that the type cannot have."""
     type = int(stored_type(role, size, dtype))
     return _native.kv_storage_bytes(cells, heads, size, type, role is KVRole.KEYS) + 64
 
@@ -126,6 +120,6 @@ class CUDACells:
     def _launch(self, storage: KVStorage, cells: int, count: int, *place: Any) -> KernelLaunch:
         first, room, address, is_write = place
         values = (cells, count, first, room, address, int(is_write), *storage.fields)
-        threads = count * storage.heads * storage.size
+        threads = count * storage.cell_bytes  # at least as many as a cell has parts
         kernel = self._gpu.kernel(storage.program, "move_cells")
         return KernelLaunch(kernel, (-(-threads // 256), 1, 1), 256, 0, pack("PqqqPqPqqqq", values))

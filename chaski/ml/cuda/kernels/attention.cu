@@ -13,6 +13,7 @@ constexpr int kSize = CHASKI_SIZE, kValueSize = CHASKI_VALUE_SIZE;  // of a head
 constexpr int kRows = CHASKI_ROWS;                                  // queries at a time
 constexpr int kChunk = 256, kBlock = 64, kBlocks = kChunk / kBlock, kWarps = kChunk / 32;
 constexpr bool kIntegerKeys = kKeys == DType::I16, kIntegerValues = kValues == DType::I16;
+constexpr bool kBlockKeys = StorageOf<kKeys>::kInBlocks;
 // Whether tensor instructions multiply, for which a number of 16 bits is two bytes.
 constexpr bool kTensor =
     kIntegerKeys && kIntegerValues && kSize % 32 == 0 && kValueSize % 16 == 0 && kRows == 16;
@@ -57,6 +58,10 @@ struct Workspace {
         float floats[kRows][kSize];
         alignas(16) int16_t integers[kRows][kSize];
         alignas(16) uint8_t digits[2][kRows][kSize + 16];  // low, high
+        struct {
+            alignas(4) int8_t values[kRows][kSize];
+            float scales[kRows][kSize / 32 + 1];
+        } blocks;
     } queries;
     float query_scales[kRows];
     float weights[kRows][kChunk];
@@ -98,6 +103,26 @@ CHASKI_INLINE Rows rows_of(const Attention& a, int32_t token, int tokens, int64_
     return {token, tokens, kv_head, kv_head * each + tile * kRows, left < kRows ? left : kRows};
 }
 
+// A block of 32 elements of a query, by the rule of activations in matmul.h, by a group of 16 lanes.
+CHASKI_INLINE void quantize_query(const Attention& a, const Rows& rows, int r, int block, Workspace& w) {
+    const bool exists = r < rows.count();
+    const float* q = a.q + (rows.token_of(exists ? r : 0) * a.heads + rows.head_of(exists ? r : 0)) * kSize;
+    float x[2];
+    I32x16 bits = splat(0);
+    for (int i = 0; i < 2; ++i) {
+        x[i] = exists ? q[32 * block + 16 * i + lane()] * a.scale : 0.0f;
+        bits = max(bits, magnitude_bits({x[i]}));
+    }
+    const float amax = device::as_float(reduce_max(bits));
+    const bool usable = amax >= 1e-36f && amax < infinity();
+    const float factor = usable ? 127.0f / amax : 0.0f;
+    for (int i = 0; i < 2; ++i) {
+        const int32_t value = usable ? device::round(x[i] * factor) : 0;
+        w.queries.blocks.values[r][32 * block + 16 * i + lane()] = static_cast<int8_t>(value);
+    }
+    if (lane() == 0) w.queries.blocks.scales[r][block] = amax < 1e-36f ? 0.0f : amax / 127.0f;
+}
+
 CHASKI_INLINE void load_queries(const Attention& a, const Rows& rows, Workspace& w) {
     if constexpr (kIntegerKeys) {
         for (int r = group(); r < kRows; r += num_groups()) {
@@ -117,6 +142,11 @@ CHASKI_INLINE void load_queries(const Attention& a, const Rows& rows, Workspace&
                 }
             }
             if (lane() == 0) w.query_scales[r] = scale;
+        }
+    } else if constexpr (kBlockKeys) {
+        constexpr int kBlocksOfRow = kSize / 32;
+        for (int item = group(); item < kRows * kBlocksOfRow; item += num_groups()) {
+            quantize_query(a, rows, item / kBlocksOfRow, item % kBlocksOfRow, w);
         }
     } else {
         for (int i = static_cast<int>(threadIdx.x); i < kRows * kSize; i += kChunk) {
@@ -151,6 +181,29 @@ CHASKI_INLINE void score(const Attention& a, int64_t kv_head, int64_t cell, cons
         }
         for (int r = 0; r < kRows; ++r) {
             scores[r] = static_cast<float>(sums[r]) * (scale * w.query_scales[r]);
+        }
+    } else if constexpr (kBlockKeys) {
+        constexpr int kOffset = kKeys == DType::Q8_0 ? 128 : 8;
+        for (float& s : scores) s = 0.0f;
+        const auto* lines = reinterpret_cast<const uint32_t*>(keys.lane_of(kv_head, cell));
+        for (int block = 0; block < kSize / 32; ++block, lines += kLanes * keys.kBlockBytes / 4) {
+            const float scale = keys.block_scale(kv_head, cell, block);
+            int32_t sums[kRows] = {};
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                const uint32_t codes = kKeys == DType::Q8_0
+                                           ? lines[i * kLanes]
+                                           : lines[i % 4 * kLanes] >> i / 4 * 4 & 0x0f0f0f0fu;
+                for (int r = 0; r < kRows; ++r) {
+                    const int32_t q =
+                        reinterpret_cast<const int32_t*>(w.queries.blocks.values[r])[8 * block + i];
+                    sums[r] = device::dot4(sums[r], codes, q) - kOffset * device::dot4(0, 0x01010101u, q);
+                }
+            }
+            for (int r = 0; r < kRows; ++r) {
+                const float both = scale * w.queries.blocks.scales[r][block];
+                scores[r] = device::fma(static_cast<float>(sums[r]), both, scores[r]);
+            }
         }
     } else {
         for (float& s : scores) s = 0.0f;
@@ -298,6 +351,15 @@ CHASKI_INLINE void quantize_weights(int row, int at, Workspace& w) {
     if (lane() == 0) w.steps[row][at / kBlock] = usable ? 1.0f / factor : unusable_scale(largest);
 }
 
+// An element of a value that is no integer.
+CHASKI_INLINE float value_of(const StorageOf<kValues>& values, int64_t kv_head, int64_t cell, int d) {
+    if constexpr (StorageOf<kValues>::kInBlocks) {
+        return values.decoded(kv_head, cell, d);
+    } else {
+        return load_element<kValues>(values.element(kv_head, cell, d));
+    }
+}
+
 // products[block][row][i] = weights · values, or, of plain types, what the chunk adds up to in products[0].
 // Entries from..to - 1 of the chunk are those that some row sees.
 CHASKI_INLINE void weigh_values(const Attention& a, int64_t kv_head, int from, int to, Workspace& w) {
@@ -337,7 +399,7 @@ CHASKI_INLINE void weigh_values(const Attention& a, int64_t kv_head, int from, i
         for (int d = static_cast<int>(threadIdx.x); d < kValueSize; d += kChunk) {
             float sums[kRows] = {};
             for (int i = from; i < to; ++i) {
-                const float v = load_element<kValues>(values.element(kv_head, w.cells[i], d));
+                const float v = value_of(values, kv_head, w.cells[i], d);
                 for (int r = 0; r < kRows; ++r) sums[r] = device::fma(w.weights[r][i], v, sums[r]);
             }
             for (int r = 0; r < kRows; ++r) w.products[0][r][d] = sums[r];

@@ -16,6 +16,15 @@ CHASKI_INLINE void write_head(const Storage& storage, int64_t head, int64_t cell
             *reinterpret_cast<int16_t*>(to.element(head, cell, i)) = static_cast<int16_t>(q);
         }
         if (lane() == 0) to.scales(head)[cell] = scale;
+    } else if constexpr (StorageOf<T>::kInBlocks) {
+        for (int64_t first = 0; first < storage.size; first += 32) {
+            const Encoded block = T == DType::Q8_0 ? encode_q8_0(x, first) : encode_q4_0(x, first);
+            const int64_t at = first / 32 * StorageOf<T>::kBlockBytes;
+            *to.byte_of_row(head, cell, at + 2 + lane()) = to.flipped(block.low);
+            if (T == DType::Q8_0) *to.byte_of_row(head, cell, at + 18 + lane()) = to.flipped(block.high);
+            const uint16_t half = device::narrow_f16(block.d);
+            if (lane() < 2) *to.byte_of_row(head, cell, at + lane()) = half >> 8 * lane() & 255;
+        }
     } else {
         for (int64_t i = lane(); i < storage.size; i += kLanes) {
             store_element<T>(to.element(head, cell, i), x(i));
@@ -26,6 +35,7 @@ CHASKI_INLINE void write_head(const Storage& storage, int64_t head, int64_t cell
 template <DType T>
 CHASKI_INLINE float read_element(const Storage& storage, int64_t head, int64_t cell, int64_t i) {
     const StorageOf<T> from{storage};
+    if constexpr (StorageOf<T>::kInBlocks) return from.decoded(head, cell, i);
     const uint8_t* place = from.element(head, cell, i);
     if constexpr (T == DType::I16) {
         return static_cast<float>(*reinterpret_cast<const int16_t*>(place)) * from.scales(head)[cell];
@@ -177,13 +187,16 @@ struct MoveCells {
 };
 
 CHASKI_KERNEL(move_cells, MoveCells) {
-    constexpr int kUnit = kType == DType::I16 ? 2 : StorageOf<kType>::kBytes;
-    const int64_t size = a.storage.size, i = thread(), cell = i / size % a.count, head = i / size / a.count;
+    constexpr bool kInBlocks = StorageOf<kType>::kInBlocks;
+    constexpr int kUnit = kType == DType::I16 ? 2 : kInBlocks ? 1 : StorageOf<kType>::kBytes;
+    const int64_t size = kInBlocks ? row_bytes(kType, a.storage.size) : a.storage.size;  // units of a row
+    const int64_t i = thread(), cell = i / size % a.count, head = i / size / a.count;
     if (head >= a.storage.heads) return;
     const StorageOf<kType> stored{a.storage};
     const int64_t place = head * a.room + a.first + cell, element = i % size;
     uint8_t* kept = a.block + (place * size + element) * kUnit;
-    uint8_t* own = stored.element(head, a.cells[cell], element);
+    uint8_t* own = kInBlocks ? stored.byte_of_row(head, a.cells[cell], element)
+                             : stored.element(head, a.cells[cell], element);
     for (int b = 0; b < kUnit; ++b) {
         if (a.is_write)
             own[b] = kept[b];

@@ -1,11 +1,12 @@
-// Keys and values of a layer: the layout of KVStorage in ops.h, and elements of its plain types.
+// Keys and values of a layer: the layout of KVStorage in ops.h, and elements of its types.
 #pragma once
 
 #include "kernel.h"
 
 namespace chaski::CHASKI_ISA {
 
-// CHASKI_KEYS and CHASKI_VALUES are types of kFormats, or I16, whose cells have a scale.
+// CHASKI_KEYS and CHASKI_VALUES are F32, F16 or BF16; Q8_0 or Q4_0, in blocks of 32 elements; or I16, whose
+// cells have a scale.
 struct Storage {
     uint8_t* data;
     int64_t cells;
@@ -19,6 +20,10 @@ struct StorageOf {
     const Storage s;
 
     static constexpr int kBytes = find_format(T)->bytes / find_format(T)->elements;  // of an element
+    // Of a block: its bytes, and how many units of four bytes its codes have. The scale is in front of them
+    // in a row, and behind them in a panel.
+    static constexpr bool kInBlocks = is_quantized(T);
+    static constexpr int kBlockBytes = find_format(T)->bytes, kUnits = kBlockBytes / 4;
 
     CHASKI_INLINE int64_t row_area() const {
         return s.in_panels ? num_panels(s.cells) * panel_bytes(T, s.size) : s.cells * row_bytes(T, s.size);
@@ -33,11 +38,37 @@ struct StorageOf {
     }
     // The panel that has a cell, from its lane on; elements of one cell are 16 lanes apart.
     CHASKI_INLINE uint8_t* lane_of(int64_t head, int64_t cell) const {
-        constexpr int kUnit = T == DType::I16 ? 4 : kBytes;
+        constexpr int kUnit = T == DType::I16 || kInBlocks ? 4 : kBytes;
         return this->head(head) + cell / kLanes * panel_bytes(T, s.size) + cell % kLanes * kUnit;
     }
     CHASKI_INLINE uint8_t* row(int64_t head, int64_t cell) const {
         return this->head(head) + cell * row_bytes(T, s.size);
+    }
+    // Byte `i` of a cell's row, wherever it is.
+    CHASKI_INLINE uint8_t* byte_of_row(int64_t head, int64_t cell, int64_t i) const {
+        if (!s.in_panels) return row(head, cell) + i;
+        const int64_t block = i / kBlockBytes;
+        const auto at = static_cast<int>(i % kBlockBytes);
+        uint8_t* lines =
+            this->head(head) + cell / kLanes * panel_bytes(T, s.size) + block * kLanes * kBlockBytes;
+        if (at < 2) return lines + 4 * kLanes * kUnits + cell % kLanes * 2 + at;
+        return lines + (at - 2) / 4 * 4 * kLanes + cell % kLanes * 4 + (at - 2) % 4;
+    }
+    CHASKI_INLINE float block_scale(int64_t head, int64_t cell, int64_t block) const {
+        const uint8_t* half = byte_of_row(head, cell, block * kBlockBytes);
+        return device::widen_f16(static_cast<uint16_t>(half[0] | half[1] << 8));
+    }
+    // Codes of panels have their signs flipped.
+    CHASKI_INLINE uint8_t flipped(uint8_t code) const {
+        return T == DType::Q8_0 && s.in_panels ? code ^ 0x80 : code;
+    }
+    // An element of blocks.
+    CHASKI_INLINE float decoded(int64_t head, int64_t cell, int64_t i) const {
+        const int64_t block = i / 32, at = i % 32;
+        const int64_t place = block * kBlockBytes + 2 + (T == DType::Q8_0 ? at : at % 16);
+        const uint8_t byte = flipped(*byte_of_row(head, cell, place));
+        const int code = T == DType::Q8_0 ? static_cast<int8_t>(byte) : (byte >> at / 16 * 4 & 15) - 8;
+        return static_cast<float>(code) * block_scale(head, cell, block);
     }
     CHASKI_INLINE uint8_t* element(int64_t head, int64_t cell, int64_t i) const {
         if (!s.in_panels) return row(head, cell) + i * kBytes;
@@ -45,6 +76,62 @@ struct StorageOf {
         return lane_of(head, cell) + i * kLanes * kBytes;
     }
 };
+
+// A spread below this is no spread: its scale in half precision is zero.
+CHASKI_INLINE float inverse_scale(float d) { return (d < 0.0f ? -d : d) > 1e-15f ? 1.0f / d : 0.0f; }
+
+// What block `i` of a head is written with, by a group of 16 lanes: its scale, and the bytes of codes that
+// this lane has, `low` at its place and `high` 16 behind. The rounding is that of native/kernels/storage.cpp.
+struct Encoded {
+    float d;
+    uint8_t low;
+    uint8_t high;
+};
+
+// The largest becomes level 127; halves round away from zero.
+CHASKI_INLINE int32_t level_of(float x) {
+    const int32_t whole = static_cast<int32_t>(x);
+    const float rest = x - static_cast<float>(whole);
+    return rest >= 0.5f ? whole + 1 : rest <= -0.5f ? whole - 1 : whole;
+}
+
+template <class Load>
+CHASKI_INLINE Encoded encode_q8_0(const Load& x, int64_t first) {
+    const float own[2] = {x(first + lane()), x(first + lane() + 16)};
+    float largest = 0.0f;
+    for (const float v : own) largest = (v < 0.0f ? -v : v) > largest ? (v < 0.0f ? -v : v) : largest;
+    largest = max_lanes({largest});
+    const float d = largest / 127.0f, scale = inverse_scale(d);
+    return {d, static_cast<uint8_t>(level_of(own[0] * scale)),
+            static_cast<uint8_t>(level_of(own[1] * scale))};
+}
+
+// The first value of largest magnitude becomes level -8, whatever its sign.
+template <class Load>
+CHASKI_INLINE Encoded encode_q4_0(const Load& x, int64_t first) {
+    const float own[2] = {x(first + lane()), x(first + lane() + 16)};
+    float extreme = 0.0f;
+    int place = 32;
+    const auto take = [&](float v, int at) {
+        const float size = v < 0.0f ? -v : v, known = extreme < 0.0f ? -extreme : extreme;
+        if (size > known || (size == known && size > 0.0f && at < place)) {
+            extreme = v;
+            place = at;
+        }
+    };
+    take(own[0], lane());
+    take(own[1], lane() + 16);
+    for (int apart = 8; apart > 0; apart /= 2) {
+        const float other = device::from_lane(extreme, apart);
+        take(other, device::from_lane(place, apart));
+    }
+    const float d = extreme / -8.0f, scale = inverse_scale(d);
+    const auto code = [&](float v) {
+        const float level = v * scale + 8.5f;
+        return level > 0.0f ? level < 15.0f ? static_cast<int32_t>(level) : 15 : 0;
+    };
+    return {d, static_cast<uint8_t>(code(own[0]) | code(own[1]) << 4), 0};
+}
 
 template <DType T>
 CHASKI_INLINE float load_element(const uint8_t* p) {
