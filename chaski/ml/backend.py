@@ -260,6 +260,10 @@ class AdapterSlots(Protocol):
     """
 
     @property
+    def device(self) -> str:
+        """The name of the device whose memory they take."""
+
+    @property
     def ready_bytes(self) -> int:
         """Bytes that are kept ready for the next adapter."""
 

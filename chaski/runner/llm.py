@@ -18,7 +18,7 @@ from chaski.chat.images import ImageSource
 from chaski.chat.requests import Embed, Rank
 from chaski.chat.several import ProgressOption, Request
 from chaski.formats.gguf import GGUFFile
-from chaski.ml.backend import HOST, Backend, DeviceMemory, Memory
+from chaski.ml.backend import Backend, DeviceMemory, Memory
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.registry import ModelConfig
 from chaski.runner.adapters.adapter_set import AdapterInfo, AdapterSet
@@ -140,7 +140,7 @@ class LLM(BlockingMethods):
         """The bytes that the model, its adapters and its draft model hold, on each device and in all."""
         own = self._backend.memory()
         if self.adapter_set is not None and (adapters := self.adapter_set.held_bytes):
-            own += Memory((DeviceMemory(HOST, adapters=adapters),))
+            own += Memory((DeviceMemory(self.adapter_set.device, adapters=adapters),))
         return own if self._draft is None else own + self._draft.memory()
 
     def wait_loaded(self) -> None:

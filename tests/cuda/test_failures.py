@@ -71,13 +71,9 @@ def test_all_memory_is_given_back(path: Path, gpus: list[EmulatedGPU]) -> None:
     assert gpu.held == {}
 
 
-def test_what_has_no_kernels_is_said_before_anything_is_loaded() -> None:
+def test_plain_attention_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="no plain form of attention"):
         open_backend(NAME, BackendOptions(flash_attention=False))
-    backend = open_backend(NAME)
-    with pytest.raises(UnsupportedError, match="no adapters yet"):
-        backend.adapter_table(1, 1, 16)
-    backend.close()
 
 
 def test_without_the_package_or_a_driver_one_line_says_so(path: Path) -> None:

@@ -77,6 +77,7 @@ def other_programs() -> list[Program]:
         Program(
             "matmul_float", (("CHASKI_WEIGHTS", "F16Weights"), ("CHASKI_TOKENS", 4), ("CHASKI_EXPERTS", 1))
         ),
+        Program("adapters"),
         Program("experts"),
         Program("recurrent"),
         Program("rows"),

@@ -14,9 +14,9 @@ from chaski.errors import AdapterError
 from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf_tensors import TensorInfo
 from chaski.formats.quant import Bytes, QuantType
-from chaski.ml.backend import LoraMatrices
+from chaski.ml.backend import HOST, LoraMatrices
 
-__all__ = ["CPUAdapterSlots"]
+__all__ = ["CPUAdapterSlots", "held_type", "pack_matrix", "packed_sizes"]
 
 _ALIGNMENT = 64
 
@@ -57,6 +57,8 @@ class _ReadyMemory:
 class CPUAdapterSlots:
     """See `AdapterSlots`. `native` is what the steps of plans read."""
 
+    device = HOST
+
     def __init__(self, slots: int, matrices: int) -> None:
         self.native = _native.LoraTable(slots, matrices)
         self._held: dict[int, _native.Weights] = {}
@@ -67,19 +69,19 @@ class CPUAdapterSlots:
         return self._memory.num_bytes
 
     def num_bytes(self, pairs: Mapping[int, LoraMatrices]) -> int:
-        return sum(size for _, size in _places(pairs))
+        return sum(size for _, size in packed_sizes(pairs))
 
     def put(self, slot: int, pairs: Mapping[int, LoraMatrices]) -> None:
         """Two threads fill the memory, which takes the longer the more of it is new."""
         self.clear(slot)
-        places = list(_places(pairs))
+        places = list(packed_sizes(pairs))
         sizes = [size for _, size in places]
         offsets = [0, *accumulate(sizes)][: len(sizes)]
         memory = self._memory.take(sum(sizes))
 
         def fill(part: slice) -> None:
             for (info, _), offset in zip(places[part], offsets[part], strict=True):
-                _pack(info, memory, offset)
+                pack_matrix(info, memory, offset)
 
         middle = len(places) // 2
         with ThreadPoolExecutor(1) as beside:
@@ -95,8 +97,8 @@ class CPUAdapterSlots:
                 rows=b.shape[0],
                 columns=a.shape[1],
                 scale=scale,
-                type_a=int(_held_type(a)),
-                type_b=int(_held_type(b)),
+                type_a=int(held_type(a)),
+                type_b=int(held_type(b)),
                 memory=memory,
                 a=place_a,
                 b=place_b,
@@ -109,24 +111,25 @@ class CPUAdapterSlots:
         self._held.pop(slot, None)
 
 
-def _pack(info: TensorInfo, memory: _native.Weights, offset: int) -> None:
+def pack_matrix(info: TensorInfo, memory: _native.Weights, offset: int) -> None:
+    """Copy a matrix into panels in memory. Raises AdapterError for values that are not finite."""
     rows, columns = info.shape
-    if not _native.pack_lora(_values(info), int(_held_type(info)), rows, columns, memory, offset):
+    if not _native.pack_lora(_values(info), int(held_type(info)), rows, columns, memory, offset):
         raise AdapterError(
             f"{info.path}: tensor {info.name} has values that are not finite numbers; training or conversion "
             "of the adapter failed"
         )
 
 
-def _places(pairs: Mapping[int, LoraMatrices]) -> Iterator[tuple[TensorInfo, int]]:
+def packed_sizes(pairs: Mapping[int, LoraMatrices]) -> Iterator[tuple[TensorInfo, int]]:
     """Yield A and B of each pair, with the bytes that they take."""
     for pair in pairs.values():
         for info in (pair.a, pair.b):
-            size = _native.packed_lora_bytes(int(_held_type(info)), *info.shape)
+            size = _native.packed_lora_bytes(int(held_type(info)), *info.shape)
             yield info, -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
-def _held_type(info: TensorInfo) -> QuantType:
+def held_type(info: TensorInfo) -> QuantType:
     """The type of a matrix in memory: that of the file, but blocks are held as the numbers that they mean."""
     return info.type if info.type in (QuantType.F16, QuantType.BF16) else QuantType.F32
 

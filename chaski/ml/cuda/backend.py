@@ -24,6 +24,7 @@ from chaski.ml.backend import (
     ProgressCallback,
 )
 from chaski.ml.cpu.weight_files import laid_out_type, unreadable
+from chaski.ml.cuda.adapters import CUDAAdapterSlots
 from chaski.ml.cuda.device import GPU
 from chaski.ml.cuda.lowering import Matrix
 from chaski.ml.cuda.plan import CUDAPlan
@@ -91,6 +92,7 @@ class CUDABackend:
         self._weight_bytes = 0
         self._storages: list[KVStorage] = []
         self._plans: list[CUDAPlan] = []
+        self._adapters: list[CUDAAdapterSlots] = []
 
     def devices(self) -> Sequence[Device]:
         return [self._gpu.device]
@@ -213,9 +215,9 @@ class CUDABackend:
         return plan
 
     def adapter_table(self, slots: int, matrices: int, max_width: int) -> AdapterTable:
-        raise UnsupportedError(
-            "the cuda backend applies no adapters yet: load the model with the cpu backend"
-        )
+        handle = CUDAAdapterSlots(self._gpu, slots, matrices)
+        self._adapters.append(handle)
+        return AdapterTable(slots, matrices, max_width, handle)
 
     def sibling(self) -> CUDABackend:
         return CUDABackend(self._options, self._gpu, self._host.sibling(), self._users)
@@ -225,7 +227,7 @@ class CUDABackend:
             self._gpu.device.name,
             self._weight_bytes,
             sum(storage.bytes for storage in self._storages),
-            sum(plan.bytes for plan in self._plans),
+            sum(plan.bytes for plan in self._plans) + sum(slots.table_bytes for slots in self._adapters),
         )
         return Memory((held,))
 
@@ -234,10 +236,13 @@ class CUDABackend:
             storage.release()
         for plan in self._plans:
             plan.release()
+        for slots in self._adapters:
+            slots.release()
         if self._weights.address:
             self._gpu.free(self._weights.address)
             self._weights.address = 0
         self._storages, self._plans, self._vectors, self._matrices = [], [], [], []
+        self._adapters = []
         self._weight_bytes = 0
         self._host.close()
         if id(self) in self._users:

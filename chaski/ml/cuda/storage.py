@@ -19,6 +19,7 @@ __all__ = ["CUDACells", "KVStorage"]
 U8 = npt.NDArray[np.uint8]
 I32 = npt.NDArray[np.int32]
 
+
 class KVStorage:
     """Storage that is taken when the model is loaded."""
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from chaski.errors import AdapterError
 from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf_tensors import TensorInfo
-from chaski.ml.backend import LoraMatrices
+from chaski.ml.backend import HOST, LoraMatrices
 
 __all__ = ["ReferenceAdapterSlots", "adapt"]
 
@@ -22,6 +22,8 @@ _SUMS = 4
 
 class ReferenceAdapterSlots:
     """See `AdapterSlots`: A and B in float32 and the scale, by slot and by matrix."""
+
+    device = HOST
 
     def __init__(self) -> None:
         self.pairs: dict[tuple[int, int], tuple[F32, F32, np.float32]] = {}

@@ -173,6 +173,11 @@ class AdapterSet:
         return self._compile(NUM_SLOTS)
 
     @property
+    def device(self) -> str:
+        """The name of the device whose memory adapters take."""
+        return self._slots.device
+
+    @property
     def _slots(self) -> AdapterSlots:
         return cast("AdapterSlots", self._adapted.table.handle)
 

@@ -12,7 +12,7 @@ from chaski.env import Environment
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import CacheSize
 from chaski.ml import BackendOptions, CPUOptions, NodesOptions, Options, open_backend
-from chaski.ml.backend import HOST, Backend
+from chaski.ml.backend import Backend
 from chaski.model.attached import AttachedDraft, Target
 from chaski.model.dialects import open_model
 from chaski.model.drafts import attach_draft, is_attached
@@ -156,7 +156,7 @@ class ReservedModel:
         adapted = {
             each.device: each.plans - needs.plans[each.device] for each in self.backend.memory().devices
         }
-        return replace(needs, adapters={HOST: num_bytes}, adapted=adapted)
+        return replace(needs, adapters={adapter_set.device: num_bytes}, adapted=adapted)
 
     def check(self) -> None:
         """Raise OutOfMemoryError where a device has too little memory, or UnsupportedError for a draft."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from chaski.errors import UnsupportedError
 from chaski.ml.cuda.lowering import Lowering
-from chaski.ml.cuda.operations import attention, elements, moe, products, recurrent, rows
+from chaski.ml.cuda.operations import adapters, attention, elements, moe, products, recurrent, rows
 from chaski.ml.elementwise import ELEMENTWISE
 from chaski.ml.graph import Tensor
 
@@ -16,6 +16,7 @@ HOST_OPERATIONS = ("rope_table", "position_scale")
 """What the host computes from the inputs: its last bits are those of the host's mathematical library."""
 
 OPERATIONS: Mapping[str, Callable[..., None]] = dict.fromkeys(ELEMENTWISE, elements.elementwise) | {
+    "adapt": adapters.adapt,
     "add": products.add,
     "embedding": products.embedding,
     "linear": products.linear,
