@@ -52,7 +52,8 @@ coverage: .venv/developing
 # What a GPU computes has the bits of the cpu. Needs an NVIDIA GPU; tools/test_gpu.sh does it without a network.
 test-gpu: .venv/developing
 	$(PIP) install ".[cuda]"
-	CHASKI_TEST_GPU=1 $(BIN)/python $(PYTEST) tests/cuda/test_same_bits.py
+	CHASKI_TEST_GPU=1 $(BIN)/python $(PYTEST) tests/cuda
+	CHASKI_TEST_GPU=1 $(BIN)/python -m tests.cuda.random_batches 100
 
 test-slow: .venv/developing
 	$(BIN)/python $(PYTEST) -m "not oracle"

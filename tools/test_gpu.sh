@@ -11,5 +11,7 @@ python3 -m pip install --quiet --no-build-isolation --no-deps --upgrade --target
 # Tests import the package from here, and the native module lies beside it.
 cp build/on-gpu/chaski/_native*.so chaski/
 export CHASKI_TEST_GPU=1 PYTHONPATH="$PWD:${PYTHONPATH:-}"
-python3 -m pytest -p no:benchmark -p no:cacheprovider -n 12 -k "not emulated" tests/cuda/test_same_bits.py
+python3 -m pytest -p no:benchmark -p no:cacheprovider -n 12 -k "not emulated" tests/cuda/test_same_bits.py \
+    tests/cuda/test_adapters.py tests/cuda/test_recurrent.py
+python3 -m tests.cuda.random_batches 100
 [ "${1:-}" = --only-tests ] || python3 -m benchmarks.gpu

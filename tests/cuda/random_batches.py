@@ -1,0 +1,114 @@
+"""Random batches on a GPU and on the CPU, compared bit by bit, for every type of quantized weights.
+
+A batch has tokens of up to six sequences, some of which have just begun: random prompts that share
+beginnings, contexts that fill, answers of random length. The default tests run a few;
+`python -m tests.cuda.random_batches 1000` runs so many of each type, on the GPU of this machine where
+CHASKI_TEST_GPU is set, else on the emulated device.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+import chaski
+from chaski.ml.cuda.plan import CUDALaunch, CUDAPlan
+from tests.cuda.devices import BACKENDS
+
+__all__ = ["FILES", "Comparison"]
+
+DATA = Path(__file__).parents[1] / "data" / "llama" / "quantized"
+# What llama.cpp has made of one model, in each of its types.
+FILES = {path.stem: path for path in sorted(DATA.glob("*.gguf"))}
+CONTEXT, TOKENS = 64, 60
+
+
+class Comparison:
+    """A model on the CPU and on a GPU. `batches` counts those that the GPU has computed."""
+
+    def __init__(self, path: Path, backend: str, seed: int = 0) -> None:
+        self._random = np.random.default_rng(seed)
+        self.batches = 0
+        self._path = path
+        self._backend = backend
+        self._stems = [self._ids(CONTEXT) for _ in range(3)]
+
+    def run(self, batches: int) -> list[str]:
+        """Compare so many batches, or some more -> what differed."""
+        different = []
+        launch = CUDAPlan.launch
+
+        def counted(plan: CUDAPlan, *arguments: Any) -> CUDALaunch:
+            self.batches += 1
+            return launch(plan, *arguments)
+
+        with patch.object(CUDAPlan, "launch", counted):
+            while self.batches < batches:
+                different += self._round(int(self._random.integers(4, 24)), self._path, batches)
+        return different
+
+    def _round(self, num_batch: int, path: Path, batches: int) -> list[str]:
+        """Some requests beside each other, until a few hundred batches were computed."""
+        types = str(self._random.choice(("i16", "f16", "q8_0")))
+        options: Any = {"context": CONTEXT, "parallel": 6, "num_batch": num_batch, "threads": 1}
+        end, different = min(batches, self.batches + 200), []
+        with (
+            chaski.load(path, backend="cpu", kv_type=types, **options) as expected,
+            chaski.load(path, backend=self._backend, kv_type=types, **options) as found,
+        ):
+            while self.batches < end:
+                prompts, asked = self._requests()
+                answers = [
+                    [(each.token_ids, each.logprobs) for each in model.generate_many(prompts, **asked)]
+                    for model in (expected, found)
+                ]
+                assert all(len(ids) == len(scores) > 0 for ids, scores in answers[0])
+                if answers[0] != answers[1]:
+                    different.append(f"{path.stem}, {types}, num_batch {num_batch}: {prompts}, {asked}")
+        return different
+
+    def _requests(self) -> tuple[list[list[int]], dict[str, Any]]:
+        below = self._random.integers
+        prompts = []
+        for _ in range(int(below(1, 7))):
+            stem, length = self._stems[below(3)], int(below(1, CONTEXT))
+            shared = int(below(length + 1))
+            prompts.append(stem[:shared] + self._ids(length - shared))
+        return prompts, {
+            "num_predict": int(below(1, 20)),
+            "temperature": float(self._random.choice((0.0, 1.0))),
+            "seed": int(below(1000)),
+            "logprobs": True,
+            "ignore_eos": True,
+        }
+
+    def _ids(self, count: int) -> list[int]:
+        return [int(token) for token in self._random.integers(3, TOKENS, count)]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("batches", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--of", choices=FILES, help="only this type")
+    parsed = parser.parse_args(arguments)
+    failures = 0
+    for name, path in FILES.items():
+        if parsed.of in (None, name):
+            comparison = Comparison(path, BACKENDS[-1], parsed.seed)
+            different = comparison.run(parsed.batches)
+            failures += len(different)
+            print(
+                f"{name}: {comparison.batches} batches on {BACKENDS[-1]}, {len(different)} differ", flush=True
+            )
+            print(*different, sep="\n", end="\n" if different else "")
+    return min(failures, 1)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,20 @@
+"""Some random batches of some types; `python -m tests.cuda.random_batches` runs many of all."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cuda.devices import BACKENDS
+from tests.cuda.random_batches import FILES, Comparison
+
+USUAL = ("q4_k", "mxfp4")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in USUAL else pytest.mark.slow) for name in FILES]
+)
+def test_random_batches(backend: str, name: str) -> None:
+    comparison = Comparison(FILES[name], backend, seed=len(name))
+    assert comparison.run(40) == []
+    assert comparison.batches >= 40
