@@ -176,6 +176,11 @@ class Members:
     def __getitem__(self, number: int) -> Member:
         return self._all[number]
 
+    @property
+    def failure(self) -> ClusterError | None:
+        """The loss of a member, which the others only notice by what does not come."""
+        return self._failure
+
     def add_backend(self) -> int:
         """Return the number of one more backend of these members, on each of them."""
         number = next(self._backends)

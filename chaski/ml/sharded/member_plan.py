@@ -9,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.ml.backend import Backend
-from chaski.ml.plan import Launch, Plan
+from chaski.ml.graph import Graph
+from chaski.ml.plan import Launch
+from chaski.ml.sharded.chunks import ROWS, in_chunks
 from chaski.ml.sharded.exchange import Exchange
 from chaski.ml.sharded.pieces import Gather, OwnedRows, Piece
 from chaski.ml.sharded.placement import Cut
@@ -22,13 +24,50 @@ Values = dict[str, npt.NDArray[Any]]
 class Rows:
     """A result of one run, which stays what it is until nobody has it any more."""
 
-    def __init__(self, launch: Launch, name: str) -> None:
+    def __init__(self, launch: Launch | None, name: str, rows: npt.NDArray[np.float32] | None = None) -> None:
+        """`rows`: the result itself, where it is in no launch."""
         self._launch = launch
         self._name = name
+        self._rows = rows
 
     def fetch(self, begin: int = 0, end: int | None = None) -> npt.NDArray[np.float32]:
         """Its rows, each flat: (rows, width)."""
+        if self._launch is None:
+            assert self._rows is not None
+            return self._rows[begin:end]
         return _flat(self._launch.rows(self._name, begin, end))
+
+
+class _PiecePlan:
+    """The plan of a piece."""
+
+    def __init__(self, backend: Backend, graph: Graph) -> None:
+        chunked = in_chunks(graph)
+        self._is_chunked = chunked is not None
+        self._outputs = list(graph.outputs)
+        self._plan = backend.compile(chunked or graph)
+
+    def run(self, given: Values, sizes: Mapping[str, int]) -> Mapping[str, Rows]:
+        """Compute it -> its outputs."""
+        count = len(next(iter(given.values()))) if given else 0
+        if not self._is_chunked or count <= ROWS:
+            launch = self._plan.launch(given, self._own_sizes(sizes))
+            launch.wait()
+            return {name: Rows(launch, name) for name in self._outputs}
+        found: dict[str, npt.NDArray[np.float32]] = {}
+        for begin in range(0, count, ROWS):
+            launch = self._plan.launch({name: array[begin : begin + ROWS] for name, array in given.items()})
+            for name in self._outputs:
+                rows = _flat(launch.rows(name))
+                if name not in found:
+                    found[name] = np.empty((count, rows.shape[1]), np.float32)
+                found[name][begin : begin + ROWS] = rows
+            launch.wait()
+        return {name: Rows(None, name, rows) for name, rows in found.items()}
+
+    def _own_sizes(self, sizes: Mapping[str, int]) -> Mapping[str, int] | None:
+        """All inputs of a chunk have its rows."""
+        return None if self._is_chunked else sizes
 
 
 class MemberPlan:
@@ -40,8 +79,8 @@ class MemberPlan:
         self._own = own
         self._exchange = exchange
         self._results = frozenset(results)
-        self._pieces: list[tuple[Piece, Plan | None]] = [
-            (piece, backend.compile(piece.graph) if piece.graph.nodes else None) for piece in pieces
+        self._pieces: list[tuple[Piece, _PiecePlan | None]] = [
+            (piece, _PiecePlan(backend, piece.graph) if piece.graph.nodes else None) for piece in pieces
         ]
 
     def run(self, run: int, inputs: Values, sizes: Mapping[str, int]) -> Mapping[str, Rows]:
@@ -56,12 +95,10 @@ class MemberPlan:
             for gather in piece.gathers:
                 values[gather.value] = self._gathered(gather, values, inputs)
             if plan is not None:
-                launch = plan.launch(_given(piece, values, inputs), sizes)
-                for name in piece.graph.outputs:
-                    values[name] = _flat(launch.rows(name))
+                for name, rows in plan.run(_given(piece, values, inputs), sizes).items():
+                    values[name] = rows.fetch()
                     if name in self._results:
-                        results[name] = Rows(launch, name)
-                launch.wait()
+                        results[name] = rows
             for send in piece.sends:
                 array = values[send.value]
                 if send.owned is not None:

@@ -14,7 +14,7 @@ from chaski.errors import UnsupportedError
 from chaski.ml.graph import Graph, KVBuffer, Operand, Shape, Tensor, Weight
 from chaski.ml.sharded.placement import Cut, FreeNodes, Held, HeldBuffer, Placed, cuts
 
-__all__ = ["Gather", "OwnedRows", "Piece", "Result", "Send", "cut_graph"]
+__all__ = ["Gather", "OwnedRows", "Piece", "Result", "Send", "TopOfParts", "cut_graph"]
 
 # What reads storage that an earlier piece has written reads it as it is stored.
 _WRITES = ("store", "rotate_cells", "copy_cells")
@@ -67,13 +67,25 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class TopOfParts:
+    """Where the parts of rows are cut whose largest elements are known, and the input that says how many."""
+
+    cuts: Sequence[Cut]
+    counts: str
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
-    """An output of the graph: the members that have it, or parts of it in groups of a row, and its value."""
+    """An output of the graph: the members that have it, or parts of it in groups of a row, and its value.
+
+    `leading` names the dimension of its rows. `top`: the members have the largest elements of their parts.
+    """
 
     value: str
     members: Sequence[int]
     groups: int
     leading: str
+    top: TopOfParts | None = None
 
 
 def cut_graph(
@@ -166,8 +178,15 @@ class _Cutting:
         leading = node.shape[0]
         if place is None or place.owned is not None or isinstance(leading, int):
             raise UnsupportedError("an input, or a row of a table, cannot be an output of a split model")
-        members = place.members if place.axis is not None else place.members[:1]
-        return Result(self.value(node), members, _groups(node.shape, place.axis), leading.name)
+        top = None
+        if node.op == "top_k" and place.needs[0] is not None:
+            rows, counts = node.operands
+            assert isinstance(rows, Tensor)
+            assert isinstance(counts, Tensor)
+            top = TopOfParts(cuts(_size(rows.shape, 1), self._members), counts.attributes["name"])
+        is_everywhere = place.axis is not None or top is not None
+        members = place.members if is_everywhere else place.members[:1]
+        return Result(self.value(node), members, _groups(node.shape, place.axis), leading.name, top)
 
     def _find_wanted(self, results: Mapping[str, Result]) -> None:
         """Find what is computed for the outputs and for storage, from the last node to the first."""

@@ -15,7 +15,7 @@ from chaski.ml.graph import Dim, DType, Graph, Tensor
 from chaski.ml.plan import FromLaunch, Input, misfit
 from chaski.ml.sharded.frames import Message
 from chaski.ml.sharded.head import Members
-from chaski.ml.sharded.pieces import Piece, Result
+from chaski.ml.sharded.pieces import Piece, Result, TopOfParts
 
 __all__ = ["ShardedLaunch", "ShardedPlan"]
 
@@ -56,7 +56,9 @@ class ShardedPlan:
             names = self._read[member]
             fields = {**self._plan, "run": run, "sizes": given, "inputs": names, "released": released}
             replies[member] = self._members[member].start("launch", fields, [arrays[name] for name in names])
-        return ShardedLaunch(self._members, run, replies, self._results, given)
+        tops = {name: result.top for name, result in self._results.items() if result.top is not None}
+        counts = {name: arrays[top.counts] for name, top in tops.items()}
+        return ShardedLaunch(self._members, run, replies, self._results, given, counts)
 
     def _array(self, name: str, value: Input, sizes: dict[str, int]) -> npt.NDArray[Any]:
         node = self._inputs[name]
@@ -82,8 +84,11 @@ class ShardedLaunch:
         replies: Mapping[int, Future[Message]],
         results: Mapping[str, Result],
         sizes: Mapping[str, int],
+        counts: Mapping[str, npt.NDArray[Any]],
     ) -> None:
+        """`counts`: for results that are the largest elements of rows, how many of each row."""
         self._members = members
+        self._counts = counts
         self._run = run
         self._replies = replies
         self._results = results
@@ -114,7 +119,7 @@ class ShardedLaunch:
         if failures:
             # Those that only waited for another one say so by this error.
             others = (error for error in failures if not isinstance(error, ClusterError))
-            self._failure = next(others, failures[0])
+            self._failure = self._members.failure or next(others, failures[0])
             raise self._failure
 
     def rows(self, output: str, begin: int = 0, end: int | None = None) -> F32:
@@ -135,6 +140,8 @@ class ShardedLaunch:
             else replies[member].result()[1][0]
             for member in result.members
         ]
+        if result.top is not None:
+            return _top(parts, result.top, self._counts[output][begin:end])
         if len(parts) == 1:
             return parts[0]
         rows = len(parts[0])
@@ -145,6 +152,20 @@ class ShardedLaunch:
 
     def _wanted(self, value: str, begin: int, end: int) -> Mapping[str, Any]:
         return {"run": self._run, "value": value, "begin": begin, "end": end}
+
+
+def _top(parts: Sequence[F32], top: TopOfParts, counts: npt.NDArray[Any]) -> F32:
+    """The largest elements of rows of those of their parts, as `ops.top_k` orders them (rows, 2 · count)."""
+    rows, most = len(counts), parts[0].shape[1] // 2
+    found = [part.reshape(rows, 2, most) for part in parts]
+    values = np.concatenate([part[:, 0] for part in found], axis=1)
+    indices = np.concatenate(
+        [part[:, 1] + begin for part, (begin, _) in zip(found, top.cuts, strict=True)], 1
+    )
+    is_none = np.tile(np.arange(most) >= counts[:, None], len(parts))
+    order = np.lexsort((indices, -values, ~np.isnan(values), is_none))[:, :most]
+    best = [np.take_along_axis(each, order, 1) for each in (values, indices)]
+    return np.stack(best, axis=1, dtype=np.float32).reshape(rows, 2 * most)
 
 
 def _read_inputs(pieces: Sequence[Piece], inputs: Mapping[str, Tensor]) -> list[str]:

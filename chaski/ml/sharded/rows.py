@@ -73,9 +73,11 @@ class RowSplit:
     def place_nodes(self, graph: Graph, free: FreeNodes) -> Mapping[Tensor, Placed]:
         placed: dict[Tensor, Placed] = {}
         axes: dict[Tensor, int | None] = {}
+        read = {operand for node in graph.nodes for operand in node.operands}
         for node in graph.nodes:
             if not free.has(node):
-                placed[node] = self._placed(node, axes)
+                top = None if node in read else self._top_of_parts(node, axes)
+                placed[node] = top or self._placed(node, axes)
                 axes[node] = placed[node].axis
         return placed
 
@@ -98,6 +100,16 @@ class RowSplit:
         axis, needs = self._rule(node, axes)
         needs = [*needs, *[None] * (len(node.operands) - len(needs))]
         return Placed(everybody, axis, needs, axis is not None and node.op in (*_PRODUCTS, *_ATTENTION))
+
+    def _top_of_parts(self, node: Tensor, axes: Axes) -> Placed | None:
+        """The largest elements of each part, which whoever reads the result puts in order."""
+        if node.op != "top_k" or axes.get(_tensor(node, 0)) != 1:
+            return None
+        size = _tensor(node, 0).shape[1]
+        assert isinstance(size, int)
+        smallest = min(end - begin for begin, end in cuts(size, self._members))
+        fits = smallest >= node.attributes["max_k"]
+        return Placed(range(self._members), None, [1, None]) if fits else None
 
     def _rule(self, node: Tensor, axes: Axes) -> tuple[int | None, Sequence[int | None]]:
         """The axis along which a node's result is cut, and that of what it reads of its first operands."""

@@ -299,3 +299,42 @@ def test_rows_that_come_with_a_batch(tmp_path: Path, nodes: Nodes, split: str, c
         backend.close()
     np.testing.assert_array_equal(found[0][0], found[1][0])
     np.testing.assert_array_equal(found[0][1], found[1][1])
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_largest_elements_of_parts(tmp_path: Path, nodes: Nodes, count: int) -> None:
+    """They are those of the whole rows, in their order: equal ones, infinite ones, NaN, fewer than most."""
+    table = uniform(6, 64)[0]
+    table[0] = np.repeat(np.arange(8, dtype=np.float32), 8)[::-1]
+    table[1] = np.tile([3, -2], 32)
+    more = np.zeros((6, 64), np.float32)
+    more[1, 7], more[1, 60], more[3, 50], more[3, 9], more[2, 50] = np.inf, -np.inf, np.inf, np.inf, np.nan
+    path = write(
+        tmp_path / "a.gguf",
+        token_embd=(table, QuantType.F32),
+        blk__0__a=(np.eye(64, dtype=np.float32), QuantType.F32),
+    )
+    wanted = np.array([9, 12, 1, 12, 0, 5], np.int32)
+    found = []
+    for backend in (open_backend("cpu"), opened(nodes, "rows", count)):
+        w = weights_of(backend, path, {"blk.0.a": 0})
+        graph = Graph()
+        ids = graph.input("ids", (Dim("tokens", 9),), DType.I32)
+        y = ops.linear(ops.embedding(ids, w["token_embd"]), w["blk.0.a"])
+        y = y + graph.input("more", (ids.shape[0], 64), DType.F32)
+        graph.output("top", ops.top_k(y, graph.input("counts", ids.shape, DType.I32), 12))
+        graph.output("too many", ops.top_k(y, graph.inputs["counts"], 40))
+        plan = backend.compile(graph)
+        backend.load(lambda share: None)
+        launch = plan.launch({"ids": np.arange(6, dtype=np.int32), "counts": wanted, "more": more})
+        for name, most in (("top", 12), ("too many", 40)):
+            rows = launch.rows(name, 1, 6).reshape(5, 2, most)
+            rows = np.concatenate([launch.rows(name, 0, 1).reshape(1, 2, most), rows])
+            found.append(
+                [
+                    row[index == 2 :, :n].tobytes()
+                    for index, (row, n) in enumerate(zip(rows, wanted, strict=True))
+                ]
+            )
+        backend.close()
+    assert found[:2] == found[2:]
