@@ -55,9 +55,12 @@ class LayerSplit:
         return [heads if index == member else 0 for index in range(len(self._shares))]
 
     def place_nodes(self, graph: Graph, free: FreeNodes) -> Mapping[Tensor, Placed]:
-        """A node is where its weights and its storage are, others behind the last of their operands."""
+        """A node is where its weights and its storage are, others where the last of their operands is.
+
+        What others need there anyway travels instead of what is made of it.
+        """
         places: dict[Tensor, int] = {}
-        placed: dict[Tensor, Placed] = {}
+        movable: list[Tensor] = []
         for node in graph.nodes:
             if free.has(node):
                 continue
@@ -68,9 +71,11 @@ class LayerSplit:
                 raise UnsupportedError(
                     f"{node.op} needs weights or storage of several nodes: split the model by rows instead"
                 )
+            if not fixed and node.op != "group_by_expert":
+                movable.append(node)
             places[node] = fixed.pop() if fixed else max((places[x] for x in tensors), default=0)
-            placed[node] = Placed([places[node]], None, [None] * len(node.operands))
-        return placed
+        _move(graph, places, movable)
+        return {node: Placed([place], None, [None] * len(node.operands)) for node, place in places.items()}
 
     def _member_with(self, operand: Weight | KVBuffer) -> int:
         if isinstance(operand, Weight):
@@ -87,6 +92,26 @@ class LayerSplit:
     def _member_of_layer(self, layer: int) -> int:
         ends = self._last_layers
         return next((index for index, end in enumerate(ends) if layer <= end), len(ends) - 1)
+
+
+def _move(graph: Graph, places: dict[Tensor, int], movable: Sequence[Tensor]) -> None:
+    """Move nodes to the member that alone reads them, where others there read all of their operands."""
+    readers: dict[Tensor, list[Tensor]] = {}
+    for node in graph.nodes:
+        for operand in node.operands:
+            if isinstance(operand, Tensor):
+                readers.setdefault(operand, []).append(node)
+    for node in reversed(movable):
+        targets = {places[reader] for reader in readers.get(node, ()) if reader in places}
+        if len(targets) != 1 or node in graph.outputs.values():
+            continue
+        (target,) = targets
+        operands = [x for x in node.operands if isinstance(x, Tensor) and x in places]
+        if all(
+            any(reader is not node and places.get(reader) == target for reader in readers[x])
+            for x in operands
+        ):
+            places[node] = target
 
 
 def _cut(weights: Sequence[tuple[Weight, TensorInfo]], shares: Sequence[float]) -> Sequence[int]:

@@ -55,6 +55,12 @@ class MemberServer:
         with self._changed:
             return len(self._sessions)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of values that it has sent to other members for its sessions, but for what carries them."""
+        with self._changed:
+            return sum(session.exchange.num_bytes for session in self._sessions.values())
+
     def wait_idle(self, seconds: float) -> bool:
         """Wait until there is no session any more -> whether that came."""
         with self._changed:

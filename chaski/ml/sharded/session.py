@@ -101,6 +101,7 @@ class Session:
                 self._answer(*message)
         finally:
             self.end()
+            _log.info("a head left; %.1f MB of values went to other nodes", self.exchange.num_bytes / 1e6)
             for part in self._parts:
                 part.backend.close()
             self._parts, self._results = [], {}
