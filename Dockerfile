@@ -10,9 +10,11 @@ COPY chaski chaski
 RUN pip install --no-cache-dir build && python -m build --wheel --outdir /wheels .
 
 FROM python:3.13-slim-bookworm
+# The extras of pyproject.toml that it has; for several machines: --build-arg EXTRAS=all,cluster
+ARG EXTRAS=all
 COPY --from=build /wheels /wheels
-RUN pip install --no-cache-dir "$(echo /wheels/*.whl)[all]" && rm -rf /wheels \
-    && useradd --system --create-home --home-dir /var/lib/chaski chaski
+RUN pip install --no-cache-dir "$(echo /wheels/*.whl)[${EXTRAS}]" && rm -rf /wheels \
+    && useradd --system --uid 999 --user-group --create-home --home-dir /var/lib/chaski chaski
 USER chaski
 ENV HOME=/var/lib/chaski OLLAMA_MODELS=/var/lib/chaski/models OLLAMA_HOST=0.0.0.0:11434
 VOLUME /var/lib/chaski

@@ -49,7 +49,7 @@ class Comparison:
 
         with patch.object(CUDAPlan, "launch", counted):
             while self.batches < batches:
-                different += self._round(int(self._random.integers(4, 24)), self._path, batches)
+                different += self._round(int(self._random.integers(6, 24)), self._path, batches)
         return different
 
     def _round(self, num_batch: int, path: Path, batches: int) -> list[str]:
