@@ -41,11 +41,13 @@ def encode_pieces(pieces: Sequence[Piece], arrays: Arrays) -> list[Fields]:
     """Arrays among the attributes of operations are put behind `arrays`."""
     return [
         {
-            "gathers": [[g.value, g.part, list(g.sources), g.groups, _owned(g.owned)] for g in piece.gathers],
+            "gathers": [
+                [g.value, g.part, g.number, list(g.sources), g.groups, _owned(g.owned)] for g in piece.gathers
+            ],
             "graph": _graph(piece.graph, arrays),
             "values": piece.values,
             "ids": {name: [source, list(cut)] for name, (source, cut) in piece.ids.items()},
-            "sends": [[s.value, list(s.targets), _owned(s.owned)] for s in piece.sends],
+            "sends": [[s.value, s.number, list(s.targets), _owned(s.owned)] for s in piece.sends],
         }
         for piece in pieces
     ]
@@ -58,13 +60,16 @@ def decode_pieces(
     return [
         Piece(
             gathers=[
-                Gather(value, part, sources, groups, _decode_owned(owned))
-                for value, part, sources, groups, owned in piece["gathers"]
+                Gather(value, part, number, sources, groups, _decode_owned(owned))
+                for value, part, number, sources, groups, owned in piece["gathers"]
             ],
             graph=_decode_graph(piece["graph"], arrays, weights, buffers),
             values=piece["values"],
             ids={name: (source, (cut[0], cut[1])) for name, (source, cut) in piece["ids"].items()},
-            sends=[Send(value, targets, _decode_owned(owned)) for value, targets, owned in piece["sends"]],
+            sends=[
+                Send(value, number, targets, _decode_owned(owned))
+                for value, number, targets, owned in piece["sends"]
+            ],
         )
         for piece in pieces
     ]

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import queue
 import threading
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import ClusterError
-from chaski.ml.sharded.frames import Frames
+from chaski.ml.sharded.frames import Values
 
 __all__ = ["Exchange"]
+
+F32 = npt.NDArray[np.float32]
 
 # Values of up to so many bytes are sent at once: they fit in what the system keeps of a connection.
 _SMALL = 1 << 14
 
 _ENDED = "the connection to another node ended"
 
-_Waiting = queue.SimpleQueue["tuple[int, str, npt.NDArray[Any]] | None"]
+# What is sent in place of a value that will not come.
+_NOTHING = (1 << 32) - 1
+_NO_ROWS = np.zeros((0, 0), np.float32)
+
+_Waiting = queue.SimpleQueue["tuple[int, int, F32] | None"]
 
 
 class Exchange:
@@ -30,26 +35,26 @@ class Exchange:
     """
 
     def __init__(self) -> None:
-        self._targets: dict[int, Frames] = {}
+        self._targets: dict[int, Values] = {}
         self._waiting: dict[int, _Waiting] = {}
-        self._sources: dict[int, Frames] = {}
+        self._sources: dict[int, Values] = {}
         self._changed = threading.Condition()
-        self._values: dict[tuple[int, str], npt.NDArray[Any]] = {}
+        self._values: dict[tuple[int, int], F32] = {}
         self._run = -1
         self.num_bytes = 0
 
-    def send_to(self, member: int, frames: Frames) -> None:
+    def send_to(self, member: int, values: Values) -> None:
         """Use a connection for what is sent to a member."""
         waiting: _Waiting = queue.SimpleQueue()
-        threading.Thread(target=_send_all, args=(frames, waiting), name="chaski-values", daemon=True).start()
+        threading.Thread(target=_send_all, args=(values, waiting), name="chaski-values", daemon=True).start()
         with self._changed:
-            self._targets[member], self._waiting[member] = frames, waiting
+            self._targets[member], self._waiting[member] = values, waiting
             self._changed.notify_all()
 
-    def receive_from(self, member: int, frames: Frames) -> None:
+    def receive_from(self, member: int, values: Values) -> None:
         """Use a connection for what a member sends."""
         with self._changed:
-            self._sources[member] = frames
+            self._sources[member] = values
             self._changed.notify_all()
 
     def wait_connected(self, members: int, seconds: float) -> bool:
@@ -64,37 +69,37 @@ class Exchange:
         self._run = run
         self._values.clear()
 
-    def send(self, member: int, value: str, array: npt.NDArray[Any]) -> None:
+    def send(self, member: int, value: int, rows: F32) -> None:
         """Send a value of this run. Raises ClusterError where the member is gone."""
-        self.num_bytes += array.nbytes
-        if array.nbytes > _SMALL:
-            self._waiting[member].put((self._run, value, np.array(array)))
+        self.num_bytes += rows.nbytes
+        if rows.nbytes > _SMALL:
+            self._waiting[member].put((self._run, value, np.array(rows)))
             return
         try:
-            self._targets[member].send({"run": self._run, "value": value}, [array])
+            self._targets[member].send(self._run, value, rows)
         except OSError:
             raise ClusterError(_ENDED) from None
 
     def give_up(self, run: int) -> None:
         """Tell all members that no value of this run will come any more."""
-        for frames in self._targets.values():
+        for values in self._targets.values():
             try:
-                frames.send({"run": run})
+                values.send(run, _NOTHING, _NO_ROWS)
             except OSError:
                 continue  # the head knows that this member is gone, or will know it soon
 
-    def take(self, member: int, value: str) -> npt.NDArray[Any]:
+    def take(self, member: int, value: int) -> F32:
         """Wait for a value of this run. Raises ClusterError where it will not come."""
         while (found := self._values.pop((member, value), None)) is None:
             try:
-                fields, arrays = self._sources[member].receive()
+                run, number, rows = self._sources[member].receive()
             except (OSError, EOFError):
                 raise ClusterError(_ENDED) from None
-            if fields.get("run") != self._run:
+            if run != self._run:
                 continue
-            if "value" not in fields:
+            if number == _NOTHING:
                 raise ClusterError("another node could not compute this batch")
-            self._values[member, fields["value"]] = arrays[0]
+            self._values[member, number] = rows
         return found
 
     def close(self) -> None:
@@ -103,15 +108,14 @@ class Exchange:
             connections = [*self._targets.values(), *self._sources.values()]
         for waiting in self._waiting.values():
             waiting.put(None)
-        for frames in connections:
-            frames.close()
+        for values in connections:
+            values.close()
 
 
-def _send_all(frames: Frames, waiting: _Waiting) -> None:
+def _send_all(values: Values, waiting: _Waiting) -> None:
     """Send what waits, until there is nothing more to come."""
-    while (value := waiting.get()) is not None:
-        run, name, array = value
+    while (each := waiting.get()) is not None:
         try:
-            frames.send({"run": run, "value": name}, [array])
+            values.send(*each)
         except OSError:
             return  # whoever waits for an answer of that member is told so

@@ -1,4 +1,7 @@
-"""Messages on a connection: a few fields as JSON, and arrays behind them as they are in memory."""
+"""Messages on a connection: a few fields as JSON, and arrays behind them as they are in memory.
+
+What members send each other for every layer has no JSON: its cost would be that of the computation.
+"""
 
 from __future__ import annotations
 
@@ -17,25 +20,52 @@ import numpy.typing as npt
 
 from chaski.errors import ClusterError
 
-__all__ = ["Frames", "Message"]
+__all__ = ["Frames", "Message", "Values"]
 
 Message = tuple[Mapping[str, Any], list[npt.NDArray[Any]]]
 """The fields of a message, and its arrays."""
 
 _LENGTH = struct.Struct("<I")
+_VALUE = struct.Struct("<qIII")
 _BUFFER = 1 << 16
 _MOST_FIELDS = 256 << 20
 _MOST_ARRAY = 1 << 36
 _TYPES = frozenset({"<f4", "<f2", "<i4", "<i8", "|u1"})
 
 
-class Frames:
-    """One end of a connection. Any thread may send; one thread receives, and never on the same connection."""
+class _Connection:
+    """One end of a connection, which is read in large pieces."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._reader = cast("BufferedReader", connection.makefile("rb", _BUFFER))
         self._sending = threading.Lock()
+
+    def close(self) -> None:
+        """End the connection; whoever receives from it is told so."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+        self._reader.close()
+
+    def _bytes(self, count: int) -> bytearray:
+        found = bytearray(count)
+        self._fill(memoryview(found))
+        return found
+
+    def _fill(self, view: memoryview) -> None:
+        while view:
+            try:
+                count = self._reader.readinto(view)
+            except ValueError:  # another thread has closed it
+                count = 0
+            if not count:
+                raise EOFError("the connection ended")
+            view = view[count:]
+
+
+class Frames(_Connection):
+    """One end of a connection. Any thread may send; one thread receives, and never on the same connection."""
 
     def send(self, fields: Mapping[str, Any], arrays: Sequence[npt.NDArray[Any]] = ()) -> None:
         """Send a message. Raises OSError where the other end is gone."""
@@ -66,27 +96,40 @@ class Frames:
             self._fill(_bytes(array))
         return fields, empty
 
-    def close(self) -> None:
-        """End the connection; whoever receives from it is told so."""
-        with suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)
-        self._connection.close()
-        self._reader.close()
+    def values(self) -> Values:
+        """Go on with values on the same connection, of which nothing else was read."""
+        return Values(self._connection, self._reader)
 
-    def _bytes(self, count: int) -> bytearray:
-        found = bytearray(count)
-        self._fill(memoryview(found))
-        return found
 
-    def _fill(self, view: memoryview) -> None:
-        while view:
-            try:
-                count = self._reader.readinto(view)
-            except ValueError:  # another thread has closed it
-                count = 0
-            if not count:
-                raise EOFError("the connection ended")
-            view = view[count:]
+class Values(_Connection):
+    """The same for values: rows of float32 with the numbers of a run and of a value."""
+
+    def __init__(self, connection: socket.socket, reader: BufferedReader) -> None:
+        self._connection = connection
+        self._reader = reader
+        self._sending = threading.Lock()
+        self._head = memoryview(bytearray(_VALUE.size))
+
+    def send(self, run: int, value: int, rows: npt.NDArray[np.float32]) -> None:
+        """Send rows (n, width). Raises OSError where the other end is gone."""
+        head = _VALUE.pack(run, value, *rows.shape)
+        with self._sending:
+            if rows.nbytes < 1 << 16:
+                self._connection.sendall(head + rows.tobytes())
+            else:
+                self._connection.sendall(head)
+                self._connection.sendall(_bytes(np.ascontiguousarray(rows)))
+
+    def receive(self) -> tuple[int, int, npt.NDArray[np.float32]]:
+        """Return the next run, value and rows. Raises EOFError at the end, OSError, or ClusterError."""
+        self._fill(self._head)
+        run, value, count, width = _VALUE.unpack(self._head)
+        if count * width > _MOST_ARRAY:
+            raise ClusterError(f"a value of {count} rows of {width} numbers is announced")
+        rows = np.empty((count, width), np.float32)
+        if rows.size:
+            self._fill(_bytes(rows))
+        return run, value, rows
 
 
 def _bytes(array: npt.NDArray[Any]) -> memoryview:

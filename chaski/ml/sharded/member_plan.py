@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.ml.backend import Backend
-from chaski.ml.graph import Graph
 from chaski.ml.plan import Launch
 from chaski.ml.sharded.chunks import ROWS, in_chunks
 from chaski.ml.sharded.exchange import Exchange
@@ -41,33 +40,37 @@ class Rows:
 class _PiecePlan:
     """The plan of a piece."""
 
-    def __init__(self, backend: Backend, graph: Graph) -> None:
+    def __init__(self, backend: Backend, piece: Piece) -> None:
+        graph = piece.graph
         chunked = in_chunks(graph)
         self._is_chunked = chunked is not None
         self._outputs = list(graph.outputs)
         self._plan = backend.compile(chunked or graph)
+        self._values = [name for name in graph.inputs if name in piece.values]
+        self._ids = {name: piece.ids[name] for name in graph.inputs if name in piece.ids}
+        self._inputs = [name for name in graph.inputs if name not in piece.values and name not in piece.ids]
 
-    def run(self, given: Values, sizes: Mapping[str, int]) -> Mapping[str, Rows]:
+    def run(self, values: Values, inputs: Values, sizes: Mapping[str, int]) -> Mapping[str, Rows]:
         """Compute it -> its outputs."""
+        given = {name: values[name] for name in self._values}
+        given |= {name: inputs[name] for name in self._inputs}
+        for name, (source, (begin, end)) in self._ids.items():
+            given[name] = np.clip(inputs[source] - begin, 0, end - begin - 1)
         count = len(next(iter(given.values()))) if given else 0
         if not self._is_chunked or count <= ROWS:
-            launch = self._plan.launch(given, self._own_sizes(sizes))
+            launch = self._plan.launch(given, None if self._is_chunked else sizes)
             launch.wait()
             return {name: Rows(launch, name) for name in self._outputs}
         found: dict[str, npt.NDArray[np.float32]] = {}
         for begin in range(0, count, ROWS):
             launch = self._plan.launch({name: array[begin : begin + ROWS] for name, array in given.items()})
+            launch.wait()
             for name in self._outputs:
                 rows = _flat(launch.rows(name))
                 if name not in found:
                     found[name] = np.empty((count, rows.shape[1]), np.float32)
                 found[name][begin : begin + ROWS] = rows
-            launch.wait()
         return {name: Rows(None, name, rows) for name, rows in found.items()}
-
-    def _own_sizes(self, sizes: Mapping[str, int]) -> Mapping[str, int] | None:
-        """All inputs of a chunk have its rows."""
-        return None if self._is_chunked else sizes
 
 
 class MemberPlan:
@@ -80,7 +83,7 @@ class MemberPlan:
         self._exchange = exchange
         self._results = frozenset(results)
         self._pieces: list[tuple[Piece, _PiecePlan | None]] = [
-            (piece, _PiecePlan(backend, piece.graph) if piece.graph.nodes else None) for piece in pieces
+            (piece, _PiecePlan(backend, piece) if piece.graph.nodes else None) for piece in pieces
         ]
 
     def run(self, run: int, inputs: Values, sizes: Mapping[str, int]) -> Mapping[str, Rows]:
@@ -95,7 +98,7 @@ class MemberPlan:
             for gather in piece.gathers:
                 values[gather.value] = self._gathered(gather, values, inputs)
             if plan is not None:
-                for name, rows in plan.run(_given(piece, values, inputs), sizes).items():
+                for name, rows in plan.run(values, inputs, sizes).items():
                     values[name] = rows.fetch()
                     if name in self._results:
                         results[name] = rows
@@ -104,12 +107,12 @@ class MemberPlan:
                 if send.owned is not None:
                     array = array[_own_rows(inputs[send.owned.ids], send.owned.cuts[self._own])]
                 for target in send.targets:
-                    self._exchange.send(target, send.value, array)
+                    self._exchange.send(target, send.number, array)
         return results
 
     def _gathered(self, gather: Gather, values: Values, inputs: Values) -> npt.NDArray[Any]:
         parts = [
-            values[gather.part] if source == self._own else self._exchange.take(source, gather.part)
+            values[gather.part] if source == self._own else self._exchange.take(source, gather.number)
             for source in gather.sources
         ]
         if gather.owned is not None:
@@ -133,21 +136,6 @@ class MemberPlan:
             own = _own_rows(ids, cut)
             found[own] = part[own] if member == self._own else part
         return found
-
-
-def _given(piece: Piece, values: Values, inputs: Values) -> Values:
-    """The inputs of a piece's graph."""
-    given: Values = {}
-    known = set(piece.values)
-    for name in piece.graph.inputs:
-        if name in known:
-            given[name] = values[name]
-        elif name in piece.ids:
-            source, (begin, end) = piece.ids[name]
-            given[name] = np.clip(inputs[source] - begin, 0, end - begin - 1)
-        else:
-            given[name] = inputs[name]
-    return given
 
 
 def _own_rows(ids: npt.NDArray[Any], cut: Cut) -> npt.NDArray[np.bool_]:

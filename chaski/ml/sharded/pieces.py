@@ -30,13 +30,14 @@ class OwnedRows:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """A value put together of the parts of `sources`, each known to its member as `part`.
+    """A value put together of the parts of `sources`, which each member calls `part`, and sends as `number`.
 
     `groups`: the parts stand side by side in each of so many groups of a row.
     """
 
     value: str
     part: str
+    number: int
     sources: Sequence[int]
     groups: int = 1
     owned: OwnedRows | None = None
@@ -47,6 +48,7 @@ class Send:
     """A value that other members wait for, of some rows only where those of a table are cut."""
 
     value: str
+    number: int
     targets: Sequence[int]
     owned: OwnedRows | None = None
 
@@ -223,10 +225,15 @@ class _Cutting:
         if place.owned is not None:
             owned = OwnedRows(place.owned.ids.attributes["name"], place.owned.cuts)
         groups = _groups(node.shape, place.axis)
-        gather = Gather(self.gathered_value(node), self.value(node), sources, groups, owned)
+        names = self.gathered_value(node), self.value(node), self._numbers[node]
+        gather = Gather(*names, sources, groups, owned)
         pieces[member][level].gather(gather)
         for source in sources:
             pieces[source][self._levels[node]].send(node, member, owned)
+
+    def number(self, node: Tensor) -> int:
+        """The number of a node's result, by which members call it."""
+        return self._numbers[node]
 
     def value(self, node: Tensor) -> str:
         """The name of what a member itself has of a node's result."""
@@ -302,7 +309,8 @@ class _PieceBuilder:
         for node in self._kept:
             piece.graph.output(cutting.value(node), self._local[node, cutting.placed(node).axis])
         piece.sends = [
-            Send(cutting.value(node), targets, owned) for node, (targets, owned) in self._sends.items()
+            Send(cutting.value(node), cutting.number(node), targets, owned)
+            for node, (targets, owned) in self._sends.items()
         ]
         return piece
 

@@ -102,9 +102,9 @@ class MemberServer:
         if kind == "replies":
             self._run(name, session, frames)
         elif fields["receives"]:
-            session.exchange.receive_from(int(fields["member"]), frames)
+            session.exchange.receive_from(int(fields["member"]), frames.values())
         else:
-            session.exchange.send_to(int(fields["member"]), frames)
+            session.exchange.send_to(int(fields["member"]), frames.values())
 
     def _run(self, name: str, session: Session, replies: Frames) -> None:
         """Run a session in this thread, which is that of one of its connections."""

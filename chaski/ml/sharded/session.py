@@ -174,9 +174,9 @@ class Session:
                 hello = {"session": fields["session"], "member": self._own, "receives": is_outwards}
                 frames.send({"kind": "values", **hello})
                 if is_outwards:
-                    self.exchange.send_to(member, frames)
+                    self.exchange.send_to(member, frames.values())
                 else:
-                    self.exchange.receive_from(member, frames)
+                    self.exchange.receive_from(member, frames.values())
         if not self.exchange.wait_connected(len(addresses) - 1, PATIENCE):
             raise ClusterError("the other nodes did not connect to it: each node must reach all those before")
         return {}, []
