@@ -82,6 +82,7 @@ def other_programs() -> list[Program]:
         Program("recurrent"),
         Program("rows"),
         Program("top_k"),
+        Program("unpack"),
     ]
 
 

@@ -274,6 +274,17 @@ def test_a_model_with_a_draft(tmp_path: Path, backend: str) -> None:
 
 
 @on_each
+def test_angles_that_are_not_kept(tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of few positions are kept on the host, and those of all others computed for each batch."""
+    path = write_tiny_llama(tmp_path / "tiny.gguf")
+    with chaski.load(path, threads=1) as llm:
+        expected = llm.generate("once upon a time", num_predict=40, temperature=0).token_ids
+    monkeypatch.setattr("chaski.ml.cuda.host_part._MOST_KEPT", 20)
+    with chaski.load(path, threads=1, backend=backend) as llm:
+        assert llm.generate("once upon a time", num_predict=40, temperature=0).token_ids == expected
+
+
+@on_each
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
 def test_keys_that_move(backend: str, kv_type: str) -> None:
     """A context that fills again and again turns the keys that stay, in whatever form they are."""

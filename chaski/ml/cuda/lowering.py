@@ -19,7 +19,7 @@ from chaski.errors import UnsupportedError
 from chaski.ml.arena import Buffer
 from chaski.ml.cuda.device import Grid, Program
 from chaski.ml.fusing import sums_of_products, uses_of
-from chaski.ml.graph import Dim, Graph, KVBuffer, Operand, Tensor, Weight
+from chaski.ml.graph import Dim, DType, Graph, KVBuffer, Operand, Tensor, Weight
 
 __all__ = [
     "Addressed",
@@ -39,6 +39,7 @@ __all__ = [
     "is_quantized",
     "matrices_of",
     "matrix_of",
+    "staged_for",
     "vector_of",
     "width",
 ]
@@ -163,6 +164,7 @@ class Derived:
     make: Callable[[Mapping[str, npt.NDArray[Any]], Sizes], Made]
 
 
+_TYPES: Mapping[DType, npt.DTypeLike] = {DType.I32: np.int32, DType.F32: np.float32}
 _PRODUCTS = ("linear", "first_outputs", "expert_linear")
 # What the super-scales of 256 activations take (matmul.h).
 _SUPER_BYTES = 36
@@ -370,6 +372,13 @@ def storage_of(content: Operand) -> KVBuffer:
     return buffer
 
 
+def staged_for(name: str, node: Tensor) -> Staged:
+    """The place of an array that has the shape of a node."""
+    leading = node.shape[0]
+    assert isinstance(leading, Dim), f"{name}: the leading dimension of an input must be a run-time one"
+    return Staged(leading.maximum, width(node), _TYPES[node.dtype])
+
+
 def _source(node: Operand) -> Tensor:
     """The node that computes the bytes: reshaping does not."""
     assert isinstance(node, Tensor)
@@ -405,6 +414,12 @@ def _groups(products: Sequence[Tensor], sums: Mapping[Tensor, Tensor]) -> dict[T
 
 def tasks_of(spans: npt.NDArray[np.int32], chunk: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """The chunks of what each token sees -> (tasks, 2) [token, chunk], and (tokens + 1,) each one's first."""
+    if len(spans) == 1:  # most batches of one sequence
+        ((begin, end, first),) = spans.tolist()
+        count = -(-(first + end - begin) // chunk) - first // chunk
+        alone = np.zeros((count, 2), np.int32)
+        alone[:, 1] = np.arange(count)
+        return alone, np.array([0, count], np.int32)
     first, ends = spans[:, 2], spans[:, 2] + spans[:, 1] - spans[:, 0]
     counts = -(-ends // chunk) - first // chunk
     starts = np.zeros(len(spans) + 1, np.int32)

@@ -14,6 +14,7 @@ from chaski.forks import keep_in_forks
 from chaski.ml.arena import Buffer, aligned, placed
 from chaski.ml.backend import Backend
 from chaski.ml.cuda.device import GPU, KernelLaunch, pack
+from chaski.ml.cuda.host_part import add_host_parts
 from chaski.ml.cuda.lowering import (
     Check,
     Constant,
@@ -21,22 +22,22 @@ from chaski.ml.cuda.lowering import (
     Derived,
     Double,
     Lowering,
-    Made,
     Sizes,
     Staged,
     Step,
+    staged_for,
 )
 from chaski.ml.cuda.operations import HOST_OPERATIONS, lower_node
 from chaski.ml.cuda.storage import KVStorage
-from chaski.ml.graph import Dim, DType, Graph, Tensor
-from chaski.ml.plan import Input, Plan, misfit
+from chaski.ml.cuda.uploads import Uploads
+from chaski.ml.graph import Graph
+from chaski.ml.plan import Input, misfit
 
 __all__ = ["CUDALaunch", "CUDAPlan"]
 
 F32 = npt.NDArray[np.float32]
 
 _ALIGNMENT = 256
-_TYPES: Mapping[DType, npt.DTypeLike] = {DType.I32: np.int32, DType.F32: np.float32}
 
 
 class CUDAPlan:
@@ -50,15 +51,15 @@ class CUDAPlan:
         lowering = Lowering(graph, gpu.device.cores)
         self._declared = graph.inputs
         for name, node in graph.inputs.items():
-            lowering.staged[node] = _staged(name, node)
-        host_part = _HostPart(graph, lowering, host)
+            lowering.staged[node] = staged_for(name, node)
+        host_parts = add_host_parts(graph, lowering, host)
         for node in graph.nodes:
             if node.op not in ("input", "reshape", *HOST_OPERATIONS):
                 lower_node(lowering, node)
         lowering.finish(*lowering.waiting)
         self._steps: Sequence[Step] = lowering.steps
         self._checks: Sequence[Check] = list(lowering.checks)
-        self._derived: Sequence[Derived] = [*host_part.derived, *lowering.derived]
+        self._derived: Sequence[Derived] = [*host_parts, *lowering.derived]
         self._dims: Mapping[str, int] = lowering.dims
         self._inputs = {name: lowering.staged[node] for name, node in graph.inputs.items()}
         self._leading = {name: lowering.dim(node) for name, node in graph.inputs.items()}
@@ -67,14 +68,12 @@ class CUDAPlan:
         self._outputs = {
             name: (outputs[name], lowering.dim(node), node) for name, node in graph.outputs.items()
         }
-        # Behind the arena lie constants, and then what is uploaded: the sizes first.
+        # Behind the arena lie constants, and then what is uploaded.
         staged = [*self._inputs.values(), *(each for one in self._derived for each in one.targets)]
         self._constants, begin = _in_row(_constants(self._steps), arena)
-        self._upload = begin
-        self._places, end = _in_row(staged, begin + aligned(8 * len(self._dims), _ALIGNMENT))
-        self.bytes = end
+        self._uploads = Uploads(staged, list(self._dims), begin)
+        self.bytes = self._uploads.end
         self._address = 0
-        self._host_memory: npt.NDArray[np.uint8] | None = None
         self._recorded: dict[tuple[int, ...], object] = {}
         self._newest_sizes: Sizes = {}
         self._newest: weakref.ref[CUDALaunch] | None = None
@@ -85,7 +84,7 @@ class CUDAPlan:
         if self._address:
             return
         self._address = self._gpu.allocate(self.bytes)
-        self._host_memory = self._gpu.staging(self.bytes - self._upload)
+        self._uploads.take(self._gpu, self._address)
         uploading = []
         for constant, offset in self._constants.items():
             data = np.ascontiguousarray(constant.array).reshape(-1).view(np.uint8)
@@ -110,14 +109,13 @@ class CUDAPlan:
             newest.keep()
         given = dict(sizes) if sizes else {}
         arrays = {name: self._read(name, value, given) for name, value in inputs.items()}
-        self._gpu.wait_uploads()
         uploads = [(self._inputs[name], array) for name, array in arrays.items()]
         for derived in self._derived:
             made, new_sizes = derived.make(arrays, given)
             given |= new_sizes
             uploads += zip(derived.targets, made, strict=True)
         self._check(arrays, given)
-        self._send(uploads, given)
+        self._uploads.send(uploads, given)
         key = tuple(_class_of(given[name], most) for name, most in self._dims.items())
         if key not in self._recorded:
             self._recorded[key] = self._gpu.record(self._launches(dict(zip(self._dims, key, strict=True))))
@@ -188,24 +186,12 @@ class CUDAPlan:
         for check in self._checks:
             limit = check.limit if check.limit_dim is None else sizes[check.limit_dim]
             array = arrays[check.name]
-            if array.size and not (int(array.min()) >= 0 and int(array.max()) < limit):
+            # Without a sign, what is negative is too large.
+            if array.size and int(array.view(np.uint32).max()) >= limit:
                 raise ValueError(f"{check.name} has an index outside of 0 to {limit - 1}")
 
-    def _send(self, uploads: Sequence[tuple[Staged, npt.NDArray[Any]]], sizes: Mapping[str, int]) -> None:
-        """Copy sizes and arrays to memory beside the device's, and from there to it."""
-        assert self._host_memory is not None
-        counts = np.array([sizes[name] for name in self._dims], np.int64).view(np.uint8)
-        parts = [(self._upload, counts)]
-        for staged, array in uploads:
-            parts.append((self._places[staged], array.reshape(-1).view(np.uint8)))
-        for offset, data in parts:
-            if data.size:
-                memory = self._host_memory[offset - self._upload :][: data.size]
-                memory[:] = data
-                self._gpu.upload(self._address + offset, memory)
-
     def _launches(self, sizes: Sizes) -> list[KernelLaunch]:
-        launches = []
+        launches = [self._uploads.launch()]
         for step in self._steps:
             kernel = step.choose(sizes)
             if kernel is not None:
@@ -241,11 +227,11 @@ class CUDAPlan:
             case Buffer():
                 return self._address + self._offsets[argument]
             case Count():
-                return self._address + self._upload + 8 * list(self._dims).index(argument.dim)
+                return self._address + self._uploads.sizes_at + 8 * list(self._dims).index(argument.dim)
             case Constant():
                 return self._address + self._constants[argument]
             case Staged():
-                return self._address + self._places[argument]
+                return self._address + self._uploads.places[argument]
         address: int = argument.address
         return address
 
@@ -277,44 +263,6 @@ class CUDALaunch:
             }
 
 
-class _HostPart:
-    """The nodes of a graph that the host computes, as a plan of its backend."""
-
-    def __init__(self, graph: Graph, lowering: Lowering, host: Backend) -> None:
-        self.derived: list[Derived] = []
-        nodes = [node for node in graph.nodes if node.op in HOST_OPERATIONS]
-        if not nodes:
-            return
-        own = Graph()
-        for index, node in enumerate(nodes):
-            (given,) = node.operands
-            assert isinstance(given, Tensor)
-            name = given.attributes["name"]
-            known = own.inputs.get(name) or own.input(name, given.shape, given.dtype)
-            own.output(str(index), own.record(node.op, (known,), node.shape, **node.attributes))
-        plan = host.compile(own)
-        host.load(lambda share: None)
-        targets = [_staged(node.op, node) for node in nodes]
-        lowering.staged |= dict(zip(nodes, targets, strict=True))
-        self._plan, self._names, self._count = plan, list(own.inputs), len(nodes)
-        self.derived.append(Derived(targets, self._make))
-
-    def _make(self, inputs: Mapping[str, npt.NDArray[Any]], _: Sizes) -> Made:
-        plan: Plan = self._plan
-        launch = plan.launch({name: inputs[name] for name in self._names})
-        return [launch.rows(str(index)) for index in range(self._count)], {}
-
-
-def _staged(name: str, node: Tensor) -> Staged:
-    leading = node.shape[0]
-    assert isinstance(leading, Dim), f"{name}: the leading dimension of an input must be a run-time one"
-    width = 1
-    for size in node.shape[1:]:
-        assert isinstance(size, int)
-        width *= size
-    return Staged(leading.maximum, width, _TYPES[node.dtype])
-
-
 def _class_of(size: int, most: int) -> int:
     """The next power of two, at most the maximum: kernels are recorded for so many rows."""
     return min(most, 1 << max(0, size - 1).bit_length())
@@ -337,11 +285,10 @@ def _constants(steps: Sequence[Step]) -> list[Constant]:
     return list(dict.fromkeys(found))
 
 
-def _in_row(parts: Sequence[Any], begin: int) -> tuple[dict[Any, int], int]:
-    """Places for parts one behind the other -> the place of each, and the end."""
+def _in_row(constants: Sequence[Constant], begin: int) -> tuple[dict[Constant, int], int]:
+    """Places for arrays one behind the other -> the place of each, and the end."""
     places = {}
-    for part in parts:
-        places[part] = begin
-        size = part.array.nbytes if isinstance(part, Constant) else part.size
-        begin += aligned(size, _ALIGNMENT)
+    for constant in constants:
+        places[constant] = begin
+        begin += aligned(constant.array.nbytes, _ALIGNMENT)
     return places, begin

@@ -1,0 +1,25 @@
+// Takes the arrays of a batch, which are uploaded as one, to their places (chaski/ml/cuda/uploads.py).
+#include "kernel.h"
+
+namespace chaski::CHASKI_ISA {
+
+// An array: where it begins behind the list of all, how many words of four bytes it has, and where it goes.
+struct Part {
+    int64_t begin;
+    int64_t words;
+    int32_t* target;
+};
+
+struct Unpack {
+    const Part* parts;
+};
+
+// Some blocks of threads for each array, which is y of the grid.
+CHASKI_KERNEL(unpack, Unpack) {
+    const Part part = a.parts[blockIdx.y];
+    const auto* from =
+        reinterpret_cast<const int32_t*>(reinterpret_cast<const uint8_t*>(a.parts) + part.begin);
+    for (int64_t i = thread(); i < part.words; i += num_threads()) part.target[i] = from[i];
+}
+
+}  // namespace chaski::CHASKI_ISA
