@@ -186,6 +186,16 @@ def test_launches_are_recorded_and_run_with_one_call(driver: Driver, major: int)
     assert len(compiled) == 1  # the second time it comes from the user's cache
 
 
+def test_programs_are_compiled_beside_each_other(driver: Driver) -> None:
+    gpu = opened()
+    programs = [Program(file) for file in ("rows", "top_k", "rows")]
+    for _ in range(2):
+        gpu.prepare(programs)
+        compiled = driver.compiler.compiled
+        assert sorted(options[0] for options in compiled) == [b"rows.cu", b"top_k.cu"]
+        assert driver.names().count("cuModuleLoadData") == 2
+
+
 def test_errors_of_the_driver_are_told_apart(driver: Driver) -> None:
     gpu = opened()
     driver.fails = {"cuMemAlloc": Status.CUDA_ERROR_OUT_OF_MEMORY}

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -82,6 +82,9 @@ class GPU(Protocol):
 
     def download(self, address: int, into: npt.NDArray[Any]) -> None:
         """Copy memory to an array of the host, when all before is computed, and wait for that."""
+
+    def prepare(self, programs: Iterable[Program]) -> None:
+        """Compile programs, several at a time."""
 
     def kernel(self, program: Program, name: str) -> Kernel:
         """Compile a program, if that was not done yet -> one of its kernels."""

@@ -11,7 +11,8 @@ import os
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from chaski.errors import ComputationError, MissingPackageError, OutOfMemoryErro
 from chaski.ml.backend import Device
 from chaski.ml.cuda.device import Kernel, KernelLaunch, Program
 from chaski.ml.cuda.sources import OPTIONS, digest_of, headers, text_of
+from chaski.ml.machine import usable_processors
 
 __all__ = ["DriverGPU", "compile_program", "open_gpu"]
 
@@ -137,13 +139,21 @@ class DriverGPU:
         _checked(driver.cuMemcpyDtoHAsync(into.ctypes.data, address, into.nbytes, self._stream))
         self.wait()
 
+    def prepare(self, programs: Iterable[Program]) -> None:
+        self._bind()
+        missing = [program for program in dict.fromkeys(programs) if program not in self._modules]
+        if not missing:
+            return
+        with ThreadPoolExecutor(usable_processors(), "chaski-compile") as pool:
+            codes = list(pool.map(lambda program: _cached_code(program, self.rule), missing))
+        for program, code in zip(missing, codes, strict=True):
+            self._modules[program] = _checked(driver.cuModuleLoadData(code))
+
     def kernel(self, program: Program, name: str) -> Kernel:
         self._bind()
         key = program, name
         if key not in self._kernels:
-            if program not in self._modules:
-                code = _cached_code(program, self.rule)
-                self._modules[program] = _checked(driver.cuModuleLoadData(code))
+            self.prepare([program])
             kernel = _checked(driver.cuModuleGetFunction(self._modules[program], name.encode()))
             self._allow_shared_memory(kernel)
             self._kernels[key] = kernel

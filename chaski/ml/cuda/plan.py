@@ -192,8 +192,9 @@ class CUDAPlan:
 
     def _launches(self, sizes: Sizes) -> list[KernelLaunch]:
         launches = [self._uploads.launch()]
-        for step in self._steps:
-            kernel = step.choose(sizes)
+        chosen = [(step, step.choose(sizes)) for step in self._steps]
+        self._gpu.prepare(kernel.program for _, kernel in chosen if kernel is not None)
+        for step, kernel in chosen:
             if kernel is not None:
                 compiled = self._gpu.kernel(kernel.program, kernel.name)
                 argument = self._argument(step)

@@ -7,7 +7,7 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,10 @@ class EmulatedGPU:
     def download(self, address: int, into: npt.NDArray[Any]) -> None:
         self._check(address, into.nbytes)
         ctypes.memmove(into.ctypes.data, address, into.nbytes)
+
+    def prepare(self, programs: Iterable[Program]) -> None:
+        for program in programs:
+            _library(program)
 
     def kernel(self, program: Program, name: str) -> Any:
         return name, getattr(_library(program), name)
