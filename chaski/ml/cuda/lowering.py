@@ -17,6 +17,7 @@ import numpy.typing as npt
 from chaski import _native
 from chaski.errors import UnsupportedError
 from chaski.ml.arena import Buffer
+from chaski.ml.cpu.weight_files import laid_out_type
 from chaski.ml.cuda.device import Grid, Program
 from chaski.ml.fusing import sums_of_products, uses_of
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, Operand, Tensor, Weight
@@ -193,7 +194,9 @@ class Lowering:
         self.sums = sums_of_products(graph, self.uses, ("linear",))
         products = [node for node in graph.nodes if node.op in _PRODUCTS]
         self.gathered = _gathered(graph)
-        self.in_super_blocks = any(_native.wants_super_blocks(matrix_of(node).type) for node in products)
+        types = {matrix_of(node).type for node in products}
+        types |= {int(laid_out_type(type)) for type in graph.product_types}
+        self.in_super_blocks = any(map(_native.wants_super_blocks, types))
         quantized = {node for node in products if is_quantized(matrix_of(node))}
         self._read_as_int8 = {self.activations(node): matrix_of(node).columns for node in quantized}
         self._read_as_floats = {
