@@ -1,16 +1,19 @@
 """Pieces whose rows have nothing to do with each other are computed some rows at a time, in little memory.
 
-A plan keeps memory for its largest batch, and by rows a layer has several plans. Results do not depend on it.
+A plan keeps memory for its largest batch, and by rows a layer has several plans. Attention sees what other
+rows of its batch have stored: all rows are stored first, and then come those of attention. No bit depends on
+it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from chaski.ml.elementwise import ELEMENTWISE
-from chaski.ml.graph import Dim, Graph, Operand, Tensor
+from chaski.ml.graph import Dim, Graph, KVBuffer, Operand, Tensor
 
-__all__ = ["ROWS", "in_chunks"]
+__all__ = ["ROWS", "Chunks", "in_chunks"]
 
 ROWS = 64
 """Rows of a chunk: enough for products to be as fast as with more."""
@@ -31,39 +34,114 @@ _BY_ROW = frozenset(
         ),
         *("position_scale", "scale_rows", "add_vector", "multiply_vector", "rms", "gaussian_top_k", "slice"),
         *("concat", "top_k", "router", "scale_experts", "group_by_expert", "dispatch", "expert_linear"),
-        *("combine", "store", "stored"),
+        *("combine", "store", "stored", "attention", "attention_by_distance"),
     }
 )
+_ATTENTION = ("attention", "attention_by_distance")
+_STORAGE = ("store", "stored")
+# The operand of attention that lists cells, which are not rows of the batch.
+_CELLS = 3
 
 
-def in_chunks(graph: Graph) -> Graph | None:
-    """Return the graph for at most `ROWS` rows; None where it has to see all rows of a batch at once.
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """A graph for up to `ROWS` rows at once, and the same for more: graphs one after the other.
 
-    It may store keys and values, but what it stores it does not read.
+    `dim` names the dimension of the rows. Inputs of another one are given to every chunk.
     """
-    leading = {node.shape[0] for node in graph.nodes if node.op not in ("store", "stored")}
+
+    small: Graph
+    stages: Sequence[Graph]
+    dim: str
+
+    def is_cut(self, graph: Graph, name: str) -> bool:
+        """Return whether an input of one of the graphs has the rows of a chunk."""
+        leading = graph.inputs[name].shape[0]
+        return isinstance(leading, Dim) and leading.name == self.dim
+
+
+def in_chunks(graph: Graph) -> Chunks | None:
+    """Return a graph in chunks; None where it has to see all rows of a batch at once."""
+    dim = _dim_of_rows(graph)
+    if dim is None or dim.maximum <= ROWS:
+        return None
+    late = _behind_attention(graph)
+    if any(node.op == "store" for node in late):
+        return None
+    small = _part(graph, graph.nodes, dim)
+    if not late:
+        return Chunks(small, [small], dim.name)
+    early = [node for node in graph.nodes if node not in late]
+    return Chunks(small, [_part(graph, early, dim), _part(graph, list(late), dim)], dim.name)
+
+
+def _dim_of_rows(graph: Graph) -> Dim | None:
+    """The dimension that all nodes share, but those that are only read as lists of cells."""
+    cells = {node.operands[_CELLS] for node in graph.nodes if node.op in _ATTENTION}
+    others = {x for node in graph.nodes if node.op not in _ATTENTION for x in node.operands}
+    rows = [node for node in graph.nodes if node.op not in _STORAGE and (node not in cells or node in others)]
+    leading = {node.shape[0] for node in rows}
     if len(leading) != 1 or not all(node.op in _BY_ROW for node in graph.nodes):
         return None
     (dim,) = leading
-    if not isinstance(dim, Dim) or dim.maximum <= ROWS:
-        return None
-    return _smaller(graph, dim, Dim(dim.name, ROWS))
+    return dim if isinstance(dim, Dim) else None
 
 
-def _smaller(graph: Graph, dim: Dim, smaller: Dim) -> Graph:
+def _behind_attention(graph: Graph) -> dict[Tensor, None]:
+    """Attention, and what is computed of it."""
+    late: dict[Tensor, None] = {}
+    for node in graph.nodes:
+        if node.op in _ATTENTION or any(operand in late for operand in node.operands):
+            late[node] = None
+    return late
+
+
+def _part(graph: Graph, nodes: Collection[Tensor], dim: Dim) -> Graph:
+    """Some nodes as a graph for few rows; what it has of others are inputs, and outputs of theirs."""
+    own = set(nodes)
+    numbers = {node: number for number, node in enumerate(graph.nodes)}
     copy = Graph(graph.dtype, product_types=graph.product_types)
     known: dict[Tensor, Tensor] = {}
 
-    def operands(node: Tensor) -> Iterator[Operand]:
-        for operand in node.operands:
-            yield known[operand] if isinstance(operand, Tensor) else operand
+    def found(operand: Operand) -> Operand:
+        if not isinstance(operand, Tensor):
+            return operand
+        if operand not in known:
+            known[operand] = _given(operand)
+        return known[operand]
+
+    def _given(node: Tensor) -> Tensor:
+        if node.op in _STORAGE:
+            buffer = node.operands[-1]
+            assert isinstance(buffer, KVBuffer)
+            return copy.record("stored", (buffer,), node.shape, node.dtype)
+        name = node.attributes["name"] if node.op == "input" else f"early {numbers[node]}"
+        return copy.input(name, _rows(node, dim), node.dtype)
 
     for node in graph.nodes:
-        shape = (smaller if node.shape[0] == dim else node.shape[0], *node.shape[1:])
-        if node.op == "input":
-            known[node] = copy.input(node.attributes["name"], shape, node.dtype)
-        else:
-            known[node] = copy.record(node.op, tuple(operands(node)), shape, node.dtype, **node.attributes)
+        if node in own and node.op != "input":
+            operands = tuple(map(found, node.operands))
+            known[node] = copy.record(node.op, operands, _rows(node, dim), node.dtype, **node.attributes)
     for name, node in graph.outputs.items():
+        if node in own:
+            copy.output(name, known[node])
+    for node, name in _read_later(graph, own, numbers).items():
         copy.output(name, known[node])
     return copy
+
+
+def _read_later(graph: Graph, own: Collection[Tensor], numbers: Mapping[Tensor, int]) -> Mapping[Tensor, str]:
+    """The nodes of a part that nodes of none of it read, with the names of what they are there."""
+    found: dict[Tensor, str] = {}
+    for node in graph.nodes:
+        for operand in node.operands:
+            if node in own or not isinstance(operand, Tensor) or operand not in own:
+                continue
+            if operand.op not in ("input", *_STORAGE):
+                found[operand] = f"early {numbers[operand]}"
+    return found
+
+
+def _rows(node: Tensor, dim: Dim) -> tuple[int | Dim, ...]:
+    """The shape with few rows."""
+    return (Dim(dim.name, ROWS) if node.shape[0] == dim else node.shape[0], *node.shape[1:])

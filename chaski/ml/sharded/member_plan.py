@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.ml.backend import Backend
-from chaski.ml.plan import Launch
-from chaski.ml.sharded.chunks import ROWS, in_chunks
+from chaski.ml.graph import Dim, Graph
+from chaski.ml.plan import Launch, Plan
+from chaski.ml.sharded.chunks import ROWS, Chunks, in_chunks
 from chaski.ml.sharded.exchange import Exchange
 from chaski.ml.sharded.pieces import Gather, OwnedRows, Piece
 from chaski.ml.sharded.placement import Cut
@@ -38,17 +40,22 @@ class Rows:
 
 
 class _PiecePlan:
-    """The plan of a piece."""
+    """The plan of a piece, or those of its chunks."""
 
     def __init__(self, backend: Backend, piece: Piece) -> None:
         graph = piece.graph
-        chunked = in_chunks(graph)
-        self._is_chunked = chunked is not None
         self._outputs = list(graph.outputs)
-        self._plan = backend.compile(chunked or graph)
         self._values = [name for name in graph.inputs if name in piece.values]
         self._ids = {name: piece.ids[name] for name in graph.inputs if name in piece.ids}
         self._inputs = [name for name in graph.inputs if name not in piece.values and name not in piece.ids]
+        self._chunks = in_chunks(graph)
+        self._plan = backend.compile(graph if self._chunks is None else self._chunks.small)
+        self._stages: list[tuple[Graph, Plan]] = []
+        if self._chunks is not None:
+            self._stages = [
+                (stage, self._plan if stage is self._chunks.small else backend.compile(stage))
+                for stage in self._chunks.stages
+            ]
 
     def run(self, values: Values, inputs: Values, sizes: Mapping[str, int]) -> Mapping[str, Rows]:
         """Compute it -> its outputs."""
@@ -56,25 +63,39 @@ class _PiecePlan:
         given |= {name: inputs[name] for name in self._inputs}
         for name, (source, (begin, end)) in self._ids.items():
             given[name] = np.clip(inputs[source] - begin, 0, end - begin - 1)
-        count = len(next(iter(given.values()))) if given else 0
-        if not self._is_chunked or count <= ROWS:
-            launch = self._plan.launch(given, None if self._is_chunked else sizes)
+        if self._chunks is None or sizes[self._chunks.dim] <= ROWS:
+            launch = self._plan.launch(given, sizes)
             launch.wait()
             return {name: Rows(launch, name) for name in self._outputs}
-        found: dict[str, npt.NDArray[np.float32]] = {}
+        for graph, plan in self._stages:
+            given |= self._in_chunks(self._chunks, graph, plan, given, sizes)
+        return {name: Rows(None, name, given[name]) for name in self._outputs}
+
+    def _in_chunks(
+        self, chunks: Chunks, graph: Graph, plan: Plan, given: Values, sizes: Mapping[str, int]
+    ) -> Values:
+        """Compute a stage -> its outputs, of all rows."""
+        count = sizes[chunks.dim]
+        cut = {name: chunks.is_cut(graph, name) for name in graph.inputs}
+        found: Values = {}
         for begin in range(0, count, ROWS):
-            launch = self._plan.launch({name: array[begin : begin + ROWS] for name, array in given.items()})
+            rows = slice(begin, min(begin + ROWS, count))
+            inputs = {name: given[name][rows] if is_cut else given[name] for name, is_cut in cut.items()}
+            launch = plan.launch(inputs, {**sizes, chunks.dim: rows.stop - begin})
             launch.wait()
-            for name in self._outputs:
-                rows = _flat(launch.rows(name))
+            for name in graph.outputs:
+                part = _flat(launch.rows(name))
                 if name not in found:
-                    found[name] = np.empty((count, rows.shape[1]), np.float32)
-                found[name][begin : begin + ROWS] = rows
-        return {name: Rows(None, name, rows) for name, rows in found.items()}
+                    found[name] = np.empty((count, part.shape[1]), np.float32)
+                found[name][rows] = part
+        return found
 
 
 class MemberPlan:
-    """The pieces of a graph that the member `own` computes. `results` are values that may be asked for."""
+    """The pieces of a graph that the member `own` computes. `results` are values that may be asked for.
+
+    `bytes` is what values between pieces take at most, besides the memory of the backend.
+    """
 
     def __init__(
         self, backend: Backend, pieces: Sequence[Piece], results: Sequence[str], own: int, exchange: Exchange
@@ -85,6 +106,8 @@ class MemberPlan:
         self._pieces: list[tuple[Piece, _PiecePlan | None]] = [
             (piece, _PiecePlan(backend, piece) if piece.graph.nodes else None) for piece in pieces
         ]
+        self._unread = _read_last(pieces)
+        self.bytes = _most_bytes(pieces, self._unread)
 
     def run(self, run: int, inputs: Values, sizes: Mapping[str, int]) -> Mapping[str, Rows]:
         """Compute all pieces -> the results.
@@ -94,7 +117,7 @@ class MemberPlan:
         self._exchange.begin(run)
         values: Values = {}
         results: dict[str, Rows] = {}
-        for piece, plan in self._pieces:
+        for (piece, plan), unread in zip(self._pieces, self._unread, strict=True):
             for gather in piece.gathers:
                 values[gather.value] = self._gathered(gather, values, inputs)
             if plan is not None:
@@ -108,6 +131,8 @@ class MemberPlan:
                     array = array[_own_rows(inputs[send.owned.ids], send.owned.cuts[self._own])]
                 for target in send.targets:
                     self._exchange.send(target, send.number, array)
+            for name in unread:
+                values.pop(name, None)
         return results
 
     def _gathered(self, gather: Gather, values: Values, inputs: Values) -> npt.NDArray[Any]:
@@ -136,6 +161,34 @@ class MemberPlan:
             own = _own_rows(ids, cut)
             found[own] = part[own] if member == self._own else part
         return found
+
+
+def _read_last(pieces: Sequence[Piece]) -> Sequence[Sequence[str]]:
+    """The values that each piece is the last one to read."""
+    last: dict[str, int] = {}
+    for index, piece in enumerate(pieces):
+        read = [
+            *piece.values,
+            *(gather.part for gather in piece.gathers),
+            *(send.value for send in piece.sends),
+        ]
+        last |= dict.fromkeys([*read, *piece.graph.outputs], index)
+    return [[name for name, at in last.items() if at == index] for index in range(len(pieces))]
+
+
+def _most_bytes(pieces: Sequence[Piece], unread: Sequence[Sequence[str]]) -> int:
+    """The bytes of values that are there at the same time, in the largest batch."""
+    most = 0
+    alive: dict[str, int] = {}
+    for piece, dropped in zip(pieces, unread, strict=True):
+        made = {name: piece.graph.inputs[name] for name in piece.values} | piece.graph.outputs
+        for name, node in made.items():
+            sizes = (size.maximum if isinstance(size, Dim) else size for size in node.shape)
+            alive[name] = 4 * math.prod(sizes)
+        most = max(most, sum(alive.values()))
+        for name in dropped:
+            alive.pop(name, None)
+    return most
 
 
 def _own_rows(ids: npt.NDArray[Any], cut: Cut) -> npt.NDArray[np.bool_]:

@@ -317,12 +317,12 @@ class _PieceBuilder:
     def add(self, node: Tensor) -> None:
         """Record a node, as the member computes it."""
         place = self._cutting.placed(node)
-        operands = [
-            self._operand(operand, axis, place)
-            for operand, axis in zip(node.operands, place.needs, strict=True)
-        ]
+        given = list(zip(node.operands, place.needs, strict=True))
+        operands: list[Operand] = []
         if place.owned is not None:
-            operands[0] = self._places_in_part(place.owned.ids, place.owned.cuts[self._member])
+            operands.append(self._places_in_part(place.owned.ids, place.owned.cuts[self._member]))
+            del given[0]
+        operands += [self._operand(operand, axis, place) for operand, axis in given]
         attributes = dict(node.attributes)
         if place.axis is not None and "table" in attributes:
             begin, end = self._cutting.cut_of(node.shape, place.axis, self._member)

@@ -14,7 +14,7 @@ import numpy as np
 
 from chaski import __version__, errors
 from chaski.errors import ChaskiError, ClusterError
-from chaski.ml.backend import Backend, BackendOptions, CellRows
+from chaski.ml.backend import HOST, Backend, BackendOptions, CellRows, DeviceMemory, Memory
 from chaski.ml.graph import DType, KVBuffer, KVRole, Weight
 from chaski.ml.sharded import encoding
 from chaski.ml.sharded.encoding import Fields
@@ -241,7 +241,11 @@ class Session:
         return {}, []
 
     def _memory(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
-        return {"memory": encoding.encode_memory(self._part(fields).backend.memory())}, []
+        """What the backend holds, and what values between pieces take beside it."""
+        part = self._part(fields)
+        values = max((plan.bytes for plan in part.plans), default=0)
+        held = part.backend.memory() + Memory((DeviceMemory(HOST, plans=values),))
+        return {"memory": encoding.encode_memory(held)}, []
 
     def _load(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
         self._part(fields).backend.load(lambda share: self._reply({"id": fields["id"], "share": share}))
