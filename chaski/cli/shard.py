@@ -40,11 +40,10 @@ def command(listen: str, key_file: str | None, threads: int | None, models: tupl
 
     environment = Environment.read()
     folders = [Path(folder) for folder in models] + [Store.default().blobs.folder]
-    backend = "cpu" if environment.backend == "sharded" else environment.backend
     server = serve_member(
         listen,
         key_file or environment.nodes_key,
-        backend,
+        environment.backend,
         folders,
         CPUOptions(threads or environment.threads, environment.isa, environment.variants),
     )

@@ -66,8 +66,8 @@ def serve_member(
     from chaski.ml.sharded.keys import read_key
     from chaski.ml.sharded.serving import MemberServer, listening_address
 
-    if backend not in ("cpu", "reference"):
-        raise UnsupportedError(f"the backend {backend} computes no parts of models yet: use cpu")
+    if backend == "sharded":
+        raise UnsupportedError("a node computes by itself: use the backend cpu or cuda")
     host, port = listening_address(address)
     return MemberServer(
         host, port, read_key(key_file), lambda options: open_backend(backend, options, cpu), folders

@@ -57,7 +57,7 @@ class ShardedBackend:
     @property
     def rule(self) -> str:
         """The bits are those of the members; what is kept of cells is cut as the model is."""
-        return f"{self._members.about['rule']} by {self._splitting.description}"
+        return f"{self._members.rule} by {self._splitting.description}"
 
     @property
     def default_kv_dtype(self) -> DType:
@@ -224,9 +224,9 @@ class ShardedBackend:
         return name if device == HOST else f"{name} {device}"
 
     def _free_memory(self) -> Sequence[float]:
-        """The memory that each member has now."""
+        """The memory that is left on the device with which each member computes."""
         replies = self._ask_all("devices")
-        return [float(sum(each["available_bytes"] for each in found["devices"])) for found, _ in replies]
+        return [float(found["devices"][0]["available_bytes"]) for found, _ in replies]
 
 
 class ShardedCells:

@@ -162,8 +162,10 @@ class Members:
                     for number in range(len(addresses))
                 ],
             )
-            self.about = opened[0][0]
-            self._check_alike([fields for fields, _ in opened])
+            about = [fields for fields, _ in opened]
+            self._check_alike(about)
+            self.about = about[0]
+            self.rule = ", ".join(dict.fromkeys(fields["rule"] for fields in about))
             self.ask_all(
                 "join", [{"session": session, "addresses": [list(a) for a in addresses]}] * len(self)
             )
@@ -253,10 +255,13 @@ class Members:
                 member.tell_alive()
 
     def _check_alike(self, about: Sequence[Mapping[str, Any]]) -> None:
+        """What follows the same rule of numbers gives the same bits, on whatever device."""
+        first = about[0]
         for member, other in zip(self._all, about, strict=True):
-            for name in ("rule", "kv_dtype", "cache_config"):
-                if other[name] != self.about[name]:
-                    raise ClusterError(
-                        f"node {member.name} has {name} {other[name]}, and node {self._all[0].name} "
-                        f"{self.about[name]}: use the same backend on all nodes"
-                    )
+            if other["rule"].split()[:2] != first["rule"].split()[:2]:
+                raise ClusterError(
+                    f"node {member.name} computes by the rule {other['rule']}, and node {self._all[0].name} "
+                    f"by {first['rule']}: use backends of one rule"
+                )
+            if any(other[name] != first[name] for name in ("kv_dtype", "cache_config")):
+                raise ClusterError(f"node {member.name} stores keys and values in another way than others")

@@ -14,8 +14,9 @@ import numpy as np
 
 from chaski import __version__, errors
 from chaski.errors import ChaskiError, ClusterError
-from chaski.ml.backend import HOST, Backend, BackendOptions, CellRows, DeviceMemory, Memory
+from chaski.ml.backend import HOST, Backend, BackendOptions, CellRows, Device, DeviceMemory, Memory
 from chaski.ml.graph import DType, KVBuffer, KVRole, Weight
+from chaski.ml.machine import available_memory, cpu_name, physical_cores, total_memory
 from chaski.ml.sharded import encoding
 from chaski.ml.sharded.encoding import Fields
 from chaski.ml.sharded.exchange import Exchange
@@ -182,9 +183,12 @@ class Session:
         return {}, []
 
     def _devices(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
-        return {
-            "devices": [encoding.encode_device(each) for each in self._part(fields).backend.devices()]
-        }, []
+        """The devices of the backend, and behind them this machine, where it is none of them."""
+        devices = list(self._part(fields).backend.devices())
+        if all(each.name != HOST for each in devices):
+            memory = total_memory(), available_memory()
+            devices.append(Device(HOST, cpu_name(), physical_cores(), (), *memory))
+        return {"devices": list(map(encoding.encode_device, devices))}, []
 
     def _sibling(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
         self._parts.append(_Part(self._part(fields).backend.sibling()))

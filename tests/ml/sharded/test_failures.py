@@ -230,7 +230,7 @@ def test_nodes_that_do_not_fit_together(nodes: Nodes, monkeypatch: pytest.Monkey
     other = MemberServer("127.0.0.1", 0, KEY, open_reference)
     addresses = tuple(("127.0.0.1", port) for port in (nodes.servers[0].port, other.port))
     options = NodesOptions(addresses, key_file=str(nodes.key_file))
-    with pytest.raises(ClusterError, match=rf"node 127.0.0.1:{other.port} has rule reference"):
+    with pytest.raises(ClusterError, match=rf"node 127.0.0.1:{other.port} computes by the rule reference 1"):
         open_backend("sharded", options)
     monkeypatch.setattr("chaski.ml.sharded.head.__version__", "0.0.1")
     with pytest.raises(ClusterError, match=r"it runs chaski .*, and this machine runs 0.0.1"):
@@ -256,8 +256,8 @@ def test_options(nodes: Nodes, tmp_path: Path) -> None:
     key.chmod(0o644)
     with pytest.raises(OptionError, match="others than its owner"):
         open_backend("sharded", NodesOptions(address, key_file=str(key)))
-    with pytest.raises(UnsupportedError, match="cuda computes no parts of models yet"):
-        serve_member("127.0.0.1:0", str(key), "cuda", [], CPUOptions())
+    with pytest.raises(UnsupportedError, match="a node computes by itself"):
+        serve_member("127.0.0.1:0", str(key), "sharded", [], CPUOptions())
     server = serve_member("127.0.0.1:0", str(nodes.key_file), "cpu", [], CPUOptions(threads=1))
     options = NodesOptions((("127.0.0.1", server.port),), "rows", key_file=str(nodes.key_file))
     open_backend("sharded", options).close()
