@@ -15,7 +15,7 @@ from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.ml import NodesOptions, open_backend, ops
 from chaski.ml.backend import Backend
-from chaski.ml.graph import Dim, DType, Graph, KVRole, Tensor, Weight
+from chaski.ml.graph import Dim, DType, Graph, KVRole, Mask, Tensor, Weight
 from chaski.ml.moe_ops import Gating, combine, dispatch, expert_linear, group_by_expert, router
 from tests.ml.sharded.members import Nodes
 from tests.native.matmul_rule import random_weights
@@ -338,3 +338,71 @@ def test_the_largest_elements_of_parts(tmp_path: Path, nodes: Nodes, count: int)
             )
         backend.close()
     assert found[:2] == found[2:]
+
+
+@pytest.mark.parametrize(("split", "count"), [("layers", 2), ("rows", 2)])
+def test_attention_that_comes_later(tmp_path: Path, nodes: Nodes, split: str, count: int) -> None:
+    """Its queries wait for other members, so that it reads storage of an earlier piece. Distances count."""
+    names = ("blk.0.k", "blk.0.v", "blk.1.a", "blk.1.q")
+    sizes = ((32, 64), (32, 64), (64, 64), (64, 64))
+    tensors = {name.replace(".", "__"): uniform(*size) for name, size in zip(names, sizes, strict=True)}
+    path = write(tmp_path / "a.gguf", **tensors)
+    table = np.random.default_rng(4).standard_normal((4, 9)).astype(np.float32)
+    rng = np.random.default_rng(8)
+    x = rng.standard_normal((100, 64)).astype(np.float32)
+    found = []
+    for backend in (open_backend("cpu"), opened(nodes, split, count)):
+        w = weights_of(backend, path, dict.fromkeys(names, 0))
+        keys, values = (
+            backend.kv_buffer(role, 128, 2, 16, DType.I16, 0) for role in (KVRole.KEYS, KVRole.VALUES)
+        )
+        graph, tokens = Graph(), Dim("tokens", 128)
+        given = graph.input("x", (tokens, 64), DType.F32)
+        cells = graph.input("cells", (tokens,), DType.I32)
+        history = graph.input("history", (Dim("history", 128),), DType.I32)
+        spans = graph.input("spans", (tokens, 3), DType.I32)
+        positions = graph.input("positions", (tokens,), DType.I32)
+        k = ops.store(ops.linear(given, w["blk.0.k"]).reshape(2, 16), cells, keys)
+        v = ops.store(ops.linear(given, w["blk.0.v"]).reshape(2, 16), cells, values)
+        q = ops.linear(ops.linear(given, w["blk.1.a"]), w["blk.1.q"]).reshape(4, 16)
+        bias = ops.DistanceBias(table, positions)
+        y = ops.attention(q, k, v, Mask(history, spans), 0.25, bias=bias)
+        graph.output("y", y.reshape(64))
+        plan = backend.compile(graph)
+        backend.load(lambda share: None)
+        for count_now in (100, 3):
+            order = np.arange(count_now, dtype=np.int32)
+            seen = np.stack([order * 0, order + 1, order * 0], axis=1)
+            inputs = {"x": x[:count_now], "cells": order, "history": order, "spans": seen, "positions": order}
+            found.append(plan.launch(inputs).rows("y").copy().reshape(count_now, 64))
+        backend.close()
+    np.testing.assert_array_equal(found[0], found[2])
+    np.testing.assert_array_equal(found[1], found[3])
+
+
+def test_results_that_are_asked_for(tmp_path: Path, nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large ones do not come with the reply; parts in groups are put together."""
+    monkeypatch.setattr("chaski.ml.sharded.session._SMALL", 16)
+    path = write(
+        tmp_path / "a.gguf",
+        token_embd=uniform(32, 32),
+        blk__0__up=uniform(4, 24, 32),
+        blk__1__a=uniform(6, 32),
+    )
+    found = []
+    for backend in (open_backend("cpu"), opened(nodes, "rows", 3), opened(nodes, "layers", 2)):
+        w = weights_of(backend, path, {"token_embd": 0, "blk.0.up": 0, "blk.1.a": 0})
+        graph = Graph()
+        x = ops.embedding(graph.input("ids", (Dim("tokens", 9),), DType.I32), w["token_embd"])
+        routes = router(ops.slice(x, 0, 4), 2, Gating.SOFTMAX)
+        groups = group_by_expert(routes, 4)
+        graph.output("up", expert_linear(dispatch(x, groups), groups, w["blk.0.up"]))
+        graph.output("a", ops.linear(x, w["blk.1.a"]))
+        plan = backend.compile(graph)
+        backend.load(lambda share: None)
+        launch = plan.launch({"ids": np.array([3, 0, 31, 7, 7], np.int32)})
+        later = plan.launch({"ids": np.array([1], np.int32)})
+        rows = [launch.rows("up"), launch.rows("a", 1, 4), launch.rows("a", 4), later.rows("up")]
+        found.append([np.array(each).reshape(len(each), -1).tobytes() for each in rows])
+        backend.close()
+    assert found[0] == found[1] == found[2]

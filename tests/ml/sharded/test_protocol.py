@@ -1,0 +1,134 @@
+"""What members say to each other, and what they make of what is none of that."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from chaski.errors import ClusterError
+from chaski.ml import CPUOptions, NodesOptions, open_backend
+from chaski.ml.backend import Backend, BackendOptions, CacheConfig
+from chaski.ml.sharded import encoding
+from chaski.ml.sharded.exchange import Exchange
+from chaski.ml.sharded.frames import Frames
+from chaski.ml.sharded.links import connect
+from chaski.ml.sharded.serving import MemberServer
+from tests.ml.sharded.members import KEY, Nodes, open_cpu
+
+
+@pytest.fixture
+def server() -> Iterator[MemberServer]:
+    with closing(MemberServer("127.0.0.1", 0, KEY, open_cpu)) as running:
+        yield running
+
+
+def opened(server: MemberServer, **hello: object) -> Frames:
+    frames = Frames(connect("127.0.0.1", server.port, KEY))
+    frames.send(hello)
+    return frames
+
+
+def test_a_request_that_nobody_knows(server: MemberServer) -> None:
+    requests = opened(server, kind="requests", session="a")
+    replies = opened(server, kind="replies", session="a")
+    requests.send({"kind": "nonsense", "id": 1})
+    requests.send({"kind": "memory", "id": 2, "backend": 5})
+    fields, _ = replies.receive()
+    assert fields == {"id": 1, "error": "ClusterError", "message": "'nonsense' is no request"}
+    fields, _ = replies.receive()
+    assert (fields["id"], fields["error"]) == (2, "ClusterError")
+    twice = opened(server, kind="requests", session="a")
+    with pytest.raises((EOFError, OSError)):
+        twice.receive()
+    requests.close()
+    assert server.wait_idle(10)
+    replies.close()
+    twice.close()
+
+
+def test_what_belongs_to_no_session(server: MemberServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaski.ml.sharded.serving.PATIENCE", 0.1)
+    for hello in ({"kind": "replies", "session": "b"}, {"session": "b"}, {"kind": "values"}):
+        frames = opened(server, **hello)
+        with pytest.raises((EOFError, OSError)):
+            frames.receive()
+        frames.close()
+    assert server.num_sessions == 0
+
+
+def test_a_member_that_stops_to_read_is_lost(nodes: Nodes) -> None:
+    addresses = tuple(("127.0.0.1", node.port) for node in nodes.servers[:2])
+    backend = open_backend("sharded", NodesOptions(addresses, key_file=str(nodes.key_file)))
+    member = backend._members[1]  # type: ignore[attr-defined]
+
+    def fail(*arguments: object) -> None:
+        raise OSError("it does not read")
+
+    member._requests.send = fail
+    member.tell_alive()
+    with pytest.raises(ClusterError, match=rf"node {member.name} is lost: it does not read"):
+        backend.devices()
+    backend.close()
+
+
+def test_members_that_store_in_another_way(nodes: Nodes) -> None:
+    def open_other(options: BackendOptions) -> Backend:
+        backend = open_backend("cpu", options, CPUOptions(threads=1))
+        backend.cache_config = CacheConfig(alignment=8)  # type: ignore[misc]
+        return backend
+
+    with closing(MemberServer("127.0.0.1", 0, KEY, open_other)) as other:
+        addresses = (("127.0.0.1", nodes.servers[0].port), ("127.0.0.1", other.port))
+        with pytest.raises(ClusterError, match="stores keys and values in another way"):
+            open_backend("sharded", NodesOptions(addresses, key_file=str(nodes.key_file)))
+
+
+def test_members_that_do_not_reach_each_other(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaski.ml.sharded.session.PATIENCE", 0.1)
+    monkeypatch.setattr(Exchange, "wait_connected", lambda self, members, seconds: False)
+    addresses = tuple(("127.0.0.1", node.port) for node in nodes.servers[:2])
+    with pytest.raises(ClusterError, match="each node must reach all those before"):
+        open_backend("sharded", NodesOptions(addresses, key_file=str(nodes.key_file)))
+
+
+def test_values_of_members() -> None:
+    """Large ones and small ones, those of earlier runs, and none any more."""
+    ours, theirs = socket.socketpair()
+    one, other = Exchange(), Exchange()
+    one.send_to(1, Frames(ours).values())
+    other.receive_from(0, Frames(theirs).values())
+    small, large = np.ones((2, 3), np.float32), np.ones((300, 1000), np.float32)
+    for run in (4, 5):
+        one.begin(run)
+        one.send(1, 7, small * run)
+        one.send(1, 8, large * run)
+    other.begin(5)
+    np.testing.assert_array_equal(other.take(0, 8), large * 5)
+    np.testing.assert_array_equal(other.take(0, 7), small * 5)
+    one.give_up(5)
+    with pytest.raises(ClusterError, match="could not compute this batch"):
+        other.take(0, 9)
+    ours.send(b"\xff" * 20)
+    with pytest.raises(ClusterError, match="is announced"):
+        other.take(0, 9)
+    other.close()
+    with pytest.raises(ClusterError, match="the connection to another node ended"):
+        other.take(0, 9)
+    with pytest.raises(ClusterError, match="the connection to another node ended"):
+        one.send(1, 7, small)
+    one.send(1, 8, large)
+    one.give_up(6)
+    one.close()
+
+
+def test_a_tensor_outside_of_its_file(nodes: Nodes) -> None:
+    content = np.zeros(100, np.uint8)
+    fields = {"name": "a", "shape": [5, 4], "type": "F32", "offset": 20, "strides": [16]}
+    assert encoding.decode_tensor(fields, nodes.key_file, content).data.shape == (5, 4, 4)
+    for wrong in ({"offset": 21}, {"offset": -1}, {"strides": [17]}, {"shape": [0, 4]}):
+        with pytest.raises(ClusterError, match="outside of the file"):
+            encoding.decode_tensor(fields | wrong, nodes.key_file, content)
