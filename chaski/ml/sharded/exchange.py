@@ -39,7 +39,9 @@ class Exchange:
         self._waiting: dict[int, _Waiting] = {}
         self._sources: dict[int, Values] = {}
         self._changed = threading.Condition()
-        self._values: dict[tuple[int, int], F32] = {}
+        # By source, run and value: what comes while another one is waited for, of later runs too.
+        self._values: dict[tuple[int, int, int], F32] = {}
+        self._given_up: set[tuple[int, int]] = set()
         self._run = -1
         self.num_bytes = 0
 
@@ -67,7 +69,8 @@ class Exchange:
     def begin(self, run: int) -> None:
         """Begin a run: what is left of earlier ones is forgotten."""
         self._run = run
-        self._values.clear()
+        self._values = {key: rows for key, rows in self._values.items() if key[1] >= run}
+        self._given_up = {key for key in self._given_up if key[1] >= run}
 
     def send(self, member: int, value: int, rows: F32) -> None:
         """Send a value of this run. Raises ClusterError where the member is gone."""
@@ -90,16 +93,17 @@ class Exchange:
 
     def take(self, member: int, value: int) -> F32:
         """Wait for a value of this run. Raises ClusterError where it will not come."""
-        while (found := self._values.pop((member, value), None)) is None:
+        while (found := self._values.pop((member, self._run, value), None)) is None:
+            if (member, self._run) in self._given_up:
+                raise ClusterError("another node could not compute this batch")
             try:
                 run, number, rows = self._sources[member].receive()
             except (OSError, EOFError):
                 raise ClusterError(_ENDED) from None
-            if run != self._run:
-                continue
             if number == _NOTHING:
-                raise ClusterError("another node could not compute this batch")
-            self._values[member, number] = rows
+                self._given_up.add((member, run))
+            elif run >= self._run:
+                self._values[member, run, number] = rows
         return found
 
     def close(self) -> None:

@@ -149,7 +149,7 @@ class Members:
         self._runs = count()
         self._backends = count()
         self._open_backends: set[int] = set()
-        self.released: list[int] = []
+        self._released: list[int] = []
         session = secrets.token_hex(16)
         with ExitStack() as undo:
             undo.callback(self.close)
@@ -199,9 +199,13 @@ class Members:
         """The number of a new run of a plan."""
         return next(self._runs)
 
+    def release(self, run: int) -> None:
+        """Note a run whose results nobody has any more."""
+        self._released.append(run)
+
     def take_released(self) -> list[int]:
         """The runs whose results nobody has any more, each told once."""
-        found, self.released = self.released, []
+        found, self._released = self._released, []
         return found
 
     def ask_all(

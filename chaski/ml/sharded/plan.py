@@ -96,7 +96,7 @@ class ShardedLaunch:
         self._known: dict[tuple[int, str], npt.NDArray[Any]] = {}
         self._is_over = False
         self._failure: Exception | None = None
-        weakref.finalize(self, members.released.append, run)
+        weakref.finalize(self, members.release, run)
 
     def wait(self) -> None:
         """Raise the error of the member that could not compute, or ClusterError for one that is lost.

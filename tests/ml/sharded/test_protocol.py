@@ -5,10 +5,13 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import chaski
 from chaski.errors import ClusterError
 from chaski.ml import CPUOptions, NodesOptions, open_backend
 from chaski.ml.backend import Backend, BackendOptions, CacheConfig
@@ -17,6 +20,7 @@ from chaski.ml.sharded.exchange import Exchange
 from chaski.ml.sharded.frames import Frames
 from chaski.ml.sharded.links import connect
 from chaski.ml.sharded.serving import MemberServer
+from chaski.ml.sharded.session import Session
 from tests.ml.sharded.members import KEY, Nodes, open_cpu
 
 
@@ -109,9 +113,16 @@ def test_values_of_members() -> None:
     other.begin(5)
     np.testing.assert_array_equal(other.take(0, 8), large * 5)
     np.testing.assert_array_equal(other.take(0, 7), small * 5)
+    one.begin(6)
+    one.send(1, 7, small)  # before what is waited for
+    one.begin(5)
+    one.send(1, 9, small)
+    np.testing.assert_array_equal(other.take(0, 9), small)
     one.give_up(5)
     with pytest.raises(ClusterError, match="could not compute this batch"):
         other.take(0, 9)
+    other.begin(6)
+    np.testing.assert_array_equal(other.take(0, 7), small)
     ours.send(b"\xff" * 20)
     with pytest.raises(ClusterError, match="is announced"):
         other.take(0, 9)
@@ -132,3 +143,22 @@ def test_a_tensor_outside_of_its_file(nodes: Nodes) -> None:
     for wrong in ({"offset": 21}, {"offset": -1}, {"strides": [17]}, {"shape": [0, 4]}):
         with pytest.raises(ClusterError, match="outside of the file"):
             encoding.decode_tensor(fields | wrong, nodes.key_file, content)
+
+
+def test_members_keep_no_results_that_nobody_has(
+    nodes: Nodes, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[int] = []
+    launch = Session._launch
+
+    def counted(self: Session, fields: Any, arrays: Any) -> Any:
+        reply = launch(self, fields, arrays)
+        kept.append(len(self._results))
+        return reply
+
+    monkeypatch.setattr(Session, "_launch", counted)
+    nodes.use(monkeypatch, "layers", 2)
+    with chaski.load(tiny_llama) as llm:
+        llm.generate("once", num_predict=40, temperature=0, ignore_eos=True)
+    assert len(kept) >= 80
+    assert max(kept) <= 3
