@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -103,7 +104,17 @@ def test_programs(program: Program) -> None:
     check(program, "sm_90")
 
 
-@pytest.mark.parametrize("program", programs_of_formats(), ids=str)
+def some_are_usual(programs: list[Program]) -> list[Any]:
+    """Those of one format of each kind; all together take a minute."""
+    usual = {"Q8_0", "Q4_K", "Q6_K", "MXFP4"}
+    is_usual = [not usual.isdisjoint(value for _, value in program.defines) for program in programs]
+    return [
+        pytest.param(program, marks=() if is_kept else (pytest.mark.slow,))
+        for program, is_kept in zip(programs, is_usual, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("program", some_are_usual(programs_of_formats()), ids=str)
 def test_programs_of_formats(program: Program) -> None:
     check(program, "sm_90")
 

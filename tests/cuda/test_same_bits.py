@@ -320,14 +320,11 @@ def test_a_model(tmp_path: Path, backend: str, matrices: str) -> None:
 
 
 def experts_by_types() -> Iterator[Any]:
-    """All types for one token, and some for few and for many."""
+    """All types with one token, few and many; some of each are usual."""
+    usual = {1: [QuantType.Q8_0, QuantType.MXFP4], 12: [QuantType.F16, QuantType.Q4_K], 130: [QuantType.Q6_K]}
     for type in TYPES:
         for tokens in (1, 12, 40, 130):
-            is_usual = tokens == 1 or (
-                type in (QuantType.F16, QuantType.Q8_0, QuantType.Q4_K) and tokens == 12
-            )
-            is_usual |= type in (QuantType.MXFP4, QuantType.Q6_K) and tokens == 130
-            marks = () if is_usual else (pytest.mark.slow,)
+            marks = () if type in usual.get(tokens, ()) else (pytest.mark.slow,)
             yield pytest.param(type, tokens, marks=marks, id=f"{type.name}-{tokens}")
 
 

@@ -5,7 +5,6 @@
 // nobody can go on, a kernel has let some of its threads wait for ones that never come, which a GPU may hide.
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -46,16 +45,16 @@ inline void begin() {}
 inline float as_float(std::int32_t x) { return __builtin_bit_cast(float, x); }
 inline std::int32_t as_int(float x) { return __builtin_bit_cast(std::int32_t, x); }
 inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-inline float flushed(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
+inline float flushed(float x) { return __builtin_fabsf(x) < 0x1p-126f ? __builtin_copysignf(0.0f, x) : x; }
 inline float fma_flushed(float a, float b, float c) {
     return flushed(__builtin_fmaf(flushed(a), flushed(b), flushed(c)));
 }
 inline std::int32_t round(float x) {
-    if (!(std::fabs(x) < 0x1p31f)) return x > 0 ? INT32_MAX : x < 0 ? INT32_MIN : 0;  // as a GPU has it
+    if (!(__builtin_fabsf(x) < 0x1p31f)) return x > 0 ? INT32_MAX : x < 0 ? INT32_MIN : 0;  // as a GPU has it
     return static_cast<std::int32_t>(__builtin_rintf(x));
 }
-inline float square_root(float x) { return std::sqrt(x); }
-inline double square_root(double x) { return std::sqrt(x); }
+inline float square_root(float x) { return __builtin_sqrtf(x); }
+inline double square_root(double x) { return __builtin_sqrt(x); }
 inline float widen_f16(std::uint16_t h) {
     const std::int32_t magnitude = (h & 0x7fff) << 13, sign = (h & 0x8000) << 16;
     if (magnitude >= 0x0f800000) return as_float(sign | magnitude | 0x7f800000);

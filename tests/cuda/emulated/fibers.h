@@ -1,13 +1,14 @@
-// The threads of a block as fibers of one thread of the host, one after the other.
+// The threads of a block as fibers of one thread of the host, one after the other. Nothing large of the
+// standard library is included, which would take most of the time that a kernel is compiled in.
 #pragma once
 
+#if !defined(__x86_64__)
 #include <ucontext.h>
+#endif
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
-#include <vector>
 
 namespace chaski::emulated {
 
@@ -19,6 +20,7 @@ inline std::uint8_t* shared = nullptr;
 
 constexpr std::size_t kStack = 256 << 10;
 constexpr unsigned kMostThreads = 1024;
+constexpr std::size_t kMostShared = 227 << 10;
 constexpr std::uint8_t kCanary = 0x5a;
 enum Outcome { kDone, kDeadlock, kBadLaunch, kSharedOverrun };
 
@@ -30,10 +32,11 @@ struct Meeting {
 };
 
 struct Block {
-    std::vector<ucontext_t> fibers{kMostThreads};
-    std::unique_ptr<std::uint8_t[]> stacks{new std::uint8_t[kMostThreads * kStack]};
-    std::vector<bool> is_over = std::vector<bool>(kMostThreads);
-    ucontext_t scheduler;
+#if !defined(__x86_64__)
+    ucontext_t fibers[kMostThreads], scheduler;
+#endif
+    std::uint8_t* stacks = new std::uint8_t[kMostThreads * kStack];
+    bool is_over[kMostThreads] = {};
     unsigned threads = 0, own = 0, alive = 0;
     bool has_moved = false;
     Meeting all, halves[kMostThreads / 16], warps[kMostThreads / 32];
@@ -41,8 +44,8 @@ struct Block {
     const void* argument = nullptr;
 };
 inline Block& block() {
-    static Block only;
-    return only;
+    static Block* only = new Block;
+    return *only;
 }
 
 #if defined(__x86_64__)
@@ -89,7 +92,7 @@ inline void run_thread() {
 
 inline void prepare(unsigned number) {
     Block& b = block();
-    std::uint8_t* stack = b.stacks.get() + number * kStack;
+    std::uint8_t* stack = b.stacks + number * kStack;
 #if defined(__x86_64__)
     auto top = reinterpret_cast<std::uintptr_t>(stack + kStack) & ~std::uintptr_t{15};
     auto* words = reinterpret_cast<void**>(top - 64);
@@ -155,8 +158,9 @@ int run(const unsigned* grid, unsigned threads, std::size_t shared_bytes, const 
     Block& b = block();
     if (threads == 0 || threads > kMostThreads || threads % 32 != 0) return kBadLaunch;
     if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || grid[1] > 65535 || grid[2] > 65535) return kBadLaunch;
-    std::unique_ptr<std::uint8_t[]> memory(new std::uint8_t[shared_bytes + 64]);
-    shared = reinterpret_cast<std::uint8_t*>((reinterpret_cast<std::uintptr_t>(memory.get()) + 15) &
+    if (shared_bytes > kMostShared) return kBadLaunch;
+    static std::uint8_t* memory = new std::uint8_t[kMostShared + 64];
+    shared = reinterpret_cast<std::uint8_t*>((reinterpret_cast<std::uintptr_t>(memory) + 15) &
                                              ~std::uintptr_t{15});
     gridDim = {grid[0], grid[1], grid[2]};
     blockDim = {threads, 1, 1};
