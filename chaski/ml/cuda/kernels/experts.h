@@ -16,6 +16,8 @@ struct Group {
 
 #if defined(CHASKI_EXPERTS)
 
+constexpr int kExpertsBytes = 32;
+
 // What tells experts apart. Each matrix has so many `bytes`, and lies behind that of the expert before.
 // A row of activations is that of a pair, or, where it `gathers`, that of the pair's token.
 struct Experts {
@@ -49,6 +51,8 @@ struct Share {
 };
 
 #else
+
+constexpr int kExpertsBytes = 0;
 
 struct Experts {};
 

@@ -28,6 +28,7 @@ struct Matmul {
     Count n;
     [[no_unique_address]] Experts experts;
 };
+static_assert(sizeof(Matmul) == 168 + kExpertsBytes, "as a launch packs it");
 
 constexpr int kTokens = CHASKI_TOKENS;
 

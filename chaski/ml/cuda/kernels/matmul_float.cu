@@ -15,6 +15,7 @@ struct MatmulFloat {
     Count n;
     [[no_unique_address]] Experts experts;
 };
+static_assert(sizeof(MatmulFloat) == 64 + kExpertsBytes, "as a launch packs it");
 
 using Weights = CHASKI_WEIGHTS;
 constexpr int kTokens = CHASKI_TOKENS;

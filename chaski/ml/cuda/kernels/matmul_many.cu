@@ -35,6 +35,7 @@ struct Matmul {
     Count n;
     [[no_unique_address]] Experts experts;
 };
+static_assert(sizeof(Matmul) == 168 + kExpertsBytes, "as a launch packs it");
 
 // Words of shared memory from one line of 16 rows to the next, and bytes from one token to the next: lanes
 // that read at the same time find different banks.
