@@ -246,7 +246,7 @@ class Environment:
     backend: str = _variable(
         "CHASKI_BACKEND",
         "name",
-        "what computes models: cpu, cuda (an NVIDIA GPU, for models whose operations it has), reference "
+        "what computes models: cpu, cuda (an NVIDIA GPU), reference "
         "(NumPy), or sharded (the nodes of CHASKI_NODES together)",
         _word,
         default="cpu",

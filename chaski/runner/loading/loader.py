@@ -73,7 +73,7 @@ def load(
                   one then checks in one batch; a model of the store may bring its own
     adapters      GGUF files of LoRA adapters that requests may name: {name: path}, or a list of paths, whose
                   names are those of the files without suffix
-    backend       cpu; cuda: an NVIDIA GPU, for models whose operations it has; sharded: the nodes that
+    backend       cpu; cuda: an NVIDIA GPU; sharded: the nodes that
                   CHASKI_NODES names, together; or reference: the definition of every operation in NumPy
     engine        native, or None for whoever has the architecture; llama.cpp computes in workers only
     progress      called with the loaded share, from 0 to 1
