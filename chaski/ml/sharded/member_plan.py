@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.ml.backend import Backend
-from chaski.ml.graph import Dim, Graph
+from chaski.ml.graph import Dim, Graph, Tensor
 from chaski.ml.plan import Launch, Plan
 from chaski.ml.sharded.chunks import ROWS, Chunks, in_chunks
 from chaski.ml.sharded.exchange import Exchange
@@ -25,10 +25,17 @@ Values = dict[str, npt.NDArray[Any]]
 class Rows:
     """A result of one run, which stays what it is until nobody has it any more."""
 
-    def __init__(self, launch: Launch | None, name: str, rows: npt.NDArray[np.float32] | None = None) -> None:
+    def __init__(
+        self,
+        launch: Launch | None,
+        name: str,
+        num_bytes: int,
+        rows: npt.NDArray[np.float32] | None = None,
+    ) -> None:
         """`rows`: the result itself, where it is in no launch."""
         self._launch = launch
         self._name = name
+        self.num_bytes = num_bytes
         self._rows = rows
 
     def fetch(self, begin: int = 0, end: int | None = None) -> npt.NDArray[np.float32]:
@@ -44,7 +51,7 @@ class _PiecePlan:
 
     def __init__(self, backend: Backend, piece: Piece) -> None:
         graph = piece.graph
-        self._outputs = list(graph.outputs)
+        self._outputs = [(name, *_extent(node)) for name, node in graph.outputs.items()]
         self._values = [name for name in graph.inputs if name in piece.values]
         self._ids = {name: piece.ids[name] for name in graph.inputs if name in piece.ids}
         self._inputs = [name for name in graph.inputs if name not in piece.values and name not in piece.ids]
@@ -66,10 +73,10 @@ class _PiecePlan:
         if self._chunks is None or sizes[self._chunks.dim] <= ROWS:
             launch = self._plan.launch(given, sizes)
             launch.wait()
-            return {name: Rows(launch, name) for name in self._outputs}
+            return {name: Rows(launch, name, sizes[dim] * size) for name, dim, size in self._outputs}
         for graph, plan in self._stages:
             given |= self._in_chunks(self._chunks, graph, plan, given, sizes)
-        return {name: Rows(None, name, given[name]) for name in self._outputs}
+        return {name: Rows(None, name, given[name].nbytes, given[name]) for name, _, _ in self._outputs}
 
     def _in_chunks(
         self, chunks: Chunks, graph: Graph, plan: Plan, given: Values, sizes: Mapping[str, int]
@@ -106,6 +113,7 @@ class MemberPlan:
         self._pieces: list[tuple[Piece, _PiecePlan | None]] = [
             (piece, _PiecePlan(backend, piece) if piece.graph.nodes else None) for piece in pieces
         ]
+        self._read = {name for piece in pieces for name in _read_by(piece)}
         self._unread = _read_last(pieces)
         self.bytes = _most_bytes(pieces, self._unread)
 
@@ -122,7 +130,8 @@ class MemberPlan:
                 values[gather.value] = self._gathered(gather, values, inputs)
             if plan is not None:
                 for name, rows in plan.run(values, inputs, sizes).items():
-                    values[name] = rows.fetch()
+                    if name in self._read:
+                        values[name] = rows.fetch()
                     if name in self._results:
                         results[name] = rows
             for send in piece.sends:
@@ -163,16 +172,24 @@ class MemberPlan:
         return found
 
 
+def _extent(node: Tensor) -> tuple[str, int]:
+    """The name of a node's leading dimension, and the bytes of one of its rows."""
+    leading = node.shape[0]
+    assert isinstance(leading, Dim)
+    return leading.name, 4 * math.prod(size for size in node.shape[1:] if isinstance(size, int))
+
+
+def _read_by(piece: Piece) -> Sequence[str]:
+    """The values that a piece reads, and those that it sends."""
+    parts = (gather.part for gather in piece.gathers)
+    return [*piece.values, *parts, *(send.value for send in piece.sends)]
+
+
 def _read_last(pieces: Sequence[Piece]) -> Sequence[Sequence[str]]:
     """The values that each piece is the last one to read."""
     last: dict[str, int] = {}
     for index, piece in enumerate(pieces):
-        read = [
-            *piece.values,
-            *(gather.part for gather in piece.gathers),
-            *(send.value for send in piece.sends),
-        ]
-        last |= dict.fromkeys([*read, *piece.graph.outputs], index)
+        last |= dict.fromkeys([*_read_by(piece), *piece.graph.outputs], index)
     return [[name for name, at in last.items() if at == index] for index in range(len(pieces))]
 
 

@@ -267,7 +267,7 @@ class Session:
         inputs = dict(zip(fields["inputs"], arrays, strict=True))
         results = plan.run(fields["run"], inputs, fields["sizes"])
         self._results[fields["run"]] = results
-        small = {name: rows for name in results if (rows := results[name].fetch()).nbytes <= _SMALL}
+        small = {name: rows.fetch() for name, rows in results.items() if rows.num_bytes <= _SMALL}
         return {"results": list(small)}, list(small.values())
 
     def _rows(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
