@@ -1,0 +1,61 @@
+"""Encoders of images and of texts on a GPU: the bits of the cpu backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import chaski
+from chaski.convert.convert import convert
+from chaski.errors import UnsupportedError
+from chaski.ml import open_backend
+from chaski.ml.graph import Dim, DType, Graph
+from tests.cuda.devices import BACKENDS
+from tests.image.pictures import png
+
+DATA = Path(__file__).parents[1] / "data"
+
+on_each = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def slow(*names: str) -> list[object]:
+    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+@on_each
+@pytest.mark.parametrize("name", ["gemma3", "qwen25vl", *slow("mistral3", "qwen2vl", "qwen3vl", "qwen35")])
+def test_images(backend: str, name: str) -> None:
+    found = []
+    for each in ("cpu", backend):
+        with chaski.load(DATA / "vision" / f"{name}.gguf", threads=1, context=128, backend=each) as llm:
+            found.append(llm.logits("the [img-0] is", [png(40, 56)]))
+    assert np.isfinite(np.asarray(found[0])).all()
+    np.testing.assert_array_equal(np.asarray(found[1]), np.asarray(found[0]))
+
+
+@on_each
+@pytest.mark.parametrize(
+    "name", ["t5encoder", *slow("bert", "modern-bert", "jina-bert-v2", "nomic-bert-moe")]
+)
+def test_vectors(tmp_path: Path, backend: str, name: str) -> None:
+    """T5 sees by distances; the others have norms, pools, experts and tokens of their own."""
+    convert(DATA / "checkpoints" / name, tmp_path / "model.gguf", "F32")
+    found = []
+    for each in ("cpu", backend):
+        with chaski.load(tmp_path / "model.gguf", threads=1, context=64, backend=each) as llm:
+            found.append(llm.embed(["the runner carries", "a load"]))
+    assert np.any(np.asarray(found[0]))
+    np.testing.assert_array_equal(np.asarray(found[1]), np.asarray(found[0]))
+
+
+@on_each
+def test_an_operation_without_a_kernel_is_refused(backend: str) -> None:
+    graph = Graph()
+    x = graph.input("x", (Dim("rows", 4), 8), DType.F32)
+    graph.output("y", graph.record("unheard_of", (x,), x.shape))
+    opened = open_backend(backend)
+    with pytest.raises(UnsupportedError, match="no kernel for unheard_of yet: load the model with the cpu"):
+        opened.compile(graph)
+    opened.close()
