@@ -12,6 +12,6 @@ python3 -m pip install --quiet --no-build-isolation --no-deps --upgrade --target
 cp build/on-gpu/chaski/_native*.so chaski/
 export CHASKI_TEST_GPU=1 PYTHONPATH="$PWD:${PYTHONPATH:-}"
 python3 -m pytest -p no:benchmark -p no:cacheprovider -n 12 -k "not emulated" tests/cuda/test_same_bits.py \
-    tests/cuda/test_adapters.py tests/cuda/test_recurrent.py
+    tests/cuda/test_adapters.py tests/cuda/test_recurrent.py tests/cuda/test_encoders.py
 python3 -m tests.cuda.random_batches 100
 [ "${1:-}" = --only-tests ] || python3 -m benchmarks.gpu
