@@ -233,6 +233,7 @@ class ShardedCells:
     """`CellRows` of several members: the block of one lies behind that of another."""
 
     def __init__(self, members: Members, has_rows: Sequence[bool], backend: int, number: int) -> None:
+        self._together = members
         self._members = [members[member] for member, has in enumerate(has_rows) if has]
         self._fields = {"backend": backend, "rows": number}
         self._sizes: dict[int, Sequence[int]] = {}
@@ -243,20 +244,22 @@ class ShardedCells:
     def read(self, cells: I32, block: U8, first: int, room: int) -> None:
         parts = self._parts(block, room)
         is_whole = len(cells) == room
-        replies = [
-            member.start("read_cells", self._places(first, room), [cells] if is_whole else [cells, part])
+        requests = [
+            member.request("read_cells", self._places(first, room), [cells] if is_whole else [cells, part])
             for member, part in zip(self._members, parts, strict=True)
         ]
-        for reply, part in zip(replies, parts, strict=True):
-            part[:] = reply.result()[1][0]
+        self._together.send_together(requests)
+        for request, part in zip(requests, parts, strict=True):
+            part[:] = request.reply.result()[1][0]
 
     def write(self, cells: I32, block: U8, first: int, room: int) -> None:
-        replies = [
-            member.start("write_cells", self._places(first, room), [cells, part])
+        requests = [
+            member.request("write_cells", self._places(first, room), [cells, part])
             for member, part in zip(self._members, self._parts(block, room), strict=True)
         ]
-        for reply in replies:
-            reply.result()
+        self._together.send_together(requests)
+        for request in requests:
+            request.reply.result()
 
     def _places(self, first: int, room: int) -> Mapping[str, Any]:
         return {**self._fields, "first": first, "room": room}

@@ -1,8 +1,8 @@
 """Pieces whose rows have nothing to do with each other are computed some rows at a time, in little memory.
 
 A plan keeps memory for its largest batch, and by rows a layer has several plans. Attention sees what other
-rows of its batch have stored: all rows are stored first, and then come those of attention. No bit depends on
-it.
+rows of its batch have stored: all rows are stored first, and then come those of attention. Rows of experts
+are sorted over a whole batch, and stay together. No bit depends on it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _BY_ROW = frozenset(
             "rope",
         ),
         *("position_scale", "scale_rows", "add_vector", "multiply_vector", "rms", "gaussian_top_k", "slice"),
-        *("concat", "top_k", "router", "scale_experts", "group_by_expert", "dispatch", "expert_linear"),
-        *("combine", "store", "stored", "attention", "attention_by_distance"),
+        *("concat", "top_k", "router", "scale_experts"),
+        *("store", "stored", "attention", "attention_by_distance"),
     }
 )
 _ATTENTION = ("attention", "attention_by_distance")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import queue
 import secrets
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -19,7 +22,7 @@ from chaski.ml.sharded.frames import Frames, Message
 from chaski.ml.sharded.links import connect
 from chaski.ml.sharded.session import ALIVE, SILENCE
 
-__all__ = ["Member", "Members"]
+__all__ = ["Member", "Members", "Request"]
 
 _log = logging.getLogger(__name__)
 
@@ -27,14 +30,34 @@ Address = tuple[str, int]
 Share = Callable[[float], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A message to a member that is to be sent, and its reply."""
+
+    member: Member
+    fields: Mapping[str, Any]
+    arrays: Sequence[npt.NDArray[Any]]
+    reply: Future[Message]
+
+
+Outgoing = queue.SimpleQueue["Sequence[Request] | None"]
+"""Requests that are sent together: whoever is interrupted has put all of them there, or none."""
+
+
 class Member:
     """A member, as the head sees it. `name` is its address. Raises ClusterError if it cannot be reached."""
 
     def __init__(
-        self, address: Address, key: bytes, session: str, lost: Callable[[ClusterError], None]
+        self,
+        address: Address,
+        key: bytes,
+        session: str,
+        outgoing: Outgoing,
+        lost: Callable[[ClusterError], None],
     ) -> None:
         host, port = address
         self.name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._outgoing = outgoing
         self._lost = lost
         self._lock = threading.Lock()
         self._numbers = count()
@@ -55,25 +78,36 @@ class Member:
             undo.pop_all()
         threading.Thread(target=self._receive, name="chaski-replies", daemon=True).start()
 
-    def start(
+    def request(
         self,
         kind: str,
         fields: Mapping[str, Any] | None = None,
         arrays: Sequence[npt.NDArray[Any]] = (),
         share: Share | None = None,
-    ) -> Future[Message]:
-        """Send a request; the future has the reply. Raises ClusterError where the member is gone."""
+    ) -> Request:
+        """Return a request that is not sent yet. Raises ClusterError where the member is gone."""
         reply: Future[Message] = Future()
         number = next(self._numbers)
         with self._lock:
             if self._failure is not None:
                 raise self._failure
             self._open[number] = reply, share
+        return Request(self, {"kind": kind, "id": number, **(fields or {})}, arrays, reply)
+
+    def send(self, fields: Mapping[str, Any], arrays: Sequence[npt.NDArray[Any]]) -> None:
+        """Send a message now; a member that does not take it is lost."""
         try:
-            self._requests.send({"kind": kind, "id": number, **(fields or {})}, arrays)
+            self._requests.send(fields, arrays)
         except OSError as error:
             self._lost(ClusterError(f"node {self.name} is lost: {error}"))
-        return reply
+
+    def start(
+        self, kind: str, fields: Mapping[str, Any] | None = None, arrays: Sequence[npt.NDArray[Any]] = ()
+    ) -> Future[Message]:
+        """Send a request soon; the future has the reply, and until then the arrays stay as they are."""
+        request = self.request(kind, fields, arrays)
+        self._outgoing.put([request])
+        return request.reply
 
     def ask(
         self, kind: str, fields: Mapping[str, Any] | None = None, arrays: Sequence[npt.NDArray[Any]] = ()
@@ -146,15 +180,17 @@ class Members:
         self._is_closed = threading.Event()
         self._failure: ClusterError | None = None
         self._all: list[Member] = []
+        self._outgoing: Outgoing = queue.SimpleQueue()
+        threading.Thread(target=self._send_all, name="chaski-requests", daemon=True).start()
         self._runs = count()
         self._backends = count()
         self._open_backends: set[int] = set()
-        self._released: list[int] = []
+        self._released: deque[int] = deque()
         session = secrets.token_hex(16)
         with ExitStack() as undo:
             undo.callback(self.close)
             for address in addresses:
-                self._all.append(Member(address, key, session, self._lose))
+                self._all.append(Member(address, key, session, self._outgoing, self._lose))
             opened = self.ask_all(
                 "open",
                 [
@@ -203,10 +239,9 @@ class Members:
         """Note a run whose results nobody has any more."""
         self._released.append(run)
 
-    def take_released(self) -> list[int]:
-        """The runs whose results nobody has any more, each told once."""
-        found, self._released = self._released, []
-        return found
+    def send_together(self, requests: Sequence[Request]) -> None:
+        """Send requests soon: all of them, whatever interrupts the caller."""
+        self._outgoing.put(requests)
 
     def ask_all(
         self,
@@ -226,8 +261,8 @@ class Members:
             if share is not None:
                 share(sum(shares) / len(shares))
 
-        replies = [
-            member.start(
+        requests = [
+            member.request(
                 kind,
                 fields[number],
                 () if arrays is None else arrays[number],
@@ -235,13 +270,15 @@ class Members:
             )
             for number, member in enumerate(self._all)
         ]
-        return [reply.result() for reply in replies]
+        self.send_together(requests)
+        return [request.reply.result() for request in requests]
 
     def close(self) -> None:
         """End all connections, with which the members release everything."""
         self._is_closed.set()
         for member in self._all:
             member.fail(ClusterError("the model was closed"))
+        self._outgoing.put(None)
 
     def _lose(self, error: ClusterError) -> None:
         with self._lock:
@@ -252,6 +289,18 @@ class Members:
         self._is_closed.set()
         for member in list(self._all):
             member.fail(self._failure)
+
+    def _send_all(self) -> None:
+        """Send what is to be sent, until the members are closed. A launch says what nobody has any more."""
+        while (requests := self._outgoing.get()) is not None:
+            released: list[int] | None = None
+            for request in requests:
+                fields = request.fields
+                if fields["kind"] == "launch":
+                    if released is None:
+                        released = [self._released.popleft() for _ in range(len(self._released))]
+                    fields = {**fields, "released": released}
+                request.member.send(fields, request.arrays)
 
     def _tell_alive(self) -> None:
         while not self._is_closed.wait(ALIVE):

@@ -50,15 +50,20 @@ class ShardedPlan:
             raise misfit(inputs, self._inputs)
         given = dict(sizes) if sizes else {}
         arrays = {name: self._array(name, value, given) for name, value in inputs.items()}
-        run, released = self._members.next_run(), self._members.take_released()
-        replies: dict[int, Future[Message]] = {}
+        run = self._members.next_run()
+        requests = {}
         for member in self._taking_part:
             names = self._read[member]
-            fields = {**self._plan, "run": run, "sizes": given, "inputs": names, "released": released}
-            replies[member] = self._members[member].start("launch", fields, [arrays[name] for name in names])
+            fields = {**self._plan, "run": run, "sizes": given, "inputs": names}
+            requests[member] = self._members[member].request(
+                "launch", fields, [arrays[name] for name in names]
+            )
+        replies = {member: request.reply for member, request in requests.items()}
         tops = {name: result.top for name, result in self._results.items() if result.top is not None}
         counts = {name: arrays[top.counts] for name, top in tops.items()}
-        return ShardedLaunch(self._members, run, replies, self._results, given, counts)
+        launch = ShardedLaunch(self._members, run, replies, self._results, given, counts)
+        self._members.send_together(list(requests.values()))
+        return launch
 
     def _array(self, name: str, value: Input, sizes: dict[str, int]) -> npt.NDArray[Any]:
         node = self._inputs[name]
@@ -71,7 +76,7 @@ class ShardedPlan:
                 f"{leading.maximum}"
             )
         known = value.fetch() if isinstance(value, FromLaunch) else value
-        return np.ascontiguousarray(known, _TYPES[node.dtype])
+        return np.array(known, _TYPES[node.dtype], order="C")
 
 
 class ShardedLaunch:

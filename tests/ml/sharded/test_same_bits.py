@@ -84,6 +84,19 @@ def test_more_layers_than_two(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> 
     assert computed(path, None, 60) == expected
 
 
+@pytest.mark.parametrize("name", ["qwen3moe", "gpt-oss", "gemma3"])
+def test_large_batches(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Rows come in chunks, but those of experts are sorted over all of a batch."""
+    path, found = ARCHITECTURES / f"{name}.gguf", []
+    for backend in ("cpu", None):
+        if backend is None:
+            nodes.use(monkeypatch, "rows", 2)
+        with chaski.load(path, context=192, backend=backend) as llm:
+            result = llm.generate(PROMPT * 9, num_predict=8, temperature=0, ignore_eos=True, logprobs=True)
+            found.append((result.token_ids, result.logprobs))
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize(("split", "count"), [("layers", 2), ("rows", 2)])
 def test_prompts_that_come_back(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, split: str, count: int
