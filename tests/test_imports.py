@@ -150,12 +150,16 @@ def test_only_the_cpu_backend_and_tokenizers_touch_the_native_module() -> None:
     }
 
 
+# Weights and adapters lie on a GPU as they do on the cpu.
+LAID_OUT_ALIKE = ("chaski.ml.cpu.weight_files", "chaski.ml.cpu.adapters")
+
+
 def test_only_the_factory_imports_a_backend() -> None:
     for path in MODULES:
         own = path.relative_to(PACKAGE).parts[:2]
         for name in all_imports(path):
-            if own == ("ml", "cuda") and name.startswith("chaski.ml.cpu.weight_files"):
-                continue  # weights lie on a GPU as they do on the cpu
+            if own == ("ml", "cuda") and name.startswith(LAID_OUT_ALIKE):
+                continue
             for backend in ("cpu", "cuda", "reference", "sharded"):
                 if name.startswith(f"chaski.ml.{backend}") and own != ("ml", backend):
                     assert path == PACKAGE / "ml" / "__init__.py", f"{path} imports {name}"
