@@ -7,6 +7,7 @@ import importlib
 import os
 import secrets
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,8 +52,14 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No setting and no model of the user's reaches a test; kernels and threads stay as they were."""
+def clean_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """No setting and no model of the user's reaches a test; kernels and threads stay as they were.
+
+    Commands set variables for the processes that they start, and those end with the test.
+    """
+    before = set(os.environ)
     for variable in variables():
         if variable.name not in ("CHASKI_ISA", "CHASKI_THREADS", "CHASKI_VARIANTS"):
             monkeypatch.delenv(variable.name, raising=False)
@@ -65,3 +72,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.
     monkeypatch.setenv("CHASKI_PREFIX_CACHE", "memory")
     # Nothing listens there: a server of the user's is none of a test's business.
     monkeypatch.setattr("chaski.remote._USUAL_ADDRESS", "127.0.0.1:1")
+    yield
+    for variable in variables():
+        if variable.name not in before:
+            os.environ.pop(variable.name, None)
