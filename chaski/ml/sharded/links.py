@@ -84,7 +84,8 @@ def connect(host: str, port: int, key: bytes) -> socket.socket:
         connection = client_context().wrap_socket(connection)
         _prove_to_server(connection, key)
     except (OSError, EOFError) as error:
-        reason = f"cannot be reached: {error or type(error).__name__}; run `chaski shard --listen {host}:{port}` there"
+        command = f"`chaski shard --listen {host}:{port}`"
+        reason = f"cannot be reached: {error or type(error).__name__}; run {command} there"
     except _NoProofError:
         reason = "does not know the key: give all nodes the same file of CHASKI_NODES_KEY"
     else:
