@@ -15,7 +15,7 @@ from chaski.ml.plan import Launch, Plan
 from chaski.ml.sharded.chunks import ROWS, Chunks, in_chunks
 from chaski.ml.sharded.exchange import Exchange
 from chaski.ml.sharded.pieces import Gather, OwnedRows, Piece
-from chaski.ml.sharded.placement import Cut
+from chaski.ml.sharded.placement import Cut, joined
 
 __all__ = ["MemberPlan", "Rows"]
 
@@ -151,13 +151,7 @@ class MemberPlan:
         ]
         if gather.owned is not None:
             return self._by_owner(parts, inputs[gather.owned.ids], gather.owned)
-        if len(parts) == 1:
-            return parts[0]
-        rows = len(parts[0])
-        if gather.groups > 1:
-            parts = [part.reshape(rows, gather.groups, part.shape[1] // gather.groups) for part in parts]
-        whole = np.concatenate(parts, axis=-1)
-        return whole.reshape(rows, gather.groups * whole.shape[-1])
+        return joined(parts, gather.groups)
 
     def _by_owner(
         self, parts: Sequence[npt.NDArray[Any]], ids: npt.NDArray[Any], owned: OwnedRows

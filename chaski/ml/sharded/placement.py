@@ -5,12 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from chaski.formats.gguf import TensorInfo
 from chaski.ml.graph import Graph, KVBuffer, KVRole, Operand, Tensor, Weight
 
-__all__ = ["Cut", "FreeNodes", "Held", "HeldBuffer", "HeldWeight", "Owned", "Placed", "Splitting", "cuts"]
+__all__ = [
+    "Cut",
+    "FreeNodes",
+    "Held",
+    "HeldBuffer",
+    "HeldWeight",
+    "Owned",
+    "Placed",
+    "Splitting",
+    "cuts",
+    "joined",
+]
 
 Cut = tuple[int, int]
 """The first row, column or head that a member has, and the one behind its last."""
@@ -108,3 +122,15 @@ class FreeNodes:
             cheap = node.op in _CHEAP and all(self.has(operand) for operand in node.operands)
             self._known[node] = cheap
         return self._known[node]
+
+
+def joined(parts: Sequence[npt.NDArray[Any]], groups: int) -> npt.NDArray[Any]:
+    """Put the parts of members side by side, (rows, own width) each -> (rows, width).
+
+    With `groups`, each of so many groups of columns consists of a group of every part.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    rows = len(parts[0])
+    by_group = [part.reshape(rows, groups, part.shape[1] // groups) for part in parts]
+    return np.concatenate(by_group, axis=-1).reshape(rows, sum(part.shape[1] for part in parts))

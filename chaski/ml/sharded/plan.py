@@ -16,6 +16,7 @@ from chaski.ml.plan import FromLaunch, Input, misfit
 from chaski.ml.sharded.frames import Message
 from chaski.ml.sharded.head import Members
 from chaski.ml.sharded.pieces import Piece, Result, TopOfParts
+from chaski.ml.sharded.placement import joined
 
 __all__ = ["ShardedLaunch", "ShardedPlan"]
 
@@ -147,13 +148,7 @@ class ShardedLaunch:
         ]
         if result.top is not None:
             return _top(parts, result.top, self._counts[output][begin:end])
-        if len(parts) == 1:
-            return parts[0]
-        rows = len(parts[0])
-        if result.groups > 1:
-            parts = [part.reshape(rows, result.groups, part.shape[1] // result.groups) for part in parts]
-        whole = np.concatenate(parts, axis=-1)
-        return whole.reshape(rows, result.groups * whole.shape[-1])
+        return joined(parts, result.groups)
 
     def _wanted(self, value: str, begin: int, end: int) -> Mapping[str, Any]:
         return {"run": self._run, "value": value, "begin": begin, "end": end}
