@@ -66,7 +66,7 @@ def sizes(vision: Config, hidden: int, inner: int, eps: float) -> Metadata:
 
 
 def pixels(config: Config, normal: Spread) -> Metadata:
-    """What the image processor says: the fewest and the most pixels, and how they are spread if not as usual.
+    """Return the limits of pixels that the image processor gives, and their spread where it is unusual.
 
     normal   the usual mean and deviation, which readers take for granted
     """

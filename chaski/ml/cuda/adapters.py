@@ -47,7 +47,7 @@ class CUDAAdapterSlots:
 
     @property
     def table_bytes(self) -> int:
-        """What the table takes, without the adapters."""
+        """Bytes of the table, without the adapters."""
         return self._table.nbytes
 
     def width(self, slot: int) -> int:

@@ -39,7 +39,7 @@ def add_host_parts(graph: Graph, lowering: Lowering, host: Backend) -> list[Deri
 
 
 class _HostPart:
-    """What is made of one input, which is a position for each row, or several.
+    """Computes the nodes that one input has, which is (rows,) positions or (rows, parts) of them.
 
     What is made of a position is the same in every batch, so it is computed once and kept, unless positions
     have several parts.

@@ -1,4 +1,4 @@
-"""What a batch uploads: one copy for all arrays, which a kernel takes to their places."""
+"""A batch is uploaded as one copy of all its arrays, which a kernel takes to their places."""
 
 from __future__ import annotations
 

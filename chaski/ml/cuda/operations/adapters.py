@@ -1,4 +1,4 @@
-"""What LoRA adapters change of a product."""
+"""LoRA adapters add their changes to products."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class _Sharing:
 
     @property
     def groups(self) -> int:
-        """Of rows with the same matrix, at most."""
+        """The largest number of groups, each of rows that one matrix multiplies."""
         return min(self.experts, self.tokens * self.pairs) if self.experts else 1
 
     @property
