@@ -289,7 +289,7 @@ class Lowering:
         return _source(source.operands[0]) if source in self.gathered else source
 
     def is_super(self, node: Tensor) -> bool:
-        """Return whether a node is rounded in super-blocks, of which each row that a product reads has its own."""
+        """Return whether a node has super-blocks, which no two rows that products read share."""
         return self.in_super_blocks and self._read_as_int8.get(node, width(node)) % 256 == 0
 
     def rounding(self, program: str, node: Tensor, *defines: tuple[str, str | int]) -> Program:
