@@ -186,11 +186,6 @@ class CUDABackend:
             progress(done / total)
             group = []
 
-    def _threads(self) -> int:
-        return max(
-            1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        )
-
     def wait_loaded(self) -> None:
         """Return at once: `load` leaves nothing for later."""
 
