@@ -153,11 +153,11 @@ class CUDABackend:
         pool = _native.ThreadPool(usable_processors())
         files = dict(_opened([info for info, _, _ in self._matrices]))
         total = sum(_size(matrix) for _, _, matrix in self._matrices)
-        done = 0
+        done = size = 0
         group: list[tuple[TensorInfo, int, Matrix]] = []
         for number, each in enumerate(self._matrices):
             group.append(each)
-            size = sum(_size(matrix) for _, _, matrix in group)
+            size += _size(each[2])
             if size < _GROUP and number + 1 < len(self._matrices):
                 continue
             memory = _native.Weights(size)
@@ -184,7 +184,7 @@ class CUDABackend:
             self._gpu.wait_uploads()
             done += size
             progress(done / total)
-            group = []
+            group, size = [], 0
 
     def wait_loaded(self) -> None:
         """Return at once: `load` leaves nothing for later."""
