@@ -6,6 +6,7 @@ meaning. Arguments and options always win over the environment.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -14,10 +15,9 @@ from typing import Any
 
 from chaski.durations import parse_duration
 from chaski.errors import OptionError
-from chaski.names import ENGINES
+from chaski.names import AUTO, ENGINES
 
 __all__ = ["Environment", "Variable", "variables", "without_secrets"]
-
 
 _LONGEST_WAIT = 86400.0
 
@@ -105,6 +105,16 @@ def _size(text: str) -> int:
     if unit not in _UNITS or not digits.isdecimal() or len(digits) > 15:
         raise ValueError("a size such as 500MB, 4GB, or a number of bytes")
     return int(digits) * _UNITS[unit]
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    try:
+        found = tuple(float(word) for word in text.split(","))
+    except ValueError:
+        found = ()
+    if not all(0 <= share < math.inf for share in found) or not any(found):
+        raise ValueError("numbers of at least 0, one for each GPU, such as 3,1")
+    return found
 
 
 def _prefix_cache(text: str) -> str:
@@ -246,11 +256,48 @@ class Environment:
     backend: str = _variable(
         "CHASKI_BACKEND",
         "name",
-        "what computes models: cpu, cuda (an NVIDIA GPU), reference "
-        "(NumPy), or sharded (the nodes of CHASKI_NODES together)",
+        "what computes models: auto (an NVIDIA GPU where there is one, else the processor), cpu, cuda, "
+        "reference (NumPy), or sharded (the nodes of CHASKI_NODES together)",
         _word,
-        default="cpu",
-        unset="cpu; sharded where CHASKI_NODES is set",
+        default=AUTO,
+        unset="auto; sharded where CHASKI_NODES is set",
+    )
+    num_gpu: int | None = _variable(
+        "CHASKI_NUM_GPU",
+        "number",
+        "how many of the last layers of a model are on GPUs, the output being one more; 0: none",
+        _count,
+        unset="as many as fit",
+    )
+    main_gpu: int | None = _variable(
+        "CHASKI_MAIN_GPU",
+        "number",
+        "the GPU of a model that one GPU has room for",
+        _count,
+        unset="the one with the most free memory",
+    )
+    tensor_split: tuple[float, ...] = _variable(
+        "CHASKI_TENSOR_SPLIT",
+        "shares",
+        "how much of a model each GPU takes, such as 3,1",
+        _shares,
+        default=(),
+        unset="as much as its free memory allows",
+    )
+    sched_spread: bool = _variable(
+        "OLLAMA_SCHED_SPREAD",
+        "switch",
+        "on: all GPUs share a model, also where one has room for it",
+        _switch,
+        default=False,
+        unset="off",
+    )
+    gpu_overhead: int = _variable(
+        "OLLAMA_GPU_OVERHEAD",
+        "number",
+        "bytes of each GPU that stay free",
+        _size,
+        default=0,
     )
     nodes: tuple[tuple[str, int, float | None], ...] = _variable(
         "CHASKI_NODES",
@@ -264,7 +311,7 @@ class Environment:
     split: str = _variable(
         "CHASKI_SPLIT",
         "word",
-        "how the nodes share a model: layers, each a run of them, or rows of every matrix",
+        "how the nodes, or several GPUs, share a model: layers, each a run of them, or rows of every matrix",
         _split,
         default="layers",
     )

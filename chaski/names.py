@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from chaski.errors import OptionError
 
 __all__ = [
+    "AUTO",
     "DEFAULT_HOST",
     "DEFAULT_NAMESPACE",
     "DEFAULT_TAG",
@@ -25,6 +26,8 @@ __all__ = [
 
 NATIVE, LLAMA_CPP = "native", "llama.cpp"
 ENGINES = (NATIVE, LLAMA_CPP)
+AUTO = "auto"
+"""The backend that is the best of a machine."""
 
 DEFAULT_HOST = "registry.ollama.ai"
 DEFAULT_NAMESPACE = "library"

@@ -26,6 +26,7 @@ def write_tiny_llama(
     chat_template: str | None = TEMPLATE,
     matrices: QuantType = QuantType.F32,
     memory: float = 1.0,
+    layers: int = LAYERS,
     **metadata: object,
 ) -> Path:
     """Write the model to `path`, its matrices in one type.
@@ -40,7 +41,7 @@ def write_tiny_llama(
         "llama.context_length": CONTEXT,
         "llama.embedding_length": HIDDEN,
         "llama.feed_forward_length": FFN,
-        "llama.block_count": LAYERS,
+        "llama.block_count": layers,
         "llama.attention.head_count": HEADS,
         "llama.attention.head_count_kv": KV_HEADS,
         "llama.attention.layer_norm_rms_epsilon": 1e-5,
@@ -59,7 +60,7 @@ def write_tiny_llama(
         entries["tokenizer.chat_template"] = chat_template
     entries |= {key.replace("__", "."): value for key, value in metadata.items()}
     entries = {key: value for key, value in entries.items() if value is not None}
-    arrays = _tensors(len(tokens))
+    arrays = _tensors(len(tokens), layers)
     for name, array in arrays.items():
         if name.endswith("attn_output.weight"):
             array *= memory
@@ -68,7 +69,7 @@ def write_tiny_llama(
     return path
 
 
-def _tensors(vocab_size: int) -> dict[str, np.ndarray]:
+def _tensors(vocab_size: int, layers: int) -> dict[str, np.ndarray]:
     random = np.random.default_rng(1)
 
     def matrix(rows: int, columns: int) -> np.ndarray:
@@ -76,7 +77,7 @@ def _tensors(vocab_size: int) -> dict[str, np.ndarray]:
 
     kv = KV_HEADS * HIDDEN // HEADS
     tensors = {"token_embd.weight": random.standard_normal((vocab_size, HIDDEN)).astype(np.float32)}
-    for layer in range(LAYERS):
+    for layer in range(layers):
         shapes = {
             "attn_q": (HIDDEN, HIDDEN),
             "attn_k": (kv, HIDDEN),

@@ -21,8 +21,8 @@ _log = logging.getLogger(__name__)
 
 # The adapters of a model are layers of it, not a parameter.
 _OPTIONS = GenerateOptions.__annotations__.keys() - {"adapter"}
-# Options of loading: the first three are read by name, the others have no effect here.
-_LOADING = {"num_ctx", "num_batch", "num_thread", "num_gpu", "main_gpu", "use_mmap", "draft_num_predict"}
+# Options of loading, which are read by name; the last two have no effect here.
+_LOADING = {"num_ctx", "num_thread", "num_gpu", "main_gpu", "draft_num_predict", "num_batch", "use_mmap"}
 # In Ollama any number below 0 means a fresh seed, or all tokens.
 _NONE_BELOW_ZERO = {"seed", "repeat_last_n", "dry_penalty_last_n"}
 

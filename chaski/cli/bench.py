@@ -90,7 +90,13 @@ def _numbers(ctx: click.Context, param: click.Parameter, text: str) -> list[int]
 )
 @click.option("--repeat", type=click.IntRange(1), default=3, show_default=True, help="How often to measure.")
 @click.option("--threads", type=int, help="Cores to compute on.  [default: all physical ones]")
-@click.option("--backend", metavar="NAME", help="cpu, cuda (an NVIDIA GPU), or reference (slow, NumPy).")
+@click.option("--backend", metavar="NAME", help="auto, cpu, cuda (NVIDIA GPUs), or reference (slow, NumPy).")
+@click.option(
+    "--num-gpu",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Layers on GPUs, the last ones; 0 for none.  [default: as many as fit]",
+)
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object; for several depths or batches, a list."
 )
@@ -119,6 +125,7 @@ def command(
     repeat: int,
     threads: int | None,
     backend: str | None,
+    num_gpu: int | None,
     as_json: bool,
     plot: str | None,
     with_plan: bool,
@@ -140,7 +147,7 @@ def command(
         return
     context = max(each.context for each in workloads)
     with load_with_bar(
-        model, threads=threads, context=context, parallel=max(batches), backend=backend
+        model, threads=threads, context=context, parallel=max(batches), backend=backend, num_gpu=num_gpu
     ) as loaded:
         loaded.logits([0])
         first_logits = seconds_since_process_start()

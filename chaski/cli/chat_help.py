@@ -77,7 +77,7 @@ PARAMETERS = (
     ("", ("dry_penalty_last_n", "dry_sequence_breakers")),
     ("form", ("regex", "choice", "grammar")),
     ("LoRA", ("adapter",)),
-    ("speed", ("num_thread", "draft_num_predict", "no_store")),
+    ("speed", ("num_thread", "num_gpu", "main_gpu", "draft_num_predict", "no_store")),
 )
 """The lines of the options in the help: what they are for, and their names."""
 PARAMETERS_HELP = "\n".join(

@@ -22,8 +22,9 @@ __all__ = ["command"]
 def command() -> None:
     """Show the version, the devices, and the settings that come from the environment."""
     from chaski.env import Environment, variables
-    from chaski.ml import CPUOptions, open_backend
+    from chaski.ml import CPUOptions, open_backend, usual_backend
     from chaski.ml.machine import physical_cores
+    from chaski.names import AUTO
 
     environment = Environment.read()
     threads = environment.threads or physical_cores()
@@ -32,14 +33,14 @@ def command() -> None:
     memory, available = size_in_bytes(device.memory_bytes), size_in_bytes(device.available_bytes)
     rows = [
         ("version", __version__),
-        ("backend", backend.name),
+        ("backend", usual_backend() if environment.backend == AUTO else environment.backend),
         ("device", device.model),
         ("instruction set", device.features[-1] if environment.isa == "auto" else environment.isa),
         ("instruction sets here", ", ".join(device.features)),
         ("cores", device.cores),
         ("threads", threads),
         ("memory", f"{memory}, {available} available"),
-        ("GPU", _gpu()),
+        *(("GPU", gpu) for gpu in _gpus()),
     ]
     backend.close()
     click.echo(section("chaski", rows))
@@ -49,19 +50,19 @@ def command() -> None:
     click.echo(section("Environment", settings))
 
 
-def _gpu() -> str:
-    """Return what the GPU is, or why there is none that computes."""
+def _gpus() -> list[str]:
+    """Return what each GPU is, or why there is none that computes."""
     from chaski.errors import ChaskiError
-    from chaski.ml import open_backend
+    from chaski.ml import gpus_of
 
     try:
-        backend = open_backend("cuda")
+        return [
+            f"{gpu.name} {gpu.model}, {', '.join(gpu.features)}, {size_in_bytes(gpu.memory_bytes)}, "
+            f"{size_in_bytes(gpu.available_bytes)} available"
+            for gpu in gpus_of("cuda")
+        ]
     except ChaskiError as error:
-        return f"none: {error}"
-    device = backend.devices()[0]
-    backend.close()
-    memory, available = size_in_bytes(device.memory_bytes), size_in_bytes(device.available_bytes)
-    return f"{device.model}, {', '.join(device.features)}, {memory}, {available} available"
+        return [f"none: {error}"]
 
 
 def _variants(picks: Mapping[str, Mapping[str, str]]) -> list[tuple[str, str]]:

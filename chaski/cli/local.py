@@ -66,6 +66,8 @@ def load_for_chat(
     engine: str | None,
     draft: Path | None = None,
     adapters: Mapping[str, Path] | None = None,
+    num_gpu: int | None = None,
+    main_gpu: int | None = None,
 ) -> LLM | WorkerModel:
     """Load a model with a progress bar, in the engine that is asked for or that has it.
 
@@ -92,6 +94,8 @@ def load_for_chat(
             engine=NATIVE,
             draft=draft,
             adapters=adapters or None,
+            num_gpu=num_gpu,
+            main_gpu=main_gpu,
         )
         bring_state(loaded, found)
         return loaded
@@ -105,6 +109,8 @@ def load_for_chat(
         engine=chosen,
         draft=None if draft is None else str(draft),
         adapters=adapters,
+        num_gpu=num_gpu,
+        main_gpu=main_gpu,
     )
 
 

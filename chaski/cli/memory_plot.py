@@ -9,9 +9,10 @@ from itertools import count, takewhile
 from chaski.cli.charts import Bar, Chart
 from chaski.cli.layout import size_in_bytes
 from chaski.kvcache.build import cache_memory
+from chaski.runner.loading.devices import reserve
 from chaski.runner.loading.estimate import Estimate
 from chaski.runner.loading.files import OpenedModel
-from chaski.runner.loading.parts import ModelParts, ReservedModel
+from chaski.runner.loading.parts import ModelParts
 from chaski.runner.loading.reservation import MemoryNeeds, kv_types
 
 __all__ = ["memory_charts"]
@@ -53,7 +54,7 @@ def _by_layer(parts: ModelParts, backend: str | None) -> Chart:
 
 def _caches(parts: ModelParts, backend: str | None) -> list[int]:
     """Return the bytes that each layer keeps, of those that keep anything."""
-    reserved = ReservedModel(parts, backend)
+    reserved = reserve(parts, backend)
     try:
         types = kv_types(parts.kv_type, reserved.backend, parts.file)
         return [

@@ -29,6 +29,8 @@ def load_with_bar(
     engine: str | None = None,
     draft: Path | None = None,
     adapters: Mapping[str, Path] | None = None,
+    num_gpu: int | None = None,
+    main_gpu: int | None = None,
 ) -> LLM:
     """`chaski.load` with a progress bar."""
     from chaski.runner.loading.loader import load
@@ -44,5 +46,7 @@ def load_with_bar(
             engine=engine,
             draft=draft,
             adapters=adapters,
+            num_gpu=num_gpu,
+            main_gpu=main_gpu,
             progress=bar,
         )

@@ -58,7 +58,13 @@ class _Command(click.Command):
     metavar="ADAPTER[=SCALE]",
     help="LoRA adapter to answer with: a GGUF file, a folder of PEFT, or a model that has one; repeatable.",
 )
-@click.option("--backend", metavar="NAME", help="cpu, cuda (an NVIDIA GPU), or reference (slow, NumPy).")
+@click.option("--backend", metavar="NAME", help="auto, cpu, cuda (NVIDIA GPUs), or reference (slow, NumPy).")
+@click.option(
+    "--num-gpu",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Layers on GPUs, the last ones; 0 for none.  [default: as many as fit]",
+)
 @nodes_options
 @click.option(
     "--engine", metavar="NAME", help="native or llama.cpp.  [default: the one that has the architecture]"
@@ -101,6 +107,7 @@ def command(
     draft: str | None,
     adapters: tuple[str, ...],
     backend: str | None,
+    num_gpu: int | None,
     nodes: str | None,
     split: str | None,
     engine: str | None,
@@ -138,7 +145,7 @@ def command(
         given["adapter"] = read_adapters(adapters)
     names = tuple(name for name, _ in given.get("adapter", ()))
     backend = with_nodes(backend, nodes, split)
-    opened = _Opener(threads, context, draft, names, backend, engine, keepalive, insecure)
+    opened = _Opener(threads, context, draft, names, backend, num_gpu, engine, keepalive, insecure)
     if text is None:
         _preload_line_editor()
     session = Session(opened(model), given, system, raw, verbose, name=model, open=opened)
@@ -174,22 +181,34 @@ class _Opener:
     draft: str | None
     adapters: tuple[str, ...]
     backend: str | None
+    num_gpu: int | None
     engine: str | None
     keepalive: str | None
     insecure: bool
 
-    def __call__(self, name: str, num_ctx: int | None = None, num_thread: int | None = None) -> Model:
-        """Open a model; `num_ctx` and `num_thread` take precedence over the options of the command.
+    def __call__(
+        self,
+        name: str,
+        num_ctx: int | None = None,
+        num_thread: int | None = None,
+        num_gpu: int | None = None,
+        main_gpu: int | None = None,
+    ) -> Model:
+        """Open a model; what is given here takes precedence over the options of the command.
 
         Raises ModelNotFoundError, and UsageError for `--keepalive` without a server.
         """
         from chaski.cli.adapters import adapter_files
         from chaski.cli.local import load_for_chat
 
-        loading = {"threads": num_thread or self.threads, "context": num_ctx or self.context}
-        is_own_choice = bool(
-            any(loading.values()) or self.draft or self.adapters or self.engine or self.backend
-        )
+        loading = {
+            "threads": num_thread or self.threads,
+            "context": num_ctx or self.context,
+            "num_gpu": self.num_gpu if num_gpu is None else num_gpu,
+            "main_gpu": main_gpu,
+        }
+        is_own_choice = bool(self.draft or self.adapters or self.engine or self.backend)
+        is_own_choice |= any(value is not None for value in loading.values())
         served = None if is_own_choice or is_path(name) else _of_server(name)
         if served is not None:
             served.keep_alive = self.keepalive

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Session", "read_format", "read_think"]
 
-_LOADING = ("num_ctx", "num_thread")
+# Options of loading, and the least that each may be.
+_LOADING = {"num_ctx": 1, "num_thread": 1, "num_gpu": 0, "main_gpu": 0}
 
 
 @dataclass(slots=True)
@@ -37,7 +38,7 @@ class Session:
     """A conversation with a model, and its settings.
 
     name        name of the model, as the user gave it
-    open        opens another model: open(name, num_ctx=, num_thread=)
+    open        opens another model: open(name, num_ctx=, num_thread=, ...)
     loading     options that a local model is loaded with; a server's model gets them with each message
     is_raw      prompts go to the model as they are, without a template
     keeps_lines lines that the user types are kept for later chats
@@ -93,15 +94,16 @@ class Session:
     def set_parameter(self, name: str, value: Any) -> None:
         """Set an option for the messages to come. Raises OptionError or SamplingError, and nothing changes.
 
-        A model here is loaded anew for another context or other threads; the conversation goes on.
+        A model here is loaded anew for another context, other threads or GPUs; the conversation goes on.
         """
         from chaski.chat.options import parse_options
         from chaski.cli.remote_model import RemoteModel
 
         if name not in _LOADING:
             parse_options({name: value})
-        elif not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise OptionError(f"option {name} is {value!r}; it must be a whole number above 0")
+        elif not isinstance(value, int) or isinstance(value, bool) or value < _LOADING[name]:
+            least = "above 0" if _LOADING[name] else "of at least 0"
+            raise OptionError(f"option {name} is {value!r}; it must be a whole number {least}")
         elif not isinstance(self.model, RemoteModel):
             self._reload({**self.loading, name: value})
             return

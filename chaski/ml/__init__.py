@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from chaski.errors import OptionError, UnsupportedError
-from chaski.ml.backend import Backend, BackendOptions, CPUOptions, NodesOptions, Options
+from chaski.errors import ChaskiError, OptionError, UnsupportedError
+from chaski.ml.backend import Backend, BackendOptions, CPUOptions, Device, GPUOptions, NodesOptions, Options
 from chaski.ml.scaling import Machine
+from chaski.names import AUTO
 
 if TYPE_CHECKING:
     from chaski.ml.sharded.serving import MemberServer
@@ -19,12 +21,18 @@ __all__ = [
     "Backend",
     "BackendOptions",
     "CPUOptions",
+    "GPUOptions",
     "NodesOptions",
     "Options",
+    "gpus_of",
     "measure_machine",
     "open_backend",
+    "open_together",
     "serve_member",
+    "usual_backend",
 ]
+
+_log = logging.getLogger(__name__)
 
 BACKENDS = {
     "cpu": "chaski.ml.cpu",
@@ -45,12 +53,59 @@ def open_backend(name: str, *options: Options) -> Backend:
 
     It gets the options that are for it, defaults where none are given, and none that are for other devices.
     """
-    if name not in BACKENDS:
-        raise OptionError(f"backend {name!r} is unknown; known: {', '.join(BACKENDS)}")
-    module = import_module(BACKENDS[name])
+    module = _module(name)
     given = {type(each): each for each in options}
     backend: Backend = module.open(*(given.get(kind, kind()) for kind in module.OPTIONS))
     return backend
+
+
+def open_together(
+    devices: Mapping[str, Callable[[BackendOptions], Backend]],
+    options: BackendOptions,
+    name: str,
+    split: str,
+    shares: Sequence[float] | None,
+    behind_first: int | None = None,
+) -> Backend:
+    """Open several devices of this machine as one backend, each in a thread: {name of a device: its opener}.
+
+    name    what `open_backend` knows it by
+    split   `layers` or `rows`
+    shares  how much of the layers each device takes; None for as much as its free memory allows
+    behind_first  how many of the last layers the devices behind the first share in any case, where the
+                  output is one more behind the last; None for any
+
+    Raises what opening a device raises.
+    """
+    from chaski.ml.sharded import open_here
+
+    return open_here(devices, options, name, split, shares, behind_first)
+
+
+def _module(name: str) -> Any:
+    if name not in BACKENDS:
+        raise OptionError(f"backend {name!r} is unknown; known: {', '.join([AUTO, *BACKENDS])}")
+    return import_module(BACKENDS[name])
+
+
+def usual_backend() -> str:
+    """Return the backend of this machine: `cuda` where it has a GPU that computes, and `cpu` elsewhere."""
+    cuda = _module("cuda")
+    try:
+        return "cuda" if cuda.is_there() and cuda.gpus() else "cpu"
+    except ChaskiError as error:
+        _log.warning("the processor computes, not a GPU: %s", error)
+        return "cpu"
+
+
+def gpus_of(name: str) -> Sequence[Device]:
+    """Return the GPUs that a backend may compute with, and what is free there; none for other backends.
+
+    Raises what opening the backend raises.
+    """
+    module = _module(name)
+    found: Sequence[Device] = module.gpus() if GPUOptions in module.OPTIONS else ()
+    return found
 
 
 def serve_member(
@@ -66,6 +121,8 @@ def serve_member(
     from chaski.ml.sharded.keys import read_key
     from chaski.ml.sharded.serving import MemberServer, listening_address
 
+    if backend == AUTO:
+        backend = usual_backend()
     if backend == "sharded":
         raise UnsupportedError("a node computes by itself: use the backend cpu or cuda")
     host, port = listening_address(address)

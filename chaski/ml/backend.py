@@ -35,6 +35,7 @@ __all__ = [
     "CellRows",
     "Device",
     "DeviceMemory",
+    "GPUOptions",
     "LoraMatrices",
     "MaskForm",
     "Memory",
@@ -97,7 +98,24 @@ class NodesOptions:
     key_file: str | None = None
 
 
-Options = BackendOptions | CPUOptions | NodesOptions
+@dataclass(frozen=True, slots=True)
+class GPUOptions:
+    """Where a model is on a machine with GPUs. No bit of any result depends on it.
+
+    `numbers`: the GPUs that hold it. `layers`: how many of the last layers they hold, where the output is one
+    more behind the last; what is left stays on the processor. None for everything. `shares`: how much of it
+    each GPU takes; None for as much as its free memory allows. `split`: `layers` or, over several GPUs that
+    hold everything, `rows`. `spared`: bytes of each GPU that stay free.
+    """
+
+    numbers: tuple[int, ...] = (0,)
+    layers: int | None = None
+    shares: tuple[float, ...] | None = None
+    split: str = "layers"
+    spared: int = 0
+
+
+Options = BackendOptions | CPUOptions | NodesOptions | GPUOptions
 """The options that `open_backend` takes. A kind of device that needs others adds its class here."""
 
 

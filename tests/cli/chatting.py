@@ -32,7 +32,7 @@ def said(session: Session) -> list[str]:
 
 def options() -> set[str]:
     """The options of an answer that people set by hand, and those of loading that a chat can change."""
-    unknown = {"num_batch", "num_gpu", "main_gpu", "use_mmap", "engine", "logit_bias"}
+    unknown = {"num_batch", "use_mmap", "engine", "logit_bias"}
     # A chat shows answers as they are made, and a beam search has none before its end.
     return set(KNOWN_OPTIONS) - unknown - {"num_beams", "length_penalty", "early_stopping"}
 

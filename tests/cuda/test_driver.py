@@ -39,6 +39,7 @@ class Driver(ModuleType):
         super().__init__("cuda.bindings.driver")
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.fails: dict[str, Status] = {}
+        self.number = 1
         self.capability = {"MAJOR": 9, "MINOR": 0}
         self.host: list[Any] = []
         for name in ("CUdevice_attribute", "CUfunction_attribute", "CUstream_flags", "CUevent_flags"):
@@ -61,7 +62,7 @@ class Driver(ModuleType):
     def results(self, name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         match name:
             case "cuDeviceGetCount":
-                return (1,)
+                return (self.number,)
             case "cuDeviceGetName":
                 return (b"A GPU\0",)
             case "cuDeviceGetAttribute":
@@ -148,6 +149,60 @@ def test_a_gpu_says_what_it_is(driver: Driver) -> None:
     assert gpu.rule == "sm_90"
     gpu.close()
     assert "cuDevicePrimaryCtxRelease" in driver.names()
+
+
+def test_all_gpus_that_can_compute_are_listed(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    from chaski.ml import gpus_of, usual_backend
+
+    driver.number = 2
+    assert [gpu.name for gpu in gpus_of("cuda")] == ["cuda:0", "cuda:1"]
+    assert driver.names().count("cuDevicePrimaryCtxRelease") == 2
+    assert gpus_of("cpu") == ()
+    monkeypatch.setattr("chaski.ml.cuda.is_there", lambda: True)
+    assert usual_backend() == "cuda"
+    monkeypatch.setattr("chaski.ml.cuda.is_there", lambda: False)
+    assert usual_backend() == "cpu"
+
+
+def test_a_gpu_that_is_too_old_is_passed_over_with_a_warning(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from chaski.ml import usual_backend
+
+    driver.capability = {"MAJOR": 7, "MINOR": 5}
+    monkeypatch.setattr("chaski.ml.cuda.is_there", lambda: True)
+    assert usual_backend() == "cpu"
+    assert "the processor computes, not a GPU: A GPU is too old" in caplog.text
+
+
+def test_a_driver_is_looked_for_where_the_packages_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    from chaski.ml import cuda
+
+    known: list[str] = []
+    monkeypatch.setattr(cuda, "find_spec", lambda name: name)
+    monkeypatch.setattr("ctypes.CDLL", known.append)
+    assert cuda.is_there()
+    assert len(known) == 1
+
+    def missing(name: str) -> None:
+        raise OSError("no such library")
+
+    monkeypatch.setattr("ctypes.CDLL", missing)
+    assert not cuda.is_there()
+    monkeypatch.setattr(cuda, "find_spec", lambda name: None)
+    assert not cuda.is_there()
+
+
+def test_threads_ask_the_gpu_that_they_mean(driver: Driver) -> None:
+    """Calls go to the GPU that was made current last, which another one may have been."""
+    from chaski.ml.cuda.driver import open_gpu
+
+    driver.number = 2
+    first, second = open_gpu(0), open_gpu(1)
+    driver.calls.clear()
+    for gpu in (first, first, second, first):
+        gpu.wait()
+    assert driver.names().count("cuCtxSetCurrent") == 3
 
 
 def test_what_a_plan_asks_for_is_asked_of_the_driver(driver: Driver) -> None:

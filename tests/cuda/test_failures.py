@@ -28,8 +28,8 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[EmulatedGPU]:
     opened: list[EmulatedGPU] = []
 
     class Known(EmulatedGPU):
-        def __init__(self) -> None:
-            super().__init__()
+        def __init__(self, number: int) -> None:
+            super().__init__(number)
             opened.append(self)
 
     monkeypatch.setattr("tests.cuda.emulated.backend.EmulatedGPU", Known)
@@ -62,7 +62,7 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_read(
     small = Device("cuda:0", "a small GPU", 4, (), 1 << 20, 300_000)
     monkeypatch.setattr(EmulatedGPU, "device", property(lambda self: small))
     with pytest.raises(OutOfMemoryError, match="cuda:0"):
-        chaski.load(path, backend=NAME)
+        chaski.load(path, backend=NAME, num_gpu=99)
 
 
 def test_all_memory_is_given_back(path: Path, gpus: list[EmulatedGPU]) -> None:

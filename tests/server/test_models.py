@@ -70,6 +70,20 @@ def test_others_have_all_of_their_memory_before_one_is_loaded() -> None:
     with_models(test, script)
 
 
+def test_a_model_is_loaded_anew_for_other_gpus() -> None:
+    script = Script()
+
+    async def test(models: ModelPool) -> None:
+        for gpus in ({}, {"num_gpu": 3}, {}, {"num_gpu": 3}, {"num_gpu": 3, "main_gpu": 1}, {"num_gpu": 0}):
+            await use(models, "a", gpus=gpus)
+
+    with_models(test, script)
+    assert [
+        {name: worker.options[name] for name in ("num_gpu", "main_gpu") if name in worker.options}
+        for worker in script.opened
+    ] == [{}, {"num_gpu": 3}, {"num_gpu": 3, "main_gpu": 1}, {"num_gpu": 0}]
+
+
 def test_the_one_that_was_used_the_longest_ago_goes() -> None:
     async def test(models: ModelPool) -> None:
         for name in ("a", "b", "a", "c"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -71,11 +72,18 @@ class CUDABackend:
     cache_config = CacheConfig(alignment=16)  # tokens of a panel of keys
 
     def __init__(
-        self, options: BackendOptions, gpu: GPU, host: Backend, users: set[int] | None = None
+        self,
+        options: BackendOptions,
+        gpu: GPU,
+        host: Backend,
+        users: set[int] | None = None,
+        spared: int = 0,
     ) -> None:
-        """`host` computes what is only to be known there; `users` are the backends on this GPU.
+        """Raises UnsupportedError for plain attention.
 
-        The last of them closes it. Raises UnsupportedError for plain attention.
+        host  computes what is only to be known there
+        users  the backends on this GPU, of which the last one closes it
+        spared  bytes of the GPU that count as not available
         """
         if not options.flash_attention:
             raise UnsupportedError(
@@ -83,6 +91,7 @@ class CUDABackend:
                 "model with the cpu backend"
             )
         self._options, self._gpu, self._host = options, gpu, host
+        self._spared = spared
         self._users = set() if users is None else users
         self._users.add(id(self))
         self.rule = f"native {_native.rule_version()} cuda {_RULE}"
@@ -95,7 +104,8 @@ class CUDABackend:
         self._adapters: list[CUDAAdapterSlots] = []
 
     def devices(self) -> Sequence[Device]:
-        return [self._gpu.device]
+        device = self._gpu.device
+        return [replace(device, available_bytes=max(0, device.available_bytes - self._spared))]
 
     def place(self, weights: Sequence[tuple[Weight, TensorInfo]]) -> None:
         known = _native.matrix_types()
@@ -120,7 +130,8 @@ class CUDABackend:
                 )
 
     def load(self, progress: ProgressCallback) -> None:
-        device, needed = self._gpu.device, self.memory().on(self._gpu.device.name)
+        (device,) = self.devices()
+        needed = self.memory().on(device.name)
         if needed.total > device.available_bytes:
             raise OutOfMemoryError(
                 f"weights, caches and plans need {needed.total / 1e9:.2f} GB, but "
@@ -215,7 +226,7 @@ class CUDABackend:
         return AdapterTable(slots, matrices, max_width, handle)
 
     def sibling(self) -> CUDABackend:
-        return CUDABackend(self._options, self._gpu, self._host.sibling(), self._users)
+        return CUDABackend(self._options, self._gpu, self._host.sibling(), self._users, self._spared)
 
     def memory(self) -> Memory:
         held = DeviceMemory(

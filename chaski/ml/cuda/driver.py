@@ -34,12 +34,41 @@ U8 = npt.NDArray[np.uint8]
 _LEAST_CAPABILITY = (8, 0)
 
 
+# Which GPU the calls of a thread go to.
+_current = threading.local()
+
+
 def open_gpu(number: int = 0) -> DriverGPU:
     """Open a GPU by its number.
 
     Raises UnsupportedError without a driver, without that GPU, or where it is too old; MissingPackageError
     without the runtime compiler.
     """
+    count = _count()
+    if number >= count:
+        raise UnsupportedError(f"there is no GPU {number}: this machine has {count}")
+    return DriverGPU(number)
+
+
+def found_gpus() -> Sequence[Device]:
+    """Return the GPUs that are new enough, as they are now. Raises as `open_gpu` where there is none."""
+    found: list[Device] = []
+    refused: UnsupportedError | None = None
+    for number in range(_count()):
+        try:
+            gpu = DriverGPU(number)
+        except UnsupportedError as error:
+            refused = error
+        else:
+            found.append(gpu.device)
+            gpu.close()
+    if not found:
+        raise refused or UnsupportedError("there is no GPU: the NVIDIA driver shows none to this process")
+    return found
+
+
+def _count() -> int:
+    """The number of GPUs that the driver shows."""
     try:
         (status,) = driver.cuInit(0)
         if status != driver.CUresult.CUDA_SUCCESS:
@@ -56,9 +85,7 @@ def open_gpu(number: int = 0) -> DriverGPU:
             "the cuda backend compiles its kernels with the package nvidia-cuda-nvrtc, which the extra "
             "'cuda' of chaski installs, or: pip install nvidia-cuda-nvrtc"
         ) from error
-    if number >= count:
-        raise UnsupportedError(f"there is no GPU {number}: this machine has {count}")
-    return DriverGPU(number)
+    return int(count)
 
 
 class DriverGPU:
@@ -80,7 +107,6 @@ class DriverGPU:
             )
         self._cores = self._attribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
         self._context = _checked(driver.cuDevicePrimaryCtxRetain(self._handle))
-        self._bound = threading.local()
         self._bind()
         flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value
         self._stream = _checked(driver.cuStreamCreate(flags))
@@ -228,9 +254,9 @@ class DriverGPU:
 
     def _bind(self) -> None:
         """Make this thread's calls go to the GPU."""
-        if not getattr(self._bound, "is_done", False):
+        if getattr(_current, "gpu", None) is not self:
             _checked(driver.cuCtxSetCurrent(self._context))
-            self._bound.is_done = True
+            _current.gpu = self
 
 
 def _version(capability: tuple[int, int]) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from chaski.errors import OptionError
 from chaski.ml.backend import BackendOptions, NodesOptions
 from chaski.ml.sharded.backend import ShardedBackend
 from chaski.ml.sharded.head import Members
 from chaski.ml.sharded.keys import read_key
+from chaski.ml.sharded.nodes import LocalNodes, RemoteNode
+from chaski.ml.sharded.session import OpenBackend
 
-__all__ = ["OPTIONS", "ShardedBackend", "open"]
+__all__ = ["OPTIONS", "ShardedBackend", "open", "open_here"]
 
 OPTIONS = (BackendOptions, NodesOptions)
 
@@ -27,5 +31,19 @@ def open(options: BackendOptions, nodes: NodesOptions) -> ShardedBackend:
         )
     if nodes.split not in _SPLITS:
         raise OptionError(f"a model is split by {' or '.join(_SPLITS)}, not by {nodes.split!r:.50}")
-    members = Members(nodes.addresses, read_key(nodes.key_file), options.flash_attention)
+    key = read_key(nodes.key_file)
+    members = Members([RemoteNode(*each, key) for each in nodes.addresses], options.flash_attention)
     return ShardedBackend(members, nodes.split, nodes.shares)
+
+
+def open_here(
+    devices: Mapping[str, OpenBackend],
+    options: BackendOptions,
+    name: str,
+    split: str,
+    shares: Sequence[float] | None,
+    behind_first: int | None = None,
+) -> ShardedBackend:
+    """Open several devices of this machine as one backend, see `open_together`."""
+    members = Members(LocalNodes(devices).nodes, options.flash_attention)
+    return ShardedBackend(members, split, shares, behind_first, name)

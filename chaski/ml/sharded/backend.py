@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from chaski.errors import ClusterError, OutOfMemoryError, UnsupportedError
 from chaski.formats.gguf import TensorInfo
-from chaski.ml.backend import HOST, ByDevice, CacheConfig, Device, Memory, ProgressCallback
+from chaski.ml.backend import ByDevice, CacheConfig, Device, Memory, ProgressCallback
 from chaski.ml.graph import AdapterTable, DType, Graph, KVBuffer, KVRole, Weight
 from chaski.ml.sharded import encoding
 from chaski.ml.sharded.files import SameFile
@@ -37,16 +37,25 @@ class ShardedBackend:
     A layer, or a row of a matrix, is on one member only. Members read weights from files of their own.
     """
 
-    name = "sharded"
+    def __init__(
+        self,
+        members: Members,
+        split: str,
+        shares: Sequence[float] | None,
+        behind_first: int | None = None,
+        name: str = "sharded",
+    ) -> None:
+        """The last backend of these members that closes ends them.
 
-    def __init__(self, members: Members, split: str, shares: Sequence[float] | None) -> None:
-        """`shares`: how much of the layers each member takes; None for as much as its free memory allows.
-
-        The last backend of these members that closes ends them.
+        shares  how much of the layers each member takes; None for as much as its free memory allows
+        behind_first  how many of the last layers members behind the first have in any case, see `LayerSplit`
+        name  what `open_backend` knows it by
         """
+        self.name = name
         self._members = members
         self._split = split
         self._shares = shares
+        self._behind_first = behind_first
         self._number = members.add_backend()
         self._splitting: Splitting = RowSplit(len(members)) if split == "rows" else LayerSplit([])
         self._types: dict[Weight, Any] = {}
@@ -69,16 +78,17 @@ class ShardedBackend:
 
     def devices(self) -> Sequence[Device]:
         replies = self._ask_all("devices")
-        return [
+        found = [
             encoding.device(fields, self._device_name(member, fields["name"]))
-            for member, (found, _) in enumerate(replies)
-            for fields in found["devices"]
+            for member, (told, _) in enumerate(replies)
+            for fields in told["devices"]
         ]
+        return list({device.name: device for device in found}.values())
 
     def place(self, weights: Sequence[tuple[Weight, TensorInfo]]) -> None:
         self._types = {weight: info.type for weight, info in weights}
         if self._split == "layers":
-            self._splitting = LayerSplit(self._shares or self._free_memory())
+            self._splitting = LayerSplit(self._shares or self._free_memory(), self._behind_first)
         on_each = self._splitting.place(weights)
         for weight, _ in weights:
             weight.handle = self._splitting.held[weight]
@@ -186,7 +196,7 @@ class ShardedBackend:
 
     def sibling(self) -> ShardedBackend:
         self._ask_all("sibling")
-        return ShardedBackend(self._members, self._split, self._shares)
+        return ShardedBackend(self._members, self._split, self._shares, self._behind_first, self.name)
 
     def memory(self) -> Memory:
         parts = []
@@ -220,13 +230,12 @@ class ShardedBackend:
         }
 
     def _device_name(self, member: int, device: str) -> str:
-        name = self._members[member].name
-        return name if device == HOST else f"{name} {device}"
+        return self._members[member].node.device_name(device)
 
     def _free_memory(self) -> Sequence[float]:
         """The memory that is left on the device with which each member computes."""
         replies = self._ask_all("devices")
-        return [float(found["devices"][0]["available_bytes"]) for found, _ in replies]
+        return [max(1.0, found["devices"][0]["available_bytes"]) for found, _ in replies]
 
 
 class ShardedCells:

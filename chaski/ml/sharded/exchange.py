@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import ClusterError
-from chaski.ml.sharded.frames import Values
+from chaski.ml.sharded.frames import ValueChannel
 
 __all__ = ["Exchange"]
 
@@ -35,9 +35,9 @@ class Exchange:
     """
 
     def __init__(self) -> None:
-        self._targets: dict[int, Values] = {}
+        self._targets: dict[int, ValueChannel] = {}
         self._waiting: dict[int, _Waiting] = {}
-        self._sources: dict[int, Values] = {}
+        self._sources: dict[int, ValueChannel] = {}
         self._changed = threading.Condition()
         # By source, run and value: what comes while another one is waited for, of later runs too.
         self._values: dict[tuple[int, int, int], F32] = {}
@@ -45,7 +45,7 @@ class Exchange:
         self._run = -1
         self.num_bytes = 0
 
-    def send_to(self, member: int, values: Values) -> None:
+    def send_to(self, member: int, values: ValueChannel) -> None:
         """Use a connection for what is sent to a member."""
         waiting: _Waiting = queue.SimpleQueue()
         threading.Thread(target=_send_all, args=(values, waiting), name="chaski-values", daemon=True).start()
@@ -53,7 +53,7 @@ class Exchange:
             self._targets[member], self._waiting[member] = values, waiting
             self._changed.notify_all()
 
-    def receive_from(self, member: int, values: Values) -> None:
+    def receive_from(self, member: int, values: ValueChannel) -> None:
         """Use a connection for what a member sends."""
         with self._changed:
             self._sources[member] = values
@@ -116,7 +116,7 @@ class Exchange:
             values.close()
 
 
-def _send_all(values: Values, waiting: _Waiting) -> None:
+def _send_all(values: ValueChannel, waiting: _Waiting) -> None:
     """Send what waits, until there is nothing more to come."""
     while (each := waiting.get()) is not None:
         try:

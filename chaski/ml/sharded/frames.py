@@ -13,17 +13,50 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from io import BufferedReader
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import ClusterError
 
-__all__ = ["Frames", "Message", "Values"]
+__all__ = ["Channel", "Frames", "Message", "ValueChannel", "Values"]
 
 Message = tuple[Mapping[str, Any], list[npt.NDArray[Any]]]
 """The fields of a message, and its arrays."""
+
+
+class ValueChannel(Protocol):
+    """One end of a connection for values: rows of float32 with the numbers of a run and of a value."""
+
+    def send(self, run: int, value: int, rows: npt.NDArray[np.float32]) -> None:
+        """Send rows (n, width). Raises OSError where the other end is gone."""
+
+    def receive(self) -> tuple[int, int, npt.NDArray[np.float32]]:
+        """Return the next run, value and rows. Raises EOFError at the end, OSError, or ClusterError."""
+
+    def close(self) -> None:
+        """End the connection; whoever receives from it is told so."""
+
+
+class Channel(Protocol):
+    """One end of a connection. Any thread may send; one thread receives, and never on the same connection."""
+
+    def send(self, fields: Mapping[str, Any], arrays: Sequence[npt.NDArray[Any]] = ()) -> None:
+        """Send a message. Raises OSError where the other end is gone."""
+
+    def receive(self) -> Message:
+        """Return the next message. Raises EOFError at the end, OSError, or ClusterError for no message."""
+
+    def expect_within(self, seconds: float | None) -> None:
+        """Let `receive` raise TimeoutError where nothing comes for so long, if that can happen here."""
+
+    def values(self) -> ValueChannel:
+        """Go on with values on the same connection, of which nothing else was read."""
+
+    def close(self) -> None:
+        """End the connection; whoever receives from it is told so."""
+
 
 _LENGTH = struct.Struct("<I")
 _VALUE = struct.Struct("<qIII")
@@ -65,10 +98,9 @@ class _Connection:
 
 
 class Frames(_Connection):
-    """One end of a connection. Any thread may send; one thread receives, and never on the same connection."""
+    """A `Channel` on a socket."""
 
     def send(self, fields: Mapping[str, Any], arrays: Sequence[npt.NDArray[Any]] = ()) -> None:
-        """Send a message. Raises OSError where the other end is gone."""
         known = [np.ascontiguousarray(array) for array in arrays]
         described = [[array.dtype.str, list(array.shape)] for array in known]
         text = json.dumps([fields, described], separators=(",", ":")).encode()
@@ -83,7 +115,6 @@ class Frames(_Connection):
                     self._connection.sendall(part)
 
     def receive(self) -> Message:
-        """Return the next message. Raises EOFError at the end, OSError, or ClusterError for no message."""
         (length,) = _LENGTH.unpack(self._bytes(_LENGTH.size))
         if length > _MOST_FIELDS:
             raise ClusterError(f"a message of {length} bytes of fields is announced")
@@ -96,13 +127,15 @@ class Frames(_Connection):
             self._fill(_bytes(array))
         return fields, empty
 
+    def expect_within(self, seconds: float | None) -> None:
+        self._connection.settimeout(seconds)
+
     def values(self) -> Values:
-        """Go on with values on the same connection, of which nothing else was read."""
         return Values(self._connection, self._reader)
 
 
 class Values(_Connection):
-    """The same for values: rows of float32 with the numbers of a run and of a value."""
+    """A `ValueChannel` on a socket."""
 
     def __init__(self, connection: socket.socket, reader: BufferedReader) -> None:
         self._connection = connection
@@ -111,7 +144,6 @@ class Values(_Connection):
         self._head = memoryview(bytearray(_VALUE.size))
 
     def send(self, run: int, value: int, rows: npt.NDArray[np.float32]) -> None:
-        """Send rows (n, width). Raises OSError where the other end is gone."""
         head = _VALUE.pack(run, value, *rows.shape)
         with self._sending:
             if rows.nbytes < 1 << 16:
@@ -121,7 +153,6 @@ class Values(_Connection):
                 self._connection.sendall(_bytes(np.ascontiguousarray(rows)))
 
     def receive(self) -> tuple[int, int, npt.NDArray[np.float32]]:
-        """Return the next run, value and rows. Raises EOFError at the end, OSError, or ClusterError."""
         self._fill(self._head)
         run, value, count, width = _VALUE.unpack(self._head)
         if count * width > _MOST_ARRAY:

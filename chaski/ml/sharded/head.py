@@ -18,15 +18,14 @@ import numpy.typing as npt
 
 from chaski import __version__, errors
 from chaski.errors import ClusterError
-from chaski.ml.sharded.frames import Frames, Message
-from chaski.ml.sharded.links import connect
+from chaski.ml.sharded.frames import Message
+from chaski.ml.sharded.nodes import Node
 from chaski.ml.sharded.session import ALIVE, SILENCE
 
 __all__ = ["Member", "Members", "Request"]
 
 _log = logging.getLogger(__name__)
 
-Address = tuple[str, int]
 Share = Callable[[float], None]
 
 
@@ -45,18 +44,13 @@ Outgoing = queue.SimpleQueue["Sequence[Request] | None"]
 
 
 class Member:
-    """A member, as the head sees it. `name` is its address. Raises ClusterError if it cannot be reached."""
+    """A member, as the head sees it. Raises ClusterError if it cannot be reached."""
 
     def __init__(
-        self,
-        address: Address,
-        key: bytes,
-        session: str,
-        outgoing: Outgoing,
-        lost: Callable[[ClusterError], None],
+        self, node: Node, session: str, outgoing: Outgoing, lost: Callable[[ClusterError], None]
     ) -> None:
-        host, port = address
-        self.name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.node = node
+        self.name = node.name
         self._outgoing = outgoing
         self._lost = lost
         self._lock = threading.Lock()
@@ -64,17 +58,16 @@ class Member:
         self._open: dict[int, tuple[Future[Message], Share | None]] = {}
         self._failure: ClusterError | None = None
         with ExitStack() as undo:
-            self._requests = Frames(connect(host, port, key))
+            self._requests = node.connect()
             undo.callback(self._requests.close)
-            connection = connect(host, port, key)
-            self._replies = Frames(connection)
+            self._replies = node.connect()
             undo.callback(self._replies.close)
-            connection.settimeout(SILENCE)
+            self._replies.expect_within(SILENCE)
             try:
                 self._requests.send({"kind": "requests", "session": session})
                 self._replies.send({"kind": "replies", "session": session})
             except OSError as error:
-                raise ClusterError(f"node {self.name} ended the connection: {error}") from None
+                raise ClusterError(f"{self.name} ended the connection: {error}") from None
             undo.pop_all()
         threading.Thread(target=self._receive, name="chaski-replies", daemon=True).start()
 
@@ -99,7 +92,7 @@ class Member:
         try:
             self._requests.send(fields, arrays)
         except OSError as error:
-            self._lost(ClusterError(f"node {self.name} is lost: {error}"))
+            self._lost(ClusterError(f"{self.name} is lost: {error}"))
 
     def start(
         self, kind: str, fields: Mapping[str, Any] | None = None, arrays: Sequence[npt.NDArray[Any]] = ()
@@ -142,7 +135,7 @@ class Member:
             reason = "it ended the connection; its log may say why"
         except ClusterError as error:
             reason = str(error)
-        self._lost(ClusterError(f"node {self.name} is lost: {reason}"))
+        self._lost(ClusterError(f"{self.name} is lost: {reason}"))
 
     def _take(self, fields: Mapping[str, Any], arrays: list[npt.NDArray[Any]]) -> None:
         number = fields["id"]
@@ -162,7 +155,7 @@ class Member:
 
     def _error(self, fields: Mapping[str, Any]) -> Exception:
         """The error of a member under its name."""
-        kind, text = fields["error"], f"node {self.name}: {fields['message']}"
+        kind, text = fields["error"], f"{self.name}: {fields['message']}"
         if kind == "ValueError":
             return ValueError(text)
         found: Exception = getattr(errors, kind if kind in errors.__all__ else "ClusterError")(text)
@@ -175,7 +168,7 @@ class Members:
     Raises ClusterError for one that cannot be reached, does not know the key, or computes other bits.
     """
 
-    def __init__(self, addresses: Sequence[Address], key: bytes, flash_attention: bool) -> None:
+    def __init__(self, nodes: Sequence[Node], flash_attention: bool) -> None:
         self._lock = threading.Lock()
         self._is_closed = threading.Event()
         self._failure: ClusterError | None = None
@@ -189,22 +182,21 @@ class Members:
         session = secrets.token_hex(16)
         with ExitStack() as undo:
             undo.callback(self.close)
-            for address in addresses:
-                self._all.append(Member(address, key, session, self._outgoing, self._lose))
+            for node in nodes:
+                self._all.append(Member(node, session, self._outgoing, self._lose))
             opened = self.ask_all(
                 "open",
                 [
                     {"version": __version__, "member": number, "flash_attention": flash_attention}
-                    for number in range(len(addresses))
+                    for number in range(len(nodes))
                 ],
             )
             about = [fields for fields, _ in opened]
             self._check_alike(about)
             self.about = about[0]
             self.rule = ", ".join(dict.fromkeys(fields["rule"] for fields in about))
-            self.ask_all(
-                "join", [{"session": session, "addresses": [list(a) for a in addresses]}] * len(self)
-            )
+            addresses = [node.address for node in nodes]
+            self.ask_all("join", [{"session": session, "addresses": addresses}] * len(self))
             undo.pop_all()
         threading.Thread(target=self._tell_alive, name="chaski-alive", daemon=True).start()
 
@@ -313,8 +305,8 @@ class Members:
         for member, other in zip(self._all, about, strict=True):
             if other["rule"].split()[:2] != first["rule"].split()[:2]:
                 raise ClusterError(
-                    f"node {member.name} computes by the rule {other['rule']}, and node {self._all[0].name} "
+                    f"{member.name} computes by the rule {other['rule']}, and {self._all[0].name} "
                     f"by {first['rule']}: use backends of one rule"
                 )
             if any(other[name] != first[name] for name in ("kv_dtype", "cache_config")):
-                raise ClusterError(f"node {member.name} stores keys and values in another way than others")
+                raise ClusterError(f"{member.name} stores keys and values in another way than others")

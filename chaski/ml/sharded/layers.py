@@ -22,8 +22,13 @@ class LayerSplit:
     What is of no layer is on the first member, but what makes the outputs, which is on the last.
     """
 
-    def __init__(self, shares: Sequence[float]) -> None:
+    def __init__(self, shares: Sequence[float], behind_first: int | None = None) -> None:
+        """`behind_first`: how many of the last layers the members behind the first share; None for any.
+
+        The output is one more layer behind the last.
+        """
         self._shares = shares
+        self._behind_first = behind_first
         self._last_layers: Sequence[int] = [0] * len(shares)
         self._held: dict[Weight, Sequence[HeldWeight]] = {}
 
@@ -39,7 +44,7 @@ class LayerSplit:
         self, weights: Sequence[tuple[Weight, TensorInfo]]
     ) -> Sequence[Sequence[tuple[Weight, TensorInfo]]]:
         """Raises OptionError where there are fewer layers than members."""
-        self._last_layers = _cut(weights, self._shares)
+        self._last_layers = _cut(weights, self._shares, self._behind_first)
         on_each: list[list[tuple[Weight, TensorInfo]]] = [[] for _ in self._shares]
         for weight, info in weights:
             member = self._member_of(weight.name)
@@ -114,25 +119,44 @@ def _move(graph: Graph, places: dict[Tensor, int], movable: Sequence[Tensor]) ->
             places[node] = target
 
 
-def _cut(weights: Sequence[tuple[Weight, TensorInfo]], shares: Sequence[float]) -> Sequence[int]:
-    """The last layer of each member: where the bytes so far are nearest to its share and those before."""
+def _cut(
+    weights: Sequence[tuple[Weight, TensorInfo]], shares: Sequence[float], behind_first: int | None
+) -> Sequence[int]:
+    """The last layer of each member; that of the one before it for a member that has none."""
     layers: dict[int, int] = {}
-    before = 0
+    before = after = 0
     for weight, info in weights:
         layer = _LAYER.match(weight.name)
         if layer is not None:
             layers[int(layer[1])] = layers.get(int(layer[1]), 0) + info.nbytes
-        elif not weight.name.startswith("output"):
+        elif weight.name.startswith("output"):
+            after += info.nbytes
+        else:
             before += info.nbytes
-    if len(layers) < len(shares):
-        raise OptionError(f"{len(layers)} layers cannot be split over {len(shares)} nodes: name fewer nodes")
     numbers = sorted(layers)
-    ends = list(accumulate((layers[number] for number in numbers), initial=before))[1:]
-    total = sum(info.nbytes for _, info in weights)
-    last: list[int] = []
+    if behind_first is None:
+        ends = _ends([layers[number] for number in numbers], shares, before, after)
+        return [numbers[end - 1] for end in ends]
+    on_first = max(0, len(numbers) + 1 - behind_first)
+    sizes = [layers[number] for number in numbers[on_first:]]
+    without = max(0, len(shares) - 1 - len(sizes))
+    ends = [on_first] * (1 + without)
+    ends += [on_first + end for end in _ends(sizes, shares[1 + without :], 0, after)]
+    return [numbers[end - 1] if end else -1 for end in ends]
+
+
+def _ends(sizes: Sequence[int], shares: Sequence[float], before: int, after: int) -> Sequence[int]:
+    """How many layers the members have so far: where the bytes are nearest to their shares.
+
+    `before` and `after` are bytes that lie on the first and on the last member beside their layers.
+    """
+    if len(sizes) < len(shares):
+        raise OptionError(f"{len(sizes)} layers cannot be split over {len(shares)} nodes: name fewer nodes")
+    so_far = list(accumulate(sizes, initial=before))
+    total = so_far[-1] + after
+    ends: list[int] = []
     for index, share in enumerate(accumulate(shares)):
-        low, high = len(last) and last[-1] + 1, len(numbers) - (len(shares) - index)
+        low, high = (ends[-1] if ends else 0) + 1, len(sizes) - (len(shares) - index - 1)
         wanted = total * share / sum(shares)
-        last.append(min(range(low, high + 1), key=lambda place: abs(ends[place] - wanted)))
-    last[-1] = len(numbers) - 1
-    return [numbers[place] for place in last]
+        ends.append(min(range(low, high + 1), key=lambda end: abs(so_far[end] - wanted)))
+    return [*ends[:-1], len(sizes)] if ends else []

@@ -21,11 +21,11 @@ from chaski.ml.sharded import encoding
 from chaski.ml.sharded.encoding import Fields
 from chaski.ml.sharded.exchange import Exchange
 from chaski.ml.sharded.files import SameFile
-from chaski.ml.sharded.frames import Frames, Message
-from chaski.ml.sharded.links import PATIENCE, connect
+from chaski.ml.sharded.frames import Channel, Message
+from chaski.ml.sharded.links import PATIENCE
 from chaski.ml.sharded.member_plan import MemberPlan, Rows
 
-__all__ = ["ALIVE", "SILENCE", "OpenBackend", "Session"]
+__all__ = ["ALIVE", "SILENCE", "Connect", "OpenBackend", "Session"]
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +40,9 @@ _SMALL = 1 << 16
 
 OpenBackend = Callable[[BackendOptions], Backend]
 """Opens the backend that a member computes with."""
+
+Connect = Callable[[Any], Channel]
+"""Connects to another member by its address. Raises ClusterError where it cannot be reached."""
 
 
 class _Part:
@@ -59,12 +62,14 @@ class Session:
     A thread reads requests, another one answers them in order, and a third one sends signs of life.
     """
 
-    def __init__(self, key: bytes, opening: OpenBackend, folders: Sequence[Path], requests: Frames) -> None:
-        self._key = key
+    def __init__(
+        self, connect: Connect, opening: OpenBackend, folders: Sequence[Path], requests: Channel
+    ) -> None:
+        self._connect = connect
         self._opening = opening
         self._folders = folders
         self._requests = requests
-        self._replies: Frames | None = None
+        self._replies: Channel | None = None
         self._queue: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._is_over = threading.Event()
         self.exchange = Exchange()
@@ -92,7 +97,7 @@ class Session:
             "close": self._close,
         }
 
-    def run(self, replies: Frames) -> None:
+    def run(self, replies: Channel) -> None:
         """Answer requests until the head ends, or is lost."""
         self._replies = replies
         for work in (self._read, self._tell_alive):
@@ -169,15 +174,14 @@ class Session:
         """Connect to the members behind this one, and wait for those before it."""
         addresses = fields["addresses"]
         for member in range(self._own + 1, len(addresses)):
-            host, port = addresses[member]
             for is_outwards in (True, False):
-                frames = Frames(connect(host, port, self._key))
+                channel = self._connect(addresses[member])
                 hello = {"session": fields["session"], "member": self._own, "receives": is_outwards}
-                frames.send({"kind": "values", **hello})
+                channel.send({"kind": "values", **hello})
                 if is_outwards:
-                    self.exchange.send_to(member, frames.values())
+                    self.exchange.send_to(member, channel.values())
                 else:
-                    self.exchange.receive_from(member, frames.values())
+                    self.exchange.receive_from(member, channel.values())
         if not self.exchange.wait_connected(len(addresses) - 1, PATIENCE):
             raise ClusterError("the other nodes did not connect to it: each node must reach all those before")
         return {}, []

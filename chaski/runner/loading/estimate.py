@@ -19,8 +19,9 @@ from chaski.errors import ChaskiError
 from chaski.kvcache import CacheSize, KindMemory
 from chaski.ml.backend import HOST, ByDevice, summed
 from chaski.names import ModelName
+from chaski.runner.loading.devices import reserve
 from chaski.runner.loading.files import OpenedModel
-from chaski.runner.loading.parts import ModelParts, ReservedModel
+from chaski.runner.loading.parts import ModelParts
 from chaski.runner.loading.prefix import memory_limit
 from chaski.runner.loading.reservation import MemoryNeeds
 from chaski.store.model import StoredModel, read_model
@@ -53,7 +54,7 @@ class Estimate:
         Raises OptionError, UnsupportedError, GGUFError.
         """
         parts = ModelParts.of(model, context=context, parallel=parallel)
-        reserved = ReservedModel(parts, backend)
+        reserved = reserve(parts, backend)
         try:
             needs = reserved.needs_with(model.found.adapters)
         finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from time import perf_counter
 
@@ -19,6 +19,7 @@ from chaski.runner.adapters.adapter_set import AdapterSet
 from chaski.runner.adapters.calls import AdapterFiles, adapter_files
 from chaski.runner.engine.engine import Engine
 from chaski.runner.llm import LLM
+from chaski.runner.loading.devices import reserve
 from chaski.runner.loading.engine_choice import (
     EXTRA,
     choose_engine,
@@ -51,6 +52,9 @@ def load(
     engine: str | None = None,
     draft: str | os.PathLike[str] | None = None,
     adapters: AdapterFiles | None = None,
+    num_gpu: int | None = None,
+    main_gpu: int | None = None,
+    tensor_split: Sequence[float] | None = None,
     progress: ProgressCallback = lambda share: None,
 ) -> LLM:
     """Load a model: one of the store or a bundled one by name, a GGUF file, or one that is open already.
@@ -73,8 +77,14 @@ def load(
                   one then checks in one batch; a model of the store may bring its own
     adapters      GGUF files of LoRA adapters that requests may name: {name: path}, or a list of paths, whose
                   names are those of the files without suffix
-    backend       cpu; cuda: an NVIDIA GPU; sharded: the nodes that
-                  CHASKI_NODES names, together; or reference: the definition of every operation in NumPy
+    backend       auto: an NVIDIA GPU where there is one, else the processor; cpu; cuda: GPUs; sharded: the
+                  nodes that CHASKI_NODES names, together; or reference: the definition of every operation in
+                  NumPy
+    num_gpu       how many of the last layers are on GPUs, where the output is one more behind the last; as
+                  many as fit by default, and 0 for none
+    main_gpu      the number of the GPU of a model that one has room for; that with the most free memory by
+                  default
+    tensor_split  how much of the model each GPU takes; as much as its free memory allows by default
     engine        native, or None for whoever has the architecture; llama.cpp computes in workers only
     progress      called with the loaded share, from 0 to 1
 
@@ -96,6 +106,9 @@ def load(
         kv_type=kv_type,
         flash_attention=flash_attention,
         draft=draft,
+        num_gpu=num_gpu,
+        main_gpu=main_gpu,
+        tensor_split=tensor_split,
     )
     if opened.found.adapters and pooling_number(opened.file):
         raise UnsupportedError(
@@ -117,7 +130,7 @@ def load_parts(
     """Load a model whose parts are known, as `load` does; it began at `started` of `perf_counter`, or now."""
     started = perf_counter() if started is None else started
     _check_prompt_cache(prompt_cache)
-    reserved = ReservedModel(parts, backend)
+    reserved = reserve(parts, backend)
     policy = _policy(Environment.read()) if prompt_cache else None
     description = defaults.name or str(parts.file.path)
     computing = _read_weights(reserved, parts, policy, progress, prompt_cache is True, description)

@@ -21,6 +21,7 @@ from chaski.model.proposing import proposing_of
 from chaski.model.registry import Model, build_model, max_context_of
 from chaski.runner.adapters.adapter_set import AdapterSet
 from chaski.runner.loading.files import OpenedModel
+from chaski.runner.loading.gpus import GPUWishes
 from chaski.runner.loading.reservation import MemoryNeeds, Reservation, check_form, check_takes_back, kv_types
 from chaski.runner.loading.sizes import USUAL_BATCH, cache_size, context_size, thread_count, usual_texts
 from chaski.runner.speculation.draft_resources import DraftResources
@@ -43,6 +44,7 @@ class ModelParts:
     kv_type: str | None
     flash_attention: bool
     options: tuple[Options, ...]
+    gpus: GPUWishes
     draft: GGUFFile | None
     attached: AttachedDraft | None
 
@@ -59,6 +61,9 @@ class ModelParts:
         kv_type: str | None = None,
         flash_attention: bool | None = None,
         draft: str | os.PathLike[str] | None = None,
+        num_gpu: int | None = None,
+        main_gpu: int | None = None,
+        tensor_split: Sequence[float] | None = None,
     ) -> ModelParts:
         """Fill in what is not given, from the model's own parameters and the environment."""
         environment, loading = Environment.read(), model.defaults.loading
@@ -93,6 +98,11 @@ class ModelParts:
                 CPUOptions(threads, environment.isa, environment.variants),
                 _nodes_options(environment),
             ),
+            gpus=GPUWishes.of(
+                loading.get("num_gpu") if num_gpu is None else num_gpu,
+                loading.get("main_gpu") if main_gpu is None else main_gpu,
+                tensor_split,
+            ),
             draft=None if attached is not None else draft_file,
             attached=attached,
         )
@@ -114,13 +124,11 @@ class ReservedModel:
     No memory is taken before they load, and `check` says whether there is enough.
     """
 
-    def __init__(self, parts: ModelParts, backend: str | None) -> None:
-        """`backend`: its name; None for the one that the environment asks for."""
+    def __init__(self, parts: ModelParts, backend: str, *options: Options) -> None:
+        """`backend`: its name. `options`: what it is told beside the options of the parts."""
         self._parts = parts
         with ExitStack() as undo:
-            self.backend: Backend = open_backend(
-                Environment.read().backend if backend is None else backend, *parts.options
-            )
+            self.backend: Backend = open_backend(backend, *parts.options, *options)
             undo.callback(self.backend.close)
             types = kv_types(parts.kv_type, self.backend, parts.file)
             check_form(types, parts.flash_attention)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,6 +57,7 @@ class ModelNeeds:
     context     tokens that a sequence must be able to hold
     usual_context   the context to load it with where no request asks for one
     engine      the engine that must compute it
+    gpus        how many layers are on GPUs and on which, as far as it is asked for: `num_gpu`, `main_gpu`
     keep_alive  seconds that it stays in memory after this request
     """
 
@@ -69,6 +70,7 @@ class ModelNeeds:
     usual_context: int | None = None
     threads: int | None = None
     engine: str | None = None
+    gpus: Mapping[str, int] = field(default_factory=dict)
     keep_alive: float | None = None
 
 
@@ -93,6 +95,7 @@ class LoadedModel:
     keep_alive: float
     projector: Path | None = None
     draft: Path | None = None
+    gpus: Mapping[str, int] = field(default_factory=dict)
     users: int = 0
     used_at: float = 0.0
     is_leaving: bool = False
@@ -116,10 +119,12 @@ class LoadedModel:
         return not self.is_leaving and self.is_enough(needs)
 
     def is_enough(self, needs: ModelNeeds) -> bool:
-        """Return whether engine, encoder and draft model are the needed ones, and its context suffices."""
+        """Return whether engine, encoder, draft and GPUs are the needed ones, and its context suffices."""
         if needs.engine not in (None, self.info.engine):
             return False
         if needs.projector not in (None, self.projector) or needs.draft not in (None, self.draft):
+            return False
+        if any(self.gpus.get(name) != number for name, number in needs.gpus.items()):
             return False
         return needs.context is None or needs.context <= self.info.context
 

@@ -53,6 +53,7 @@ async def load_model(
         keep_alive=settings.keep_alive if needs.keep_alive is None else needs.keep_alive,
         projector=needs.projector,
         draft=needs.draft,
+        gpus=needs.gpus,
         used_at=time.time(),
     )
 
@@ -64,6 +65,7 @@ def _options(needs: ModelNeeds, parallel: int) -> dict[str, Any]:
         "threads": needs.threads,
         "parallel": parallel,
         "engine": needs.engine,
+        **needs.gpus,
     }
     if needs.projector is not None:
         options["projector"] = str(needs.projector)

@@ -66,6 +66,7 @@ class Job:
             context=self._bounded(self.options.context),
             usual_context=self._bounded(usual if isinstance(usual, int) else None),
             threads=self.options.threads,
+            gpus=self.options.gpus,
             engine=engine,
             keep_alive=self.request.keep_alive,
         )

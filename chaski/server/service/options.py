@@ -53,12 +53,16 @@ _GENERATE = GenerateOptions.__annotations__.keys()
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """generate: options of a generation, as `chaski.runner` takes them. The others are for loading."""
+    """generate: options of a generation, as `chaski.runner` takes them. The others are for loading.
+
+    gpus: `num_gpu` and `main_gpu`, where they are given.
+    """
 
     generate: Mapping[str, Any] = field(default_factory=dict)
     context: int | None = None
     threads: int | None = None
     engine: str | None = None
+    gpus: Mapping[str, int] = field(default_factory=dict)
 
 
 def checked_options(raw: Mapping[str, Any]) -> RequestOptions:
@@ -69,7 +73,12 @@ def checked_options(raw: Mapping[str, Any]) -> RequestOptions:
         generate[name] = None if generate[name] < 0 else generate[name]
     parse_options(generate)
     return RequestOptions(
-        generate, _at_least_0("num_ctx", values), _at_least_0("num_thread", values), values.get("engine")
+        generate,
+        _at_least_0("num_ctx", values),
+        _at_least_0("num_thread", values),
+        values.get("engine"),
+        # In Ollama -1 leaves the choice to the server.
+        {name: values[name] for name in ("num_gpu", "main_gpu") if values.get(name, -1) >= 0},
     )
 
 

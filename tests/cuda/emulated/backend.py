@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from chaski.ml.backend import BackendOptions, CPUOptions
-from chaski.ml.cpu import CPUBackend
-from chaski.ml.cuda.backend import CUDABackend
+from collections.abc import Sequence
 
-from .gpu import EmulatedGPU
+from chaski.ml.backend import Backend, BackendOptions, CPUOptions, Device, GPUOptions
+from chaski.ml.cuda.layout import open_layout
+from tests.cuda.emulated import NAME
 
-__all__ = ["OPTIONS", "open"]
+from .gpu import EmulatedGPU, found_gpus
 
-OPTIONS = (BackendOptions, CPUOptions)
+__all__ = ["OPTIONS", "gpus", "open"]
+
+OPTIONS = (BackendOptions, CPUOptions, GPUOptions)
 
 
-def open(options: BackendOptions, cpu: CPUOptions) -> CUDABackend:
-    return CUDABackend(
-        options, EmulatedGPU(), CPUBackend(BackendOptions(), CPUOptions(threads=1, isa=cpu.isa))
-    )
+def open(options: BackendOptions, cpu: CPUOptions, gpus: GPUOptions) -> Backend:
+    return open_layout(EmulatedGPU, NAME, options, cpu, gpus)
+
+
+def gpus() -> Sequence[Device]:
+    return found_gpus()

@@ -7,6 +7,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -20,11 +21,17 @@ from chaski.ml.backend import Device
 from chaski.ml.cuda.device import KernelLaunch, Program
 from chaski.ml.cuda.sources import KERNELS, digest_of, native_headers
 
-__all__ = ["EmulatedGPU"]
+__all__ = ["SIZES", "EmulatedGPU", "found_gpus"]
 
 U8 = npt.NDArray[np.uint8]
 HERE = Path(__file__).parent
 BUILT = HERE.parents[2] / "build" / "cuda-emulated"
+
+SIZES = [8 << 30]
+"""The bytes of each emulated GPU of this machine; tests change them, and add more."""
+
+# The fibers of a program are those of one block at a time.
+_COMPUTING = threading.Lock()
 
 _FLAGS = (
     *("-std=c++20", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-w"),
@@ -42,13 +49,14 @@ class EmulatedGPU:
 
     rule = "emulated"
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
         self.launched: list[str] = []
         self.held: dict[int, U8] = {}
 
     @property
     def device(self) -> Device:
-        return Device("cuda:0", "an emulated GPU", 4, ("emulated",), 8 << 30, 8 << 30)
+        return _device(self.number, sum(memory.size for memory in self.held.values()))
 
     def allocate(self, size: int) -> int:
         memory = np.full(size + 512, 0xFF, np.uint8)
@@ -91,9 +99,10 @@ class EmulatedGPU:
         for launch in recorded:
             name, function = launch.kernel
             grid = (ctypes.c_uint * 3)(*launch.grid)
-            outcome = function(
-                launch.argument, grid, ctypes.c_uint(launch.threads), ctypes.c_size_t(launch.shared)
-            )
+            with _COMPUTING:
+                outcome = function(
+                    launch.argument, grid, ctypes.c_uint(launch.threads), ctypes.c_size_t(launch.shared)
+                )
             if outcome:
                 raise ComputationError(f"kernel {name}: {_FAILURES[outcome]}")
             self.launched.append(name)
@@ -109,6 +118,16 @@ class EmulatedGPU:
             if first <= address and address + size <= memory.ctypes.data + memory.size:
                 return
         raise ComputationError(f"{size} bytes at {address:#x} are nobody's")
+
+
+def found_gpus() -> Sequence[Device]:
+    """Describe all emulated GPUs, of which nothing is taken."""
+    return [_device(number, 0) for number in range(len(SIZES))]
+
+
+def _device(number: int, taken: int) -> Device:
+    size = SIZES[number]
+    return Device(f"cuda:{number}", "an emulated GPU", 4, ("emulated",), size, size - taken)
 
 
 @cache

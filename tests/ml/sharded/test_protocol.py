@@ -55,7 +55,7 @@ def test_a_request_that_nobody_knows(server: MemberServer) -> None:
 
 
 def test_what_belongs_to_no_session(server: MemberServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chaski.ml.sharded.serving.PATIENCE", 0.1)
+    monkeypatch.setattr("chaski.ml.sharded.sessions.PATIENCE", 0.1)
     for hello in ({"kind": "replies", "session": "b"}, {"session": "b"}, {"kind": "values"}):
         frames = opened(server, **hello)
         with pytest.raises((EOFError, OSError)):
@@ -74,7 +74,7 @@ def test_a_member_that_stops_to_read_is_lost(nodes: Nodes) -> None:
 
     member._requests.send = fail
     member.tell_alive()
-    with pytest.raises(ClusterError, match=rf"node {member.name} is lost: it does not read"):
+    with pytest.raises(ClusterError, match=rf"{member.name} is lost: it does not read"):
         backend.devices()
     backend.close()
 

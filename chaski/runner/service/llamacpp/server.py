@@ -159,6 +159,11 @@ def _parameters(xllamacpp: Any, settings: LlamaSettings) -> Any:
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = settings.threads
     for name, dtype in (("cache_type_k", settings.types.keys), ("cache_type_v", settings.types.values)):
         setattr(parameters, name, xllamacpp.ggml_type[f"GGML_TYPE_{dtype.value.upper()}"])
+    # llama.cpp itself shares a model among several GPUs.
+    if settings.gpus.num_gpu is not None:
+        parameters.n_gpu_layers = settings.gpus.num_gpu
+    if settings.gpus.main_gpu is not None:
+        parameters.main_gpu = settings.gpus.main_gpu
     flash = "ENABLED" if settings.flash_attention else "DISABLED"
     parameters.flash_attn_type = xllamacpp.llama_flash_attn_type[f"LLAMA_FLASH_ATTN_TYPE_{flash}"]
     if settings.pooling is not None:

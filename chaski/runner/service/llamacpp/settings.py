@@ -17,6 +17,8 @@ from chaski.kvcache import KVTypes
 from chaski.ml.graph import DType
 from chaski.ml.machine import available_memory, physical_cores
 from chaski.model.pooling import Pooling, read_pooling
+from chaski.names import AUTO
+from chaski.runner.loading.gpus import GPUWishes
 from chaski.runner.loading.reservation import check_form
 from chaski.runner.loading.sizes import at_least, context_size, thread_count
 
@@ -46,13 +48,14 @@ class LlamaSettings:
     flash_attention: bool
     prompt_cache: bool
     pooling: Pooling | None
+    gpus: GPUWishes
     projector: str | None = None
 
     @classmethod
     def of(cls, file: GGUFFile, defaults: Defaults, options: Mapping[str, Any]) -> LlamaSettings:
         """Make them of the options of a worker, the model's own, and the environment. Raises OptionError."""
         environment = Environment.read()
-        if options.get("backend") not in (None, "cpu"):
+        if options.get("backend") not in (None, AUTO, "cpu"):
             raise OptionError(f"backend = {options['backend']!r} is not one of the engine llama.cpp")
         if options.get("draft") is not None:
             raise OptionError("the engine llama.cpp takes no draft model; load it without draft")
@@ -81,6 +84,11 @@ class LlamaSettings:
             flash_attention=flash,
             prompt_cache=options.get("prompt_cache", True),
             pooling=_pooling(file),
+            gpus=GPUWishes.of(
+                options.get("num_gpu", defaults.loading.get("num_gpu")),
+                options.get("main_gpu", defaults.loading.get("main_gpu")),
+                options.get("tensor_split"),
+            ),
         )
 
     @property

@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any, TypedDict, Unpack
@@ -44,6 +45,9 @@ class LoadOptions(TypedDict, total=False):
     engine: str | None
     draft: str | None
     adapters: AdapterFiles | None
+    num_gpu: int | None
+    main_gpu: int | None
+    tensor_split: Sequence[float] | None
 
 
 class Worker(ChannelMethods):

@@ -168,6 +168,7 @@ def test_users_do_not_share_prompts(foreign: Path) -> None:
 
 def test_what_llama_cpp_is_told(foreign: Path) -> None:
     options = {"threads": 3, "context": 200, "parallel": 2, "kv_type": "q8_0:f16", "prompt_cache": False}
+    options |= {"num_gpu": 7, "main_gpu": 1}
     service = LlamaCppChannel(foreign, options, lambda: None)
     import xllamacpp
 
@@ -175,6 +176,7 @@ def test_what_llama_cpp_is_told(foreign: Path) -> None:
     assert (told.n_ctx, told.n_parallel, told.cpuparams.n_threads) == (512, 2, 3)
     assert (told.cache_type_k.name, told.cache_type_v.name) == ("GGML_TYPE_Q8_0", "GGML_TYPE_F16")
     assert (told.cache_prompt, hasattr(told, "embedding")) == (False, False)
+    assert (told.n_gpu_layers, told.main_gpu) == (7, 1)
     folder = Path(told.hostnames[0]).parent
     assert folder.stat().st_mode & 0o777 == 0o700
     replies: list[object] = []

@@ -1,0 +1,34 @@
+"""Where a model is among the GPUs of a machine and its processor: one GPU, several, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from chaski.ml import open_backend, open_together
+from chaski.ml.backend import HOST, Backend, BackendOptions, CPUOptions, GPUOptions
+from chaski.ml.cuda.backend import CUDABackend
+from chaski.ml.cuda.device import GPU
+
+__all__ = ["open_layout"]
+
+
+def open_layout(
+    open_gpu: Callable[[int], GPU], name: str, options: BackendOptions, cpu: CPUOptions, gpus: GPUOptions
+) -> Backend:
+    """Open a backend by the name of `open_backend`: `open_gpu` opens a GPU by its number.
+
+    Raises what opening a GPU raises.
+    """
+
+    def open_on(number: int, options: BackendOptions) -> CUDABackend:
+        # What the host computes of a batch is little: more threads would wait longer for each other.
+        host = open_backend("cpu", CPUOptions(threads=1, isa=cpu.isa, variants=cpu.variants))
+        return CUDABackend(options, open_gpu(number), host, spared=gpus.spared)
+
+    if len(gpus.numbers) == 1 and gpus.layers is None:
+        return open_on(gpus.numbers[0], options)
+    on_cpu = {} if gpus.layers is None else {HOST: lambda options: open_backend("cpu", options, cpu)}
+    on_gpus = {f"cuda:{number}": partial(open_on, number) for number in gpus.numbers}
+    shares = gpus.shares if gpus.shares is None else (*([1.0] * len(on_cpu)), *gpus.shares)
+    return open_together(on_cpu | on_gpus, options, name, gpus.split, shares, gpus.layers)

@@ -1,0 +1,139 @@
+"""Where members are: on other machines, behind an address, or in threads of this process."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.ml.backend import HOST
+from chaski.ml.sharded.frames import Channel, Frames, Message
+from chaski.ml.sharded.links import connect
+from chaski.ml.sharded.session import OpenBackend
+from chaski.ml.sharded.sessions import Sessions
+
+__all__ = ["LocalNodes", "Node", "RemoteNode"]
+
+
+class Node(Protocol):
+    """A place where a member is. `name` is for messages; `address` is what other members reach it by."""
+
+    @property
+    def name(self) -> str:
+        """What people know it by, such as `node 10.0.0.1:11500` or `cuda:0`."""
+
+    @property
+    def address(self) -> Any:
+        """What the `join` request of another member has for it."""
+
+    def connect(self) -> Channel:
+        """Open one more connection to it. Raises ClusterError where it cannot be reached."""
+
+    def device_name(self, device: str) -> str:
+        """The name of one of its devices, which no device of another node has."""
+
+
+class RemoteNode:
+    """A process of `chaski shard`, which knows the key."""
+
+    def __init__(self, host: str, port: int, key: bytes) -> None:
+        self.address: tuple[str, int] = host, port
+        self._key = key
+        self._short_name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.name = f"node {self._short_name}"
+
+    def connect(self) -> Channel:
+        return Frames(connect(*self.address, self._key))
+
+    def device_name(self, device: str) -> str:
+        return self._short_name if device == HOST else f"{self._short_name} {device}"
+
+
+class LocalNodes:
+    """Members in threads of this process, one for each device: they have no other machine to tell apart."""
+
+    def __init__(self, openings: Mapping[str, OpenBackend]) -> None:
+        """`openings`: what opens the backend of each device, by the device's name."""
+        self._sessions = [Sessions(self._connect, opening) for opening in openings.values()]
+        self.nodes: Sequence[Node] = [_LocalNode(self, *each) for each in enumerate(openings)]
+
+    def _connect(self, number: int) -> Channel:
+        """Open a connection to a member. It waits for its other end's first message in a thread."""
+        ours, theirs = pipe()
+        take = self._sessions[number].take
+        threading.Thread(target=take, args=(theirs,), name="chaski-member", daemon=True).start()
+        return ours
+
+
+class _LocalNode:
+    def __init__(self, together: LocalNodes, number: int, device: str) -> None:
+        self._together = together
+        self.address = number
+        self.name = device
+
+    def connect(self) -> Channel:
+        return self._together._connect(self.address)
+
+    def device_name(self, device: str) -> str:
+        return device
+
+
+def pipe() -> tuple[Pipe, Pipe]:
+    """Return both ends of a connection within this process."""
+    one, other = queue.SimpleQueue[Any](), queue.SimpleQueue[Any]()
+    return Pipe(one, other), Pipe(other, one)
+
+
+class Pipe:
+    """A `Channel` within this process. Nothing is encoded; arrays are copied, as they would be elsewhere."""
+
+    def __init__(self, incoming: queue.SimpleQueue[Any], outgoing: queue.SimpleQueue[Any]) -> None:
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._is_closed = False
+
+    def send(self, fields: Mapping[str, Any], arrays: Sequence[npt.NDArray[Any]] = ()) -> None:
+        self._put((fields, [np.array(array, order="C") for array in arrays]))
+
+    def receive(self) -> Message:
+        found: Message = self._take()
+        return found
+
+    def expect_within(self, seconds: float | None) -> None:
+        """Change nothing: the other end cannot be lost alone."""
+
+    def values(self) -> ValuePipe:
+        return ValuePipe(self._incoming, self._outgoing)
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._incoming.put(None)
+        self._outgoing.put(None)
+
+    def _put(self, message: Any) -> None:
+        if self._is_closed:
+            raise BrokenPipeError("the connection ended")
+        self._outgoing.put(message)
+
+    def _take(self) -> Any:
+        message = self._incoming.get()
+        if message is None:
+            self._is_closed = True
+            self._incoming.put(None)
+            raise EOFError("the connection ended")
+        return message
+
+
+class ValuePipe(Pipe):
+    """A `ValueChannel` within this process."""
+
+    def send(self, run: int, value: int, rows: npt.NDArray[np.float32]) -> None:  # type: ignore[override]
+        self._put((run, value, np.array(rows, order="C")))
+
+    def receive(self) -> tuple[int, int, npt.NDArray[np.float32]]:  # type: ignore[override]
+        found: tuple[int, int, npt.NDArray[np.float32]] = self._take()
+        return found

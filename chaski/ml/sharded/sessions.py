@@ -1,0 +1,102 @@
+"""The sessions of a member: connections find theirs by what they say first."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from chaski.errors import ClusterError
+from chaski.ml.sharded.encoding import Fields
+from chaski.ml.sharded.frames import Channel
+from chaski.ml.sharded.links import PATIENCE
+from chaski.ml.sharded.session import SILENCE, Connect, OpenBackend, Session
+
+__all__ = ["Sessions"]
+
+
+class Sessions:
+    """What a member computes, for each head that has connected.
+
+    connect  connects to another member by the address that heads know it by
+    opening  opens the backend of a session
+    folders  where files are looked for by their names, besides the paths that a head has them at
+    """
+
+    def __init__(self, connect: Connect, opening: OpenBackend, folders: Sequence[Path] = ()) -> None:
+        self._connect = connect
+        self._opening = opening
+        self._folders = folders
+        self._changed = threading.Condition()
+        self._sessions: dict[str, Session] = {}
+        self._running: set[threading.Thread] = set()
+
+    def __len__(self) -> int:
+        with self._changed:
+            return len(self._sessions)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of values that were sent to other members, but for what carries them."""
+        with self._changed:
+            return sum(session.exchange.num_bytes for session in self._sessions.values())
+
+    def wait_idle(self, seconds: float) -> bool:
+        """Wait until there is no session any more -> whether that came."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._sessions, seconds)
+
+    def close(self) -> None:
+        """End all sessions, and wait until their memory is released."""
+        with self._changed:
+            sessions, running = list(self._sessions.values()), list(self._running)
+        for session in sessions:
+            session.end()
+        for thread in running:
+            thread.join()
+
+    def take(self, channel: Channel) -> None:
+        """Take a connection by what it says first: requests, replies, or values of another member.
+
+        With replies this runs the session, until its end.
+        """
+        try:
+            channel.expect_within(PATIENCE)
+            fields, _ = channel.receive()
+            channel.expect_within(SILENCE if fields["kind"] == "requests" else None)
+            self._take_as(fields["kind"], fields, channel)
+        except (OSError, EOFError, ClusterError, KeyError):
+            channel.close()
+
+    def _take_as(self, kind: str, fields: Fields, channel: Channel) -> None:
+        name = str(fields["session"])
+        if kind == "requests":
+            with self._changed:
+                if name in self._sessions:
+                    raise ClusterError("there is a session of that name")
+                self._sessions[name] = Session(self._connect, self._opening, self._folders, channel)
+                self._changed.notify_all()
+            return
+        with self._changed:  # connections are taken at the same time, in any order
+            self._changed.wait_for(lambda: name in self._sessions, PATIENCE)
+            session = self._sessions[name]
+        if kind == "replies":
+            self._run(name, session, channel)
+        elif fields["receives"]:
+            session.exchange.receive_from(int(fields["member"]), channel.values())
+        else:
+            session.exchange.send_to(int(fields["member"]), channel.values())
+
+    def _run(self, name: str, session: Session, replies: Channel) -> None:
+        """Run a session in this thread, which is that of one of its connections."""
+        with self._changed:
+            self._running.add(threading.current_thread())
+        try:
+            with suppress(OSError):
+                session.run(replies)
+        finally:
+            with self._changed:
+                self._running.discard(threading.current_thread())
+                self._sessions.pop(name, None)
+                self._changed.notify_all()

@@ -1,0 +1,97 @@
+"""The devices of a model: GPUs as far as their memory goes, and the processor for the layers that are left.
+
+What fits is known only when caches and plans have their places, so places are tried until one fits. No bit
+of any answer depends on them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from chaski.env import Environment
+from chaski.errors import UnsupportedError
+from chaski.ml import GPUOptions, gpus_of, usual_backend
+from chaski.names import AUTO
+from chaski.runner.loading.parts import ModelParts, ReservedModel
+
+__all__ = ["reserve"]
+
+_log = logging.getLogger(__name__)
+
+
+def reserve(parts: ModelParts, backend: str | None = None) -> ReservedModel:
+    """Reserve places for a model with a backend; None for the one that the environment asks for.
+
+    Without a choice of the user's it has as many layers on GPUs as fit there. `ReservedModel.check` tells
+    where nothing fits. Raises what opening a backend and placing a model raise.
+    """
+    name = Environment.read().backend if backend is None else backend
+    is_own_choice = name != AUTO
+    if not is_own_choice:
+        name = usual_backend() if parts.flash_attention and parts.gpus.num_gpu != 0 else "cpu"
+    gpus = gpus_of(name)
+    if not gpus:
+        return ReservedModel(parts, name)
+    if parts.gpus.num_gpu == 0:
+        return ReservedModel(parts, "cpu")
+    return _Search(parts, name, is_own_choice).reserve()
+
+
+class _Search:
+    """Tries places on GPUs."""
+
+    def __init__(self, parts: ModelParts, name: str, is_own_choice: bool) -> None:
+        self._parts = parts
+        self._name = name
+        self._is_own_choice = is_own_choice
+        self._gpus = gpus_of(name)
+        self._layers = parts.file.get(f"{parts.file.architecture}.block_count", int, 0) + 1
+
+    def reserve(self) -> ReservedModel:
+        """Return the first place that fits, or the last one that was asked for."""
+        wishes, gpus = self._parts.gpus, self._gpus
+        asked = wishes.num_gpu
+        if asked is not None:
+            is_whole = asked >= self._layers
+            places = wishes.whole(gpus) if is_whole else wishes.some(gpus, asked)
+            return self._first(places) or ReservedModel(self._parts, self._name, places[-1])
+        return self._first(wishes.whole(gpus)) or self._most_layers()
+
+    def _most_layers(self) -> ReservedModel:
+        """Return the place with the most layers on GPUs; it is the processor where none fits."""
+        most, too_many, found = 0, self._layers, None
+        while too_many - most > 1:
+            layers = (most + too_many) // 2
+            fitting = self._first(self._parts.gpus.some(self._gpus, layers)[-1:])
+            if fitting is None:
+                too_many = layers
+                continue
+            if found is not None:
+                found.close()
+            most, found = layers, fitting
+        names = ", ".join(gpu.name for gpu in self._gpus)
+        _log.warning(
+            "%d of %d layers of %s are on the processor, since %s has no room for them: a smaller context or "
+            "fewer parallel sequences leave more of it",
+            self._layers - most,
+            self._layers,
+            self._parts.file.path.name,
+            names,
+        )
+        return found or ReservedModel(self._parts, "cpu")
+
+    def _first(self, places: Iterable[GPUOptions]) -> ReservedModel | None:
+        """Return the first place that fits; None for none."""
+        for place in places:
+            try:
+                reserved = ReservedModel(self._parts, self._name, place)
+            except UnsupportedError as error:
+                if self._is_own_choice:
+                    raise
+                _log.warning("%s is not computed on a GPU: %s", self._parts.file.path.name, error)
+                continue
+            if not reserved.needs.missing:
+                return reserved
+            reserved.close()
+        return None

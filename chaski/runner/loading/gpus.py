@@ -1,0 +1,97 @@
+"""What is asked for of GPUs, and the places of a model among them that are tried one after the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from chaski.env import Environment
+from chaski.errors import OptionError
+from chaski.ml.backend import Device, GPUOptions
+
+__all__ = ["GPUWishes", "checked_split"]
+
+
+@dataclass(frozen=True, slots=True)
+class GPUWishes:
+    """What a user asks for; None and empty leave it to what the memory of the GPUs allows.
+
+    num_gpu  how many of the last layers are on GPUs, where the output is one more behind the last
+    main_gpu  the number of the GPU that has the model where one is enough
+    tensor_split  how much of the model each GPU takes, in the driver's order
+    split  `layers` or `rows`, where several GPUs have all of a model
+    spread  several GPUs share a model that one has room for, too
+    spared  bytes of each GPU that stay free
+    """
+
+    num_gpu: int | None = None
+    main_gpu: int | None = None
+    tensor_split: tuple[float, ...] = ()
+    split: str = "layers"
+    spread: bool = False
+    spared: int = 0
+
+    @classmethod
+    def of(cls, num_gpu: int | None, main_gpu: int | None, tensor_split: Sequence[float] | None) -> Self:
+        """Fill in from the environment what is None. Raises OptionError for what cannot be meant."""
+        environment = Environment.read()
+        num_gpu = environment.num_gpu if num_gpu is None else num_gpu
+        return cls(
+            None if num_gpu is None or num_gpu < 0 else num_gpu,
+            environment.main_gpu if main_gpu is None else main_gpu,
+            environment.tensor_split if tensor_split is None else checked_split(tensor_split),
+            environment.split,
+            environment.sched_spread,
+            environment.gpu_overhead,
+        )
+
+    def whole(self, gpus: Sequence[Device]) -> Sequence[GPUOptions]:
+        """Return where all of a model may be, the best place first. Raises OptionError for no such GPU."""
+        together = self.together(gpus)
+        if self.tensor_split or (self.spread and len(gpus) > 1):
+            return [together]
+        main = self.main_gpu
+        if main is None:
+            main = _number(max(gpus, key=lambda gpu: gpu.available_bytes))
+        alone = GPUOptions((main,), spared=self.spared)
+        return [alone, together] if len(gpus) > 1 else [alone]
+
+    def together(self, gpus: Sequence[Device], layers: int | None = None) -> GPUOptions:
+        """Return a place on all GPUs, of so many layers; None for all of a model. Raises OptionError."""
+        numbers = tuple(map(_number, gpus))
+        if self.main_gpu not in (None, *numbers):
+            raise OptionError(f"main_gpu = {self.main_gpu} must be one of the GPUs here: {_listed(numbers)}")
+        shares = None
+        if self.tensor_split:
+            if len(self.tensor_split) > len(gpus):
+                raise OptionError(
+                    f"tensor_split has shares of {len(self.tensor_split)} GPUs; there are {_listed(numbers)}"
+                )
+            given = [(n, share) for n, share in zip(numbers, self.tensor_split, strict=False) if share]
+            numbers, shares = tuple(n for n, _ in given), tuple(share for _, share in given)
+        split = self.split if layers is None else "layers"
+        return GPUOptions(numbers, layers, shares, split, self.spared)
+
+    def some(self, gpus: Sequence[Device], layers: int) -> Sequence[GPUOptions]:
+        """Return where so many layers may be, the best place first."""
+        return [replace(place, layers=layers, split="layers") for place in self.whole(gpus)]
+
+
+def checked_split(shares: Sequence[float]) -> tuple[float, ...]:
+    """Return shares of GPUs. Raises OptionError for what is none."""
+    are_shares = all(isinstance(share, int | float) and 0 <= share < math.inf for share in shares)
+    if not are_shares or not any(shares):
+        raise OptionError(
+            f"tensor_split = {list(shares)!r:.100} must be numbers of at least 0, one for each GPU, not all 0"
+        )
+    return tuple(map(float, shares))
+
+
+def _number(gpu: Device) -> int:
+    return int(gpu.name.rpartition(":")[2])
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,147 @@
+"""Layers on several GPUs, or on a GPU and the processor: wherever they are, the bits are those of the cpu."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chaski
+from chaski.errors import OptionError, OutOfMemoryError
+from chaski.formats.quant import QuantType
+from tests.cuda.emulated import NAME
+from tests.tiny_llama import write_tiny_llama
+
+LAYERS = 8
+ROOM = 8 << 30
+SIZE: dict[str, Any] = {"context": 128, "parallel": 2, "num_batch": 8, "prompt_cache": False}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("layouts")
+    return write_tiny_llama(folder / "tiny.gguf", matrices=QuantType.Q8_0, layers=LAYERS)
+
+
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> Sequence[int]:
+    """The bytes of three GPUs, which a test may change."""
+    found = [ROOM, ROOM, ROOM]
+    monkeypatch.setattr("tests.cuda.emulated.gpu.SIZES", found)
+    return found
+
+
+def answers(path: Path, **options: Any) -> tuple[Sequence[str], bytes, Sequence[int]]:
+    """The devices that have weights, and what they compute."""
+    with chaski.load(path, **SIZE, **options) as llm:
+        held = [each.device for each in llm.memory().devices if each.weights]
+        logits = llm.logits([7, 9, 30, 4] * 20)
+        return held, logits.tobytes(), llm.generate("once upon", num_predict=12, temperature=0).token_ids
+
+
+@pytest.mark.parametrize(
+    ("options", "devices"),
+    [
+        ({}, ["cuda:0"]),
+        ({"num_gpu": LAYERS + 1}, ["cuda:0"]),
+        ({"num_gpu": 99, "main_gpu": 2}, ["cuda:2"]),
+        ({"num_gpu": LAYERS}, ["cpu", "cuda:0"]),
+        ({"num_gpu": 3, "main_gpu": 1}, ["cpu", "cuda:1"]),
+        ({"num_gpu": 1}, ["cpu", "cuda:0"]),
+        ({"num_gpu": 0}, ["cpu"]),
+        ({"tensor_split": [1, 0, 1]}, ["cuda:0", "cuda:2"]),
+        ({"tensor_split": [1, 1, 1]}, ["cuda:0", "cuda:1", "cuda:2"]),
+        ({"num_gpu": 3, "tensor_split": [1, 1]}, ["cpu", "cuda:0", "cuda:1"]),
+        ({"num_gpu": 1, "tensor_split": [1, 1]}, ["cpu", "cuda:1"]),
+    ],
+)
+def test_same_bits_wherever_layers_are(
+    path: Path, sizes: Sequence[int], options: dict[str, Any], devices: Sequence[str]
+) -> None:
+    held, *found = answers(path, backend=NAME, **options)
+    assert held == devices
+    assert found == list(answers(path, backend="cpu"))[1:]
+
+
+def test_as_many_layers_as_fit_are_on_gpus(
+    path: Path, sizes: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Less memory, fewer layers; without a choice nobody is refused."""
+    del sizes[1:]
+    expected = answers(path, backend="cpu")[1:]
+    with chaski.load(path, **SIZE, backend=NAME) as llm:
+        whole = llm.memory().on("cuda:0").total
+    held_on_cpu = []
+    for share in (1.0, 0.95, 0.8, 0.5, 0.05):
+        sizes[0] = int(whole * share)
+        with chaski.load(path, **SIZE, backend=NAME) as llm:
+            memory = llm.memory()
+            assert memory.on("cuda:0").total <= sizes[0]
+            held_on_cpu.append(memory.on("cpu").weights)
+        assert answers(path, backend=NAME)[1:] == expected
+    assert held_on_cpu == sorted(held_on_cpu)
+    assert held_on_cpu[0] == 0 < held_on_cpu[1] < held_on_cpu[-1]
+    assert "layers of tiny.gguf are on the processor, since cuda:0 has no room for them" in caplog.text
+
+
+def test_several_gpus_take_what_one_has_no_room_for(path: Path, sizes: list[int]) -> None:
+    with chaski.load(path, **SIZE, backend=NAME) as llm:
+        whole = llm.memory().on("cuda:0").total
+    sizes[:] = [int(whole * 0.8)] * 3
+    held, *found = answers(path, backend=NAME)
+    assert held == ["cuda:0", "cuda:1", "cuda:2"]
+    assert found == list(answers(path, backend="cpu"))[1:]
+
+
+def test_what_is_asked_for_and_does_not_fit_is_refused(path: Path, sizes: list[int]) -> None:
+    sizes[:] = [40_000, 50_000]
+    with pytest.raises(OutOfMemoryError, match=r"GB on cuda:0, but 0.000 GB of memory are available there"):
+        chaski.load(path, context=128, backend=NAME, num_gpu=99, tensor_split=[1, 1])
+    with pytest.raises(OutOfMemoryError, match=r"GB on cuda:1, but"):
+        chaski.load(path, context=128, backend=NAME, num_gpu=2, main_gpu=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"main_gpu": 3}, "main_gpu = 3 must be one of the GPUs here: 0, 1, 2"),
+        ({"tensor_split": [1, 1, 1, 1]}, "tensor_split has shares of 4 GPUs; there are 0, 1, 2"),
+        ({"tensor_split": [0, 0]}, r"tensor_split = \[0, 0\] must be numbers of at least 0"),
+        ({"tensor_split": [1, -1]}, r"tensor_split = \[1, -1\] must be numbers of at least 0"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    path: Path, sizes: Sequence[int], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        chaski.load(path, context=128, backend=NAME, **options)
+
+
+def test_the_environment_chooses(path: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = answers(path, backend="cpu")[1:]
+    monkeypatch.setenv("CHASKI_BACKEND", NAME)
+    for variables, devices in (
+        ({"OLLAMA_SCHED_SPREAD": "1"}, ["cuda:0", "cuda:1", "cuda:2"]),
+        ({"OLLAMA_SCHED_SPREAD": "1", "CHASKI_SPLIT": "rows"}, ["cuda:0", "cuda:1", "cuda:2"]),
+        ({"CHASKI_TENSOR_SPLIT": "0,2,1"}, ["cuda:1", "cuda:2"]),
+        ({"CHASKI_MAIN_GPU": "1"}, ["cuda:1"]),
+        ({"CHASKI_NUM_GPU": "2"}, ["cpu", "cuda:0"]),
+        ({"OLLAMA_GPU_OVERHEAD": str(ROOM)}, ["cpu"]),
+    ):
+        with monkeypatch.context() as changed:
+            for name, value in variables.items():
+                changed.setenv(name, value)
+            held, *found = answers(path)
+        assert (held, found) == (devices, list(expected)), variables
+
+
+def test_the_gpu_is_chosen_where_there_is_one(
+    path: Path, sizes: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a choice of the user's; plain attention, which GPUs do not have, is the processor's."""
+    monkeypatch.setattr("chaski.runner.loading.devices.usual_backend", lambda: NAME)
+    assert answers(path)[0] == ["cuda:0"]
+    assert answers(path, num_gpu=0)[0] == ["cpu"]
+    assert answers(path, backend="auto", flash_attention=False)[0] == ["cpu"]
