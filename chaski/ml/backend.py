@@ -278,14 +278,10 @@ class AdapterSlots(Protocol):
     """
 
     @property
-    def device(self) -> str:
-        """The name of the device whose memory they take."""
-
-    @property
-    def ready_bytes(self) -> int:
+    def ready_bytes(self) -> ByDevice:
         """Bytes that are kept ready for the next adapter."""
 
-    def num_bytes(self, pairs: Mapping[int, LoraMatrices]) -> int:
+    def num_bytes(self, pairs: Mapping[int, LoraMatrices]) -> ByDevice:
         """Return the bytes that an adapter takes."""
 
     def put(self, slot: int, pairs: Mapping[int, LoraMatrices]) -> None:

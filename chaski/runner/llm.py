@@ -139,8 +139,9 @@ class LLM(BlockingMethods):
     def memory(self) -> Memory:
         """The bytes that the model, its adapters and its draft model hold, on each device and in all."""
         own = self._backend.memory()
-        if self.adapter_set is not None and (adapters := self.adapter_set.held_bytes):
-            own += Memory((DeviceMemory(self.adapter_set.device, adapters=adapters),))
+        if self.adapter_set is not None:
+            held = self.adapter_set.held_bytes.items()
+            own += Memory(tuple(DeviceMemory(device, adapters=num_bytes) for device, num_bytes in held))
         return own if self._draft is None else own + self._draft.memory()
 
     def wait_loaded(self) -> None:

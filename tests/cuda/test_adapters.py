@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,60 +10,27 @@ import numpy as np
 import pytest
 
 import chaski
-from chaski.formats.gguf import open_gguf
-from chaski.formats.quant import QuantType
 from chaski.ml.cuda.operations.adapters import rows_with_adapters
-from tests.adapters import SEVEN, adapted_names, random_adapter
+from tests.adapted_model import adapted_answers, write_adapted
 from tests.cuda.devices import BACKENDS
-from tests.tiny_llama import write_tiny_llama
-
-CHOICES: list[Any] = [None, "one", [("one", 0.5), ("two", 1.5)], "few", [("few", 1.0), ("one", -1.0)]]
-PROMPT = "the load carries the runner over the mountains"
+from tests.cuda.emulated import NAME
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A model, and adapters of several ranks and types, one of which changes few matrices."""
-    folder = tmp_path_factory.mktemp("adapters")
-    path = write_tiny_llama(folder / "model.gguf", matrices=QuantType.Q8_0)
-    with open_gguf(path) as file:
-        shapes: dict[tuple[str, ...], dict[str, tuple[int, ...]]] = {
-            modules: {name: file.tensors[name].shape for name in adapted_names(file, modules)}
-            for modules in (SEVEN, SEVEN[:2])
-        }
-    found = {"model": path}
-    for seed, (name, rank, type, modules) in enumerate(
-        [
-            ("one", 16, QuantType.F16, SEVEN),
-            ("two", 5, QuantType.F32, SEVEN),
-            ("few", 33, QuantType.BF16, SEVEN[:2]),
-        ]
-    ):
-        found[name] = random_adapter(folder / f"{name}.gguf", shapes[modules], seed, rank, type, size=0.2)
-    return found
+def files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    return write_adapted(tmp_path_factory.mktemp("adapters"))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_adapters(backend: str, files: dict[str, Path]) -> None:
-    chosen = [files[name] for name in ("one", "two", "few")]
-    options: Any = {"num_predict": 12, "temperature": 0, "ignore_eos": True}
-    found = []
-    for name in ("cpu", backend):
-        with chaski.load(
-            files["model"], adapters=chosen, threads=1, backend=name, context=128, parallel=5
-        ) as llm:
-            logits = [llm.logits(PROMPT, adapter=choice).tobytes() for choice in CHOICES]
-            streams = [llm.stream(PROMPT, adapter=choice, **options) for choice in CHOICES]
-            together = [[*stream] for stream in streams]
-            texts = ["".join(getattr(event, "text", "") for event in events) for events in together]
-            llm.unload_adapter("two")
-            llm.load_adapter("again", files["two"])
-            again = llm.logits(PROMPT, adapter="again").tobytes()
-            (held,) = llm.memory().devices
-            assert held.adapters > 0
-            found.append((logits, texts, again))
-    assert found[0] == found[1]
-    assert len(set(found[0][0])) == len(CHOICES)
+def test_adapters(backend: str, files: Mapping[str, Path]) -> None:
+    assert adapted_answers(files, backend=backend) == adapted_answers(files, backend="cpu")
+
+
+def test_each_device_has_what_changes_its_layers(files: Mapping[str, Path]) -> None:
+    expected = adapted_answers(files, backend="cpu")
+    assert adapted_answers(files, backend=NAME, num_gpu=2) == expected
+    with chaski.load(files["model"], adapters=[files["one"]], backend=NAME, num_gpu=2) as llm:
+        assert [held.device for held in llm.memory().devices if held.adapters] == ["cpu", "cuda:0"]
 
 
 class Slots:

@@ -14,7 +14,7 @@ from chaski.errors import AdapterError
 from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf_tensors import TensorInfo
 from chaski.formats.quant import Bytes, QuantType
-from chaski.ml.backend import HOST, LoraMatrices
+from chaski.ml.backend import HOST, ByDevice, LoraMatrices
 
 __all__ = ["CPUAdapterSlots", "held_type", "pack_matrix", "packed_sizes"]
 
@@ -57,19 +57,17 @@ class _ReadyMemory:
 class CPUAdapterSlots:
     """See `AdapterSlots`. `native` is what the steps of plans read."""
 
-    device = HOST
-
     def __init__(self, slots: int, matrices: int) -> None:
         self.native = _native.LoraTable(slots, matrices)
         self._held: dict[int, _native.Weights] = {}
         self._memory = _ReadyMemory()
 
     @property
-    def ready_bytes(self) -> int:
-        return self._memory.num_bytes
+    def ready_bytes(self) -> ByDevice:
+        return {HOST: self._memory.num_bytes}
 
-    def num_bytes(self, pairs: Mapping[int, LoraMatrices]) -> int:
-        return sum(size for _, size in packed_sizes(pairs))
+    def num_bytes(self, pairs: Mapping[int, LoraMatrices]) -> ByDevice:
+        return {HOST: sum(size for _, size in packed_sizes(pairs))}
 
     def put(self, slot: int, pairs: Mapping[int, LoraMatrices]) -> None:
         """Two threads fill the memory, which takes the longer the more of it is new."""

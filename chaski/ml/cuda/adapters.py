@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from chaski import _native
-from chaski.ml.backend import LoraMatrices
+from chaski.ml.backend import ByDevice, LoraMatrices
 from chaski.ml.cpu.adapters import held_type, pack_matrix, packed_sizes
 from chaski.ml.cuda.device import GPU, pack
 
@@ -22,11 +22,9 @@ _PAIR_BYTES = 48
 class CUDAAdapterSlots:
     """See `AdapterSlots`. Its address is that of the table, [slot][matrix], which plans read."""
 
-    ready_bytes = 0
-
     def __init__(self, gpu: GPU, slots: int, matrices: int) -> None:
         self._gpu = gpu
-        self.device = gpu.device.name
+        self._device = gpu.device.name
         self._table = np.zeros((slots, matrices * _PAIR_BYTES), np.uint8)
         self._widths = np.zeros(slots, np.int64)
         self._held: dict[int, tuple[int, int]] = {}
@@ -39,6 +37,10 @@ class CUDAAdapterSlots:
             self._address = self._gpu.allocate(self._table.nbytes)
             self._upload(self._address, self._table)
         return self._address
+
+    @property
+    def ready_bytes(self) -> ByDevice:
+        return {}
 
     @property
     def slots(self) -> int:
@@ -54,12 +56,12 @@ class CUDAAdapterSlots:
         """Floats of t that a row has with the adapter of a slot, for whichever matrix."""
         return int(self._widths[slot])
 
-    def num_bytes(self, pairs: Mapping[int, LoraMatrices]) -> int:
-        return sum(size for _, size in packed_sizes(pairs))
+    def num_bytes(self, pairs: Mapping[int, LoraMatrices]) -> ByDevice:
+        return {self._device: sum(size for _, size in packed_sizes(pairs))}
 
     def put(self, slot: int, pairs: Mapping[int, LoraMatrices]) -> None:
         self.clear(slot)
-        size = self.num_bytes(pairs)
+        size = sum(self.num_bytes(pairs).values())
         memory = _native.Weights(size)
         places = []
         end = 0

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from chaski.errors import AdapterError
 from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf_tensors import TensorInfo
-from chaski.ml.backend import HOST, LoraMatrices
+from chaski.ml.backend import HOST, ByDevice, LoraMatrices
 
 __all__ = ["ReferenceAdapterSlots", "adapt"]
 
@@ -23,17 +23,15 @@ _SUMS = 4
 class ReferenceAdapterSlots:
     """See `AdapterSlots`: A and B in float32 and the scale, by slot and by matrix."""
 
-    device = HOST
-
     def __init__(self) -> None:
         self.pairs: dict[tuple[int, int], tuple[F32, F32, np.float32]] = {}
 
     @property
-    def ready_bytes(self) -> int:
-        return 0
+    def ready_bytes(self) -> ByDevice:
+        return {}
 
-    def num_bytes(self, pairs: Mapping[int, LoraMatrices]) -> int:
-        return sum(4 * int(np.prod(x.shape)) for pair in pairs.values() for x in (pair.a, pair.b))
+    def num_bytes(self, pairs: Mapping[int, LoraMatrices]) -> ByDevice:
+        return {HOST: sum(4 * int(np.prod(x.shape)) for pair in pairs.values() for x in (pair.a, pair.b))}
 
     def put(self, slot: int, pairs: Mapping[int, LoraMatrices]) -> None:
         self.clear(slot)

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chaski.errors import ClusterError, OutOfMemoryError, UnsupportedError
+from chaski.errors import ClusterError, OutOfMemoryError
 from chaski.formats.gguf import TensorInfo
 from chaski.ml.backend import ByDevice, CacheConfig, Device, Memory, ProgressCallback
 from chaski.ml.graph import AdapterTable, DType, Graph, KVBuffer, KVRole, Weight
 from chaski.ml.sharded import encoding
+from chaski.ml.sharded.adapters import ShardedSlots, note_adapted
 from chaski.ml.sharded.files import SameFile
 from chaski.ml.sharded.head import Members
 from chaski.ml.sharded.layers import LayerSplit
@@ -59,7 +60,7 @@ class ShardedBackend:
         self._number = members.add_backend()
         self._splitting: Splitting = RowSplit(len(members)) if split == "rows" else LayerSplit([])
         self._types: dict[Weight, Any] = {}
-        self._num_plans = self._num_rows = 0
+        self._num_plans = self._num_rows = self._num_tables = 0
         self._num_buffers = [0] * len(members)
         self._is_closed = False
 
@@ -168,6 +169,7 @@ class ShardedBackend:
             graph = without_first_outputs(graph)
         free = FreeNodes()
         placed = self._splitting.place_nodes(graph, free)
+        note_adapted(graph, placed, len(self._members))
         pieces, results = cut_graph(graph, placed, self._splitting.held, free, len(self._members))
         types = frozenset(
             self._types[operand]
@@ -190,9 +192,11 @@ class ShardedBackend:
         return ShardedPlan(graph, pieces, results, self._members, self._number, number)
 
     def adapter_table(self, slots: int, matrices: int, max_width: int) -> AdapterTable:
-        raise UnsupportedError(
-            "a model that is split over several nodes applies no adapters yet: load it on one machine"
-        )
+        fields = {"backend": self._number, "slots": slots, "matrices": matrices, "max_width": max_width}
+        self._members.ask_all("adapter_table", [fields] * len(self._members))
+        number, self._num_tables = self._num_tables, self._num_tables + 1
+        handle = ShardedSlots(self._members, self._number, number)
+        return AdapterTable(slots, matrices, max_width, handle)
 
     def sibling(self) -> ShardedBackend:
         self._ask_all("sibling")

@@ -33,7 +33,7 @@ _BY_ROW = frozenset(
             "rope",
         ),
         *("position_scale", "scale_rows", "add_vector", "multiply_vector", "rms", "gaussian_top_k", "slice"),
-        *("concat", "top_k", "router", "scale_experts"),
+        *("concat", "top_k", "router", "scale_experts", "adapt"),
         *("store", "stored", "attention", "attention_by_distance"),
     }
 )

@@ -13,19 +13,21 @@ from chaski.errors import ClusterError
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import QuantType
 from chaski.ml.backend import CacheConfig, Device, DeviceMemory, MaskForm, Memory
-from chaski.ml.graph import Dim, DType, Graph, KVBuffer, Operand, Shape, Tensor, Weight
+from chaski.ml.graph import AdapterTable, Dim, DType, Graph, KVBuffer, Operand, Shape, Tensor, Weight
 from chaski.ml.sharded.pieces import Gather, OwnedRows, Piece, Send
 
 __all__ = [
     "Arrays",
     "Fields",
     "cache_config",
+    "decode_content",
     "decode_memory",
     "decode_pieces",
     "decode_tensor",
     "decode_weight",
     "device",
     "encode_cache_config",
+    "encode_content",
     "encode_device",
     "encode_memory",
     "encode_pieces",
@@ -54,16 +56,21 @@ def encode_pieces(pieces: Sequence[Piece], arrays: Arrays) -> list[Fields]:
 
 
 def decode_pieces(
-    pieces: Sequence[Fields], arrays: Arrays, weights: Sequence[Weight], buffers: Sequence[KVBuffer]
+    pieces: Sequence[Fields],
+    arrays: Arrays,
+    weights: Sequence[Weight],
+    buffers: Sequence[KVBuffer],
+    tables: Sequence[AdapterTable],
 ) -> list[Piece]:
-    """Return the pieces, with the weights and the storage that their graphs name by numbers."""
+    """Return the pieces, with the weights, the storage and the adapters that their graphs name by numbers."""
+    named: Mapping[str, Sequence[Operand]] = {"weight": weights, "buffer": buffers, "table": tables}
     return [
         Piece(
             gathers=[
                 Gather(value, part, number, sources, groups, _decode_owned(owned))
                 for value, part, number, sources, groups, owned in piece["gathers"]
             ],
-            graph=_decode_graph(piece["graph"], arrays, weights, buffers),
+            graph=_decode_graph(piece["graph"], arrays, named),
             values=piece["values"],
             ids={name: (source, (cut[0], cut[1])) for name, (source, cut) in piece["ids"].items()},
             sends=[
@@ -89,7 +96,9 @@ def _graph(graph: Graph, arrays: Arrays) -> Fields:
     def operand(x: Operand) -> Any:
         if isinstance(x, Tensor):
             return numbers[x]
-        assert isinstance(x, Weight | KVBuffer), "a table of adapters"
+        if isinstance(x, AdapterTable):
+            assert isinstance(x.handle, int), "the number of a table"
+            return ["table", x.handle]
         return ["weight" if isinstance(x, Weight) else "buffer", x.handle]
 
     def value(x: Any) -> Any:
@@ -118,9 +127,7 @@ def _graph(graph: Graph, arrays: Arrays) -> Fields:
     }
 
 
-def _decode_graph(
-    fields: Fields, arrays: Arrays, weights: Sequence[Weight], buffers: Sequence[KVBuffer]
-) -> Graph:
+def _decode_graph(fields: Fields, arrays: Arrays, named: Mapping[str, Sequence[Operand]]) -> Graph:
     types = frozenset(QuantType[name] for name in fields["product_types"])
     graph = Graph(DType(fields["dtype"]), product_types=types)
 
@@ -128,7 +135,7 @@ def _decode_graph(
         if isinstance(x, int):
             return graph.nodes[x]
         kind, number = x
-        found: Operand = weights[number] if kind == "weight" else buffers[number]
+        found: Operand = named[kind][number]
         return found
 
     def value(x: Any) -> Any:
@@ -166,6 +173,20 @@ def encode_tensor(info: TensorInfo, file: int) -> Fields:
         "offset": info.offset,
         "strides": list(info.strides),
     }
+
+
+def encode_content(info: TensorInfo) -> Fields:
+    """Describe a matrix whose bytes, and no others, travel beside this."""
+    row = info.shape[-1] // info.type.block_size * info.type.block_bytes
+    return {**encode_tensor(info, 0), "path": str(info.path), "offset": 0, "strides": [row]}
+
+
+def decode_content(fields: Fields, content: npt.NDArray[np.uint8] | None) -> TensorInfo:
+    """Return a matrix by its bytes; with None it has a type and a shape, and no values."""
+    rows, (row,) = fields["shape"][0], fields["strides"]
+    if content is None:
+        content = np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), (rows * row,), (0,))
+    return decode_tensor(fields, Path(fields["path"]), content)
 
 
 def decode_tensor(fields: Fields, path: Path, content: npt.NDArray[np.uint8]) -> TensorInfo:

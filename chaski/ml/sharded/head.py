@@ -53,7 +53,8 @@ class Member:
         self.name = node.name
         self._outgoing = outgoing
         self._lost = lost
-        self._lock = threading.Lock()
+        # Releasing what somebody drops sends a request, in whatever a thread is doing.
+        self._lock = threading.RLock()
         self._numbers = count()
         self._open: dict[int, tuple[Future[Message], Share | None]] = {}
         self._failure: ClusterError | None = None

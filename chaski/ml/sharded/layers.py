@@ -72,6 +72,8 @@ class LayerSplit:
             fixed = {self._member_with(x) for x in node.operands if isinstance(x, Weight | KVBuffer)}
             tensors = [x for x in node.operands if isinstance(x, Tensor) and x in places]
             fixed |= {places[x] for x in tensors if x.op in ("store", "stored")}
+            if node.op == "adapt":  # where the matrix is that it changes
+                fixed.add(places[tensors[0]])
             if len(fixed) > 1:
                 raise UnsupportedError(
                     f"{node.op} needs weights or storage of several nodes: split the model by rows instead"

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from chaski.errors import UnsupportedError
-from chaski.ml.graph import Graph, KVBuffer, Operand, Shape, Tensor, Weight
-from chaski.ml.sharded.placement import Cut, FreeNodes, Held, HeldBuffer, Placed, cuts
+from chaski.ml.graph import AdapterTable, Graph, KVBuffer, Operand, Shape, Tensor, Weight
+from chaski.ml.sharded.placement import Cut, FreeNodes, Held, HeldBuffer, HeldTable, Placed, cuts
 
 __all__ = ["Gather", "OwnedRows", "Piece", "Result", "Send", "TopOfParts", "cut_graph"]
 
@@ -340,8 +340,9 @@ class _PieceBuilder:
             return self._cutting.held(operand, self._member, place.has_parts)
         if isinstance(operand, KVBuffer):
             return self._buffer(operand)
-        if not isinstance(operand, Tensor):
-            raise UnsupportedError("a model that is split over several nodes applies no adapters yet")
+        if isinstance(operand, AdapterTable):
+            assert isinstance(operand.handle, HeldTable), "a table of another backend"
+            return replace(operand, handle=operand.handle.number)
         return self._read(operand, axis)
 
     def _buffer(self, buffer: KVBuffer) -> KVBuffer:

@@ -18,6 +18,7 @@ __all__ = [
     "FreeNodes",
     "Held",
     "HeldBuffer",
+    "HeldTable",
     "HeldWeight",
     "Owned",
     "Placed",
@@ -53,6 +54,13 @@ class HeldBuffer:
 
     buffers: Sequence[KVBuffer | None]
     is_cut: bool
+
+
+class HeldTable:
+    """A table of adapters of the members, each of which knows its own by the same number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
 
 
 @dataclass(frozen=True, slots=True)

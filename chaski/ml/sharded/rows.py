@@ -124,6 +124,9 @@ class RowSplit:
         if node.op in ("store", "stored", "rotate_cells", "copy_cells"):
             axis = 1 if _is_cut(node) else None
             return axis, [axis] if node.op == "store" else []
+        if node.op == "adapt":
+            axis = axes[_tensor(node, 0)]
+            return axis, [axis]
         rule = _RULES.get(node.op)
         if rule is None:
             return None, []

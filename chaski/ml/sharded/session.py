@@ -8,14 +8,24 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from chaski import __version__, errors
 from chaski.errors import ChaskiError, ClusterError
-from chaski.ml.backend import HOST, Backend, BackendOptions, CellRows, Device, DeviceMemory, Memory
-from chaski.ml.graph import DType, KVBuffer, KVRole, Weight
+from chaski.ml.backend import (
+    HOST,
+    AdapterSlots,
+    Backend,
+    BackendOptions,
+    CellRows,
+    Device,
+    DeviceMemory,
+    LoraMatrices,
+    Memory,
+)
+from chaski.ml.graph import AdapterTable, DType, KVBuffer, KVRole, Weight
 from chaski.ml.machine import available_memory, cpu_name, physical_cores, total_memory
 from chaski.ml.sharded import encoding
 from chaski.ml.sharded.encoding import Fields
@@ -54,6 +64,7 @@ class _Part:
         self.buffers: list[KVBuffer] = []
         self.cell_rows: list[CellRows] = []
         self.plans: list[MemberPlan] = []
+        self.tables: list[AdapterTable] = []
 
 
 class Session:
@@ -88,6 +99,11 @@ class Session:
             "cell_bytes": self._cell_bytes,
             "read_cells": self._read_cells,
             "write_cells": self._write_cells,
+            "adapter_table": self._adapter_table,
+            "adapters_ready": self._adapters_ready,
+            "adapter_bytes": self._adapter_bytes,
+            "put_adapter": self._put_adapter,
+            "clear_adapter": self._clear_adapter,
             "compile": self._compile,
             "memory": self._memory,
             "load": self._load,
@@ -242,9 +258,32 @@ class Session:
         rows.write(cells, block, fields["first"], fields["room"])
         return {}, []
 
+    def _adapter_table(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
+        part = self._part(fields)
+        sizes = fields["slots"], fields["matrices"], fields["max_width"]
+        part.tables.append(part.backend.adapter_table(*sizes))
+        return {}, []
+
+    def _adapters_ready(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
+        return {"bytes": dict(self._slots(fields).ready_bytes)}, []
+
+    def _adapter_bytes(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
+        return {"bytes": dict(self._slots(fields).num_bytes(_pairs(fields)))}, []
+
+    def _put_adapter(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
+        self._slots(fields).put(fields["slot"], _pairs(fields, arrays))
+        return {}, []
+
+    def _clear_adapter(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
+        self._slots(fields).clear(fields["slot"])
+        return {}, []
+
+    def _slots(self, fields: Fields) -> AdapterSlots:
+        return cast("AdapterSlots", self._part(fields).tables[fields["table"]].handle)
+
     def _compile(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
         part = self._part(fields)
-        pieces = encoding.decode_pieces(fields["pieces"], arrays, part.weights, part.buffers)
+        pieces = encoding.decode_pieces(fields["pieces"], arrays, part.weights, part.buffers, part.tables)
         part.plans.append(MemberPlan(part.backend, pieces, fields["results"], self._own, self.exchange))
         return {}, []
 
@@ -282,11 +321,21 @@ class Session:
         """Release a backend; its number stays."""
         part = self._part(fields)
         part.backend.close()
-        part.weights, part.buffers, part.cell_rows, part.plans = [], [], [], []
+        part.weights, part.buffers, part.cell_rows, part.plans, part.tables = [], [], [], [], []
         return {}, []
 
     def _part(self, fields: Fields) -> _Part:
         return self._parts[fields["backend"]]
+
+
+def _pairs(fields: Fields, arrays: Sequence[Any] = ()) -> Mapping[int, LoraMatrices]:
+    """The matrices of an adapter by number; without arrays, only their types and shapes mean something."""
+    found = {}
+    contents = iter(arrays)
+    for matrix, a, b, scale in fields["pairs"]:
+        both = [encoding.decode_content(each, next(contents, None)) for each in (a, b)]
+        found[matrix] = LoraMatrices(both[0], both[1], scale)
+    return found
 
 
 def _storage(fields: Fields) -> tuple[KVRole, int, int, int, DType, int | None]:

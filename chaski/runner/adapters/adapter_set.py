@@ -13,7 +13,7 @@ from typing import cast
 from chaski.chat.adapters import AdapterChoice
 from chaski.errors import AdapterNotFoundError, OptionError, OutOfMemoryError
 from chaski.formats.adapter import AdapterFile, open_adapter
-from chaski.ml.backend import AdapterSlots, LoraMatrices
+from chaski.ml.backend import AdapterSlots, ByDevice, LoraMatrices, summed
 from chaski.ml.machine import available_memory
 from chaski.model.adapter import match_adapter
 from chaski.model.program import Adapted
@@ -92,7 +92,7 @@ class AdapterSet:
         self._lock = threading.RLock()
         self._named: dict[str, _Named] = {}
         self._free = list(range(NUM_SLOTS))
-        self._sizes: dict[int, int] = {}  # bytes of each slot that is taken
+        self._sizes: dict[int, ByDevice] = {}  # bytes of each slot that is taken
         self._uses = 0
 
     def load(self, name: str, path: str | Path) -> list[AdapterInfo]:
@@ -133,14 +133,14 @@ class AdapterSet:
     @property
     def num_bytes(self) -> int:
         """Bytes of all that are in memory."""
-        return sum(list(self._sizes.values()))
+        return sum(sum(sizes.values()) for sizes in list(self._sizes.values()))
 
     @property
-    def held_bytes(self) -> int:
+    def held_bytes(self) -> ByDevice:
         """Bytes of all that are in memory, and those that are ready for the next one."""
-        return self.num_bytes + self._slots.ready_bytes if self._uses else 0
+        return summed([*list(self._sizes.values()), self._slots.ready_bytes]) if self._uses else {}
 
-    def size(self, path: str | Path) -> int:
+    def size(self, path: str | Path) -> ByDevice:
         """Return the bytes that the adapter of a file would take. Raises what `load` raises of a file."""
         with self._lock, open_adapter(Path(path)) as adapter:
             numbers = self._adapted.numbers
@@ -173,11 +173,6 @@ class AdapterSet:
         return self._compile(NUM_SLOTS)
 
     @property
-    def device(self) -> str:
-        """The name of the device whose memory adapters take."""
-        return self._slots.device
-
-    @property
     def _slots(self) -> AdapterSlots:
         return cast("AdapterSlots", self._adapted.table.handle)
 
@@ -200,18 +195,19 @@ class AdapterSet:
     def _read(self, path: Path) -> _Named:
         with open_adapter(path) as adapter:
             pairs = match_adapter(adapter, self._architecture, self._model, self._adapted.numbers)
-            num_bytes = self._slots.num_bytes(pairs)
+            sizes = self._slots.num_bytes(pairs)
+            num_bytes = sum(sizes.values())
             self._make_room(path, num_bytes)
             self._uses += 1
-            digest, resident = self._placed(adapter, pairs, num_bytes)
+            digest, resident = self._placed(adapter, pairs, sizes)
             return _Named(path, adapter.rank, adapter.alpha, digest, num_bytes, self._uses, resident)
 
     def _placed(
-        self, adapter: AdapterFile, pairs: Mapping[int, LoraMatrices], num_bytes: int
+        self, adapter: AdapterFile, pairs: Mapping[int, LoraMatrices], sizes: ByDevice
     ) -> tuple[str, _Resident]:
         """Put the pairs into a slot while another thread computes the digest."""
         slot = self._free.pop()
-        self._sizes[slot] = num_bytes
+        self._sizes[slot] = sizes
         with ThreadPoolExecutor(1) as beside:
             digest = beside.submit(adapter.digest)
             try:

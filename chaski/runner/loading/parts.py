@@ -12,7 +12,7 @@ from chaski.env import Environment
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import CacheSize
 from chaski.ml import BackendOptions, CPUOptions, NodesOptions, Options, open_backend
-from chaski.ml.backend import Backend
+from chaski.ml.backend import Backend, summed
 from chaski.model.attached import AttachedDraft, Target
 from chaski.model.dialects import open_model
 from chaski.model.drafts import attach_draft, is_attached
@@ -160,11 +160,11 @@ class ReservedModel:
         if not adapters or needs.plans is None:
             return needs
         adapter_set = AdapterSet(self._parts.file.architecture, self._parts.network, places.program.adapted)
-        num_bytes = sum(map(adapter_set.size, adapters))
+        num_bytes = summed(map(adapter_set.size, adapters))
         adapted = {
             each.device: each.plans - needs.plans[each.device] for each in self.backend.memory().devices
         }
-        return replace(needs, adapters={adapter_set.device: num_bytes}, adapted=adapted)
+        return replace(needs, adapters=num_bytes, adapted=adapted)
 
     def check(self) -> None:
         """Raise OutOfMemoryError where a device has too little memory, or UnsupportedError for a draft."""

@@ -261,8 +261,6 @@ def test_what_cannot_be_cut_is_said(tmp_path: Path, nodes: Nodes) -> None:
     graph.output("y", graph.input("x", (Dim("rows", 4), 32), DType.F32))
     with pytest.raises(UnsupportedError, match="cannot be an output"):
         backend.compile(graph)
-    with pytest.raises(UnsupportedError, match="no adapters yet"):
-        backend.adapter_table(1, 1, 16)
     backend.close()
     backend = opened(nodes, "layers", 2)
     weights = weights_of(backend, path, {})

@@ -1,0 +1,19 @@
+"""LoRA adapters of a model that several nodes compute: the bits of one machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.adapted_model import adapted_answers, write_adapted
+from tests.ml.sharded.members import Nodes
+
+
+def test_adapters(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Their files are on the head's machine alone; a node gets what changes its own matrices."""
+    files = write_adapted(tmp_path)
+    expected = adapted_answers(files, backend="cpu")
+    for split, count in (("layers", 2), ("rows", 2), ("rows", 3)):
+        nodes.use(monkeypatch, split, count)
+        assert adapted_answers(files) == expected, (split, count)
