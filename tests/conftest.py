@@ -7,6 +7,7 @@ import importlib
 import os
 import secrets
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,10 +27,15 @@ os.environ["CHASKI_THREADS"] = "1"
 # The seed is told at the top; CHASKI_VARIANTS=random:SEED repeats it.
 os.environ.setdefault("CHASKI_VARIANTS", f"random:{secrets.randbelow(10**6)}")
 
-# What computes models in tests that name nothing else; `cuda-emulated` is the device of tests/cuda.
+# What computes models in tests that name nothing else; `cuda-emulated` is the device of tests/cuda, which
+# processes that tests start know as well.
 BACKEND = os.environ.get("CHASKI_TEST_BACKEND")
 if BACKEND == "cuda-emulated":
     importlib.import_module("tests.cuda.emulated")
+    here = Path(__file__).parent
+    places = [str(here.parent), str(here / "cuda" / "emulated" / "startup")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(places)
+    sys.path += places  # workers look where their parent does
 
 # Thousands of tests are collected, and none of them is garbage before the end.
 gc.disable()
