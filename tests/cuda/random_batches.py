@@ -3,7 +3,8 @@
 A batch has tokens of up to six sequences, some of which have just begun: random prompts that share
 beginnings, contexts that fill, answers of random length. The default tests run a few;
 `python -m tests.cuda.random_batches 1000` runs so many of each type, on the GPU of this machine where
-CHASKI_TEST_GPU is set, else on the emulated device.
+CHASKI_TEST_GPU is set, else on the emulated device. With `--places` the layers are on up to three emulated
+GPUs and on the processor, at random.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from unittest.mock import patch
 import numpy as np
 
 import chaski
-from chaski.ml.cuda.plan import CUDALaunch, CUDAPlan
+from chaski.formats.gguf import open_gguf
+from chaski.ml.cuda.plan import CUDAPlan
+from chaski.ml.sharded.plan import ShardedPlan
 from tests.cuda.devices import BACKENDS
+from tests.cuda.emulated import gpu
 
 __all__ = ["FILES", "Comparison"]
 
@@ -29,25 +33,30 @@ CONTEXT, TOKENS = 64, 60
 
 
 class Comparison:
-    """A model on the CPU and on a GPU. `batches` counts those that the GPU has computed."""
+    """A model on the CPU and on GPUs. `batches` counts those that the GPUs have computed.
 
-    def __init__(self, path: Path, backend: str, seed: int = 0) -> None:
+    `in_places`: the layers are in random places, never all on one GPU.
+    """
+
+    def __init__(self, path: Path, backend: str, seed: int = 0, in_places: bool = False) -> None:
         self._random = np.random.default_rng(seed)
         self.batches = 0
         self._path = path
         self._backend = backend
+        self._in_places = in_places
         self._stems = [self._ids(CONTEXT) for _ in range(3)]
 
     def run(self, batches: int) -> list[str]:
         """Compare so many batches, or some more -> what differed."""
         different = []
-        launch = CUDAPlan.launch
+        plans: Any = ShardedPlan if self._in_places else CUDAPlan
+        launch = plans.launch
 
-        def counted(plan: CUDAPlan, *arguments: Any) -> CUDALaunch:
+        def counted(plan: Any, *arguments: Any) -> Any:
             self.batches += 1
             return launch(plan, *arguments)
 
-        with patch.object(CUDAPlan, "launch", counted):
+        with patch.object(plans, "launch", counted), patch.object(gpu, "SIZES", [8 << 30] * 3):
             while self.batches < batches:
                 different += self._round(int(self._random.integers(6, 24)), self._path, batches)
         return different
@@ -59,7 +68,7 @@ class Comparison:
         end, different = min(batches, self.batches + 200), []
         with (
             chaski.load(path, backend="cpu", kv_type=types, **options) as expected,
-            chaski.load(path, backend=self._backend, kv_type=types, **options) as found,
+            chaski.load(path, backend=self._backend, kv_type=types, **options, **self._place(path)) as found,
         ):
             while self.batches < end:
                 prompts, asked = self._requests()
@@ -71,6 +80,19 @@ class Comparison:
                 if answers[0] != answers[1]:
                     different.append(f"{path.stem}, {types}, num_batch {num_batch}: {prompts}, {asked}")
         return different
+
+    def _place(self, path: Path) -> dict[str, Any]:
+        """Options of loading that say where layers are."""
+        if not self._in_places:
+            return {}
+        with open_gguf(path) as file:
+            layers = file.get("llama.block_count", int)
+        shares = [float(share) for share in self._random.integers(0, 4, 3)]
+        if sum(share > 0 for share in shares) < 2:
+            shares = []
+        whole = len(shares) > 0 and self._random.random() < 0.5
+        num_gpu = layers + 1 if whole else int(self._random.integers(1, layers + 1))
+        return {"num_gpu": num_gpu, "tensor_split": shares or None}
 
     def _requests(self) -> tuple[list[list[int]], dict[str, Any]]:
         below = self._random.integers
@@ -95,12 +117,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("batches", type=int)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--places", action="store_true", help="layers in random places")
     parser.add_argument("--of", choices=FILES, help="only this type")
     parsed = parser.parse_args(arguments)
     failures = 0
     for name, path in FILES.items():
         if parsed.of in (None, name):
-            comparison = Comparison(path, BACKENDS[-1], parsed.seed)
+            comparison = Comparison(path, BACKENDS[-1], parsed.seed, parsed.places)
             different = comparison.run(parsed.batches)
             failures += len(different)
             print(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cuda.devices import BACKENDS
+from tests.cuda.emulated import NAME
 from tests.cuda.random_batches import FILES, Comparison
 
 USUAL = ("q4_k", "mxfp4")
@@ -16,5 +17,11 @@ USUAL = ("q4_k", "mxfp4")
 )
 def test_random_batches(backend: str, name: str) -> None:
     comparison = Comparison(FILES[name], backend, seed=len(name))
+    assert comparison.run(40) == []
+    assert comparison.batches >= 40
+
+
+def test_layers_in_random_places() -> None:
+    comparison = Comparison(FILES["q4_k"], NAME, in_places=True)
     assert comparison.run(40) == []
     assert comparison.batches >= 40
