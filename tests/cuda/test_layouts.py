@@ -145,3 +145,27 @@ def test_the_gpu_is_chosen_where_there_is_one(
     assert answers(path)[0] == ["cuda:0"]
     assert answers(path, num_gpu=0)[0] == ["cpu"]
     assert answers(path, backend="auto", flash_attention=False)[0] == ["cpu"]
+
+
+ARCHITECTURES = Path(__file__).parents[1] / "data" / "architectures"
+USUAL = ("gemma3", "gpt-oss", "qwen35")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(path.stem, marks=() if path.stem in USUAL else pytest.mark.slow)
+        for path in sorted(ARCHITECTURES.glob("*.gguf"))
+    ],
+)
+def test_architectures_on_a_gpu_and_the_processor(name: str, sizes: Sequence[int]) -> None:
+    """Windows, recurrent states, experts and sinks, past a full context."""
+    path = ARCHITECTURES / f"{name}.gguf"
+    options: Any = {"num_predict": 60, "temperature": 0, "ignore_eos": True, "num_keep": 16}
+    prompts = [[5, 9, 2, 7, 1, 3, 8, 8, 4, 6], [5, 9, 2, 7, 1, 3, 8, 8, 4, 3, 3]]
+    found = []
+    for backend, places in (("cpu", {}), (NAME, {"num_gpu": 2}), (NAME, {"tensor_split": [1, 1]})):
+        with chaski.load(path, context=64, parallel=2, num_batch=24, backend=backend, **places) as llm:
+            logits = llm.logits(prompts[0] * 5).tobytes()
+            found.append((logits, [each.token_ids for each in llm.generate_many(prompts, **options)]))
+    assert found[0] == found[1] == found[2]
