@@ -26,6 +26,7 @@ ChaskiError
 ├── WorkerError               the process of a model died, or what it says cannot be understood
 ├── ClusterError              the machines of a cluster cannot be reached or used
 ├── ComputationError          what computes a model failed, for one request or for all that ran
+│   └── DeviceError           a GPU failed, and this process can compute nothing on it any more
 ├── ForkError                 a model that another process loaded, of which this one is a fork
 ├── BusyError                 too many requests are waiting already
 ├── SamplingError             options or logits that cannot be sampled from
@@ -49,6 +50,7 @@ __all__ = [
     "ClusterError",
     "ComputationError",
     "ContextLengthError",
+    "DeviceError",
     "DigestError",
     "FileNotKnownError",
     "ForkError",
@@ -192,6 +194,10 @@ class ClusterError(ChaskiError):
 
 class ComputationError(ChaskiError):
     """The computation of the model failed; the request is lost, and the next one may be sent."""
+
+
+class DeviceError(ComputationError):
+    """A GPU failed, and computes nothing for this process any more; another process may find it well."""
 
 
 class ForkError(ChaskiError):

@@ -31,9 +31,8 @@ os.environ.setdefault("CHASKI_VARIANTS", f"random:{secrets.randbelow(10**6)}")
 # processes that tests start know as well.
 BACKEND = os.environ.get("CHASKI_TEST_BACKEND")
 if BACKEND == "cuda-emulated":
-    importlib.import_module("tests.cuda.emulated")
-    here = Path(__file__).parent
-    places = [str(here.parent), str(here / "cuda" / "emulated" / "startup")]
+    emulated = importlib.import_module("tests.cuda.emulated")
+    places = [str(Path(__file__).parents[1]), emulated.STARTUP]
     os.environ["PYTHONPATH"] = os.pathsep.join(places)
     sys.path += places  # workers look where their parent does
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chaski.errors import ComputationError, MissingPackageError, OutOfMemoryError, UnsupportedError
+from chaski.errors import DeviceError, MissingPackageError, OutOfMemoryError, UnsupportedError
 from chaski.ml.cuda.device import KernelLaunch, Program
 
 
@@ -258,7 +258,7 @@ def test_errors_of_the_driver_are_told_apart(driver: Driver) -> None:
         gpu.allocate(5 * 10**9)
     driver.fails = {"cuStreamSynchronize": Status.CUDA_ERROR_ILLEGAL_ADDRESS}
     with pytest.raises(
-        ComputationError, match=r"the GPU failed: .*CUDA_ERROR_ILLEGAL_ADDRESS.*load the model again"
+        DeviceError, match=r"the GPU failed: .*CUDA_ERROR_ILLEGAL_ADDRESS.*load the model in another process"
     ):
         gpu.wait()
 

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import chaski
-from chaski.errors import ComputationError, MissingPackageError, OutOfMemoryError, UnsupportedError
+from chaski.errors import (
+    ComputationError,
+    DeviceError,
+    MissingPackageError,
+    OutOfMemoryError,
+    UnsupportedError,
+)
 from chaski.formats.quant import QuantType
 from chaski.ml import BackendOptions, open_backend, ops
 from chaski.ml.backend import Device
 from chaski.ml.cuda.plan import CUDAPlan
 from chaski.ml.graph import Dim, DType, Graph
-from tests.cuda.emulated import NAME
+from chaski.runner.service.worker.client import Worker
+from tests.cuda.emulated import NAME, STARTUP
 from tests.cuda.emulated.gpu import EmulatedGPU
 from tests.ml.both_backends import bound, uniform
 from tests.tiny_llama import write_tiny_llama
@@ -46,14 +55,31 @@ def test_a_device_that_fails_ends_the_request_with_a_clear_error(path: Path, gpu
         expected = llm.generate("once", num_predict=5, temperature=0).text
 
         def fail(recorded: object) -> None:
-            raise ComputationError("the GPU failed: an illegal memory access was encountered")
+            raise DeviceError("the GPU failed: an illegal memory access was encountered")
 
         (gpu,) = gpus
         gpu.run = fail  # type: ignore[method-assign]
-        with pytest.raises(ComputationError, match="illegal memory access"):
+        with pytest.raises(DeviceError, match="illegal memory access"):
             llm.generate("once", num_predict=5, temperature=0)
         del gpu.run
         assert llm.generate("once", num_predict=5, temperature=0).text == expected
+
+
+def test_a_device_that_fails_ends_the_worker_and_not_its_parent(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU that has met an illegal address computes nothing for that process any more."""
+    monkeypatch.setenv("CHASKI_EMULATED_FAILS", "12")
+    monkeypatch.setattr(sys, "path", [*sys.path, STARTUP])
+    options: dict[str, Any] = {"num_predict": 5, "temperature": 0}
+    with Worker(path, backend=NAME, context=128, parallel=2) as worker:
+        expected = worker.generate("once", **options).text
+        first = worker.pid
+        with pytest.raises(DeviceError, match="the GPU failed: an illegal memory access"):
+            worker.generate("once", num_predict=40, ignore_eos=True)
+        monkeypatch.delenv("CHASKI_EMULATED_FAILS")
+        assert worker.generate("once", **options).text == expected
+        assert worker.pid not in (first, None)
 
 
 def test_a_model_that_does_not_fit_is_refused_before_it_is_read(

@@ -48,7 +48,7 @@ class KernelLaunch:
 class GPU(Protocol):
     """A device with one queue. Whatever is asked for happens behind what was asked for before.
 
-    Its methods raise ComputationError where the device fails, and OutOfMemoryError where memory ends.
+    Its methods raise DeviceError where the device fails, and OutOfMemoryError where memory ends.
     """
 
     @property

@@ -21,7 +21,13 @@ import numpy as np
 import numpy.typing as npt
 from cuda.bindings import driver, nvrtc
 
-from chaski.errors import ComputationError, MissingPackageError, OutOfMemoryError, UnsupportedError
+from chaski.errors import (
+    ComputationError,
+    DeviceError,
+    MissingPackageError,
+    OutOfMemoryError,
+    UnsupportedError,
+)
 from chaski.ml.backend import Device
 from chaski.ml.cuda.device import Kernel, KernelLaunch, Program
 from chaski.ml.cuda.sources import OPTIONS, digest_of, headers, text_of
@@ -272,7 +278,10 @@ def _checked(result: Sequence[Any], what: str = "a call of the driver") -> Any:
         _, name = driver.cuGetErrorName(status)
         _, text = driver.cuGetErrorString(status)
         message = f"the GPU failed: {(text or b'').decode()} ({(name or b'').decode()})"
-        raise ComputationError(f"{message}; load the model again, with the cpu backend if this stays")
+        raise DeviceError(
+            f"{message}; load the model in another process, as the server does, and on the processor if this "
+            "stays"
+        )
     return values[0] if len(values) == 1 else tuple(values)
 
 

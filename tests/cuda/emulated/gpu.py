@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chaski.errors import ComputationError
+from chaski.errors import ComputationError, DeviceError
 from chaski.ml.backend import Device
 from chaski.ml.cuda.device import KernelLaunch, Program
 from chaski.ml.cuda.sources import KERNELS, digest_of, native_headers
@@ -45,7 +45,10 @@ _FAILURES = {
 
 
 class EmulatedGPU:
-    """A GPU of which the tests can see everything. `launched` are the names of kernels that ran."""
+    """A GPU of which the tests can see everything. `launched` are the names of kernels that ran.
+
+    CHASKI_EMULATED_FAILS says after how many runs it fails for good.
+    """
 
     rule = "emulated"
 
@@ -53,6 +56,7 @@ class EmulatedGPU:
         self.number = number
         self.launched: list[str] = []
         self.held: dict[int, U8] = {}
+        self._runs_left = int(os.environ.get("CHASKI_EMULATED_FAILS", 1 << 60))
 
     @property
     def device(self) -> Device:
@@ -96,6 +100,9 @@ class EmulatedGPU:
 
     def run(self, recorded: object) -> None:
         assert isinstance(recorded, list)
+        self._runs_left -= 1
+        if self._runs_left < 0:
+            raise DeviceError("the GPU failed: an illegal memory access was encountered")
         for launch in recorded:
             name, function = launch.kernel
             grid = (ctypes.c_uint * 3)(*launch.grid)

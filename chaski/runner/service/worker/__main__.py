@@ -14,7 +14,7 @@ from functools import partial
 from queue import SimpleQueue
 from weakref import WeakValueDictionary
 
-from chaski.errors import ChaskiError, ClusterError, ModelError
+from chaski.errors import ChaskiError, ClusterError, DeviceError, ModelError
 from chaski.names import LLAMA_CPP
 from chaski.runner.loading.engine_choice import choose_engine, native_gap, reason_for_llama_cpp
 from chaski.runner.loading.files import OpenedModel, found_projector, image_projector
@@ -119,7 +119,7 @@ def _serve(service: Channel, replies: _Replies, arrived: Arrived) -> None:
 
 
 class _Replies:
-    """Sends replies. After that which tells of a lost node the process ends: the next one connects anew."""
+    """Sends replies. After one that tells of a lost node or GPU the process ends: the next one opens it anew."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -131,7 +131,7 @@ class _Replies:
             self._link.send(number, reply)
             return
         self._link.send(number, Failure.of(reply))
-        self.are_last = self.are_last or isinstance(reply, ClusterError)
+        self.are_last = self.are_last or isinstance(reply, ClusterError | DeviceError)
         if not isinstance(reply, ChaskiError):
             _log.error("a call failed", exc_info=reply)
 
