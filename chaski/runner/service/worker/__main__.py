@@ -119,7 +119,7 @@ def _serve(service: Channel, replies: _Replies, arrived: Arrived) -> None:
 
 
 class _Replies:
-    """Sends replies. After one that tells of a lost node or GPU the process ends: the next one opens it anew."""
+    """Sends replies. After one that tells of a lost node or GPU the process ends; the next opens it anew."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
