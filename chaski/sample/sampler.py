@@ -100,18 +100,22 @@ class Sampler:
 
     @property
     def _needs_all_logits(self) -> bool:
-        rules = self._rules
-        is_ruled = rules.never or rules.bad_words or len(self._chosen) < rules.min_tokens
-        return self.options.needs_all_logits or bool(is_ruled)
+        return self.options.needs_all_logits or bool(self._rules.bad_words)
+
+    @property
+    def _excluded(self) -> frozenset[int]:
+        """The tokens that may not be chosen now, if there are others."""
+        return self._rules.suppressed.union(self._rules.ends(len(self._chosen)))
 
     def num_top_logits(self, most: int) -> int:
         """Number of top logits that `sample` can use next, at most `most`; 0 if it needs all logits."""
         options = self.options
         kept = 1 if options.temperature <= 0 else options.top_k
-        most -= len(self._rules.suppressed)  # some of the top logits may be theirs
+        excluded = len(self._excluded)
+        most -= excluded  # some of the top logits may be theirs
         if not 0 < kept <= most or self._needs_all_logits or (self._counts and not options.only_lowers):
             return 0
-        return min(kept + len(self._counts), most) + len(self._rules.suppressed)
+        return min(kept + len(self._counts), most) + excluded
 
     def sample(
         self,
@@ -132,7 +136,7 @@ class Sampler:
             raise SamplingError(f"there are {logits.size} logits to sample from; it must be 1 to {limit}")
         token_id = None
         if top_logits is not None and top_logits.size and allowed is None and not self._needs_all_logits:
-            token_id = self._choose_from_top(self._without_suppressed(top_logits[:, : logits.size]))
+            token_id = self._choose_from_top(self._without_excluded(top_logits[:, : logits.size]))
         if token_id is not None and not self.options.logprobs:
             return Sampled(token_id)
         whole = logits if isinstance(logits, np.ndarray) else logits.fetch()
@@ -142,12 +146,12 @@ class Sampler:
             return Sampled(token_id)
         return scored(whole, token_id, self.options.top_logprobs)
 
-    def _without_suppressed(self, top_logits: Logits) -> Logits:
-        """The top logits of other tokens."""
-        suppressed = self._rules.suppressed
-        if not suppressed:
+    def _without_excluded(self, top_logits: Logits) -> Logits:
+        """The top logits of tokens that may be chosen; where none is left, these decide nothing."""
+        excluded = self._excluded
+        if not excluded:
             return top_logits
-        places = [place for place, token in enumerate(top_logits[1].tolist()) if token not in suppressed]
+        places = [place for place, token in enumerate(top_logits[1].tolist()) if token not in excluded]
         return top_logits[:, places]
 
     @_ignoring_overflow

@@ -63,12 +63,17 @@ def found(logits: t.Logits, count: int) -> t.Logits:
     st.lists(rows, min_size=1, max_size=6),
     options_strategy,
     st.lists(st.integers(0, 69), max_size=12),
-    st.frozensets(st.integers(0, 69), max_size=4),
+    st.builds(
+        TokenRules,
+        suppressed=st.frozensets(st.integers(0, 69), max_size=4),
+        never=st.frozensets(st.integers(0, 69), max_size=4),
+        end_ids=st.frozensets(st.integers(0, 69), max_size=3),
+        min_tokens=st.integers(0, 4),
+    ),
 )
 def test_knowing_the_most_likely_tokens_changes_nothing(
-    steps: list[t.Logits], options: SamplingOptions, history: list[int], suppressed: frozenset[int]
+    steps: list[t.Logits], options: SamplingOptions, history: list[int], rules: TokenRules
 ) -> None:
-    rules = TokenRules(suppressed=suppressed)
     told, alone = Sampler(options, rules), Sampler(options, rules)
     size = min(map(len, steps))
     for sampler in (told, alone):
@@ -122,6 +127,19 @@ def test_all_logits_are_read_where_penalties_leave_too_few() -> None:
     top_logits = found(logits, sampler.num_top_logits(MOST))
     sampler.begin([49, 48])
     assert sampler.sample(logits, None, top_logits).token_id == 47
+
+
+def test_ends_are_asked_for_besides_while_they_are_too_early() -> None:
+    rules = TokenRules(never=frozenset([1]), end_ids=frozenset([1, 3]), min_tokens=1)
+    sampler = Sampler(SamplingOptions(temperature=0), rules)
+    logits = np.array([1, 9, 2, 8, 0], np.float32)
+    assert sampler.num_top_logits(MOST) == 3
+    assert sampler.sample(logits, None, found(logits, 3)).token_id == 2
+    sampler.accept(2)
+    assert sampler.num_top_logits(MOST) == 2
+    assert sampler.sample(logits, None, found(logits, 2)).token_id == 3
+    only_ends = np.array([-np.inf, 9, -np.inf, -np.inf, -np.inf], np.float32)
+    assert sampler.sample(only_ends, None, found(only_ends, 2)).token_id == 1
 
 
 def test_suppressed_tokens_are_asked_for_besides_and_never_chosen() -> None:
