@@ -70,6 +70,8 @@ def other_programs() -> list[Program]:
                     *heads,
                     ("CHASKI_ROWS", 16 if each == "I16" else 4),
                     ("CHASKI_SPLIT", split),
+                    ("CHASKI_HEADS", 2),
+                    ("CHASKI_SUPER_BLOCKS", 1),
                 ),
             )
             for each in stored

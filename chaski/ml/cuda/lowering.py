@@ -292,6 +292,10 @@ class Lowering:
         """Return whether a node has super-blocks, which no two rows that products read share."""
         return self.in_super_blocks and self._read_as_int8.get(node, width(node)) % 256 == 0
 
+    def is_read_as_int8(self, node: Tensor) -> bool:
+        """Return whether products read the rows of a node as integers."""
+        return node in self._read_as_int8
+
     def rounding(self, program: str, node: Tensor, *defines: tuple[str, str | int]) -> Program:
         """A program that rounds the rows of a node to int8."""
         return Program(program, (*defines, ("CHASKI_SUPER_BLOCKS", int(self.is_super(node)))))
@@ -304,16 +308,20 @@ class Lowering:
         """The int8 form of a node. If no earlier step makes it, one is added."""
         source = _source(x)
         if source not in self._quantized:
-            columns, dim = width(source), self.dim(source)
-            form = self._new_quantized(source)
-            program = self.rounding("quantize", source)
-
-            def choose(sizes: Sizes) -> Kernel:
-                blocks = -(-sizes[dim] * columns // (8 * 128))
-                return Kernel(program, "quantize_rows", (blocks, 1, 1), 128)
-
-            self.step(choose, source, Count(dim), columns, *form.fields)
+            self._new_quantized(source)
+            self.round_rows(source)
         return self._quantized[source]
+
+    def round_rows(self, source: Tensor, most: int = 0) -> None:
+        """Add a step that makes the int8 form of a node, where it has more than `most` rows."""
+        columns, dim = width(source), self.dim(source)
+        program = self.rounding("quantize", source)
+
+        def choose(sizes: Sizes) -> Kernel | None:
+            blocks = -(-sizes[dim] * columns // (8 * 128))
+            return Kernel(program, "quantize_rows", (blocks, 1, 1), 128) if sizes[dim] > most else None
+
+        self.step(choose, source, Count(dim), columns, *self._quantized[source].fields)
 
     def _new_quantized(self, node: Tensor) -> Quantized:
         leading, columns = node.shape[0], width(node)

@@ -4,6 +4,7 @@
 // A block of threads has the query heads that share one key/value head, of one token or of some neighbours.
 // It goes through the history in chunks of 256 entries, one entry for each thread. With few tokens each chunk
 // is a block's, and `attention_join` joins them in order; with many, one block does all that some tokens see.
+#include "quantize.h"
 #include "storage.h"
 
 namespace chaski::CHASKI_ISA {
@@ -40,6 +41,7 @@ struct Attention {
     float* parts;           // [task][head][value size, maximum, total]
     const int32_t* tiles;   // [tile][first token, tokens], where they are not: neighbours of one sequence
     Count num_tiles;
+    Quantized quantized;  // of y, by `attention_join`
 };
 
 struct Span {
@@ -562,32 +564,43 @@ CHASKI_KERNEL(attention_chunk, Attention) {
     }
 }
 
-// A block of threads for each token and head. Shared memory: the maximum and the total of each chunk.
+// A block of threads for each token and some neighbouring heads (CHASKI_HEADS), whose elements are whole
+// blocks of what products read. Shared memory: those elements, and the maximum and the total of each chunk
+// and head.
 CHASKI_KERNEL(attention_join, Attention) {
-    const int64_t token = blockIdx.x, head = blockIdx.y;
+    constexpr int kHeads = CHASKI_HEADS, kPart = kValueSize + 2, kElements = kHeads * kValueSize;
+    const int64_t token = blockIdx.x, head = blockIdx.y * static_cast<int64_t>(kHeads);
     if (token >= *a.n) return;
     const int first = a.starts[token], count = a.starts[token + 1] - first;
-    constexpr int kPart = kValueSize + 2;
+    const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
     const float* parts = a.parts + (first * a.heads + head) * kPart;
     const int64_t stride = a.heads * kPart;
-    auto* levels = reinterpret_cast<float*>(device::shared());
-    for (int i = static_cast<int>(threadIdx.x); i < 2 * count; i += static_cast<int>(blockDim.x)) {
-        levels[i] = parts[i / 2 * stride + kValueSize + i % 2];
+    auto* row = reinterpret_cast<float*>(device::shared());
+    float* levels = row + kElements;
+    for (int i = thread; i < 2 * kHeads * count; i += threads) {
+        const int own = i % (2 * kHeads);
+        levels[i] = parts[i / (2 * kHeads) * stride + own / 2 * kPart + kValueSize + own % 2];
     }
     barrier();
-    for (int d = static_cast<int>(threadIdx.x); d < kValueSize; d += static_cast<int>(blockDim.x)) {
+    for (int i = thread; i < kElements; i += threads) {
+        const int own = i / kValueSize;
         Known known;
         float sum = 0.0f;
 #pragma unroll 8
-        for (int i = 0; i < count; ++i) {
-            const float part = parts[i * stride + d];
-            if (known.join(levels[2 * i], levels[2 * i + 1])) {
-                sum = device::fma(part, known.added, sum * known.before);
-            }
+        for (int j = 0; j < count; ++j) {
+            const float part = parts[j * stride + own * kPart + i % kValueSize];
+            const float* level = levels + 2 * (j * kHeads + own);
+            if (known.join(level[0], level[1])) sum = device::fma(part, known.added, sum * known.before);
         }
-        a.y[(token * a.heads + head) * kValueSize + d] =
-            sum * last_factor(a, head, known.maximum, known.total);
+        row[i] = sum * last_factor(a, head + own, known.maximum, known.total);
+        a.y[(token * a.heads + head) * kValueSize + i] = row[i];
     }
+    if (a.quantized.values == nullptr) return;
+    barrier();
+    float x[kEach] = {};
+    const bool exists = thread * kEach < kElements;
+    if (exists) load_each(row + thread * kEach, x);
+    quantize(x, (token * a.heads + head) * kValueSize + thread * kEach, exists, a.quantized);
 }
 
 #else

@@ -206,6 +206,8 @@ def _attention(
     neighbours = max(1, _ROWS // group)
     tiles = _tiles(lowering, spans, neighbours, most)
     y = lowering.new(node)
+    joined = _joined_heads(lowering, node)
+    form = lowering.quantized_with(node) if joined else (None,) * 4
     table = None if positions is None else node.attributes["table"]
     tasks_dim, tiles_dim = _tasks_dim(spans), _tiles_dim(spans, neighbours)
     parts = Buffer(4 * lowering.dims[tasks_dim] * heads * (value_buffer.size + 2), 1)
@@ -215,7 +217,7 @@ def _attention(
         positions,
         None if table is None else Constant(np.ascontiguousarray(table, np.float32)),
         0 if table is None else table.shape[1] // 2,
-        *(tasks, Count(tasks_dim), starts, parts, tiles, Count(tiles_dim)),
+        *(tasks, Count(tasks_dim), starts, parts, tiles, Count(tiles_dim), *form),
     )
 
     def kernel(name: str, rows: int, blocks: int) -> Kernel:
@@ -228,10 +230,14 @@ def _attention(
                 ("CHASKI_VALUE_SIZE", value_buffer.size),
                 ("CHASKI_ROWS", rows),
                 ("CHASKI_SPLIT", int(name != "attention")),
+                ("CHASKI_HEADS", max(1, joined)),
+                ("CHASKI_SUPER_BLOCKS", int(lowering.is_super(node))),
             ),
         )
         if name == "attention_join":
-            return Kernel(program, name, (blocks, heads, 1), 128, 8 * lowering.dims[tasks_dim])
+            together = max(1, joined)
+            shared = 4 * together * (value_buffer.size + 2 * lowering.dims[tasks_dim])
+            return Kernel(program, name, (blocks, heads // together, 1), 128, shared)
         grid = (blocks, key_buffer.heads, -(-group // rows))
         shared = _workspace(rows, key_buffer.size, value_buffer.size, is_tensor)
         return Kernel(program, name, grid, _CHUNK, shared)
@@ -254,6 +260,19 @@ def _attention(
 
     for choose in (chunks, join, whole):
         lowering.step(choose, *arguments)
+    if joined:
+        lowering.round_rows(node, most)
+
+
+def _joined_heads(lowering: Lowering, node: Tensor) -> int:
+    """How many heads of a token have whole blocks of what products read together; 0 where none do."""
+    heads, size = node.shape[1:]
+    assert isinstance(heads, int)
+    assert isinstance(size, int)
+    block = 256 if lowering.is_super(node) else 32
+    together = max(1, block // size)
+    fits = together * size % block == 0 and heads % together == 0 and together * size <= 1024
+    return together if fits and lowering.is_read_as_int8(node) else 0
 
 
 def _tasks_dim(spans: Tensor) -> str:
