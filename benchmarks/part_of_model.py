@@ -25,6 +25,7 @@ from chaski.ml.sharded.layers import LayerSplit
 from chaski.ml.sharded.member_plan import MemberPlan
 from chaski.ml.sharded.pieces import Piece, cut_graph
 from chaski.ml.sharded.placement import FreeNodes, HeldBuffer, Splitting
+from chaski.ml.sharded.rounding import RoundedRows, blocks_of
 from chaski.ml.sharded.rows import RowSplit, without_first_outputs
 from chaski.model.dialects import open_model
 from chaski.model.program import Program
@@ -124,7 +125,7 @@ class _Instant(Exchange):
         """The seconds of each piece of the last run."""
         return [end - begin for begin, end in zip(self._began, self._ended, strict=True)]
 
-    def send(self, member: int, value: int, rows: npt.NDArray[np.float32]) -> None:
+    def send(self, member: int, value: int, rows: npt.NDArray[np.float32] | RoundedRows) -> None:
         self._note_end()
         self._is_sending = True
 
@@ -169,7 +170,7 @@ class _Cut:
         for weight, _ in weights:
             weight.handle = self._splitting.held[weight]
         self.weights = {weight: info.nbytes for some in on_each for weight, info in some}
-        self._types = frozenset(info.type for _, info in weights if len(info.shape) > 1)
+        self._types = {weight: info.type for weight, info in weights}
         if self._inner is not None:
             self._inner.place(on_each[0])
 
@@ -190,11 +191,14 @@ class _Cut:
             graph = without_first_outputs(graph)
         free = FreeNodes()
         placed = self._splitting.place_nodes(graph, free)
-        self.pieces, results = cut_graph(graph, placed, self._splitting.held, free, self._members)
+        blocks = blocks_of(graph, self._types)
+        self.pieces, results = cut_graph(graph, placed, self._splitting.held, free, self._members, blocks)
         if self._inner is None:
             return _Plan(graph, None, self.exchange)
         for piece in self.pieces[0]:
-            piece.graph.product_types = self._types
+            piece.graph.product_types = frozenset(
+                type for weight, type in self._types.items() if len(weight.shape) > 1
+            )
         self.exchange.expect(self.pieces)
         values = [result.value for result in results.values() if 0 in result.members]
         own = MemberPlan(self._inner, self.pieces[0], values, 0, self.exchange)

@@ -16,6 +16,7 @@ from itertools import count
 
 from chaski.ml.graph import Dim, Tensor, Weight
 from chaski.ml.sharded.pieces import OwnedRows, Piece
+from chaski.ml.sharded.rounding import rounded_bytes
 
 __all__ = ["Link", "Node", "Simulated", "Work", "simulate", "work_of"]
 
@@ -237,7 +238,9 @@ class _Run:
             for send in piece.sends:
                 node = made[send.value]
                 rows = _own_share(_rows(node, self._sizes), send.owned)
-                yield send.number, rows * _FLOAT * math.prod(s for s in node.shape[1:] if isinstance(s, int))
+                width = math.prod(size for size in node.shape[1:] if isinstance(size, int))
+                floats = rows * width * _FLOAT
+                yield send.number, rounded_bytes(rows, width, send.block) if send.block else floats
 
 
 def _rows(node: Tensor, sizes: Mapping[str, int]) -> int:
