@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import string
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from gguf import GGUFWriter, TokenType
+from gguf import GGMLQuantizationType, GGUFWriter, TokenType
+from numpy.typing import NDArray
 
 from benchmarks.quant_mix import TYPES, type_of
 from benchmarks.random_blocks import random_rows, row_bytes
-from benchmarks.shapes import SHAPES, Shape, Vocabulary
+from benchmarks.shapes import SHAPES, Matrix, Shape, Vocabulary
 
 __all__ = [
     "DEFAULT_DIRECTORY",
@@ -30,6 +32,7 @@ __all__ = [
     "num_products",
     "weight_bytes",
     "write",
+    "write_hollow",
 ]
 
 DEFAULT_DIRECTORY = Path(__file__).parent / "files"
@@ -72,6 +75,30 @@ def num_products(shape: Shape) -> tuple[int, int]:
 
 def write(path: Path, shape: Shape, type_name: str, name: str) -> None:
     """Write a file of the shape; `name` is the model's in its metadata."""
+    writer, vectors, matrices = _begin(path, shape, type_name, name)
+    rng = np.random.Generator(np.random.SFC64(1))
+    for _, values in vectors:
+        writer.write_tensor_data(values)
+    for matrix, kind in matrices:
+        writer.write_tensor_data(random_rows(kind, matrix.num_rows, matrix.columns, rng))
+    writer.close()
+
+
+def write_hollow(path: Path, shape: Shape, type_name: str, name: str) -> None:
+    """Write a file of the shape whose weights are zeros, which take no place on most disks."""
+    writer, vectors, matrices = _begin(path, shape, type_name, name)
+    writer.close()
+    sizes = [values.nbytes for _, values in vectors]
+    sizes += [matrix.num_rows * row_bytes(kind, matrix.columns) for matrix, kind in matrices]
+    alignment = writer.data_alignment
+    whole = [-(-size // alignment) * alignment for size in (path.stat().st_size, *sizes)]
+    os.truncate(path, sum(whole))
+
+
+def _begin(
+    path: Path, shape: Shape, type_name: str, name: str
+) -> tuple[GGUFWriter, list[tuple[str, NDArray[np.float32]]], list[tuple[Matrix, GGMLQuantizationType]]]:
+    """Write all of a file but its tensors -> the writer, and vectors and matrices in their order."""
     writer = GGUFWriter(path, shape.architecture)
     writer.add_name(f"{name}, random weights")
     writer.add_file_type(TYPES[type_name][0])
@@ -90,13 +117,7 @@ def write(path: Path, shape: Shape, type_name: str, name: str) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-
-    rng = np.random.Generator(np.random.SFC64(1))
-    for _, values in vectors:
-        writer.write_tensor_data(values)
-    for matrix, kind in matrices:
-        writer.write_tensor_data(random_rows(kind, matrix.num_rows, matrix.columns, rng))
-    writer.close()
+    return writer, vectors, matrices
 
 
 def _add_metadata(writer: GGUFWriter, shape: Shape) -> None:

@@ -67,6 +67,25 @@ def unpack_rows(
 def isa_names() -> list[str]:
     """Instruction sets of this build that this machine has, slowest first."""
 
+def rounded_rows(
+    x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+    in_super_blocks: bool,
+    isa: str = "auto",
+) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
+    """
+    The bytes of rows (n, k) as products with quantized matrices round them. Rows that would not be rounded again as they were are floats there.
+    """
+
+def unrounded_rows(
+    data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    n: int,
+    k: int,
+    in_super_blocks: bool,
+) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
+    """
+    Rows (n, k) that are rounded as those whose bytes these are. Raises ValueError for other bytes.
+    """
+
 class KVStorage:
     @property
     def bytes(self) -> int: ...

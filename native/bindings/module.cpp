@@ -8,6 +8,7 @@ void bind_limits(nb::module_& m);
 void bind_matmul(nb::module_& m);
 void bind_pair_merges(nb::module_& m);
 void bind_plan(nb::module_& m);
+void bind_rounded_rows(nb::module_& m);
 void bind_storage(nb::module_& m);
 void bind_weights(nb::module_& m);
 }  // namespace chaski
@@ -20,6 +21,7 @@ NB_MODULE(_native, m) {
     m.doc() = "The native core of chaski: kernels, and the plans that run them.";
     chaski::bind_limits(m);
     chaski::bind_matmul(m);
+    chaski::bind_rounded_rows(m);
     chaski::bind_storage(m);
     chaski::bind_weights(m);
     chaski::bind_plan(m);

@@ -92,7 +92,7 @@ def test_bytes_on_the_links(
             llm.generate("once", num_predict=tokens, temperature=0, ignore_eos=True)
             sent.append(sum(map(machines.sent_bytes, range(count))) - before)
     found = (sent[1] - sent[0]) / 100
-    values = bytes_of_a_token(split, count)
+    values = bytes_of_a_token(split, count, QuantType.Q8_0)
     frames = 1 if split == "layers" else (count - 1) * count * (4 * 2 + 1)
     replies = count * 3000  # the best tokens, with their logits
     print(f"{split} of {count}: {values} bytes of values a token, {found:.0f} on the links")

@@ -22,6 +22,7 @@ from chaski.ml.sharded.layers import LayerSplit
 from chaski.ml.sharded.pieces import cut_graph
 from chaski.ml.sharded.placement import FreeNodes, HeldBuffer, Splitting
 from chaski.ml.sharded.plan import ShardedPlan
+from chaski.ml.sharded.rounding import blocks_of
 from chaski.ml.sharded.rows import RowSplit, without_first_outputs
 
 __all__ = ["ShardedBackend"]
@@ -57,6 +58,7 @@ class ShardedBackend:
         self._split = split
         self._shares = shares
         self._behind_first = behind_first
+        self._rounds = members.rule.startswith("native") and members.are_far
         self._number = members.add_backend()
         self._splitting: Splitting = RowSplit(len(members)) if split == "rows" else LayerSplit([])
         self._types: dict[Weight, Any] = {}
@@ -170,7 +172,8 @@ class ShardedBackend:
         free = FreeNodes()
         placed = self._splitting.place_nodes(graph, free)
         note_adapted(graph, placed, len(self._members))
-        pieces, results = cut_graph(graph, placed, self._splitting.held, free, len(self._members))
+        blocks = blocks_of(graph, self._types) if self._rounds else {}
+        pieces, results = cut_graph(graph, placed, self._splitting.held, free, len(self._members), blocks)
         types = frozenset(
             self._types[operand]
             for node in graph.nodes

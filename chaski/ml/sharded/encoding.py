@@ -49,7 +49,7 @@ def encode_pieces(pieces: Sequence[Piece], arrays: Arrays) -> list[Fields]:
             "graph": _graph(piece.graph, arrays),
             "values": piece.values,
             "ids": {name: [source, list(cut)] for name, (source, cut) in piece.ids.items()},
-            "sends": [[s.value, s.number, list(s.targets), _owned(s.owned)] for s in piece.sends],
+            "sends": [[s.value, s.number, list(s.targets), _owned(s.owned), s.block] for s in piece.sends],
         }
         for piece in pieces
     ]
@@ -74,8 +74,8 @@ def decode_pieces(
             values=piece["values"],
             ids={name: (source, (cut[0], cut[1])) for name, (source, cut) in piece["ids"].items()},
             sends=[
-                Send(value, number, targets, _decode_owned(owned))
-                for value, number, targets, owned in piece["sends"]
+                Send(value, number, targets, _decode_owned(owned), block)
+                for value, number, targets, owned, block in piece["sends"]
             ],
         )
         for piece in pieces

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import ClusterError
-from chaski.ml.sharded.frames import ValueChannel
+from chaski.ml.sharded.frames import Rows, ValueChannel
+from chaski.ml.sharded.rounding import RoundedRows
 
 __all__ = ["Exchange"]
 
@@ -24,7 +25,7 @@ _ENDED = "the connection to another node ended"
 _NOTHING = (1 << 32) - 1
 _NO_ROWS = np.zeros((0, 0), np.float32)
 
-_Waiting = queue.SimpleQueue["tuple[int, int, F32] | None"]
+_Waiting = queue.SimpleQueue["tuple[int, int, Rows] | None"]
 
 
 class Exchange:
@@ -40,7 +41,7 @@ class Exchange:
         self._sources: dict[int, ValueChannel] = {}
         self._changed = threading.Condition()
         # By source, run and value: what comes while another one is waited for, of later runs too.
-        self._values: dict[tuple[int, int, int], F32] = {}
+        self._values: dict[tuple[int, int, int], Rows] = {}
         self._given_up: set[tuple[int, int]] = set()
         self._run = -1
         self.num_bytes = 0
@@ -72,11 +73,12 @@ class Exchange:
         self._values = {key: rows for key, rows in self._values.items() if key[1] >= run}
         self._given_up = {key for key in self._given_up if key[1] >= run}
 
-    def send(self, member: int, value: int, rows: F32) -> None:
+    def send(self, member: int, value: int, rows: Rows) -> None:
         """Send a value of this run. Raises ClusterError where the member is gone."""
         self.num_bytes += rows.nbytes
         if rows.nbytes > _SMALL:
-            self._waiting[member].put((self._run, value, np.array(rows)))
+            kept = rows if isinstance(rows, RoundedRows) else np.array(rows)
+            self._waiting[member].put((self._run, value, kept))
             return
         try:
             self._targets[member].send(self._run, value, rows)
@@ -92,7 +94,10 @@ class Exchange:
                 continue  # the head knows that this member is gone, or will know it soon
 
     def take(self, member: int, value: int) -> F32:
-        """Wait for a value of this run. Raises ClusterError where it will not come."""
+        """Wait for a value of this run; one that was rounded is what is rounded alike.
+
+        Raises ClusterError where it will not come.
+        """
         while (found := self._values.pop((member, self._run, value), None)) is None:
             if (member, self._run) in self._given_up:
                 raise ClusterError("another node could not compute this batch")
@@ -104,7 +109,7 @@ class Exchange:
                 self._given_up.add((member, run))
             elif run >= self._run:
                 self._values[member, run, number] = rows
-        return found
+        return found.floats() if isinstance(found, RoundedRows) else found
 
     def close(self) -> None:
         """End all connections; whoever waits for a value gets an error."""

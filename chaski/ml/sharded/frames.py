@@ -19,20 +19,25 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import ClusterError
+from chaski.ml.sharded.rounding import RoundedRows
 
-__all__ = ["Channel", "Frames", "Message", "ValueChannel", "Values"]
+__all__ = ["Channel", "Frames", "Message", "Rows", "ValueChannel", "Values"]
 
 Message = tuple[Mapping[str, Any], list[npt.NDArray[Any]]]
 """The fields of a message, and its arrays."""
 
 
+Rows = npt.NDArray[np.float32] | RoundedRows
+"""Rows (n, width) of a value."""
+
+
 class ValueChannel(Protocol):
-    """One end of a connection for values: rows of float32 with the numbers of a run and of a value."""
+    """One end of a connection for values: rows with the numbers of a run and of a value."""
 
-    def send(self, run: int, value: int, rows: npt.NDArray[np.float32]) -> None:
-        """Send rows (n, width). Raises OSError where the other end is gone."""
+    def send(self, run: int, value: int, rows: Rows) -> None:
+        """Send rows. Raises OSError where the other end is gone."""
 
-    def receive(self) -> tuple[int, int, npt.NDArray[np.float32]]:
+    def receive(self) -> tuple[int, int, Rows]:
         """Return the next run, value and rows. Raises EOFError at the end, OSError, or ClusterError."""
 
     def close(self) -> None:
@@ -59,7 +64,7 @@ class Channel(Protocol):
 
 
 _LENGTH = struct.Struct("<I")
-_VALUE = struct.Struct("<qIII")
+_VALUE = struct.Struct("<qIIIIQ")
 _BUFFER = 1 << 16
 _MOST_FIELDS = 256 << 20
 _MOST_ARRAY = 1 << 36
@@ -143,24 +148,32 @@ class Values(_Connection):
         self._sending = threading.Lock()
         self._head = memoryview(bytearray(_VALUE.size))
 
-    def send(self, run: int, value: int, rows: npt.NDArray[np.float32]) -> None:
-        head = _VALUE.pack(run, value, *rows.shape)
+    def send(self, run: int, value: int, rows: Rows) -> None:
+        if isinstance(rows, RoundedRows):
+            shape, block, data = (rows.rows, rows.width), rows.block, _bytes(rows.data)
+        else:
+            shape, block, data = rows.shape, 0, _bytes(np.ascontiguousarray(rows))
+        head = _VALUE.pack(run, value, *shape, block, len(data))
         with self._sending:
-            if rows.nbytes < 1 << 16:
-                self._connection.sendall(head + rows.tobytes())
+            if len(data) < 1 << 16:
+                self._connection.sendall(head + data)
             else:
                 self._connection.sendall(head)
-                self._connection.sendall(_bytes(np.ascontiguousarray(rows)))
+                self._connection.sendall(data)
 
-    def receive(self) -> tuple[int, int, npt.NDArray[np.float32]]:
+    def receive(self) -> tuple[int, int, Rows]:
         self._fill(self._head)
-        run, value, count, width = _VALUE.unpack(self._head)
-        if count * width > _MOST_ARRAY:
-            raise ClusterError(f"a value of {count} rows of {width} numbers is announced")
-        rows = np.empty((count, width), np.float32)
-        if rows.size:
-            self._fill(_bytes(rows))
-        return run, value, rows
+        run, value, count, width, block, size = _VALUE.unpack(self._head)
+        if count * width > _MOST_ARRAY or not count * width <= size <= 5 * count * width + count:
+            raise ClusterError(f"a value of {count} rows of {width} numbers in {size} bytes is announced")
+        if not block and size != 4 * count * width:
+            raise ClusterError(f"{count} rows of {width} numbers are no {size} bytes")
+        data = np.empty(size, np.uint8)
+        if size:
+            self._fill(data.data)
+        if block:
+            return run, value, RoundedRows(count, width, block, data)
+        return run, value, data.view(np.float32).reshape(count, width)
 
 
 def _bytes(array: npt.NDArray[Any]) -> memoryview:

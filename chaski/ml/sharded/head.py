@@ -208,6 +208,11 @@ class Members:
         return self._all[number]
 
     @property
+    def are_far(self) -> bool:
+        """Whether bytes on the way between them cost time."""
+        return any(member.node.is_far for member in self._all)
+
+    @property
     def failure(self) -> ClusterError | None:
         """The loss of a member, which the others only notice by what does not come."""
         return self._failure

@@ -16,6 +16,7 @@ from chaski.ml.sharded.chunks import ROWS, Chunks, in_chunks
 from chaski.ml.sharded.exchange import Exchange
 from chaski.ml.sharded.pieces import Gather, OwnedRows, Piece
 from chaski.ml.sharded.placement import Cut, joined
+from chaski.ml.sharded.rounding import RoundedRows
 
 __all__ = ["MemberPlan", "Rows"]
 
@@ -138,8 +139,9 @@ class MemberPlan:
                 array = values[send.value]
                 if send.owned is not None:
                     array = array[_own_rows(inputs[send.owned.ids], send.owned.cuts[self._own])]
+                sent = RoundedRows.of(array, send.block) if send.block else array
                 for target in send.targets:
-                    self._exchange.send(target, send.number, array)
+                    self._exchange.send(target, send.number, sent)
             for name in unread:
                 values.pop(name, None)
         return results

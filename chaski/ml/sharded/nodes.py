@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.ml.backend import HOST
-from chaski.ml.sharded.frames import Channel, Frames, Message
+from chaski.ml.sharded.frames import Channel, Frames, Message, Rows
 from chaski.ml.sharded.links import connect
 from chaski.ml.sharded.session import OpenBackend
 from chaski.ml.sharded.sessions import Sessions
@@ -30,6 +30,10 @@ class Node(Protocol):
     def address(self) -> Any:
         """What the `join` request of another member has for it."""
 
+    @property
+    def is_far(self) -> bool:
+        """Whether bytes on the way to it cost time."""
+
     def connect(self) -> Channel:
         """Open one more connection to it. Raises ClusterError where it cannot be reached."""
 
@@ -39,6 +43,8 @@ class Node(Protocol):
 
 class RemoteNode:
     """A process of `chaski shard`, which knows the key."""
+
+    is_far = True
 
     def __init__(self, host: str, port: int, key: bytes) -> None:
         self.address: tuple[str, int] = host, port
@@ -70,6 +76,8 @@ class LocalNodes:
 
 
 class _LocalNode:
+    is_far = False
+
     def __init__(self, together: LocalNodes, number: int, device: str) -> None:
         self._together = together
         self.address = number
@@ -131,9 +139,9 @@ class Pipe:
 class ValuePipe(Pipe):
     """A `ValueChannel` within this process."""
 
-    def send(self, run: int, value: int, rows: npt.NDArray[np.float32]) -> None:  # type: ignore[override]
-        self._put((run, value, np.array(rows, order="C")))
+    def send(self, run: int, value: int, rows: Rows) -> None:  # type: ignore[override]
+        self._put((run, value, np.array(rows, order="C") if isinstance(rows, np.ndarray) else rows))
 
-    def receive(self) -> tuple[int, int, npt.NDArray[np.float32]]:  # type: ignore[override]
-        found: tuple[int, int, npt.NDArray[np.float32]] = self._take()
+    def receive(self) -> tuple[int, int, Rows]:  # type: ignore[override]
+        found: tuple[int, int, Rows] = self._take()
         return found

@@ -45,12 +45,17 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A value that other members wait for, of some rows only where those of a table are cut."""
+    """A value that other members wait for, of some rows only where those of a table are cut.
+
+    `block`: the elements of the blocks in which all that read it round it to int8, so that it may travel as
+    that; 0 where somebody reads floats, or a block has elements of several members.
+    """
 
     value: str
     number: int
     targets: Sequence[int]
     owned: OwnedRows | None = None
+    block: int = 0
 
 
 @dataclass(slots=True)
@@ -91,21 +96,36 @@ class Result:
 
 
 def cut_graph(
-    graph: Graph, placed: Mapping[Tensor, Placed], held: Held, free: FreeNodes, members: int
+    graph: Graph,
+    placed: Mapping[Tensor, Placed],
+    held: Held,
+    free: FreeNodes,
+    members: int,
+    blocks: Mapping[Tensor, int],
 ) -> tuple[Sequence[Sequence[Piece]], Mapping[str, Result]]:
-    """Return the pieces of each member, and where the outputs are. Every input is free."""
-    return _Cutting(graph, placed, held, free, members).cut()
+    """Return the pieces of each member, and where the outputs are. Every input is free.
+
+    `blocks` has the values that are only read to be rounded in blocks of so many elements.
+    """
+    return _Cutting(graph, placed, held, free, members, blocks).cut()
 
 
 class _Cutting:
     def __init__(
-        self, graph: Graph, placed: Mapping[Tensor, Placed], held: Held, free: FreeNodes, members: int
+        self,
+        graph: Graph,
+        placed: Mapping[Tensor, Placed],
+        held: Held,
+        free: FreeNodes,
+        members: int,
+        blocks: Mapping[Tensor, int],
     ) -> None:
         self._graph = graph
         self._placed = placed
         self._held = held
         self._free = free
         self._members = members
+        self._blocks = blocks
         self._numbers = {node: number for number, node in enumerate(graph.nodes)}
         self._levels = self._find_levels()
         self._wanted: set[tuple[Tensor, int]] = set()
@@ -235,6 +255,16 @@ class _Cutting:
         """The number of a node's result, by which members call it."""
         return self._numbers[node]
 
+    def block(self, node: Tensor) -> int:
+        """The elements of the blocks in which a result may travel; 0 where it travels as floats."""
+        block, place = self._blocks.get(node, 0), self._placed[node]
+        if not block or place.owned is not None:
+            return 0
+        behind = 1 if place.axis is None else place.axis
+        shapes = [self.local_shape(node, member)[behind:] for member in place.members]
+        widths = [math.prod(size for size in shape if isinstance(size, int)) for shape in shapes]
+        return 0 if any(width % block for width in widths) else block
+
     def value(self, node: Tensor) -> str:
         """The name of what a member itself has of a node's result."""
         return f"value {self._numbers[node]}"
@@ -309,7 +339,7 @@ class _PieceBuilder:
         for node in self._kept:
             piece.graph.output(cutting.value(node), self._local[node, cutting.placed(node).axis])
         piece.sends = [
-            Send(cutting.value(node), cutting.number(node), targets, owned)
+            Send(cutting.value(node), cutting.number(node), targets, owned, cutting.block(node))
             for node, (targets, owned) in self._sends.items()
         ]
         return piece

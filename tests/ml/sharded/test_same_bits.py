@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 import chaski
+from benchmarks.make_models import write
+from benchmarks.shapes.llama import Llama
+from benchmarks.shapes.shape import Vocabulary
 from chaski.formats.quant import QuantType
 from tests import tiny_vision
 from tests.ml.sharded.members import Nodes
@@ -75,6 +78,19 @@ def test_a_model_by_rows_of_three(
     expected = computed(path, "cpu", 60)
     nodes.use(monkeypatch, "rows", 3)
     assert computed(path, None, 60) == expected
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_values_that_travel_in_super_blocks(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, count: int
+) -> None:
+    """Members have whole super-blocks of what two products read: of four, those of one product only."""
+    shape = Llama(2, 512, 4, 4, 128, 1024, 1e4, 256, Vocabulary("llama-bpe", 512, 8, 100))
+    path = tmp_path / "blocks.gguf"
+    write(path, shape, "Q4_K_M", "blocks")
+    expected = computed(path, "cpu", 40)
+    nodes.use(monkeypatch, "rows", count)
+    assert computed(path, None, 40) == expected
 
 
 def test_more_layers_than_two(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,28 +7,39 @@ from pathlib import Path
 import pytest
 
 import chaski
+from chaski.formats.quant import QuantType
 from tests.ml.sharded.members import Nodes
-from tests.tiny_llama import FFN, HIDDEN, LAYERS
+from tests.tiny_llama import FFN, HIDDEN, LAYERS, write_tiny_llama
 
 _FLOAT = 4
 
 
-def bytes_of_a_token(split: str, count: int) -> int:
+def bytes_of_a_token(split: str, count: int, matrices: QuantType = QuantType.F32) -> int:
     """The formula for a dense model: the heads of a layer are together as wide as its rows here."""
     if split == "layers":
         return (count - 1) * _FLOAT * HIDDEN
-    return (count - 1) * _FLOAT * (LAYERS * (HIDDEN + 2 * HIDDEN + FFN) + HIDDEN)
+    read = sum(bytes_read_by_a_product(width, count, matrices) for width in (HIDDEN, FFN))
+    return (count - 1) * (LAYERS * (read + _FLOAT * 2 * HIDDEN) + _FLOAT * HIDDEN)
 
 
+def bytes_read_by_a_product(width: int, count: int, matrices: QuantType) -> int:
+    """A row that only products read: in blocks of 32 with a float each, where all parts end with one."""
+    if matrices is QuantType.F32 or width % (32 * count):
+        return _FLOAT * width
+    return width + _FLOAT * width // 32 + count
+
+
+@pytest.mark.parametrize("matrices", [QuantType.F32, QuantType.Q8_0])
 @pytest.mark.parametrize("split", ["layers", "rows"])
 def test_bytes_of_a_token(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tiny_llama: Path, split: str
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, split: str, matrices: QuantType
 ) -> None:
     nodes.use(monkeypatch, split, 2)
     sent = []
-    with chaski.load(tiny_llama, prompt_cache=False) as llm:
+    path = write_tiny_llama(tmp_path / "tiny.gguf", matrices=matrices)
+    with chaski.load(path, prompt_cache=False) as llm:
         for tokens in (20, 30):
             before = sum(server.num_bytes for server in nodes.servers)
             llm.generate("once", num_predict=tokens, temperature=0, ignore_eos=True)
             sent.append(sum(server.num_bytes for server in nodes.servers) - before)
-    assert sent[1] - sent[0] == 10 * bytes_of_a_token(split, 2)
+    assert sent[1] - sent[0] == 10 * bytes_of_a_token(split, 2, matrices)

@@ -1,0 +1,223 @@
+"""A model cut for several nodes without them: the pieces of all, and one node that computes its own.
+
+What other nodes would send is there at once, and random. So the times are those of one node alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.formats.gguf import TensorInfo
+from chaski.kvcache import CacheSize, KVTypes, build_cache
+from chaski.kvcache.batch import Batch
+from chaski.ml import Backend
+from chaski.ml.backend import CacheConfig
+from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Tensor, Weight
+from chaski.ml.plan import Input
+from chaski.ml.sharded.exchange import Exchange
+from chaski.ml.sharded.layers import LayerSplit
+from chaski.ml.sharded.member_plan import MemberPlan
+from chaski.ml.sharded.pieces import Piece, cut_graph
+from chaski.ml.sharded.placement import FreeNodes, HeldBuffer, Splitting
+from chaski.ml.sharded.rounding import RoundedRows, blocks_of
+from chaski.ml.sharded.rows import RowSplit, without_first_outputs
+from chaski.model.dialects import open_model
+from chaski.model.program import Program
+from chaski.model.registry import build_model
+from chaski.model.weights import place_weights
+
+__all__ = ["CutModel", "measure_pieces"]
+
+_SEQUENCES, _CONTEXT, _BATCH = 8, 512, 512
+
+
+class CutModel:
+    """The pieces of all members, and the bytes of their weights. No tensor of the file is read."""
+
+    def __init__(self, path: Path, split: str, members: int, inner: Backend | None = None) -> None:
+        """`inner`: where the first member computes; without one nobody does."""
+        self._backend = _Cut(split, members, inner)
+        # What a model asks of a backend before it is loaded; a cut is no place to load one.
+        backend = cast("Backend", self._backend)
+        file = open_model(path)
+        network = build_model(file)
+        network.context = _CONTEXT
+        place_weights(network, file, backend)
+        size = CacheSize(_SEQUENCES, _CONTEXT, _BATCH)
+        cache = build_cache(backend, network.layer_kinds(), size, KVTypes(DType.I16, DType.I16))
+        self.program = Program(network, cache, backend, _BATCH, max_outputs=16, max_top_logits=128)
+
+    @property
+    def pieces(self) -> Sequence[Sequence[Piece]]:
+        return self._backend.pieces
+
+    @property
+    def weights(self) -> Mapping[Weight, int]:
+        return self._backend.weights
+
+    def timed(self, sequence: int, first: int, tokens: int) -> Sequence[float]:
+        """Compute tokens of a sequence as the first member does -> the seconds of its pieces."""
+        numbers = np.arange(tokens, dtype=np.int32)
+        sequences = np.full(tokens, sequence, np.int32)
+        batch = Batch(numbers, first + numbers, sequences, np.array([tokens - 1], np.int32))
+        self.program.launch(self.program.prepare(batch), [40])
+        return self._backend.exchange.seconds()
+
+
+def measure_pieces(
+    path: Path, split: str, members: int, inner: Backend, tokens: int, repeat: int
+) -> tuple[CutModel, Sequence[float]]:
+    """Compute batches of so many tokens -> the cut, and the seconds of the first member's pieces.
+
+    They are lower quartiles: what disturbs a run makes it longer.
+    """
+    cut = CutModel(path, split, members, inner)
+    inner.load(lambda _: None)
+    inner.wait_loaded()
+    runs = []
+    for run in range(repeat + 1):
+        where = (0, run) if tokens == 1 else (run % _SEQUENCES, 0)
+        runs.append(cut.timed(*where, tokens))
+    return cut, np.quantile(np.array(runs[1:]), 0.25, axis=0).tolist()
+
+
+class _Instant(Exchange):
+    """Other members that have sent all before it is asked for; it notes when a piece begins and ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shapes: Mapping[tuple[int, int], tuple[str | None, int]] = {}
+        self._sizes: Mapping[str, int] = {}
+        self._known: dict[tuple[int, int, int], npt.NDArray[np.float32]] = {}
+        self._began: list[float] = []
+        self._ended: list[float] = []
+        self._is_sending = False
+
+    def expect(self, pieces: Sequence[Sequence[Piece]]) -> None:
+        """Know what members send: its rows, and their width."""
+        found: dict[tuple[int, int], tuple[str | None, int]] = {}
+        for member, some in enumerate(pieces):
+            made: dict[str, Tensor] = {}
+            for piece in some:
+                made |= piece.graph.outputs
+                for send in piece.sends:
+                    leading, *sizes = made[send.value].shape
+                    assert isinstance(leading, Dim)
+                    # The ids of a table's rows are all in the first member's part.
+                    rows = None if send.owned is not None else leading.name
+                    found[member, send.number] = rows, int(np.prod(cast("list[int]", sizes)))
+        self._shapes = found
+
+    def start(self, sizes: Mapping[str, int]) -> None:
+        self._sizes = sizes
+        self._began, self._ended, self._is_sending = [time.perf_counter()], [], False
+
+    def stop(self) -> None:
+        self._note_end()
+
+    def seconds(self) -> Sequence[float]:
+        """The seconds of each piece of the last run."""
+        return [end - begin for begin, end in zip(self._began, self._ended, strict=True)]
+
+    def send(self, member: int, value: int, rows: npt.NDArray[np.float32] | RoundedRows) -> None:
+        self._note_end()
+        self._is_sending = True
+
+    def take(self, member: int, value: int) -> npt.NDArray[np.float32]:
+        name, width = self._shapes[member, value]
+        rows = 0 if name is None else self._sizes[name]
+        if (member, value, rows) not in self._known:
+            random = np.random.default_rng(value)
+            self._known[member, value, rows] = random.standard_normal((rows, width), np.float32)
+        now = time.perf_counter()
+        if self._is_sending:
+            self._began.append(now)
+            self._is_sending = False
+        elif len(self._ended) < len(self._began):
+            self._began[-1] = now
+        return self._known[member, value, rows]
+
+    def _note_end(self) -> None:
+        if len(self._ended) < len(self._began):
+            self._ended.append(time.perf_counter())
+
+
+class _Cut:
+    """The part of a backend that a model needs to be recorded, cut as several members would have it."""
+
+    cache_config = CacheConfig()
+
+    def __init__(self, split: str, members: int, inner: Backend | None) -> None:
+        self._members = members
+        self._inner = inner
+        is_by_rows = split == "rows"
+        self._splitting: Splitting = RowSplit(members) if is_by_rows else LayerSplit([1.0] * members)
+        self._is_by_rows = is_by_rows
+        if inner is not None:
+            self.cache_config = inner.cache_config
+        self.weights: dict[Weight, int] = {}
+        self.pieces: Sequence[Sequence[Piece]] = []
+        self.exchange = _Instant()
+
+    def place(self, weights: Sequence[tuple[Weight, TensorInfo]]) -> None:
+        on_each = self._splitting.place(weights)
+        for weight, _ in weights:
+            weight.handle = self._splitting.held[weight]
+        self.weights = {weight: info.nbytes for some in on_each for weight, info in some}
+        self._types = {weight: info.type for weight, info in weights}
+        if self._inner is not None:
+            self._inner.place(on_each[0])
+
+    def kv_buffer(
+        self, role: KVRole, cells: int, heads: int, size: int, dtype: DType, layer: int | None = None
+    ) -> KVBuffer:
+        on_each = self._splitting.heads(role, heads, layer)
+        buffers = [KVBuffer(role, cells, own, size, dtype, None) if own else None for own in on_each]
+        if self._inner is not None and on_each[0]:
+            buffers[0] = self._inner.kv_buffer(role, cells, on_each[0], size, dtype, layer)
+        return KVBuffer(role, cells, heads, size, dtype, HeldBuffer(buffers, on_each[0] not in (0, heads)))
+
+    def cell_rows(self, buffers: Sequence[KVBuffer]) -> None:
+        """Nobody keeps cells."""
+
+    def compile(self, graph: Graph) -> _Plan:
+        if self._is_by_rows:
+            graph = without_first_outputs(graph)
+        free = FreeNodes()
+        placed = self._splitting.place_nodes(graph, free)
+        blocks = blocks_of(graph, self._types)
+        self.pieces, results = cut_graph(graph, placed, self._splitting.held, free, self._members, blocks)
+        if self._inner is None:
+            return _Plan(graph, None, self.exchange)
+        for piece in self.pieces[0]:
+            piece.graph.product_types = frozenset(
+                type for weight, type in self._types.items() if len(weight.shape) > 1
+            )
+        self.exchange.expect(self.pieces)
+        values = [result.value for result in results.values() if 0 in result.members]
+        own = MemberPlan(self._inner, self.pieces[0], values, 0, self.exchange)
+        return _Plan(graph, own, self.exchange)
+
+
+class _Plan:
+    def __init__(self, graph: Graph, plan: MemberPlan | None, exchange: _Instant) -> None:
+        self._inputs = graph.inputs
+        self._plan = plan
+        self._exchange = exchange
+        self._run = 0
+
+    def launch(self, inputs: Mapping[str, Input], sizes: Mapping[str, int] | None = None) -> Any:
+        assert self._plan is not None, "a cut without a backend computes nothing"
+        arrays = {name: np.asarray(value) for name, value in inputs.items()}
+        found = {cast("Dim", self._inputs[name].shape[0]).name: len(array) for name, array in arrays.items()}
+        found |= sizes or {}
+        self._run += 1
+        self._exchange.start(found)
+        self._plan.run(self._run, arrays, found)
+        self._exchange.stop()

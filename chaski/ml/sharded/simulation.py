@@ -1,0 +1,252 @@
+"""The time of a batch over any number of nodes, of which there need to be none.
+
+The pieces are those that a graph was cut into, with all that they send and wait for. What they cost is told:
+a piece reads its matrices at the speed of a node's memory, or multiplies at that of its cores, whichever is
+longer; a value takes time of the processors at both ends, and goes through their ports. A port sends and
+receives at the same time. The values that go through one share it evenly.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from chaski.ml.graph import Dim, Tensor, Weight
+from chaski.ml.sharded.pieces import OwnedRows, Piece
+from chaski.ml.sharded.rounding import rounded_bytes
+
+__all__ = ["Link", "Node", "Simulated", "Work", "simulate", "work_of"]
+
+_PRODUCTS = ("linear", "first_outputs", "expert_linear")
+_FLOAT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What one node takes for its work.
+
+    piece      seconds of a piece besides its products
+    bandwidth  bytes of matrices that it reads in a second
+    rate       multiply-adds in a second
+    batch      seconds that the head takes for a batch before and after the nodes compute
+    """
+
+    piece: float
+    bandwidth: float
+    rate: float
+    batch: float = 0.0
+
+    def seconds(self, work: Work) -> float:
+        """Seconds of a piece."""
+        return self.piece + max(work.num_bytes / self.bandwidth, work.products / self.rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What a value takes from one node to another.
+
+    latency    seconds from one port to the other
+    bandwidth  bytes in a second through a port, in each direction
+    message    seconds of the processors at both ends together, for each value
+    byte       the same for each byte
+    """
+
+    latency: float
+    bandwidth: float
+    message: float = 0.0
+    byte: float = 0.0
+
+    def end(self, num_bytes: int) -> float:
+        """Seconds of the processor at one end."""
+        return (self.message + num_bytes * self.byte) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a piece computes: bytes of matrices that it reads at least once, and multiply-adds."""
+
+    num_bytes: int
+    products: int
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """A batch: seconds in all, those in which each node computes its pieces, and bytes of all values."""
+
+    seconds: float
+    computing: Sequence[float]
+    num_bytes: int
+
+
+def work_of(piece: Piece, weights: Mapping[Weight, int], sizes: Mapping[str, int]) -> Work:
+    """Return what a piece computes. `weights` has the bytes of a member's matrices.
+
+    Rows of tables, keys and values are not counted.
+    """
+    num_bytes = products = 0
+    for node in piece.graph.nodes:
+        if node.op in _PRODUCTS:
+            matrix = next(operand for operand in node.operands if isinstance(operand, Weight))
+            num_bytes += weights[matrix]
+            products += _rows(node, sizes) * math.prod(matrix.shape)
+    return Work(num_bytes, products)
+
+
+def simulate(
+    pieces: Sequence[Sequence[Piece]],
+    seconds: Sequence[Sequence[float]],
+    sizes: Mapping[str, int],
+    link: Link,
+    batch: float = 0.0,
+) -> Simulated:
+    """Compute a batch of these sizes in simulated time, by the pieces of each member and their seconds.
+
+    The head is on the first member's machine. `batch` is what it takes by itself. Rows of a table that is cut
+    count as those of all members alike.
+    """
+    return _Run(pieces, seconds, sizes, link).run(batch)
+
+
+@dataclass(slots=True, eq=False)
+class _Flow:
+    """A value on its way through two ports."""
+
+    source: int
+    target: int
+    number: int
+    left: float
+
+
+@dataclass(slots=True)
+class _Member:
+    """How far a member is: the piece that is next, and whether it waits for that piece's values."""
+
+    next: int = 0
+    is_waiting: bool = False
+    arrived: set[tuple[int, int]] = field(default_factory=set)
+    computing: float = 0.0
+    ended: float = 0.0
+
+
+class _Run:
+    def __init__(
+        self,
+        pieces: Sequence[Sequence[Piece]],
+        seconds: Sequence[Sequence[float]],
+        sizes: Mapping[str, int],
+        link: Link,
+    ) -> None:
+        self._pieces = pieces
+        self._seconds = seconds
+        self._sizes = sizes
+        self._link = link
+        self._members = [_Member() for _ in pieces]
+        self._sizes_of_values = [dict(self._sent_bytes(some)) for some in pieces]
+        self._events: list[tuple[float, int, int, _Flow | None, bool]] = []
+        self._order = count()
+        self._flows: list[_Flow] = []
+        self._clock = 0.0
+        self._num_bytes = 0
+
+    def run(self, batch: float) -> Simulated:
+        """Go from one event to the next until nothing happens any more."""
+        latency = self._link.latency
+        for member in range(len(self._members)):
+            self._at(latency if member else 0.0, member)
+        while self._events or self._flows:
+            self._step()
+        ends = [each.ended + (latency if member else 0.0) for member, each in enumerate(self._members)]
+        computing = [each.computing for each in self._members]
+        return Simulated(batch + max(ends), computing, self._num_bytes)
+
+    def _at(self, time: float, member: int, flow: _Flow | None = None, is_there: bool = False) -> None:
+        """Note an event: a member is free, a value of it comes to its port, or one is there."""
+        heapq.heappush(self._events, (time, next(self._order), member, flow, is_there))
+
+    def _step(self) -> None:
+        """Go to the next event, which may be that a flow is through."""
+        rates = self._rates()
+        left = [flow.left / rate for flow, rate in zip(self._flows, rates, strict=True)]
+        shortest = min(left, default=math.inf)
+        is_through = self._clock + shortest <= (self._events[0][0] if self._events else math.inf)
+        passed = shortest if is_through else self._events[0][0] - self._clock
+        for flow, rate in zip(self._flows, rates, strict=True):
+            flow.left -= passed * rate
+        self._clock += passed
+        if is_through:
+            # Flows that began together are through together, whatever rounding says.
+            through = [
+                f for f, seconds in zip(self._flows, left, strict=True) if seconds <= shortest * (1 + 1e-9)
+            ]
+            self._flows = [flow for flow in self._flows if flow not in through]
+            for flow in through:
+                self._at(self._clock + self._link.latency, flow.target, flow, True)
+            return
+        _, _, member, found, is_there = heapq.heappop(self._events)
+        if found is None:
+            self._members[member].is_waiting = True
+        elif is_there:
+            self._members[member].arrived.add((found.source, found.number))
+        else:
+            self._flows.append(found)
+            return
+        self._go_on(member)
+
+    def _rates(self) -> Sequence[float]:
+        """The bytes a second of each flow: an even share of the port that more flows go through."""
+        outwards, inwards = [0] * len(self._members), [0] * len(self._members)
+        for flow in self._flows:
+            outwards[flow.source] += 1
+            inwards[flow.target] += 1
+        return [self._link.bandwidth / max(outwards[f.source], inwards[f.target]) for f in self._flows]
+
+    def _go_on(self, member: int) -> None:
+        """Compute the next piece of a member, where it has all that it waits for."""
+        each = self._members[member]
+        if not each.is_waiting:
+            return
+        if each.next == len(self._pieces[member]):
+            each.ended = self._clock
+            return
+        piece = self._pieces[member][each.next]
+        needed = [(s, g.number) for g in piece.gathers for s in g.sources if s != member]
+        if not each.arrived.issuperset(needed):
+            return
+        seconds = self._seconds[member][each.next]
+        each.arrived.difference_update(needed)
+        each.is_waiting = False
+        each.next += 1
+        each.computing += seconds
+        taken = (self._link.end(self._sizes_of_values[s][number]) for s, number in needed)
+        time = self._clock + sum(taken) + seconds
+        for send in piece.sends:
+            num_bytes = self._sizes_of_values[member][send.number]
+            for target in send.targets:
+                time += self._link.end(num_bytes)
+                self._num_bytes += num_bytes
+                self._at(time, member, _Flow(member, target, send.number, num_bytes))
+        self._at(time, member)
+
+    def _sent_bytes(self, pieces: Sequence[Piece]) -> Iterator[tuple[int, int]]:
+        """The bytes of each value that a member sends, by its number."""
+        made: dict[str, Tensor] = {}
+        for piece in pieces:
+            made |= piece.graph.outputs
+            for send in piece.sends:
+                node = made[send.value]
+                rows = _own_share(_rows(node, self._sizes), send.owned)
+                width = math.prod(size for size in node.shape[1:] if isinstance(size, int))
+                floats = rows * width * _FLOAT
+                yield send.number, rounded_bytes(rows, width, send.block) if send.block else floats
+
+
+def _rows(node: Tensor, sizes: Mapping[str, int]) -> int:
+    leading = node.shape[0]
+    return sizes[leading.name] if isinstance(leading, Dim) else leading
+
+
+def _own_share(rows: int, owned: OwnedRows | None) -> int:
+    return rows if owned is None else -(-rows // len(owned.cuts))

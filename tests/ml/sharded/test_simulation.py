@@ -1,0 +1,86 @@
+"""Batches over nodes that there are not: times that can be worked out by hand, and the bytes of real cuts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.part_of_model import CutModel
+from chaski.formats.quant import QuantType
+from chaski.ml.graph import Dim, DType, Graph, Weight
+from chaski.ml.sharded.pieces import Gather, Piece, Send
+from chaski.ml.sharded.simulation import Link, Node, Work, simulate, work_of
+from tests.ml.sharded.test_traffic import bytes_of_a_token
+from tests.tiny_llama import HIDDEN, write_tiny_llama
+
+WIDTH, NUM_BYTES = 250, 1000
+SIZES = {"tokens": 1, "outputs": 1}
+
+
+def exchanging(members: int) -> list[list[Piece]]:
+    """Each member computes a value for all others, and then reads all values."""
+    found = []
+    for own in range(members):
+        others = [member for member in range(members) if member != own]
+        first, second = Piece(), Piece()
+        value = first.graph.input("tokens", (Dim("tokens", 8), WIDTH), DType.F32)
+        first.graph.output("value 0", value)
+        first.sends.append(Send("value 0", 0, others))
+        second.gathers.append(Gather("whole 0", "value 0", 0, range(members)))
+        found.append([first, second])
+    return found
+
+
+def test_one_member() -> None:
+    pieces = [[Piece(), Piece()]]
+    found = simulate(pieces, [[2.0, 3.0]], SIZES, Link(1.0, 1.0, 1.0, 1.0), batch=0.5)
+    assert (found.seconds, found.num_bytes) == (5.5, 0)
+
+
+@pytest.mark.parametrize(("members", "others", "waits"), [(2, 1, 2), (4, 3, 3), (8, 7, 3)])
+def test_all_send_to_all(members: int, others: int, waits: int) -> None:
+    """Each port has the values of all others in one direction, whatever goes in the other one."""
+    seconds = [[1.0, 10.0]] * members
+    free = simulate(exchanging(members), seconds, SIZES, Link(0.0, 1000.0))
+    assert free.seconds == pytest.approx(1 + others * 1.0 + 10)
+    assert free.num_bytes == members * others * NUM_BYTES
+    assert free.computing == [11.0] * members
+    late = simulate(exchanging(members), seconds, SIZES, Link(0.25, 1000.0))
+    # Members but the first begin later, by what the message to them takes, and reply later. Of two, the
+    # second has all that it waits for before the first one has.
+    assert late.seconds == pytest.approx(free.seconds + waits * 0.25)
+
+
+def test_a_value_takes_time_at_both_ends() -> None:
+    """A sender has to send one value after the other, and a reader to take one after the other."""
+    link = Link(0.0, 1e15, message=0.2, byte=0.001)
+    found = simulate(exchanging(3), [[1.0, 10.0]] * 3, SIZES, link)
+    assert found.seconds == pytest.approx(1 + 2 * 0.6 + 2 * 0.6 + 10)
+
+
+def test_a_slow_member_is_waited_for() -> None:
+    found = simulate(exchanging(2), [[1.0, 1.0], [5.0, 1.0]], SIZES, Link(0.0, 1000.0))
+    assert found.seconds == pytest.approx(5 + 1 + 1)
+
+
+def test_work_of_a_piece() -> None:
+    piece, matrix = Piece(graph=Graph()), Weight((100, 50))
+    x = piece.graph.input("x", (Dim("tokens", 8), 50), DType.F32)
+    piece.graph.record("linear", (x, matrix), (Dim("tokens", 8), 100))
+    work = work_of(piece, {matrix: 3000}, {"tokens": 4})
+    assert work == Work(3000, 4 * 100 * 50)
+    assert Node(1.0, 1000.0, 1e9).seconds(work) == pytest.approx(4.0)
+    assert Node(1.0, 1e9, 20_000.0).seconds(work) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("matrices", [QuantType.F32, QuantType.Q8_0])
+@pytest.mark.parametrize("split", ["layers", "rows"])
+def test_bytes_of_a_real_cut(tmp_path: Path, split: str, matrices: QuantType) -> None:
+    """They are those of the formula, which the members' own counts follow."""
+    pieces = CutModel(write_tiny_llama(tmp_path / "tiny.gguf", matrices=matrices), split, 2).pieces
+    seconds = [[0.001] * len(some) for some in pieces]
+    found = simulate(pieces, seconds, SIZES, Link(2e-4, 125e6))
+    # A row of the embedding counts for both members, though one has it.
+    embedding = 4 * HIDDEN if split == "rows" else 0
+    assert found.num_bytes == bytes_of_a_token(split, 2, matrices) + embedding
