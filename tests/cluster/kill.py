@@ -96,9 +96,10 @@ class Killer:
             states = self._model.replicas()
             if len(states) < self._replicas or not any(state.answers for state in states):
                 continue
-            # The local cluster ends with the process that talks to it: that takes longer than the others.
-            rare = 0.1 if self._nodes is None else 1.0
-            weights = [rare if what == "ray process" else 1.0 for what in self.kills]
+            # The local cluster ends with the process that talks to it, and nodes with their head: that takes
+            # longer than the others.
+            rare = {"ray process": 0.1} if self._nodes is None else {"head": 0.2}
+            weights = [rare.get(what, 1.0) for what in self.kills]
             (what,) = self._chance.choices(list(self.kills), weights)
             with suppress(OSError, IndexError, ValueError):
                 self.kills[what] += self._kill(what, self._chance.choice(states).pid)

@@ -23,11 +23,12 @@ _MARK = "CHASKI_TEST_CLUSTER"
 
 
 class Nodes:
-    """A head and so many nodes of one core each, until `close`."""
+    """A head and so many nodes of one core each, until `close`. A start may take `patience` seconds."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, patience: float = 60.0) -> None:
         self.address = f"{_NETWORK}.1:{_PORT}"
         self.number = number
+        self._patience = patience
         self._mark = secrets.token_hex(8)
         self._folder = Path(f"/tmp/ck-{self._mark[:6]}")  # paths of sockets are short
         self._starts = 0
@@ -53,8 +54,7 @@ class Nodes:
     def kill_head(self) -> bool:
         """End the head -> whether there was one. Everything that it knew is lost."""
         with self._starting:
-            servers = [pid for pid, words in self._processes() if words[0].endswith("/gcs_server")]
-            return self._kill(*servers, *self._raylets(None))
+            return self._kill(*self._servers(), *self._raylets(None))
 
     def cut(self, node: int, seconds: float) -> None:
         """Take the link of a node away, and bring it back later. Waits for that."""
@@ -86,13 +86,15 @@ class Nodes:
     def _keep(self) -> None:
         while not self._is_over.wait(2.0):
             with self._starting:
-                if not self._raylets(None):
+                if not (self._servers() and self._raylets(None)):
                     self._start_head()
                 for node in range(self.number):
                     if not self._is_cut[node].is_set() and not self._raylets(node):
                         self._start(node)
 
     def _start_head(self) -> None:
+        # Half a head, as a start that failed leaves it, keeps the port from the next one.
+        self._kill(*self._servers(), *self._raylets(None))
         self._starts += 1
         where = ["--node-ip-address", f"{_NETWORK}.1", "--port", str(_PORT)]
         where += ["--temp-dir", f"{self._folder}/{self._starts}"]
@@ -105,16 +107,23 @@ class Nodes:
     def _ray(self, *options: str, before: list[str] | None = None) -> None:
         ray = str(Path(sys.executable).with_name("ray"))
         common = ["--object-store-memory", "80000000", "--disable-usage-stats"]
-        done = subprocess.run(
-            [*(before or []), ray, "start", *options, *common],
-            env=os.environ | {_MARK: self._mark, "RAY_AUTH_MODE": "token"},
-            cwd="/",
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        try:
+            done = subprocess.run(
+                [*(before or []), ray, "start", *options, *common],
+                env=os.environ | {_MARK: self._mark, "RAY_AUTH_MODE": "token"},
+                cwd="/",
+                capture_output=True,
+                text=True,
+                timeout=self._patience,
+            )
+        except subprocess.TimeoutExpired as error:
+            print(error, file=sys.stderr, flush=True)  # it is tried again
+            return
         if done.returncode:
             print("ray start:", (done.stdout + done.stderr)[-400:], file=sys.stderr, flush=True)
+
+    def _servers(self) -> list[int]:
+        return [pid for pid, words in self._processes() if words[0].endswith("/gcs_server")]
 
     def _raylets(self, node: int | None) -> list[int]:
         address = f"{_NETWORK}.1" if node is None else _address(node)
