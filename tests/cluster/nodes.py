@@ -16,10 +16,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["Nodes"]
+__all__ = ["MARK", "Nodes", "marked_processes"]
 
 _NETWORK, _PORT, _BRIDGE = "10.77.0", 6390, "chaski-br"
-_MARK = "CHASKI_TEST_CLUSTER"
+MARK = "CHASKI_TEST_CLUSTER"
 
 
 class Nodes:
@@ -70,6 +70,8 @@ class Nodes:
         self._thread.join()
         self._kill(*(pid for pid, _ in self._processes()))
         for node in range(self.number):
+            # The link would end with its namespace, but some time after it.
+            _ip("link", "del", f"chaski-v{node}")
             _ip("netns", "del", _name(node))
         _ip("link", "del", _BRIDGE)
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -110,7 +112,7 @@ class Nodes:
         try:
             done = subprocess.run(
                 [*(before or []), ray, "start", *options, *common],
-                env=os.environ | {_MARK: self._mark, "RAY_AUTH_MODE": "token"},
+                env=os.environ | {MARK: self._mark, "RAY_AUTH_MODE": "token"},
                 cwd="/",
                 capture_output=True,
                 text=True,
@@ -134,14 +136,7 @@ class Nodes:
         ]
 
     def _processes(self) -> list[tuple[int, list[str]]]:
-        """The processes of this cluster, each with its command line."""
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if f"{_MARK}={self._mark}".encode() in (folder / "environ").read_bytes():
-                    words = (folder / "cmdline").read_text(errors="replace").split("\0")
-                    found.append((int(folder.name), words))
-        return found
+        return marked_processes(self._mark)
 
     def _kill(self, *pids: int) -> bool:
         for pid in pids:
@@ -151,6 +146,17 @@ class Nodes:
         while any(Path(f"/proc/{pid}/exe").exists() for pid in pids) and time.monotonic() < until:
             time.sleep(0.05)
         return bool(pids)
+
+
+def marked_processes(mark: str) -> list[tuple[int, list[str]]]:
+    """Return the processes of a cluster that was started with this MARK, each with its command line."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
+                words = (folder / "cmdline").read_text(errors="replace").split("\0")
+                found.append((int(folder.name), words))
+    return found
 
 
 def _ip(*words: str) -> None:
