@@ -58,6 +58,7 @@ class ReplicaSet:
     """Connects to replicas as they come, and forgets them as they go. Safe to use from several threads.
 
     bounds    of the number of replicas
+    router    of blocks of the prefix cache; None for a new one
     progress  called with the loaded share while the first replicas load
     moved_at  when one of them was seen to have loaded more, as of `time.monotonic`
     """
@@ -68,11 +69,12 @@ class ReplicaSet:
         bounds: Bounds | None = None,
         patience: Patience | None = None,
         progress: ProgressCallback = lambda share: None,
+        router: Router | None = None,
     ) -> None:
         self._members = members
         self._patience = Patience() if patience is None else patience
         self._lock = threading.Condition()
-        self._router = Router(BLOCK)
+        self._router = Router(BLOCK) if router is None else router
         self._peers: dict[int, tuple[Member, Peer]] = {}
         self._numbers: dict[str, int] = {}
         self._new_numbers = count()
