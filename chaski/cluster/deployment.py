@@ -179,7 +179,7 @@ class _Deployment:
 
     def _deploy(self, number: int) -> None:
         if self.shortage() is not None:
-            # Serve takes ten minutes to end a replica that it never could place.
+            # Serve would give it the time to end that answers have, although it was never placed.
             self._refused = number
             return
         deployment = serve.deployment(
