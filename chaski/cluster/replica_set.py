@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from time import monotonic
 
 from chaski import errors
@@ -57,6 +58,7 @@ class ReplicaSet:
     """Connects to replicas as they come, and forgets them as they go. Safe to use from several threads.
 
     bounds    of the number of replicas
+    router    of blocks of the prefix cache; None for a new one
     progress  called with the loaded share while the first replicas load
     moved_at  when one of them was seen to have loaded more, as of `time.monotonic`
     """
@@ -67,13 +69,16 @@ class ReplicaSet:
         bounds: Bounds | None = None,
         patience: Patience | None = None,
         progress: ProgressCallback = lambda share: None,
+        router: Router | None = None,
     ) -> None:
         self._members = members
         self._patience = Patience() if patience is None else patience
         self._lock = threading.Condition()
-        self._router = Router(BLOCK)
+        self._router = Router(BLOCK) if router is None else router
         self._peers: dict[int, tuple[Member, Peer]] = {}
         self._numbers: dict[str, int] = {}
+        self._new_numbers = count()
+        self._returning: set[str] = set()
         self._leaving: set[int] = set()
         self._adapters: dict[str, LoadAdapter] = {}
         self._problem: ChaskiError | None = None
@@ -218,13 +223,35 @@ class ReplicaSet:
                 self._note_loading(member)
             elif member.name not in self._numbers:
                 self._connect(member)
+            elif self._numbers[member.name] not in self._peers:
+                self._connect_again(member)
             elif member.is_leaving:
                 self._let_leave(self._numbers[member.name])
+
+    def _connect_again(self, member: Member) -> None:
+        """Connect to a replica that was lost and is still listed, as after a broken link.
+
+        It may as well be one that died a moment ago. So nobody waits for it.
+        """
+        if member.name in self._returning:
+            return
+        self._returning.add(member.name)
+
+        def connect() -> None:
+            try:
+                self._connect(member)
+                self._wake()
+            except Exception:
+                _log.exception("replica %s cannot be connected to again", member.name)
+            finally:
+                self._returning.discard(member.name)
+
+        threading.Thread(target=connect, name="chaski-returning", daemon=True).start()
 
     def _connect(self, member: Member) -> None:
         if member.is_leaving:
             return
-        number = len(self._numbers)
+        number = next(self._new_numbers)
         try:
             peer = Peer(member.name, member.address, self._members.key, lambda: self._lose(number))
         except WorkerError as error:
@@ -239,7 +266,8 @@ class ReplicaSet:
             self._numbers[member.name] = number
             self._peers[number] = member, peer
             self._router.join(number, member.places, _FIRST_SPEED)
-        if peer.is_lost:  # meanwhile
+        if peer.is_lost or self.is_closed:  # meanwhile
+            peer.close()
             self._lose(number)
         _log.info("replica %s of node %s answers", member.name, member.node)
 

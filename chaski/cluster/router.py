@@ -39,6 +39,10 @@ class Router:
         """Return what a replica has to do."""
         return self._loads[replica]
 
+    def speed(self, replica: int) -> Speed:
+        """Return how fast a replica is, as measured."""
+        return self._speeds[replica]
+
     def join(self, replica: int, places: int, speed: Speed) -> None:
         """Add a replica, or change its places."""
         if replica not in self._loads:

@@ -45,9 +45,11 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--nodes", type=int, default=0, help="nodes in network namespaces; 0 for none")
     parser.add_argument("--every", type=float, default=1.5, help="seconds between two kills, on average")
+    parser.add_argument("--living", type=int, help="kill while so many replicas answer.  [default: all]")
     parser.add_argument("--minutes", type=float, default=30.0, help="no round begins after so many")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started ends in any case
     requests = [(f"story {number}", {**OPTIONS, "seed": number}) for number in range(arguments.streams)]
     with ExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory())
@@ -71,11 +73,11 @@ def main() -> None:
 
 
 class Killer:
-    """Kills something now and then, when all replicas are there, and counts."""
+    """Kills something now and then, when enough replicas are there, and counts."""
 
     def __init__(self, cluster: Cluster, model: ClusterModel, nodes: Nodes | None, arguments: Any) -> None:
         self._cluster, self._model, self._nodes = cluster, model, nodes
-        self._replicas, self._every = arguments.replicas, arguments.every
+        self._living, self._every = arguments.living or arguments.replicas, arguments.every
         self._chance = random.Random(arguments.seed)
         self._is_over = threading.Event()
         self.kills = dict.fromkeys(["replica", "worker", "ray process"], 0)
@@ -94,11 +96,12 @@ class Killer:
     def _follow(self) -> None:
         while not self._is_over.wait(self._chance.expovariate(1 / self._every)):
             states = self._model.replicas()
-            if len(states) < self._replicas or not any(state.answers for state in states):
+            if len(states) < self._living or not any(state.answers for state in states):
                 continue
-            # The local cluster ends with the process that talks to it: that takes longer than the others.
-            rare = 0.1 if self._nodes is None else 1.0
-            weights = [rare if what == "ray process" else 1.0 for what in self.kills]
+            # The local cluster ends with the process that talks to it, and nodes with their head: that takes
+            # longer than the others.
+            rare = {"ray process": 0.1} if self._nodes is None else {"head": 0.2}
+            weights = [rare.get(what, 1.0) for what in self.kills]
             (what,) = self._chance.choices(list(self.kills), weights)
             with suppress(OSError, IndexError, ValueError):
                 self.kills[what] += self._kill(what, self._chance.choice(states).pid)

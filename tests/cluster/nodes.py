@@ -16,18 +16,19 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["Nodes"]
+__all__ = ["MARK", "Nodes", "marked_processes"]
 
 _NETWORK, _PORT, _BRIDGE = "10.77.0", 6390, "chaski-br"
-_MARK = "CHASKI_TEST_CLUSTER"
+MARK = "CHASKI_TEST_CLUSTER"
 
 
 class Nodes:
-    """A head and so many nodes of one core each, until `close`."""
+    """A head and so many nodes of one core each, until `close`. A start may take `patience` seconds."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, patience: float = 60.0) -> None:
         self.address = f"{_NETWORK}.1:{_PORT}"
         self.number = number
+        self._patience = patience
         self._mark = secrets.token_hex(8)
         self._folder = Path(f"/tmp/ck-{self._mark[:6]}")  # paths of sockets are short
         self._starts = 0
@@ -53,8 +54,7 @@ class Nodes:
     def kill_head(self) -> bool:
         """End the head -> whether there was one. Everything that it knew is lost."""
         with self._starting:
-            servers = [pid for pid, words in self._processes() if words[0].endswith("/gcs_server")]
-            return self._kill(*servers, *self._raylets(None))
+            return self._kill(*self._servers(), *self._raylets(None))
 
     def cut(self, node: int, seconds: float) -> None:
         """Take the link of a node away, and bring it back later. Waits for that."""
@@ -70,6 +70,8 @@ class Nodes:
         self._thread.join()
         self._kill(*(pid for pid, _ in self._processes()))
         for node in range(self.number):
+            # The link would end with its namespace, but some time after it.
+            _ip("link", "del", f"chaski-v{node}")
             _ip("netns", "del", _name(node))
         _ip("link", "del", _BRIDGE)
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -86,13 +88,15 @@ class Nodes:
     def _keep(self) -> None:
         while not self._is_over.wait(2.0):
             with self._starting:
-                if not self._raylets(None):
+                if not (self._servers() and self._raylets(None)):
                     self._start_head()
                 for node in range(self.number):
                     if not self._is_cut[node].is_set() and not self._raylets(node):
                         self._start(node)
 
     def _start_head(self) -> None:
+        # Half a head, as a start that failed leaves it, keeps the port from the next one.
+        self._kill(*self._servers(), *self._raylets(None))
         self._starts += 1
         where = ["--node-ip-address", f"{_NETWORK}.1", "--port", str(_PORT)]
         where += ["--temp-dir", f"{self._folder}/{self._starts}"]
@@ -105,16 +109,23 @@ class Nodes:
     def _ray(self, *options: str, before: list[str] | None = None) -> None:
         ray = str(Path(sys.executable).with_name("ray"))
         common = ["--object-store-memory", "80000000", "--disable-usage-stats"]
-        done = subprocess.run(
-            [*(before or []), ray, "start", *options, *common],
-            env=os.environ | {_MARK: self._mark, "RAY_AUTH_MODE": "token"},
-            cwd="/",
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        try:
+            done = subprocess.run(
+                [*(before or []), ray, "start", *options, *common],
+                env=os.environ | {MARK: self._mark, "RAY_AUTH_MODE": "token"},
+                cwd="/",
+                capture_output=True,
+                text=True,
+                timeout=self._patience,
+            )
+        except subprocess.TimeoutExpired as error:
+            print(error, file=sys.stderr, flush=True)  # it is tried again
+            return
         if done.returncode:
             print("ray start:", (done.stdout + done.stderr)[-400:], file=sys.stderr, flush=True)
+
+    def _servers(self) -> list[int]:
+        return [pid for pid, words in self._processes() if words[0].endswith("/gcs_server")]
 
     def _raylets(self, node: int | None) -> list[int]:
         address = f"{_NETWORK}.1" if node is None else _address(node)
@@ -125,14 +136,7 @@ class Nodes:
         ]
 
     def _processes(self) -> list[tuple[int, list[str]]]:
-        """The processes of this cluster, each with its command line."""
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if f"{_MARK}={self._mark}".encode() in (folder / "environ").read_bytes():
-                    words = (folder / "cmdline").read_text(errors="replace").split("\0")
-                    found.append((int(folder.name), words))
-        return found
+        return marked_processes(self._mark)
 
     def _kill(self, *pids: int) -> bool:
         for pid in pids:
@@ -142,6 +146,17 @@ class Nodes:
         while any(Path(f"/proc/{pid}/exe").exists() for pid in pids) and time.monotonic() < until:
             time.sleep(0.05)
         return bool(pids)
+
+
+def marked_processes(mark: str) -> list[tuple[int, list[str]]]:
+    """Return the processes of a cluster that was started with this MARK, each with its command line."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
+                words = (folder / "cmdline").read_text(errors="replace").split("\0")
+                found.append((int(folder.name), words))
+    return found
 
 
 def _ip(*words: str) -> None:

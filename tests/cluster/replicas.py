@@ -43,11 +43,15 @@ class Replica:
 
     def kill(self) -> None:
         """Break all connections in the middle, as the death of the process does."""
+        self.break_links()
+        with suppress(RuntimeError):
+            self.listener.close()
+
+    def break_links(self) -> None:
+        """Break all connections in the middle, and take new ones."""
         for end in self._ends:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
-        with suppress(RuntimeError):
-            self.listener.close()
 
     def close(self) -> None:
         self.kill()

@@ -194,6 +194,18 @@ def test_a_replica_that_says_nothing_any_more_counts_as_dead(replicas: Replicas)
     assert done.generated_tokens == 150
 
 
+def test_a_replica_is_connected_to_again_when_its_link_is_back(replicas: Replicas) -> None:
+    (replica, _) = replicas.add(2)
+    model = replicas.model()
+    for _ in range(3):
+        wait_until(lambda: model.num_replicas == 2)
+        replica.break_links()
+        wait_until(lambda: model.num_replicas == 1)
+    wait_until(lambda: model.num_replicas == 2)
+    model.generate_many(["0"] * 8, **LONG)
+    assert answered(replica) > 0
+
+
 def test_a_request_that_kills_every_replica_ends_with_an_error(replicas: Replicas) -> None:
     class Poisonous(Replica):
         def start(self, call: Any, put: Any) -> Any:

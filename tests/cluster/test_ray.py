@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
@@ -12,14 +13,17 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 from chaski.cluster.connection import LOCAL, Cluster
 from chaski.cluster.scaling import Bounds
+from chaski.errors import OutOfMemoryError
+from tests.cluster.nodes import MARK, marked_processes
 from tests.tiny_llama import write_tiny_llama
 
 pytest.importorskip("ray")
@@ -124,6 +128,7 @@ def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
         file.truncate(path.stat().st_size - 1000)
     code = f"""
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from chaski.cluster.connection import LOCAL, Cluster
 from chaski.cluster.scaling import Bounds
 from chaski.errors import ChaskiError
@@ -139,6 +144,46 @@ cluster.close()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("GGUFError"), done.stdout + done.stderr
+
+
+@contextmanager
+def head(folder: Path, *options: str) -> Iterator[str]:
+    """A cluster of one node, apart from this process -> its address."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    ray = str(Path(sys.executable).with_name("ray"))
+    common = ["--node-ip-address", "127.0.0.1", "--port", str(port), "--temp-dir", str(folder)]
+    common += ["--num-cpus", "1", "--object-store-memory", "80000000", "--include-dashboard", "false"]
+    command = [ray, "start", "--head", "--disable-usage-stats", *common, *options]
+    mark = secrets.token_hex(8)
+    subprocess.run(command, env=os.environ | {"RAY_AUTH_MODE": "token", MARK: mark}, check=True, timeout=60)
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        for pid, _ in marked_processes(mark):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_a_node_with_too_little_memory_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    with (
+        TemporaryDirectory(prefix="ck-", dir="/tmp") as folder,  # paths of sockets are short
+        head(Path(folder) / "ray", "--memory", "100000000") as at,
+    ):
+        path = write_tiny_llama(Path(folder) / "tiny.gguf", llama__context_length=1 << 20)
+        cluster = Cluster(at, Bounds(), threads=1)
+        try:
+            small = cluster.open_model(path, context=64)
+            assert small.generate("0", num_predict=2, ignore_eos=True).token_ids
+            small.close()
+            large = cluster.open_model(path, context=1 << 20)
+            message = r"a replica needs [\d.]+ GB of memory, and Ray has 0.100 GB on "
+            with pytest.raises(OutOfMemoryError, match=message):
+                large.generate("0")
+            large.close()
+        finally:
+            cluster.close()
 
 
 def test_a_cluster_that_is_not_there_is_an_error(tmp_path: Path) -> None:

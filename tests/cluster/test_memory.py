@@ -1,0 +1,53 @@
+"""What replicas reserve, and what is said where no node has so much."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from chaski.cluster.memory import NodeMemory, host_bytes, shortage
+from chaski.cluster.replica_options import ReplicaOptions
+from chaski.cluster.shared_files import SharedFile
+from chaski.ml.backend import HOST
+from chaski.runner.loading.estimate import Estimate
+from chaski.runner.loading.files import OpenedModel
+from chaski.store.model import find_model
+from tests.tiny_llama import write_tiny_llama
+
+
+def test_a_replica_reserves_what_show_tells(tmp_path: Path) -> None:
+    path = write_tiny_llama(tmp_path / "tiny.gguf", llama__context_length=256)
+    options = ReplicaOptions(
+        files={"model": SharedFile(str(path), path.stat().st_size)},
+        options={"threads": 1, "context": 128, "parallel": 3},
+        places=3,
+    )
+    needs = Estimate.of(OpenedModel.of(find_model(path)), 128, 3).needs
+    assert host_bytes(options) == needs.total[HOST] + needs.shared.get(HOST, 0)
+
+
+def test_what_cannot_be_read_reserves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "none.gguf"
+    path.write_bytes(b"no model")
+    options = ReplicaOptions(files={"model": SharedFile(str(path), 8)}, options={"threads": 1}, places=1)
+    assert host_bytes(options) is None
+
+
+def test_the_message_names_what_is_needed_and_the_node_that_has_most() -> None:
+    nodes = [
+        NodeMemory("head (10.0.0.1)", 0, 64_000_000_000),
+        NodeMemory("small (10.0.0.2)", 4, 2_000_000_000),
+        NodeMemory("large (10.0.0.3)", 4, 8_000_000_000),
+    ]
+    message = shortage(12_300_000_000, 2, nodes)
+    assert message is not None
+    assert message.startswith("a replica needs 12.300 GB of memory, and Ray has 8.000 GB on large (10.0.0.3)")
+    assert shortage(8_000_000_000, 2, nodes) is None
+    assert shortage(1, 8, nodes) is None, "cores are missing, not memory"
+    assert shortage(1, 2, []) is None, "no node is known yet"
+
+
+def test_it_needs_no_ray() -> None:
+    code = "import sys, chaski.cluster.memory; assert 'ray' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
