@@ -75,15 +75,16 @@ def shortage(needed: int, cpus: int, nodes: Sequence[NodeMemory]) -> str | None:
 
 def _worked_out(options: ReplicaOptions) -> int:
     from chaski.ml.backend import HOST
+    from chaski.runner.loading.devices import reserve
     from chaski.runner.loading.files import OpenedModel
-    from chaski.runner.loading.parts import ModelParts, ReservedModel
+    from chaski.runner.loading.parts import ModelParts
     from chaski.store.model import find_model
 
     given: dict[str, Any] = {name: options.options.get(name) for name in _USED_OPTIONS}
     given |= {name: file.path for name, file in options.files.items()}
     opened = OpenedModel.of(find_model(given.pop("model")))
     parts = ModelParts.of(opened, **{name: value for name, value in given.items() if value is not None})
-    reserved = ReservedModel(parts, None)
+    reserved = reserve(parts)
     try:
         needs = reserved.needs
         # What another process shares here is not shared on another node.
