@@ -33,7 +33,7 @@ def command() -> None:
     memory, available = size_in_bytes(device.memory_bytes), size_in_bytes(device.available_bytes)
     rows = [
         ("version", __version__),
-        ("backend", usual_backend() if environment.backend == AUTO else environment.backend),
+        ("backend", usual_backend()[0] if environment.backend == AUTO else environment.backend),
         ("device", device.model),
         ("instruction set", device.features[-1] if environment.isa == "auto" else environment.isa),
         ("instruction sets here", ", ".join(device.features)),

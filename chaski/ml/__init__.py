@@ -88,14 +88,15 @@ def _module(name: str) -> Any:
     return import_module(BACKENDS[name])
 
 
-def usual_backend() -> str:
-    """Return the backend of this machine: `cuda` where it has a GPU that computes, and `cpu` elsewhere."""
+def usual_backend() -> tuple[str, Sequence[Device]]:
+    """Return the backend of this machine, `cuda` where a GPU can compute, else `cpu`; and the GPUs."""
     cuda = _module("cuda")
     try:
-        return "cuda" if cuda.is_there() and cuda.gpus() else "cpu"
+        if cuda.is_there():
+            return "cuda", cuda.gpus()
     except ChaskiError as error:
         _log.warning("the processor computes, not a GPU: %s", error)
-        return "cpu"
+    return "cpu", ()
 
 
 def gpus_of(name: str) -> Sequence[Device]:
@@ -122,7 +123,7 @@ def serve_member(
     from chaski.ml.sharded.serving import MemberServer, listening_address
 
     if backend == AUTO:
-        backend = usual_backend()
+        backend, _ = usual_backend()
     if backend == "sharded":
         raise UnsupportedError("a node computes by itself: use the backend cpu or cuda")
     host, port = listening_address(address)

@@ -159,9 +159,19 @@ def test_all_gpus_that_can_compute_are_listed(driver: Driver, monkeypatch: pytes
     assert driver.names().count("cuDevicePrimaryCtxRelease") == 2
     assert gpus_of("cpu") == ()
     monkeypatch.setattr("chaski.ml.cuda.is_there", lambda: True)
-    assert usual_backend() == "cuda"
+    assert [gpu.name for gpu in usual_backend()[1]] == ["cuda:0", "cuda:1"]
     monkeypatch.setattr("chaski.ml.cuda.is_there", lambda: False)
-    assert usual_backend() == "cpu"
+    assert usual_backend() == ("cpu", ())
+
+
+def test_the_only_gpu_is_opened_once(driver: Driver) -> None:
+    from chaski.ml import gpus_of
+
+    for _ in range(2):
+        assert [gpu.name for gpu in gpus_of("cuda")] == ["cuda:0"]
+    opened().close()
+    assert driver.names().count("cuDevicePrimaryCtxRetain") == 1
+    assert driver.names().count("cuDevicePrimaryCtxRelease") == 1
 
 
 def test_a_gpu_that_is_too_old_is_passed_over_with_a_warning(
@@ -171,7 +181,7 @@ def test_a_gpu_that_is_too_old_is_passed_over_with_a_warning(
 
     driver.capability = {"MAJOR": 7, "MINOR": 5}
     monkeypatch.setattr("chaski.ml.cuda.is_there", lambda: True)
-    assert usual_backend() == "cpu"
+    assert usual_backend() == ("cpu", ())
     assert "the processor computes, not a GPU: A GPU is too old" in caplog.text
 
 

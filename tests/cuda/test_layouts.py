@@ -11,6 +11,7 @@ import pytest
 import chaski
 from chaski.errors import OptionError, OutOfMemoryError
 from chaski.formats.quant import QuantType
+from chaski.ml import gpus_of
 from tests.cuda.emulated import NAME
 from tests.tiny_llama import write_tiny_llama
 
@@ -141,7 +142,7 @@ def test_the_gpu_is_chosen_where_there_is_one(
     path: Path, sizes: Sequence[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a choice of the user's; plain attention, which GPUs do not have, is the processor's."""
-    monkeypatch.setattr("chaski.runner.loading.devices.usual_backend", lambda: NAME)
+    monkeypatch.setattr("chaski.runner.loading.devices.usual_backend", lambda: (NAME, gpus_of(NAME)))
     assert answers(path)[0] == ["cuda:0"]
     assert answers(path, num_gpu=0)[0] == ["cpu"]
     assert answers(path, backend="auto", flash_attention=False)[0] == ["cpu"]

@@ -42,6 +42,8 @@ _LEAST_CAPABILITY = (8, 0)
 
 # Which GPU the calls of a thread go to.
 _current = threading.local()
+# The only GPU, where it was opened to look at it: opening takes some tenths of a second.
+_looked_at: dict[int, DriverGPU] = {}
 
 
 def open_gpu(number: int = 0) -> DriverGPU:
@@ -53,21 +55,25 @@ def open_gpu(number: int = 0) -> DriverGPU:
     count = _count()
     if number >= count:
         raise UnsupportedError(f"there is no GPU {number}: this machine has {count}")
-    return DriverGPU(number)
+    return _looked_at.pop(number, None) or DriverGPU(number)
 
 
 def found_gpus() -> Sequence[Device]:
     """Return the GPUs that are new enough, as they are now. Raises as `open_gpu` where there is none."""
     found: list[Device] = []
     refused: UnsupportedError | None = None
-    for number in range(_count()):
+    count = _count()
+    for number in range(count):
         try:
-            gpu = DriverGPU(number)
+            gpu = _looked_at.pop(number, None) or DriverGPU(number)
         except UnsupportedError as error:
             refused = error
+            continue
+        found.append(gpu.device)
+        if count == 1:
+            _looked_at[number] = gpu
         else:
-            found.append(gpu.device)
-            gpu.close()
+            gpu.close()  # an open one takes memory, also where it is not used
     if not found:
         raise refused or UnsupportedError("there is no GPU: the NVIDIA driver shows none to this process")
     return found

@@ -7,11 +7,12 @@ of any answer depends on them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from chaski.env import Environment
 from chaski.errors import UnsupportedError
 from chaski.ml import GPUOptions, gpus_of, usual_backend
+from chaski.ml.backend import Device
 from chaski.names import AUTO
 from chaski.runner.loading.parts import ModelParts, ReservedModel
 
@@ -28,24 +29,27 @@ def reserve(parts: ModelParts, backend: str | None = None) -> ReservedModel:
     """
     name = Environment.read().backend if backend is None else backend
     is_own_choice = name != AUTO
-    if not is_own_choice:
-        name = usual_backend() if parts.flash_attention and parts.gpus.num_gpu != 0 else "cpu"
-    gpus = gpus_of(name)
+    gpus: Sequence[Device] = ()
+    if is_own_choice:
+        gpus = gpus_of(name)
+    else:
+        wants_gpu = parts.flash_attention and parts.gpus.num_gpu != 0
+        name, gpus = usual_backend() if wants_gpu else ("cpu", ())
     if not gpus:
         return ReservedModel(parts, name)
     if parts.gpus.num_gpu == 0:
         return ReservedModel(parts, "cpu")
-    return _Search(parts, name, is_own_choice).reserve()
+    return _Search(parts, name, gpus, is_own_choice).reserve()
 
 
 class _Search:
     """Tries places on GPUs."""
 
-    def __init__(self, parts: ModelParts, name: str, is_own_choice: bool) -> None:
+    def __init__(self, parts: ModelParts, name: str, gpus: Sequence[Device], is_own_choice: bool) -> None:
         self._parts = parts
         self._name = name
         self._is_own_choice = is_own_choice
-        self._gpus = gpus_of(name)
+        self._gpus = gpus
         self._layers = parts.file.get(f"{parts.file.architecture}.block_count", int, 0) + 1
 
     def reserve(self) -> ReservedModel:
