@@ -42,6 +42,12 @@ def answers(path: Path, **options: Any) -> tuple[Sequence[str], bytes, Sequence[
         return held, logits.tobytes(), llm.generate("once upon", num_predict=12, temperature=0).token_ids
 
 
+@pytest.fixture(scope="module")
+def expected(path: Path) -> list[Any]:
+    """What the processor computes."""
+    return list(answers(path, backend="cpu")[1:])
+
+
 @pytest.mark.parametrize(
     ("options", "devices"),
     [
@@ -59,19 +65,18 @@ def answers(path: Path, **options: Any) -> tuple[Sequence[str], bytes, Sequence[
     ],
 )
 def test_same_bits_wherever_layers_are(
-    path: Path, sizes: Sequence[int], options: dict[str, Any], devices: Sequence[str]
+    path: Path, sizes: Sequence[int], expected: list[Any], options: dict[str, Any], devices: Sequence[str]
 ) -> None:
     held, *found = answers(path, backend=NAME, **options)
     assert held == devices
-    assert found == list(answers(path, backend="cpu"))[1:]
+    assert found == expected
 
 
 def test_as_many_layers_as_fit_are_on_gpus(
-    path: Path, sizes: list[int], caplog: pytest.LogCaptureFixture
+    path: Path, sizes: list[int], expected: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Less memory, fewer layers; without a choice nobody is refused."""
     del sizes[1:]
-    expected = answers(path, backend="cpu")[1:]
     with chaski.load(path, **SIZE, backend=NAME) as llm:
         whole = llm.memory().on("cuda:0").total
     held_on_cpu = []
@@ -81,19 +86,21 @@ def test_as_many_layers_as_fit_are_on_gpus(
             memory = llm.memory()
             assert memory.on("cuda:0").total <= sizes[0]
             held_on_cpu.append(memory.on("cpu").weights)
-        assert answers(path, backend=NAME)[1:] == expected
+        assert list(answers(path, backend=NAME)[1:]) == expected
     assert held_on_cpu == sorted(held_on_cpu)
     assert held_on_cpu[0] == 0 < held_on_cpu[1] < held_on_cpu[-1]
     assert "layers of tiny.gguf are on the processor, since cuda:0 has no room for them" in caplog.text
 
 
-def test_several_gpus_take_what_one_has_no_room_for(path: Path, sizes: list[int]) -> None:
+def test_several_gpus_take_what_one_has_no_room_for(
+    path: Path, sizes: list[int], expected: list[Any]
+) -> None:
     with chaski.load(path, **SIZE, backend=NAME) as llm:
         whole = llm.memory().on("cuda:0").total
     sizes[:] = [int(whole * 0.8)] * 3
     held, *found = answers(path, backend=NAME)
     assert held == ["cuda:0", "cuda:1", "cuda:2"]
-    assert found == list(answers(path, backend="cpu"))[1:]
+    assert found == expected
 
 
 def test_what_is_asked_for_and_does_not_fit_is_refused(path: Path, sizes: list[int]) -> None:
@@ -120,8 +127,9 @@ def test_what_cannot_be_meant_is_refused(
         chaski.load(path, context=128, backend=NAME, **options)
 
 
-def test_the_environment_chooses(path: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = answers(path, backend="cpu")[1:]
+def test_the_environment_chooses(
+    path: Path, sizes: list[int], expected: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CHASKI_BACKEND", NAME)
     for variables, devices in (
         ({"OLLAMA_SCHED_SPREAD": "1"}, ["cuda:0", "cuda:1", "cuda:2"]),
@@ -135,7 +143,7 @@ def test_the_environment_chooses(path: Path, sizes: list[int], monkeypatch: pyte
             for name, value in variables.items():
                 changed.setenv(name, value)
             held, *found = answers(path)
-        assert (held, found) == (devices, list(expected)), variables
+        assert (held, found) == (devices, expected), variables
 
 
 def test_the_gpu_is_chosen_where_there_is_one(
