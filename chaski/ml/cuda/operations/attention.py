@@ -230,8 +230,8 @@ def _attention(
                 ("CHASKI_VALUE_SIZE", value_buffer.size),
                 ("CHASKI_ROWS", rows),
                 ("CHASKI_SPLIT", int(name != "attention")),
-                ("CHASKI_HEADS", max(1, joined)),
-                ("CHASKI_SUPER_BLOCKS", int(lowering.is_super(node))),
+                ("CHASKI_HEADS", max(1, joined) if name == "attention_join" else 1),
+                ("CHASKI_SUPER_BLOCKS", int(name == "attention_join" and lowering.is_super(node))),
             ),
         )
         if name == "attention_join":
