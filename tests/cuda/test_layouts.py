@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import chaski
-from chaski.errors import OptionError, OutOfMemoryError
+from chaski.errors import OptionError, OutOfMemoryError, UnsupportedError
 from chaski.formats.quant import QuantType
 from chaski.ml import gpus_of
 from tests.cuda.emulated import NAME
@@ -154,6 +154,23 @@ def test_the_gpu_is_chosen_where_there_is_one(
     assert answers(path)[0] == ["cuda:0"]
     assert answers(path, num_gpu=0)[0] == ["cpu"]
     assert answers(path, backend="auto", flash_attention=False)[0] == ["cpu"]
+
+
+def test_what_gpus_cannot_compute_is_the_processors_unless_they_are_asked_for(
+    path: Path, sizes: Sequence[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise UnsupportedError("there is no kernel for it")
+
+    monkeypatch.setattr("chaski.runner.loading.devices.usual_backend", lambda: (NAME, gpus_of(NAME)))
+    monkeypatch.setattr("chaski.ml.cuda.backend.CUDABackend.compile", refuse)
+    assert answers(path)[0] == ["cpu"]
+    assert [record.message for record in caplog.records] == [
+        "tiny.gguf is computed on the processor: there is no kernel for it"
+    ]
+    for options in ({"backend": NAME}, {"num_gpu": 99}):
+        with pytest.raises(UnsupportedError, match="no kernel"):
+            answers(path, **options)
 
 
 ARCHITECTURES = Path(__file__).parents[1] / "data" / "architectures"

@@ -39,16 +39,21 @@ def reserve(parts: ModelParts, backend: str | None = None) -> ReservedModel:
         return ReservedModel(parts, name)
     if parts.gpus.num_gpu == 0:
         return ReservedModel(parts, "cpu")
-    return _Search(parts, name, gpus, is_own_choice).reserve()
+    try:
+        return _Search(parts, name, gpus).reserve()
+    except UnsupportedError as error:
+        if is_own_choice or parts.gpus.num_gpu is not None:
+            raise
+        _log.warning("%s is computed on the processor: %s", parts.file.path.name, error)
+        return ReservedModel(parts, "cpu")
 
 
 class _Search:
     """Tries places on GPUs."""
 
-    def __init__(self, parts: ModelParts, name: str, gpus: Sequence[Device], is_own_choice: bool) -> None:
+    def __init__(self, parts: ModelParts, name: str, gpus: Sequence[Device]) -> None:
         self._parts = parts
         self._name = name
-        self._is_own_choice = is_own_choice
         self._gpus = gpus
         self._layers = parts.file.get(f"{parts.file.architecture}.block_count", int, 0) + 1
 
@@ -86,14 +91,17 @@ class _Search:
         return found or ReservedModel(self._parts, "cpu")
 
     def _first(self, places: Iterable[GPUOptions]) -> ReservedModel | None:
-        """Return the first place that fits; None for none."""
+        """Return the first place that fits; None for none.
+
+        Raises UnsupportedError where one GPU with everything cannot have the model. A place with a part of it
+        on each device may only be cut where the model cannot be, which counts as a place that does not fit.
+        """
         for place in places:
             try:
                 reserved = ReservedModel(self._parts, self._name, place)
-            except UnsupportedError as error:
-                if self._is_own_choice:
+            except UnsupportedError:
+                if len(place.numbers) == 1 and place.layers is None:
                     raise
-                _log.warning("%s is not computed on a GPU: %s", self._parts.file.path.name, error)
                 continue
             if not reserved.needs.missing:
                 return reserved
