@@ -23,7 +23,10 @@ __all__ = ["NodeMemory", "host_bytes", "shortage"]
 _log = logging.getLogger(__name__)
 
 _LONGEST = 60.0
-_USED_OPTIONS = ("context", "parallel", "threads", "num_batch", "kv_type", "flash_attention")
+_USED_OPTIONS = (
+    *("context", "parallel", "threads", "num_batch", "kv_type", "flash_attention"),
+    *("num_gpu", "main_gpu", "tensor_split"),
+)
 
 
 @dataclass(frozen=True, slots=True)
