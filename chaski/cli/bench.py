@@ -21,6 +21,7 @@ import click
 
 from chaski.cli.charts import Bar, Chart, PlotCommand, check_plot, plot_option, show
 from chaski.cli.completion import model_names
+from chaski.cli.devices import device_options
 from chaski.cli.layout import section, size_in_bytes
 
 if TYPE_CHECKING:
@@ -90,13 +91,7 @@ def _numbers(ctx: click.Context, param: click.Parameter, text: str) -> list[int]
 )
 @click.option("--repeat", type=click.IntRange(1), default=3, show_default=True, help="How often to measure.")
 @click.option("--threads", type=int, help="Cores to compute on.  [default: all physical ones]")
-@click.option("--backend", metavar="NAME", help="auto, cpu, cuda (NVIDIA GPUs), or reference (slow, NumPy).")
-@click.option(
-    "--num-gpu",
-    type=click.IntRange(0),
-    metavar="N",
-    help="Layers on GPUs, the last ones; 0 for none.  [default: as many as fit]",
-)
+@device_options
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object; for several depths or batches, a list."
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chaski.cli.completion import model_names
+from chaski.cli.devices import device_options
 from chaski.cli.nodes import nodes_options, with_nodes
 from chaski.cli.session import Session, read_format, read_think
 from chaski.names import is_path
@@ -58,13 +59,7 @@ class _Command(click.Command):
     metavar="ADAPTER[=SCALE]",
     help="LoRA adapter to answer with: a GGUF file, a folder of PEFT, or a model that has one; repeatable.",
 )
-@click.option("--backend", metavar="NAME", help="auto, cpu, cuda (NVIDIA GPUs), or reference (slow, NumPy).")
-@click.option(
-    "--num-gpu",
-    type=click.IntRange(0),
-    metavar="N",
-    help="Layers on GPUs, the last ones; 0 for none.  [default: as many as fit]",
-)
+@device_options
 @nodes_options
 @click.option(
     "--engine", metavar="NAME", help="native or llama.cpp.  [default: the one that has the architecture]"

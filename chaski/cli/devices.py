@@ -1,0 +1,29 @@
+"""Options of commands that choose what computes a model: `--backend` and `--num-gpu`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+__all__ = ["device_options"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def device_options(command: F) -> F:
+    """Add the options, whose values are those of `chaski.load`."""
+    for option in (
+        click.option(
+            "--num-gpu",
+            type=click.IntRange(0),
+            metavar="N",
+            help="Layers on GPUs, the last ones; 0 for none.  [default: as many as fit]",
+        ),
+        click.option(
+            "--backend", metavar="NAME", help="auto, cpu, cuda (NVIDIA GPUs), or reference (slow, NumPy)."
+        ),
+    ):
+        command = option(command)
+    return command
