@@ -90,7 +90,7 @@ def _worked_out(options: ReplicaOptions) -> int:
     reserved = reserve(parts)
     try:
         needs = reserved.needs
-        # What another process shares here is not shared on another node.
+        # Weights that a process has here already have to be read on another node.
         return needs.total.get(HOST, 0) + needs.shared.get(HOST, 0)
     finally:
         reserved.close()

@@ -22,7 +22,7 @@ def open_layout(
     """
 
     def open_on(number: int, options: BackendOptions) -> CUDABackend:
-        # What the host computes of a batch is little: more threads would wait longer for each other.
+        # The host computes little of a batch: more threads would only wait for each other.
         host = open_backend("cpu", CPUOptions(threads=1, isa=cpu.isa, variants=cpu.variants))
         return CUDABackend(options, open_gpu(number), host, spared=gpus.spared)
 

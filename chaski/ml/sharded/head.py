@@ -209,7 +209,7 @@ class Members:
 
     @property
     def are_far(self) -> bool:
-        """Whether bytes on the way between them cost time."""
+        """True if values travel over a network, where fewer bytes are faster."""
         return any(member.node.is_far for member in self._all)
 
     @property

@@ -24,15 +24,15 @@ class Node(Protocol):
 
     @property
     def name(self) -> str:
-        """What people know it by, such as `node 10.0.0.1:11500` or `cuda:0`."""
+        """Its name in messages, such as `node 10.0.0.1:11500` or `cuda:0`."""
 
     @property
     def address(self) -> Any:
-        """What the `join` request of another member has for it."""
+        """Its address in the `join` request, by which other members connect to it."""
 
     @property
     def is_far(self) -> bool:
-        """Whether bytes on the way to it cost time."""
+        """True if a network leads to it, on which fewer bytes are faster."""
 
     def connect(self) -> Channel:
         """Open one more connection to it. Raises ClusterError where it cannot be reached."""

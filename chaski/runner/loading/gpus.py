@@ -1,4 +1,4 @@
-"""What is asked for of GPUs, and the places of a model among them that are tried one after the other."""
+"""`GPUWishes`: the options of a user on GPUs, and the places of a model that they allow, the best first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["GPUWishes", "checked_split"]
 
 @dataclass(frozen=True, slots=True)
 class GPUWishes:
-    """What a user asks for; None and empty leave it to what the memory of the GPUs allows.
+    """The options of a user on GPUs. None and empty leave a choice to the memory that the GPUs have.
 
     num_gpu  how many of the last layers are on GPUs, where the output is one more behind the last
     main_gpu  the number of the GPU that has the model where one is enough
