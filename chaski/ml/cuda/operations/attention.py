@@ -221,23 +221,7 @@ def _attention(
     )
 
     def kernel(name: str, rows: int, blocks: int) -> Kernel:
-        program = Program(
-            "attention",
-            (
-                ("CHASKI_KEYS", KVStorage.of(key_buffer).type_name),
-                ("CHASKI_VALUES", KVStorage.of(value_buffer).type_name),
-                ("CHASKI_SIZE", key_buffer.size),
-                ("CHASKI_VALUE_SIZE", value_buffer.size),
-                ("CHASKI_ROWS", rows),
-                ("CHASKI_SPLIT", int(name != "attention")),
-                ("CHASKI_HEADS", max(1, joined) if name == "attention_join" else 1),
-                ("CHASKI_SUPER_BLOCKS", int(name == "attention_join" and lowering.is_super(node))),
-            ),
-        )
-        if name == "attention_join":
-            together = max(1, joined)
-            shared = 4 * together * (value_buffer.size + 2 * lowering.dims[tasks_dim])
-            return Kernel(program, name, (blocks, heads // together, 1), 128, shared)
+        program = _program(key_buffer, value_buffer, rows, is_split=name != "attention")
         grid = (blocks, key_buffer.heads, -(-group // rows))
         shared = _workspace(rows, key_buffer.size, value_buffer.size, is_tensor)
         return Kernel(program, name, grid, _CHUNK, shared)
@@ -253,7 +237,13 @@ def _attention(
         return kernel("attention_chunk", few, sizes[tasks_dim]) if sizes[dim] <= most else None
 
     def join(sizes: Sizes) -> Kernel | None:
-        return kernel("attention_join", few, sizes[dim]) if sizes[dim] <= most else None
+        together, is_super = max(1, joined), lowering.is_super(node)
+        program = _program(
+            key_buffer, value_buffer, few, is_split=True, heads=together, in_super_blocks=is_super
+        )
+        shared = 4 * together * (value_buffer.size + 2 * lowering.dims[tasks_dim])
+        grid = (sizes[dim], heads // together, 1)
+        return Kernel(program, "attention_join", grid, 128, shared) if sizes[dim] <= most else None
 
     def whole(sizes: Sizes) -> Kernel | None:
         return kernel("attention", _ROWS, sizes[tiles_dim]) if sizes[dim] > most else None
@@ -262,6 +252,29 @@ def _attention(
         lowering.step(choose, *arguments)
     if joined:
         lowering.round_rows(node, most)
+
+
+def _program(
+    keys: KVBuffer,
+    values: KVBuffer,
+    rows: int,
+    *,
+    is_split: bool,
+    heads: int = 1,
+    in_super_blocks: bool = False,
+) -> Program:
+    """The kernels for so many queries at a time, of which `heads` and `in_super_blocks` concern the join."""
+    defines = (
+        ("CHASKI_KEYS", KVStorage.of(keys).type_name),
+        ("CHASKI_VALUES", KVStorage.of(values).type_name),
+        ("CHASKI_SIZE", keys.size),
+        ("CHASKI_VALUE_SIZE", values.size),
+        ("CHASKI_ROWS", rows),
+        ("CHASKI_SPLIT", int(is_split)),
+        ("CHASKI_HEADS", heads),
+        ("CHASKI_SUPER_BLOCKS", int(in_super_blocks)),
+    )
+    return Program("attention", defines)
 
 
 def _joined_heads(lowering: Lowering, node: Tensor) -> int:
