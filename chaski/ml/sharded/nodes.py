@@ -96,28 +96,16 @@ def pipe() -> tuple[Pipe, Pipe]:
     return Pipe(one, other), Pipe(other, one)
 
 
-class Pipe:
-    """A `Channel` within this process. Nothing is encoded; arrays are copied, as they would be elsewhere."""
+class _PipeEnd:
+    """One end of a connection within this process. What is put into it is taken at the other end."""
 
     def __init__(self, incoming: queue.SimpleQueue[Any], outgoing: queue.SimpleQueue[Any]) -> None:
         self._incoming = incoming
         self._outgoing = outgoing
         self._is_closed = False
 
-    def send(self, fields: Mapping[str, Any], arrays: Sequence[npt.NDArray[Any]] = ()) -> None:
-        self._put((fields, [np.array(array, order="C") for array in arrays]))
-
-    def receive(self) -> Message:
-        found: Message = self._take()
-        return found
-
-    def expect_within(self, seconds: float | None) -> None:
-        """Change nothing: the other end cannot be lost alone."""
-
-    def values(self) -> ValuePipe:
-        return ValuePipe(self._incoming, self._outgoing)
-
     def close(self) -> None:
+        """End the connection; whoever receives from it is told so."""
         self._is_closed = True
         self._incoming.put(None)
         self._outgoing.put(None)
@@ -136,12 +124,29 @@ class Pipe:
         return message
 
 
-class ValuePipe(Pipe):
+class Pipe(_PipeEnd):
+    """A `Channel` within this process. Nothing is encoded; arrays are copied, as they would be elsewhere."""
+
+    def send(self, fields: Mapping[str, Any], arrays: Sequence[npt.NDArray[Any]] = ()) -> None:
+        self._put((fields, [np.array(array, order="C") for array in arrays]))
+
+    def receive(self) -> Message:
+        found: Message = self._take()
+        return found
+
+    def expect_within(self, seconds: float | None) -> None:
+        """Change nothing: the other end cannot be lost alone."""
+
+    def values(self) -> ValuePipe:
+        return ValuePipe(self._incoming, self._outgoing)
+
+
+class ValuePipe(_PipeEnd):
     """A `ValueChannel` within this process."""
 
-    def send(self, run: int, value: int, rows: Rows) -> None:  # type: ignore[override]
+    def send(self, run: int, value: int, rows: Rows) -> None:
         self._put((run, value, np.array(rows, order="C") if isinstance(rows, np.ndarray) else rows))
 
-    def receive(self) -> tuple[int, int, Rows]:  # type: ignore[override]
+    def receive(self) -> tuple[int, int, Rows]:
         found: tuple[int, int, Rows] = self._take()
         return found
