@@ -123,7 +123,7 @@ def test_values_of_members() -> None:
         other.take(0, 9)
     other.begin(6)
     np.testing.assert_array_equal(other.take(0, 7), small)
-    ours.send(b"\xff" * 20)
+    ours.send(b"\xff" * 1000)  # more than any head
     with pytest.raises(ClusterError, match="is announced"):
         other.take(0, 9)
     other.close()
