@@ -133,7 +133,6 @@ def test_the_environment_chooses(
     monkeypatch.setenv("CHASKI_BACKEND", NAME)
     for variables, devices in (
         ({"OLLAMA_SCHED_SPREAD": "1"}, ["cuda:0", "cuda:1", "cuda:2"]),
-        ({"OLLAMA_SCHED_SPREAD": "1", "CHASKI_SPLIT": "rows"}, ["cuda:0", "cuda:1", "cuda:2"]),
         ({"CHASKI_TENSOR_SPLIT": "0,2,1"}, ["cuda:1", "cuda:2"]),
         ({"CHASKI_MAIN_GPU": "1"}, ["cuda:1"]),
         ({"CHASKI_NUM_GPU": "2"}, ["cpu", "cuda:0"]),
@@ -144,6 +143,16 @@ def test_the_environment_chooses(
                 changed.setenv(name, value)
             held, *found = answers(path)
         assert (held, found) == (devices, expected), variables
+
+
+@pytest.mark.slow
+def test_several_gpus_share_every_matrix(
+    path: Path, sizes: Sequence[int], expected: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of rows need kernels of their own, which take long to compile for the emulated device."""
+    monkeypatch.setenv("CHASKI_SPLIT", "rows")
+    held, *found = answers(path, backend=NAME, tensor_split=[1, 1, 1])
+    assert (held, found) == (["cuda:0", "cuda:1", "cuda:2"], expected)
 
 
 def test_the_gpu_is_chosen_where_there_is_one(
