@@ -74,6 +74,7 @@ class Replicas:
         self._living: dict[str, Replica] = {}
         self._all: list[Replica] = []
         self.extra: list[Member] = []
+        self._models: list[ClusterModel] = []
 
     def add(self, number: int = 1) -> list[Replica]:
         added = [
@@ -102,7 +103,14 @@ class Replicas:
             replica.close()
 
     def model(self, bounds: Bounds | None = None, patience: Patience | None = None) -> ClusterModel:
-        return ClusterModel(ReplicaSet(self, bounds, patience))
+        """Return a model that these replicas answer; `end` closes it, whose threads would watch for ever."""
+        self._models.append(ClusterModel(ReplicaSet(self, bounds, patience)))
+        return self._models[-1]
+
+    def end(self) -> None:
+        for model in self._models:
+            model.close()
+        self.close()
 
 
 Opener = Callable[..., Replicas]

@@ -38,7 +38,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def replicas(path: Path) -> Iterator[Replicas]:
     found = Replicas(path, parallel=4, context=1024)
     yield found
-    found.close()
+    found.end()
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float = 10) -> None:

@@ -84,7 +84,7 @@ BOMBS = {
     "long date": "{{ strftime_now('%d' * 10000) }}",
     "wide date": "{{ strftime_now('%1000000000d') }}",
     "deep source": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
-    "long source expression": "{{ " + "+".join(["1"] * 20000) + " }}",
+    "long source expression": "{{ " + "+".join(["1"] * 8000) + " }}",
 }
 
 
