@@ -72,6 +72,9 @@ class _Replicas:
     def list(self) -> Sequence[Member]:
         return self._members
 
+    def replace(self, generation: int) -> None:
+        """Nothing: the same replicas answer all conversations."""
+
     def scale(self, number: int) -> None:
         pass
 

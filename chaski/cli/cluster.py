@@ -32,6 +32,22 @@ def status() -> None:
     click.echo(table([("NODE", "CPUS", "MODEL", "REPLICA", "PROCESS", "PLACES"), *rows], indent=""))
 
 
+@command.command("replace", short_help="Put new replicas in the place of all.")
+@click.argument("model")
+@click.help_option("-h", "--help")
+def replace(model: str) -> None:
+    """Put new replicas of MODEL in the place of all that run, a few at a time.
+
+    So the nodes take up a new version of chaski, or of a file. Replicas that go end their answers first, and
+    no request fails; with one replica, requests wait until the new one is loaded.
+    """
+    from chaski.cli.remote_store import transfer
+    from chaski.cli.transfer import show_progress
+    from chaski.remote import running_server
+
+    show_progress(transfer(running_server(), "/api/cluster/replace", {"model": model}))
+
+
 def _rows(nodes: Sequence[Mapping[str, Any]], models: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """Return a row for each replica, below its node, and one for each node without any."""
     on_nodes: dict[str, list[tuple[str, ...]]] = {node["label"]: [] for node in nodes}

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -61,6 +61,24 @@ class Node:
         return node_label(self.name, self.address)
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The replicas of a model that are wanted: how many, and of which generation at least."""
+
+    options: ReplicaOptions
+    number: int
+    generation: int
+
+    def said(self) -> dict[str, Any]:
+        """What Ray's process is told."""
+        return {
+            "deploy": self.options.model,
+            "number": self.number,
+            "generation": self.generation,
+            "options": asdict(self.options),
+        }
+
+
 class Cluster:
     """A connection to Ray. `open_model` takes the place of `Worker` in a server.
 
@@ -77,7 +95,7 @@ class Cluster:
         self._lock = threading.Condition()
         self._is_closed = threading.Event()
         # The models of which replicas are wanted, and those that are to end.
-        self._wanted: dict[str, tuple[ReplicaOptions, int]] = {}
+        self._wanted: dict[str, _Wanted] = {}
         self._ending: set[str] = set()
         self._members: dict[str, list[Member] | None] = {}
         self._heard_at = monotonic()
@@ -127,9 +145,21 @@ class Cluster:
     def deploy(self, options: ReplicaOptions, number: int) -> None:
         """Have so many replicas of a model, sooner or later."""
         with self._lock:
-            self._wanted[options.model] = options, number
-            self._ending.discard(options.model)
-            self._process.tell(_wanted(options, number))
+            before = self._wanted.get(options.model)
+            self._want(_Wanted(options, number, before.generation if before is not None else 0))
+
+    def replace(self, options: ReplicaOptions, generation: int) -> None:
+        """Have replicas of a generation in place of all older ones of a model, a few at a time.
+
+        Raises ClusterError while there is no connection to Ray.
+        """
+        with self._lock:
+            if not self._is_connected:
+                raise ClusterError(
+                    "nobody can replace a replica now: the connection to Ray is being made again"
+                )
+            if (before := self._wanted.get(options.model)) is not None:
+                self._want(replace(before, generation=generation))
 
     def end(self, options: ReplicaOptions) -> None:
         """End all replicas of a model, and wait until they have gone, as far as Ray can be asked."""
@@ -146,6 +176,11 @@ class Cluster:
         self._is_closed.set()
         self._process.end()
         self._thread.join()
+
+    def _want(self, wanted: _Wanted) -> None:
+        self._wanted[wanted.options.model] = wanted
+        self._ending.discard(wanted.options.model)
+        self._process.tell(wanted.said())
 
     def _connect(self) -> None:
         """Start a process that connects. Raises what it could not connect for."""
@@ -176,8 +211,8 @@ class Cluster:
                 _log.info("%s", error)
                 continue
             with self._lock:
-                for options, number in self._wanted.values():
-                    self._process.tell(_wanted(options, number))
+                for wanted in self._wanted.values():
+                    self._process.tell(wanted.said())
                 for model in self._ending:
                     self._process.tell({"end": model})
             if self._is_closed.is_set():  # meanwhile
@@ -222,6 +257,9 @@ class _Members:
 
     def scale(self, number: int) -> None:
         self._cluster.deploy(self._options, number)
+
+    def replace(self, generation: int) -> None:
+        self._cluster.replace(self._options, generation)
 
     def close(self) -> None:
         self._cluster.end(self._options)
@@ -285,10 +323,6 @@ class _RayProcess:
         except subprocess.TimeoutExpired:
             self._popen.kill()
             self._popen.wait()
-
-
-def _wanted(options: ReplicaOptions, number: int) -> dict[str, Any]:
-    return {"deploy": options.model, "number": number, "options": asdict(options)}
 
 
 def _member(values: dict[str, Any]) -> Member:

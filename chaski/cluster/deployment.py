@@ -80,14 +80,14 @@ class Deployments:
             for model, members in found.items()
         }
 
-    def deploy(self, model: str, number: int, options: dict[str, Any]) -> None:
-        """Have so many replicas of a model, sooner or later."""
+    def deploy(self, model: str, number: int, generation: int, options: dict[str, Any]) -> None:
+        """Have so many replicas of a model, sooner or later, and none of an older generation."""
         if model not in self._models:
             made = ReplicaOptions.of(options)
             self._models[model] = _Deployment(
                 self._directory, model, made, self._has_ended, self._shortage if self._reserves else None
             )
-        self._models[model].scale(number)
+        self._models[model].have(number, generation)
 
     def end(self, model: str) -> None:
         """End all replicas of a model, and tell when they have gone."""
@@ -140,12 +140,12 @@ class _Deployment:
         self._ended = ended
         self._missing = missing
         self._memory: int | None = None
-        self._refused: int | None = None
-        self._wanted: SimpleQueue[int | None] = SimpleQueue()
+        self._refused: tuple[int, int] | None = None
+        self._wanted: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
         threading.Thread(target=self._follow, name="chaski-deployment", daemon=True).start()
 
-    def scale(self, number: int) -> None:
-        self._wanted.put(number)
+    def have(self, number: int, generation: int) -> None:
+        self._wanted.put((number, generation))
 
     def end(self) -> None:
         self._wanted.put(None)
@@ -159,15 +159,15 @@ class _Deployment:
     def look_again(self) -> None:
         """Deploy what no node had the memory for, if one has it now."""
         if self._refused is not None and self.shortage() is None:
-            number, self._refused = self._refused, None
-            self._wanted.put(number)
+            wanted, self._refused = self._refused, None
+            self._wanted.put(wanted)
 
     def _follow(self) -> None:
         if self._missing is not None:
             self._memory = host_bytes(self._options)
-        while (number := self._wanted.get()) is not None:
+        while (wanted := self._wanted.get()) is not None:
             try:
-                self._deploy(number)
+                self._deploy(*wanted)
             except Exception as error:  # Ray has errors of many kinds
                 _log.info("the deployment of %s: %s", self._model, error)
         try:
@@ -177,11 +177,14 @@ class _Deployment:
         self._directory.forget(self._model)
         self._ended(self._model)
 
-    def _deploy(self, number: int) -> None:
+    def _deploy(self, number: int, generation: int) -> None:
         if self.shortage() is not None:
             # Serve would give it the time to end that answers have, although it was never placed.
-            self._refused = number
+            self._refused = number, generation
             return
+        # A server that was started again does not know how often replicas were replaced.
+        found = self._directory.list(self._model) or ()
+        generation = max(generation, *(member.generation for member in found), 0)
         deployment = serve.deployment(
             Replica,
             name="replica",
@@ -191,9 +194,10 @@ class _Deployment:
             health_check_timeout_s=30,
             graceful_shutdown_timeout_s=self._options.leaving_seconds,
         )
-        # Serve draws a version for what has none, and replaces all replicas whenever their number changes.
-        deployment = deployment.options(_internal=True, version=self._model)
-        application = deployment.bind(self._options, self._directory.key)
+        # Serve replaces replicas of another version, one after the other. It draws a version for what has
+        # none, and would replace all of them whenever their number changes.
+        deployment = deployment.options(_internal=True, version=f"{self._model}.{generation}")
+        application = deployment.bind(self._options, self._directory.key, generation)
         # Waiting for replicas that there is no room for would keep them from being ended.
         serve.run_many(
             [serve.RunTarget(application, name=self._model, route_prefix=None)],

@@ -22,6 +22,7 @@ class Member:
     share     how much of the model is loaded, from 0 to 1; it can be connected to when all of it is
     is_leaving  it answers what it has, and takes no more
     problem   the class of the error of loading, and its message; None where it is loaded
+    generation  0, and one more each time that the replicas of the model are replaced
     """
 
     name: str
@@ -32,6 +33,7 @@ class Member:
     share: float = 1.0
     is_leaving: bool = False
     problem: tuple[str, str] | None = None
+    generation: int = 0
 
 
 def node_label(name: str, address: str) -> str:
@@ -51,6 +53,9 @@ class Members(Protocol):
 
     def scale(self, number: int) -> None:
         """Have so many replicas, sooner or later."""
+
+    def replace(self, generation: int) -> None:
+        """Have replicas of a generation in place of all that are older, a few at a time."""
 
     def close(self) -> None:
         """End all replicas."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from chaski.cluster.answers import RoutedAnswer, RoutedCall
-from chaski.cluster.replica_set import ReplicaSet, ReplicaState
+from chaski.cluster.replica_set import Replacement, ReplicaSet, ReplicaState
 from chaski.errors import UnsupportedError
 from chaski.runner.adapters.calls import LoadAdapter, UnloadAdapter
 from chaski.runner.engine.live import LiveSequences
@@ -47,6 +47,17 @@ class ClusterModel(ChannelMethods):
     def replicas(self) -> list[ReplicaState]:
         """Describe the replicas as they are now."""
         return self._replicas.states()
+
+    def replace(self) -> int:
+        """Have new replicas in place of all, a few at a time, and return the number of their generation.
+
+        Answers end where they are; no request fails. Raises ClusterError while Ray cannot be told.
+        """
+        return self._replicas.replace()
+
+    def replacement(self, generation: int) -> Replacement:
+        """Tell how far `replace` is."""
+        return self._replicas.replacement(generation)
 
     def asynchronous(self) -> AsyncModel:
         """The same model for event loops."""

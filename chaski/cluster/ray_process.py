@@ -68,7 +68,7 @@ def main() -> None:
     for line in lines:
         wanted = json.loads(line)
         if "deploy" in wanted:
-            deployments.deploy(wanted["deploy"], wanted["number"], wanted["options"])
+            deployments.deploy(wanted["deploy"], wanted["number"], wanted["generation"], wanted["options"])
         else:
             deployments.end(wanted["end"])
     import ray

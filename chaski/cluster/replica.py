@@ -33,9 +33,10 @@ class Replica:
     """The deployment. Nothing is asked of it by Ray: callers connect to its address in the directory.
 
     key   of the cluster
+    generation   as `Member` has it
     """
 
-    def __init__(self, options: ReplicaOptions, key: bytes) -> None:
+    def __init__(self, options: ReplicaOptions, key: bytes, generation: int) -> None:
         self._options = options
         self._directory = Directory(key)
         node = ray.util.get_node_ip_address()
@@ -49,6 +50,7 @@ class Replica:
             pid=os.getpid(),
             places=options.places,
             share=0.0,
+            generation=generation,
         )
         threading.Thread(target=self._enter_regularly, name="chaski-heartbeat", daemon=True).start()
         try:

@@ -22,7 +22,7 @@ from chaski.runner.prefix.calls import Blocks, ListBlocks
 from chaski.runner.prefix.naming import BLOCK
 from chaski.runner.service.messages import ReplyOrError
 
-__all__ = ["Place", "ReplicaSet", "ReplicaState"]
+__all__ = ["Place", "Replacement", "ReplicaSet", "ReplicaState"]
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _FIRST_SPEED = Speed(prefill=300.0, answer_seconds=5.0)
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """A replica as it is now: `answers` of its `places` are taken; it holds so many `blocks` of prompts."""
+    """A replica as it is now: `answers` of its `places` are taken."""
 
     name: str
     node: str
@@ -43,6 +43,21 @@ class ReplicaState:
     places: int
     answers: int
     is_leaving: bool
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """How far replicas are replaced: so many are new, so many old ones take requests or end their answers.
+
+    is_done  True as soon as no old one is left, and as many new ones as there have to be
+    problem  why a new one could not load the model; None if none has failed
+    """
+
+    num_new: int
+    num_old: int
+    is_done: bool
+    problem: ChaskiError | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +134,7 @@ class ReplicaSet:
                     member.places,
                     self._router.load(number).answers if number in self._router.replicas else 0,
                     number in self._leaving,
+                    member.generation,
                 )
                 for number, (member, _) in self._peers.items()
             ]
@@ -186,6 +202,25 @@ class ReplicaSet:
             else:
                 self._adapters.pop(call.name, None)
 
+    def replace(self) -> int:
+        """Have new replicas in place of all, a few at a time, and return their generation.
+
+        Raises ClusterError where nobody can be told now.
+        """
+        with self._lock:
+            self._problem = None
+            generation = 1 + max((member.generation for member, _ in self._peers.values()), default=0)
+        self._members.replace(generation)
+        return generation
+
+    def replacement(self, generation: int) -> Replacement:
+        """Tell how far it is that all replicas are of a generation."""
+        with self._lock:
+            num_new = sum(member.generation >= generation for member, _ in self._peers.values())
+            num_old = len(self._peers) - num_new
+            is_done = num_old == 0 and num_new >= self._bounds.least
+            return Replacement(num_new, num_old, is_done, self._problem)
+
     def close(self) -> None:
         """End the connections, and the replicas."""
         self._is_closed.set()
@@ -227,6 +262,8 @@ class ReplicaSet:
                 self._connect_again(member)
             elif member.is_leaving:
                 self._let_leave(self._numbers[member.name])
+                # It makes room for another one, which requests wait for.
+                self.moved_at = monotonic()
 
     def _connect_again(self, member: Member) -> None:
         """Connect to a replica that was lost and is still listed, as after a broken link.

@@ -28,6 +28,7 @@ class Replica:
         self.name = name
         self.llm = chaski.load(path, threads=1, **options)
         self.asked: list[ModelCall] = []
+        self.generation = 0
         self.is_silent = False
         self._channel: Channel = EngineChannel(self.llm)
         self._ends: list[socket.socket] = []
@@ -35,7 +36,12 @@ class Replica:
 
     def member(self, **changes: Any) -> Member:
         known = {"name": self.name, "address": self.listener.address, "node": "here", "pid": 1}
-        return Member(**{**known, "places": self.llm.engine.parallel, **changes})
+        return Member(**{**known, "places": self.llm.engine.parallel, **changes}, generation=self.generation)
+
+    @property
+    def num_links(self) -> int:
+        """The number of connections that it has had."""
+        return len(self._ends)
 
     def start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
         self.asked.append(call)
@@ -73,14 +79,17 @@ class Replicas:
         self._lock = threading.Lock()
         self._living: dict[str, Replica] = {}
         self._all: list[Replica] = []
+        self._leaving: list[Replica] = []
         self.extra: list[Member] = []
         self._models: list[ClusterModel] = []
 
-    def add(self, number: int = 1) -> list[Replica]:
+    def add(self, number: int = 1, generation: int = 0) -> list[Replica]:
         added = [
             Replica(f"replica {len(self._all) + index}", self._path, self.key, **self._options)
             for index in range(number)
         ]
+        for replica in added:
+            replica.generation = generation
         with self._lock:
             self._all += added
             self._living.update({replica.name: replica for replica in added})
@@ -89,14 +98,27 @@ class Replicas:
     def kill(self, replica: Replica) -> None:
         with self._lock:
             self._living.pop(replica.name, None)
+            self._leaving = [each for each in self._leaving if each is not replica]
         replica.kill()
 
     def list(self) -> Sequence[Member] | None:
         with self._lock:
-            return [*(replica.member() for replica in self._living.values()), *self.extra]
+            leaving = [replica.member(is_leaving=True) for replica in self._leaving]
+            return [*(replica.member() for replica in self._living.values()), *leaving, *self.extra]
 
     def scale(self, number: int) -> None:
         self.wanted.append(number)
+
+    def replace(self, generation: int) -> None:
+        """Have a new replica for each, as Ray does it: an old one leaves when it has no answers any more."""
+        for old in list(self._living.values()):
+            self.leave(old)
+            self.add(generation=generation)
+
+    def leave(self, replica: Replica) -> None:
+        with self._lock:
+            del self._living[replica.name]
+            self._leaving.append(replica)
 
     def close(self) -> None:
         for replica in self._all:

@@ -199,8 +199,9 @@ def test_a_replica_is_connected_to_again_when_its_link_is_back(replicas: Replica
     model = replicas.model()
     for _ in range(3):
         wait_until(lambda: model.num_replicas == 2)
+        before = replica.num_links
         replica.break_links()
-        wait_until(lambda: model.num_replicas == 1)
+        wait_until(lambda before=before: replica.num_links > before)  # type: ignore[misc]
     wait_until(lambda: model.num_replicas == 2)
     model.generate_many(["0"] * 8, **LONG)
     assert answered(replica) > 0
@@ -251,9 +252,7 @@ def test_a_leaving_replica_ends_what_it_has_and_takes_no_more(replicas: Replicas
     streams = [model.stream("once", **{**LONG, "num_predict": 900}) for _ in range(2)]
     for stream in streams:
         next(stream)
-    with replicas._lock:
-        del replicas._living[leaving.name]
-        replicas.extra.append(leaving.member(is_leaving=True))
+    replicas.leave(leaving)
     wait_until(lambda: model.num_replicas == 1)
     before = answered(leaving)
     model.generate_many(["0"] * 4, num_predict=3, ignore_eos=True)
@@ -263,6 +262,44 @@ def test_a_leaving_replica_ends_what_it_has_and_takes_no_more(replicas: Replicas
         *_, done = stream
         assert isinstance(done, Done)
         assert done.generated_tokens == 900
+
+
+def test_all_replicas_are_replaced_and_every_answer_goes_on(path: Path, replicas: Replicas) -> None:
+    old = replicas.add(2)
+    model = replicas.model(bounds=Bounds(2, 2))
+    wait_until(lambda: model.num_replicas == 2)
+    streams = [model.stream("once", **{**LONG, "num_predict": 900}) for _ in range(4)]
+    before = [next(stream) for stream in streams]
+    generation = model.replace()
+    assert generation == 1
+    wait_until(lambda: model.replacement(generation).num_new == 2 and model.num_replicas == 2)
+    now = model.replacement(generation)
+    assert (now.num_old, now.is_done, now.problem) == (2, False, None)
+    asked = list(map(answered, old))
+    assert len(model.generate_many(["0"] * 4, num_predict=3, ignore_eos=True)) == 4
+    assert list(map(answered, old)) == asked
+    with chaski.load(path, threads=1, context=1024) as alone:
+        expected = alone.generate("once", **{**LONG, "num_predict": 900}).text
+    for first, stream in zip(before, streams, strict=True):
+        assert "".join(event.text for event in (first, *stream) if isinstance(event, Text)) == expected
+    for replica in old:
+        replicas.kill(replica)
+    wait_until(lambda: model.replacement(generation).is_done)
+    assert model.replace() == 2
+
+
+def test_a_new_replica_that_cannot_load_the_model_is_told_of(replicas: Replicas) -> None:
+    replicas.add(1)
+    model = replicas.model()
+    wait_until(lambda: len(model.replicas()) == 1)
+    problem = "GGUFError", "it is cut off"
+    replicas.replace = lambda generation: replicas.extra.append(  # type: ignore[method-assign]
+        Member(name="b", address=("", 0), node="n", pid=1, places=1, problem=problem, generation=generation)
+    )
+    generation = model.replace()
+    wait_until(lambda: model.replacement(generation).problem is not None)
+    assert (model.replacement(generation).num_old, model.replacement(generation).is_done) == (1, False)
+    assert model.generate("0", num_predict=3, ignore_eos=True).token_ids
 
 
 def test_more_replicas_are_wanted_while_places_are_missing(replicas: Replicas) -> None:

@@ -13,10 +13,12 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
@@ -72,6 +74,8 @@ def generate(url: str, **options: Any) -> str:
 
 def test_a_server_lets_a_cluster_compute_and_its_replicas_may_die(tmp_path: Path) -> None:
     with server(tmp_path, "--replicas", "2") as url:
+        with pytest.raises(HTTPError, match="404"):
+            ask(f"{url}/api/cluster/replace", {"model": "guide", "stream": False})
         first = generate(url, num_predict=30)
         replicas = wait_for_replicas(url, 2)
         for replica in replicas:
@@ -86,6 +90,14 @@ def test_a_server_lets_a_cluster_compute_and_its_replicas_may_die(tmp_path: Path
         assert {line.split("guide:latest")[1].split()[0] for line in status[1:]} == {
             each["name"] for each in again
         }
+        with ThreadPoolExecutor() as pool:
+            replaced = pool.submit(chaski, url, "cluster", "replace", "guide")
+            while not replaced.done():
+                assert generate(url, num_predict=30) == first
+            replaced.result()
+        before, again = again, wait_for_replicas(url, 2)
+        assert not {each["pid"] for each in again} & {each["pid"] for each in before}
+        assert generate(url, num_predict=30) == first
         with urllib.request.urlopen(f"{url}/metrics") as reply:
             assert re.search(rb'chaski_node_replicas{model="guide:latest",node=".*"} 2.0', reply.read())
     for replica in again:

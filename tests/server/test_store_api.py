@@ -272,3 +272,9 @@ def test_checkpoints_that_cannot_be_converted(server: Running) -> None:
         assert "file path must be relative" in error({**files, path: files["config.json"]})
     assert "are programs" in error({"pytorch_model.bin": files["config.json"]})
     assert server.post("/api/show", {"model": "bad"}).status == 404
+
+
+def test_replicas_are_replaced_by_a_server_with_a_cluster(server: Running) -> None:
+    reply = server.post("/api/cluster/replace", {"model": "tiny"})
+    assert reply.status >= 400
+    assert "chaski serve --cluster" in reply.json["error"]

@@ -31,6 +31,7 @@ __all__ = [
     "KEEP_STATE",
     "MEMORY",
     "REGISTRY",
+    "REPLACE",
     "SHOW",
     "TOKENIZE",
 ]
@@ -57,6 +58,8 @@ _EMBED: FieldTable = {
 }
 
 _PROGRESS = {"stream": Field(FLAG, "whether the reply has every step, or only the last; true by default")}
+REPLACE: FieldTable = {**MODEL, **NAME, **_PROGRESS}
+
 REGISTRY: FieldTable = {
     **MODEL,
     **NAME,

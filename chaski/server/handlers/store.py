@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator, Iterator, Mapping
-from concurrent.futures import Executor
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -20,8 +19,9 @@ from chaski.model.dialects import open_model
 from chaski.names import NATIVE, Digest, ModelName
 from chaski.server.dialects.recipes import read_recipe
 from chaski.server.fields.reader import Fields
-from chaski.server.http.api import OLLAMA, ndjson
-from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
+from chaski.server.handlers.progress import progress, steps
+from chaski.server.http.api import OLLAMA
+from chaski.server.http.endpoint import HTTPRequest, Reply
 from chaski.server.http.problems import problem_of
 from chaski.server.models.descriptions import describe, listed, running
 from chaski.server.models.estimates import Estimates
@@ -116,7 +116,7 @@ async def pull(http: HTTPRequest) -> Reply:
     name, access = _name(fields.text("model", "name")), _access(fields, http.services)
     services = http.services
     work = partial(pull_model, services.catalog.store, name, access)
-    return await _progress(http, work, services.transfers)
+    return await progress(http, steps(services.transfers, work))
 
 
 async def push(http: HTTPRequest) -> Reply:
@@ -125,7 +125,7 @@ async def push(http: HTTPRequest) -> Reply:
     name, access = _name(fields.text("model", "name")), _access(fields, http.services)
     services = http.services
     work = partial(push_model, services.catalog.store, name, access)
-    return await _progress(http, work, services.transfers)
+    return await progress(http, steps(services.transfers, work))
 
 
 async def create(http: HTTPRequest) -> Reply:
@@ -138,9 +138,8 @@ async def create(http: HTTPRequest) -> Reply:
         raise OptionError("invalid model name") from None
     recipe = read_recipe(fields)
     fetch = partial(_pull_source, store, access)
-    return await _progress(
-        http, partial(create_model, store, name, recipe, fetch, open_model=open_model), http.services.makers
-    )
+    work = partial(create_model, store, name, recipe, fetch, open_model=open_model)
+    return await progress(http, steps(http.services.makers, work))
 
 
 async def has_blob(request: Request) -> Response:
@@ -165,46 +164,6 @@ async def put_blob(request: Request) -> Response:
     except Exception as error:
         return OLLAMA.refusal(problem_of(error))
     return Response(status_code=201)
-
-
-async def _progress(
-    http: HTTPRequest, work: partial[Generator[StoreProgress, None, None]], threads: Executor
-) -> Reply:
-    """Stream the steps of a long work as lines, or answer with the last one."""
-    steps = _steps(threads, work)
-    if Fields(http.body).flag("stream", True):
-        return _lines(steps)
-    last: Mapping[str, Any] = {}
-    async for step in steps:
-        last = step.fields()
-    return last
-
-
-async def _lines(steps: AsyncIterator[StoreProgress]) -> Stream:
-    # The reference answers 200 before it begins, and tells errors in the stream.
-    yield b""
-    async for step in steps:
-        yield ndjson(step.fields())
-
-
-async def _steps(
-    threads: Executor, work: partial[Generator[StoreProgress, None, None]]
-) -> AsyncIterator[StoreProgress]:
-    """Run a generator in a thread. It is closed, and ends its work, when the client leaves."""
-    loop = asyncio.get_running_loop()
-    steps = work()
-    following: asyncio.Future[StoreProgress | None] | None = None
-    try:
-        while True:
-            following = loop.run_in_executor(threads, next, steps, None)
-            step = await asyncio.shield(following)
-            if step is None:
-                return
-            yield step
-    finally:
-        if following is not None and not following.done():
-            await asyncio.gather(following, return_exceptions=True)
-        await loop.run_in_executor(threads, steps.close)
 
 
 def _pull_source(store: Any, access: Access, name: ModelName) -> Iterator[StoreProgress]:

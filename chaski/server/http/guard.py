@@ -43,7 +43,7 @@ _PUBLIC = ("/", "/health", "/api/version", "/docs", "/openapi.json")
 _PAGE = "/web/"
 _ADMIN = (
     *("/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete", "/api/blobs/", "/api/states"),
-    *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/slots/"),
+    *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/slots/", "/api/cluster/"),
 )
 # Everybody reads what these routes change.
 _ADMIN_POSTS = ("/lora-adapters",)

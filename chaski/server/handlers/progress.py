@@ -1,0 +1,53 @@
+"""Long work, told step by step: lines of JSON as Ollama's clients know them, or the last step alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Generator, Mapping
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any
+
+from chaski.server.fields.reader import Fields
+from chaski.server.http.api import ndjson
+from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
+from chaski.store.progress import StoreProgress
+
+__all__ = ["progress", "steps"]
+
+
+async def progress(http: HTTPRequest, work: AsyncIterator[StoreProgress]) -> Reply:
+    """Stream the steps of a long work as lines, or answer with the last one."""
+    if Fields(http.body).flag("stream", True):
+        return _lines(work)
+    last: Mapping[str, Any] = {}
+    async for step in work:
+        last = step.fields()
+    return last
+
+
+async def steps(
+    threads: Executor, work: partial[Generator[StoreProgress, None, None]]
+) -> AsyncIterator[StoreProgress]:
+    """Run a generator in a thread. It is closed, and ends its work, when the client leaves."""
+    loop = asyncio.get_running_loop()
+    generator = work()
+    following: asyncio.Future[StoreProgress | None] | None = None
+    try:
+        while True:
+            following = loop.run_in_executor(threads, next, generator, None)
+            step = await asyncio.shield(following)
+            if step is None:
+                return
+            yield step
+    finally:
+        if following is not None and not following.done():
+            await asyncio.gather(following, return_exceptions=True)
+        await loop.run_in_executor(threads, generator.close)
+
+
+async def _lines(work: AsyncIterator[StoreProgress]) -> Stream:
+    # The reference answers 200 before it begins, and tells errors in the stream.
+    yield b""
+    async for step in work:
+        yield ndjson(step.fields())
