@@ -24,7 +24,7 @@ import pytest
 
 from chaski.cluster.connection import LOCAL, Cluster
 from chaski.cluster.scaling import Bounds
-from chaski.errors import OutOfMemoryError
+from chaski.errors import GGUFError, OutOfMemoryError
 from tests.cluster.nodes import MARK, marked_processes
 from tests.tiny_llama import write_tiny_llama
 
@@ -116,46 +116,30 @@ def wait_for_replicas(url: str, number: int) -> list[dict[str, Any]]:
         time.sleep(0.3)
 
 
-def test_answers_come_when_the_process_that_talks_to_ray_has_died(tmp_path: Path) -> None:
-    """The local cluster ends with it, and is started again."""
+def test_models_say_why_they_cannot_load_and_outlive_the_process_that_talks_to_ray(tmp_path: Path) -> None:
+    """The local cluster ends with that process, and is started again."""
     path = write_tiny_llama(tmp_path / "tiny.gguf", llama__context_length=64)
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(path.read_bytes()[:-1000])
     options: dict[str, Any] = {"num_predict": 8, "temperature": 1.0, "seed": 3, "ignore_eos": True}
     cluster = Cluster(LOCAL, Bounds(), threads=1)
-    model = cluster.open_model(path)
-    first = model.generate("0", **options)
-    (before,) = model.replicas()
-    os.kill(cluster._process._popen.pid, signal.SIGKILL)
-    until = time.monotonic() + 60
-    while [replica.name for replica in model.replicas()] in ([], [before.name]):
-        assert time.monotonic() < until
-        time.sleep(0.2)
-    assert model.generate("0", **options).token_ids == first.token_ids
-    model.close()
-    cluster.close()
-
-
-def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
-    path = write_tiny_llama(tmp_path / "tiny.gguf", llama__context_length=64)
-    with path.open("r+b") as file:
-        file.truncate(path.stat().st_size - 1000)
-    code = f"""
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from chaski.cluster.connection import LOCAL, Cluster
-from chaski.cluster.scaling import Bounds
-from chaski.errors import ChaskiError
-cluster = Cluster(LOCAL, Bounds(), threads=1)
-model = cluster.open_model(Path({str(path)!r}))
-try:
-    model.tokenize("a")
-except ChaskiError as error:
-    print(type(error).__name__, error)
-model.close()
-cluster.close()
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("GGUFError"), done.stdout + done.stderr
+    try:
+        unloadable = cluster.open_model(broken)
+        with pytest.raises(GGUFError):
+            unloadable.tokenize("a")
+        unloadable.close()
+        model = cluster.open_model(path)
+        first = model.generate("0", **options)
+        (before,) = model.replicas()
+        os.kill(cluster._process._popen.pid, signal.SIGKILL)
+        until = time.monotonic() + 60
+        while [replica.name for replica in model.replicas()] in ([], [before.name]):
+            assert time.monotonic() < until
+            time.sleep(0.2)
+        assert model.generate("0", **options).token_ids == first.token_ids
+        model.close()
+    finally:
+        cluster.close()
 
 
 @contextmanager

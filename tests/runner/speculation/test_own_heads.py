@@ -75,7 +75,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("model", "options"), CASES, ids=str, indirect=["model"])
+@pytest.mark.parametrize(("model", "options"), CASES, ids=str, indirect=["model"], scope="module")
 def test_the_answer_is_the_same(model: chaski.LLM, options: dict[str, Any]) -> None:
     settings = {"num_predict": 50, "ignore_eos": True, **options}
     plain = model.generate(PROMPT, **{**settings, "draft_num_predict": 0})
