@@ -38,8 +38,8 @@ class Clock:
         program.wait = self._waiting  # type: ignore[method-assign]
         program.launch = self._launching  # type: ignore[method-assign]
 
-    def _waiting(self) -> None:
-        self._wait()
+    def _waiting(self, most: int = 0) -> None:
+        self._wait(most)
         self._ended = time.perf_counter()
 
     def _launching(self, values: Mapping[str, np.ndarray], num_top_logits: Sequence[int] = ()) -> None:

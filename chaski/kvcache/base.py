@@ -96,6 +96,10 @@ class Cache(Protocol):
     def can_step_back(self) -> bool:
         """True if the tokens of a sequence in the last batch can be removed without losing others."""
 
+    @property
+    def overwrites(self) -> bool:
+        """True if later tokens of a sequence may be stored over earlier ones of its own."""
+
     def length(self, sequence: int) -> int:
         """The number of tokens of `sequence`, which is the position of the next one."""
 

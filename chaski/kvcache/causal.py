@@ -126,6 +126,10 @@ class CausalCache:
     def can_step_back(self) -> bool:
         return True
 
+    @property
+    def overwrites(self) -> bool:
+        return self._kept is not None
+
     def length(self, sequence: int) -> int:
         return self._table.lengths[sequence]
 

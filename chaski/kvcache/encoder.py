@@ -123,6 +123,10 @@ class EncoderCache:
     def can_step_back(self) -> bool:
         return True
 
+    @property
+    def overwrites(self) -> bool:
+        return True
+
     def length(self, sequence: int) -> int:
         return self._states[sequence].length
 

@@ -156,6 +156,10 @@ class RecurrentCache:
     def can_step_back(self) -> bool:
         return self._ring > 0
 
+    @property
+    def overwrites(self) -> bool:
+        return True
+
     def length(self, sequence: int) -> int:
         return self._tracks[sequence].length
 

@@ -36,6 +36,10 @@ class WrapperCache:
     def can_step_back(self) -> bool:
         return all(cache.can_step_back for cache in self.caches)
 
+    @property
+    def overwrites(self) -> bool:
+        return any(cache.overwrites for cache in self.caches)
+
     def length(self, sequence: int) -> int:
         return self.caches[0].length(sequence)
 

@@ -330,6 +330,13 @@ class Backend(Protocol):
     def cache_config(self) -> CacheConfig:
         """The layout of caches for this backend."""
 
+    @property
+    def stages(self) -> int:
+        """The number of batches that it computes at the same time, each on other devices than the others.
+
+        Of the batches that were launched so many are on their way from the first device to the last.
+        """
+
     def devices(self) -> Sequence[Device]:
         """The devices that this backend may hold memory of, with what is available there now.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,8 +77,14 @@ class Program:
         self.digest = graph_digest(graph)
         self._plan = backend.compile(graph)
         self._adapted: Adapted | None = None
+        self._open: deque[Launch] = deque()  # those that nobody has waited for yet
         self._launched: Launch | None = None
         self._num_outputs = 0
+
+    @property
+    def stages(self) -> int:
+        """The number of batches that the backend computes at the same time."""
+        return self._backend.stages
 
     def adapted(self, slots: int) -> Adapted:
         """Return the plan of batches with adapters, which the first call compiles, for so many at a time.
@@ -151,7 +158,7 @@ class Program:
         return values
 
     def launch(self, values: Mapping[str, npt.NDArray[Any]], num_top_logits: Sequence[int] = ()) -> None:
-        """Begin to compute the batch that was prepared last.
+        """Begin to compute the batch that was prepared last, behind those that were launched before.
 
         `num_top_logits`: for each output the number of top logits that `top_logits` returns; none if empty.
         """
@@ -165,14 +172,25 @@ class Program:
             assert self._adapted is not None, "the adapters of the batch are in its table"
             plan = self._adapted.plan
         self._launched = plan.launch(values)
+        self._open.append(self._launched)
 
-    def wait(self) -> None:
-        """Compute the batch that was launched to its end."""
-        if self._launched is not None:
-            self._launched.wait()
+    def wait(self, most: int = 0) -> None:
+        """Compute batches that were launched to their ends, the oldest first, until `most` are left.
+
+        Raises the first error of any.
+        """
+        failure: Exception | None = None
+        while len(self._open) > most:
+            try:
+                self._open[0].wait()
+            except Exception as error:
+                failure = failure or error
+            self._open.popleft()
+        if failure is not None:
+            raise failure
 
     def outputs(self) -> OutputRows:
-        """The outputs of that batch, len(batch.outputs) rows: each is fetched when it is read."""
+        """The outputs of the last batch, len(batch.outputs) rows: each is fetched when it is read."""
         assert self._launched is not None, "nothing was launched"
         return OutputRows(self._launched, 0, self._num_outputs, self._width)
 

@@ -49,6 +49,7 @@ class CPUBackend:
     rule = f"native {_native.rule_version()}"
     default_kv_dtype = DType.I16
     cache_config = CacheConfig(alignment=16)  # tokens of a panel of keys
+    stages = 1
 
     def __init__(
         self,

@@ -70,6 +70,7 @@ class CUDABackend:
     name = "cuda"
     default_kv_dtype = DType.I16
     cache_config = CacheConfig(alignment=16)  # tokens of a panel of keys
+    stages = 1
 
     def __init__(
         self,

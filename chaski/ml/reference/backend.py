@@ -42,6 +42,7 @@ class ReferenceBackend:
     name = "reference"
     rule = "reference 1"
     default_kv_dtype = DType.F32
+    stages = 1
 
     def __init__(self, cache_config: CacheConfig = _NO_REQUIREMENTS) -> None:
         """`cache_config`: the layout that caches must have, for tests; results do not depend on them."""

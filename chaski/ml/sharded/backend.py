@@ -79,6 +79,11 @@ class ShardedBackend:
     def cache_config(self) -> CacheConfig:
         return encoding.cache_config(self._members.about["cache_config"])
 
+    @property
+    def stages(self) -> int:
+        """Members have their layers one after the other, or take part in all of them."""
+        return len(self._members) if self._split == "layers" else 1
+
     def devices(self) -> Sequence[Device]:
         replies = self._ask_all("devices")
         found = [

@@ -6,6 +6,10 @@ callers wait for that and look again. It knows tokens and outputs, and nothing a
 While the machine computes one batch, the next one is prepared, as if no sequence ended with this one; its
 tokens are filled in when they are known. When a sequence did end, or came, the batch is taken back and
 prepared again.
+
+A machine of several stages, such as nodes with some layers each, computes as many batches at the same time.
+So prompts are computed in small batches, each of which begins before the one before it ends, as long as
+nobody waits for outputs.
 """
 
 from __future__ import annotations
@@ -44,8 +48,10 @@ F32 = npt.NDArray[np.float32]
 _SLICE, _WHOLE = 16 << 20, 128 << 20
 # Seconds to wait at once for what is being read.
 _MOMENT = 0.02
-# A batch of so many tokens computes prompts, for the most part.
+# A batch of so many tokens computes prompts, for the most part. A smaller one takes longer for each token.
 _PROMPT = 64
+# Where there are several stages, a batch of prompts has this part of the tokens that it may have.
+_PART = 4
 # Sequences of which figures are given at a time.
 _MOST_SHOWN = 256
 
@@ -75,8 +81,12 @@ class Engine:
         self.parallel = parallel
         self._images = images
         self.draft = draft
-        self._scheduler: Scheduler[Sequence] = Scheduler(program.max_tokens, program.max_outputs)
+        part = max(_PROMPT, program.max_tokens // _PART) if program.stages > 1 else program.max_tokens
+        self._scheduler: Scheduler[Sequence] = Scheduler(
+            program.max_tokens, program.max_outputs, min(part, program.max_tokens)
+        )
         self._computing: PreparedBatch | None = None
+        self._num_unmeasured = 0
         self._unwritten: list[Sequence] = []  # they have outputs, and their events are still to be made
         self._launched = 0.0
         self._isolation = Isolation()
@@ -206,9 +216,13 @@ class Engine:
         if prepared is None:
             return self._wait_for_blocks()
         upcoming = self._prepare() if self._is_foreseeable() else None
+        if upcoming is not None and self._can_follow(prepared):
+            self._program.wait(self._program.stages - 1)
+            self._launch(upcoming)
+            return True
         self._program.wait()
         self._prompt_cache.keep_noted()
-        self._measure(prepared)
+        self._measure()
         self._unwritten = [sequence for sequence, _ in prepared.shares]
         self._take(prepared, self._program.outputs(), self._program.top_logits())
         self._computing = None
@@ -252,11 +266,16 @@ class Engine:
             self._sequences.restoring[0].wait(_MOMENT)
         return self.tiers is not None and bool(self._sequences.restoring or self._sequences.waiting)
 
-    def _measure(self, prepared: PreparedBatch) -> None:
-        """Take in how long a batch of a prompt took."""
-        num_tokens = len(prepared.batch.tokens)
-        if self.tiers is not None and num_tokens >= _PROMPT:
-            self.tiers.prefill.measure(num_tokens, perf_counter() - self._launched)
+    def _can_follow(self, prepared: PreparedBatch) -> bool:
+        """True if the next batch can begin before this one, the last that was launched, has ended."""
+        is_alone = self._program.stages == 1 or any(prepared.num_outputs) or self._prompt_cache.must_keep
+        return not (is_alone or self._is_drafting or self._is_outdated())
+
+    def _measure(self) -> None:
+        """Take in how long the prompts took that were computed since nothing was computed."""
+        if self.tiers is not None and self._num_unmeasured >= _PROMPT:
+            self.tiers.prefill.measure(self._num_unmeasured, perf_counter() - self._launched)
+        self._num_unmeasured = 0
 
     def _make_room(self, sequence: Sequence) -> bool:
         dropped = sequence.full_context
@@ -298,7 +317,9 @@ class Engine:
         each = zip(prepared.num_top_logits, prepared.num_outputs, strict=True)
         self._program.launch(prepared.inputs, [n for n, count in each for _ in range(count)])
         self._computing = prepared
-        self._launched = perf_counter()
+        if not self._num_unmeasured:
+            self._launched = perf_counter()
+        self._num_unmeasured += len(prepared.batch.tokens)
         for (sequence, _), computed in zip(prepared.shares, tokens, strict=True):
             sequence.slot.tokens += computed
             self._prompt_cache.note(sequence)
@@ -364,7 +385,7 @@ class Engine:
         """
         with suppress(Exception):  # it is what failed, or the computation ends well and nobody needs it
             self._program.wait()
-        self._computing = None
+        self._computing, self._num_unmeasured = None, 0
         self._prompt_cache.drop_noted()
         handled = self._isolation.interrupted()
         if handled is not None:

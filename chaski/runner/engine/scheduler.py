@@ -40,11 +40,15 @@ class Scheduler(Generic[P]):
     then short ones before long ones. So no request waits for the end of a long prompt, and the long one moves
     on as well. A prompt that is the first in line and still finds no room, because it needs much at once,
     comes before all others next time.
+
+    A batch of prompts alone has up to `prompt_tokens` tokens, where the first in line needs no more at once;
+    None for `max_tokens`.
     """
 
-    def __init__(self, max_tokens: int, max_outputs: int) -> None:
+    def __init__(self, max_tokens: int, max_outputs: int, prompt_tokens: int | None = None) -> None:
         self.max_tokens = max_tokens
         self.max_outputs = max_outputs
+        self._prompt_tokens = max_tokens if prompt_tokens is None else prompt_tokens
         self._passed_over: list[P] = []
         self._urgent: P | None = None
 
@@ -60,19 +64,21 @@ class Scheduler(Generic[P]):
         prompts.sort(key=lambda prompt: (prompt not in self._passed_over, prompt.num_pending))
         urgent = [prompt for prompt in prompts if prompt is self._urgent]
         line = urgent + decoding + [prompt for prompt in prompts if prompt is not self._urgent]
-        batch = self._fill(line, {id(sequence) for sequence in decoding})
+        batch = [] if decoding else self._fill(line, set(), self._prompt_tokens)
+        if not batch or batch[0][0] is not line[0]:
+            batch = self._fill(line, {id(sequence) for sequence in decoding}, self.max_tokens)
         served = [sequence for sequence, _ in batch]
         self._passed_over = [prompt for prompt in prompts if prompt not in served]
         self._urgent = prompts[0] if prompts and prompts[0] not in served else None
         return batch
 
-    def _fill(self, line: Iterable[P], decoding: set[int]) -> list[tuple[P, int]]:
-        """Fill the batch with tokens in the order of the line.
+    def _fill(self, line: Iterable[P], decoding: set[int], tokens: int) -> list[tuple[P, int]]:
+        """Fill a batch of up to `tokens` tokens in the order of the line.
 
         A sequence with proposed tokens leaves room for one token of every other one that decodes.
         """
         batch = []
-        tokens, outputs = self.max_tokens, self.max_outputs
+        outputs = self.max_outputs
         num_behind = len(decoding)
         for sequence in line:
             if id(sequence) in decoding:

@@ -133,8 +133,16 @@ class PromptCache:
                 self._capture(sequence, names, begin, length)
             slot.num_kept = length // naming.BLOCK
 
+    @property
+    def must_keep(self) -> bool:
+        """True if what was noted may be lost when another batch is computed."""
+        return bool(self._captures) and self._cache.overwrites
+
     def keep_noted(self) -> None:
-        """Copy what was noted to the tiers, after its batch was computed and before another one is."""
+        """Copy what was noted to the tiers, after its batch was computed and before another one is.
+
+        It may wait for several batches, unless it `must_keep`.
+        """
         captures, self._captures = self._captures, []
         if captures and self.tiers is not None:
             self.tiers.copy(captures)

@@ -41,12 +41,14 @@ class Computed:
 class CountingProgram:
     """Stands for `Program` and `Cache`: it checks what the engine promises to both, and remembers batches."""
 
-    def __init__(self, parallel: int, max_tokens: int = 8, max_outputs: int = 4) -> None:
+    def __init__(self, parallel: int, max_tokens: int = 8, max_outputs: int = 4, stages: int = 1) -> None:
         self.max_tokens = max_tokens
         self.max_outputs = max_outputs
         self.max_top_logits = 4
         self.has_coordinates = False
         self.takes_types = False
+        self.stages = stages
+        self.overwrites = False
         self.stored: list[list[int]] = [[] for _ in range(parallel)]
         self.batches: list[Batch] = []
         self.calls: list[str] = []
@@ -82,8 +84,10 @@ class CountingProgram:
             assert self.stored[sequence][position] == UNKNOWN
             self.stored[sequence][position] = int(token)
 
-    def wait(self) -> None:
-        """Everything is computed at its launch."""
+    def wait(self, most: int = 0) -> None:
+        """Everything is computed at its launch; it is remembered where batches may go on."""
+        if most:
+            self.calls.append(f"wait {most}")
 
     def outputs(self) -> OutputRows:
         self.calls.append("outputs")
@@ -142,8 +146,10 @@ def _arrays(batch: Batch) -> tuple[NDArray[np.int32], ...]:
     return batch.tokens, batch.positions, batch.sequences, batch.outputs
 
 
-def make(parallel: int = 1, prompt_cache: bool = True) -> tuple[Engine, CountingProgram]:
-    program: Any = CountingProgram(parallel)
+def make(
+    parallel: int = 1, prompt_cache: bool = True, max_tokens: int = 8, stages: int = 1
+) -> tuple[Engine, CountingProgram]:
+    program: Any = CountingProgram(parallel, max_tokens, stages=stages)
     return Engine(program, program, parallel, Policy.SMALLER_LOSS if prompt_cache else None), program
 
 

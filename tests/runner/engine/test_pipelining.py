@@ -22,6 +22,27 @@ def test_a_batch_is_prepared_while_the_one_before_is_computed() -> None:
     assert program.calls == ["prepare", "launch", *["prepare", "outputs", "launch"] * 2, "outputs"]
 
 
+def test_batches_of_a_prompt_follow_each_other_where_there_are_several_stages() -> None:
+    engine, program = make(max_tokens=256, stages=3)
+    prompt = [number % 300 for number in range(400)]
+    run(engine, request(prompt, 2))
+    assert [len(batch.tokens) for batch in program.batches] == [64] * 6 + [16, 1]
+    followed = [*["prepare", "wait 2", "launch"] * 6, "prepare", "outputs", "launch", "outputs"]
+    assert program.calls == ["prepare", "launch", *followed]
+
+
+def test_a_stage_waits_for_whoever_came() -> None:
+    engine, program = make(parallel=2, max_tokens=256, stages=2)
+    long, short = request(list(range(300)), 1), request([10, 11], 1)
+    engine.submit(long)
+    step(engine)
+    engine.submit(short)
+    step(engine)
+    assert [batch.sequences.tolist() for batch in program.batches[2:]] == [[1] * 2 + [0] * 62]
+    finish(engine, long)
+    assert short.events
+
+
 def test_an_end_that_could_not_be_foreseen_takes_the_next_batch_back() -> None:
     engine, program = make(parallel=2)
     ends, goes_on = request([5], 50, end_ids=frozenset({7})), request([100], 4)

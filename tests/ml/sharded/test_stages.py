@@ -1,0 +1,74 @@
+"""Prompts are computed in small batches that are on their way through the nodes at the same time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chaski
+from chaski.errors import ComputationError
+from chaski.formats.quant import QuantType
+from chaski.model.program import Program
+from tests.ml.sharded.members import Nodes
+from tests.tiny_llama import write_tiny_llama
+
+ARCHITECTURES = Path(__file__).parents[2] / "data" / "architectures"
+PROMPTS = [[5 + (3 * i + i // 7 + seed) % 50 for i in range(560)] for seed in (0, 5)]
+
+
+def answers(path: Path, backend: str | None) -> list[Any]:
+    """One prompt, another one in its cells, the first one again, and both beside each other."""
+    options = {"num_predict": 12, "temperature": 1.0, "seed": 3, "ignore_eos": True}
+    with chaski.load(path, context=1024, num_batch=256, parallel=2, backend=backend) as llm:
+        found = [llm.generate(prompt, **options) for prompt in (*PROMPTS, [*PROMPTS[0], 9])]
+        found += llm.generate_many([[7, *PROMPTS[0]], PROMPTS[1], [8, *PROMPTS[1][:300]]], **options)
+    return [(each.token_ids, each.cached_tokens) for each in found]
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "most_at_once"), [("llama", 2, 2), ("llama", 3, 3), ("gemma3", 2, 2), ("qwen35", 2, 2)]
+)
+def test_batches_of_a_prompt_follow_each_other(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, count: int, most_at_once: int
+) -> None:
+    path = ARCHITECTURES / f"{name}.gguf"
+    if name == "llama":
+        path = write_tiny_llama(
+            tmp_path / "tiny.gguf", matrices=QuantType.Q8_0, llama__context_length=1024, layers=4
+        )
+    expected = answers(path, "cpu")
+    at_once = []
+    launch = Program.launch
+
+    def launching(program: Program, *arguments: Any) -> None:
+        launch(program, *arguments)
+        at_once.append(len(program._open))
+
+    monkeypatch.setattr(Program, "launch", launching)
+    nodes.use(monkeypatch, "layers", count)
+    assert answers(path, None) == expected
+    assert max(at_once) == most_at_once
+
+
+def test_an_error_on_the_way_ends_what_followed(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = write_tiny_llama(tmp_path / "tiny.gguf", llama__context_length=1024)
+    nodes.use(monkeypatch, "layers", 2)
+    with chaski.load(path, context=1024, num_batch=256) as llm:
+        expected = llm.generate(PROMPTS[0], num_predict=4, temperature=0).token_ids
+        launch, count = Program.launch, 0
+
+        def launching(program: Program, values: Any, counts: Any = ()) -> None:
+            nonlocal count
+            count += 1
+            if count == 2:
+                values = {**values, "tokens": values["tokens"] * 0 - 1}
+            launch(program, values, counts)
+
+        monkeypatch.setattr(Program, "launch", launching)
+        with pytest.raises(ComputationError, match="tokens"):
+            llm.generate([6, *PROMPTS[0]], num_predict=4, temperature=0)
+        assert llm.generate(PROMPTS[0], num_predict=4, temperature=0).token_ids == expected
