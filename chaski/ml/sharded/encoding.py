@@ -44,12 +44,15 @@ def encode_pieces(pieces: Sequence[Piece], arrays: Arrays) -> list[Fields]:
     return [
         {
             "gathers": [
-                [g.value, g.part, g.number, list(g.sources), g.groups, _owned(g.owned)] for g in piece.gathers
+                [g.value, g.part, g.number, g.leading, g.width, list(g.sources), g.groups, _owned(g.owned)]
+                for g in piece.gathers
             ],
             "graph": _graph(piece.graph, arrays),
             "values": piece.values,
             "ids": {name: [source, list(cut)] for name, (source, cut) in piece.ids.items()},
-            "sends": [[s.value, s.number, list(s.targets), _owned(s.owned), s.block] for s in piece.sends],
+            "sends": [
+                [s.value, s.number, s.leading, list(s.targets), _owned(s.owned), s.block] for s in piece.sends
+            ],
         }
         for piece in pieces
     ]
@@ -67,15 +70,15 @@ def decode_pieces(
     return [
         Piece(
             gathers=[
-                Gather(value, part, number, sources, groups, _decode_owned(owned))
-                for value, part, number, sources, groups, owned in piece["gathers"]
+                Gather(value, part, number, leading, width, sources, groups, _decode_owned(owned))
+                for value, part, number, leading, width, sources, groups, owned in piece["gathers"]
             ],
             graph=_decode_graph(piece["graph"], arrays, named),
             values=piece["values"],
             ids={name: (source, (cut[0], cut[1])) for name, (source, cut) in piece["ids"].items()},
             sends=[
-                Send(value, number, targets, _decode_owned(owned), block)
-                for value, number, targets, owned, block in piece["sends"]
+                Send(value, number, leading, targets, _decode_owned(owned), block)
+                for value, number, leading, targets, owned, block in piece["sends"]
             ],
         )
         for piece in pieces

@@ -128,7 +128,11 @@ class MemberPlan:
         results: dict[str, Rows] = {}
         for (piece, plan), unread in zip(self._pieces, self._unread, strict=True):
             for gather in piece.gathers:
-                values[gather.value] = self._gathered(gather, values, inputs)
+                values[gather.value] = (
+                    self._gathered(gather, values, inputs)
+                    if sizes[gather.leading]
+                    else np.zeros((0, gather.width), np.float32)
+                )
             if plan is not None:
                 for name, rows in plan.run(values, inputs, sizes).items():
                     if name in self._read:
@@ -136,6 +140,8 @@ class MemberPlan:
                     if name in self._results:
                         results[name] = rows
             for send in piece.sends:
+                if not sizes[send.leading]:
+                    continue
                 array = values[send.value]
                 if send.owned is not None:
                     array = array[_own_rows(inputs[send.owned.ids], send.owned.cuts[self._own])]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from chaski.errors import UnsupportedError
-from chaski.ml.graph import AdapterTable, Graph, KVBuffer, Operand, Shape, Tensor, Weight
+from chaski.ml.graph import AdapterTable, Dim, Graph, KVBuffer, Operand, Shape, Tensor, Weight
 from chaski.ml.sharded.placement import Cut, FreeNodes, Held, HeldBuffer, HeldTable, Placed, cuts
 
 __all__ = ["Gather", "OwnedRows", "Piece", "Result", "Send", "TopOfParts", "cut_graph"]
@@ -32,12 +32,15 @@ class OwnedRows:
 class Gather:
     """A value put together of the parts of `sources`, which each member calls `part`, and sends as `number`.
 
+    `leading` names the dimension of its rows, which have `width` elements. Where there are none, none travel.
     `groups`: the parts stand side by side in each of so many groups of a row.
     """
 
     value: str
     part: str
     number: int
+    leading: str
+    width: int
     sources: Sequence[int]
     groups: int = 1
     owned: OwnedRows | None = None
@@ -47,12 +50,14 @@ class Gather:
 class Send:
     """A value that other members wait for, of some rows only where those of a table are cut.
 
+    `leading` names the dimension of its rows; where there are none, nothing is sent.
     `block`: the elements of the blocks in which all that read it round it to int8, so that it may travel as
     that; 0 where somebody reads floats, or a block has elements of several members.
     """
 
     value: str
     number: int
+    leading: str
     targets: Sequence[int]
     owned: OwnedRows | None = None
     block: int = 0
@@ -245,8 +250,9 @@ class _Cutting:
         if place.owned is not None:
             owned = OwnedRows(place.owned.ids.attributes["name"], place.owned.cuts)
         groups = _groups(node.shape, place.axis)
+        width = math.prod(size for size in node.shape[1:] if isinstance(size, int))
         names = self.gathered_value(node), self.value(node), self._numbers[node]
-        gather = Gather(*names, sources, groups, owned)
+        gather = Gather(*names, _leading(node), width, sources, groups, owned)
         pieces[member][level].gather(gather)
         for source in sources:
             pieces[source][self._levels[node]].send(node, member, owned)
@@ -339,7 +345,9 @@ class _PieceBuilder:
         for node in self._kept:
             piece.graph.output(cutting.value(node), self._local[node, cutting.placed(node).axis])
         piece.sends = [
-            Send(cutting.value(node), cutting.number(node), targets, owned, cutting.block(node))
+            Send(
+                cutting.value(node), cutting.number(node), _leading(node), targets, owned, cutting.block(node)
+            )
             for node, (targets, owned) in self._sends.items()
         ]
         return piece
@@ -431,6 +439,12 @@ class _PieceBuilder:
         self._piece.ids[name] = ids.attributes["name"], cut
         known = self._piece.graph.inputs.get(name)
         return known or self._piece.graph.input(name, ids.shape, ids.dtype)
+
+
+def _leading(node: Tensor) -> str:
+    leading = node.shape[0]
+    assert isinstance(leading, Dim)
+    return leading.name
 
 
 def _size(shape: Shape, axis: int) -> int:

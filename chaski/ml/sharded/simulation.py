@@ -212,7 +212,8 @@ class _Run:
             each.ended = self._clock
             return
         piece = self._pieces[member][each.next]
-        needed = [(s, g.number) for g in piece.gathers for s in g.sources if s != member]
+        gathers = [gather for gather in piece.gathers if self._sizes[gather.leading]]
+        needed = [(s, g.number) for g in gathers for s in g.sources if s != member]
         if not each.arrived.issuperset(needed):
             return
         seconds = self._seconds[member][each.next]
@@ -223,6 +224,8 @@ class _Run:
         taken = (self._link.end(self._sizes_of_values[s][number]) for s, number in needed)
         time = self._clock + sum(taken) + seconds
         for send in piece.sends:
+            if not self._sizes[send.leading]:
+                continue
             num_bytes = self._sizes_of_values[member][send.number]
             for target in send.targets:
                 time += self._link.end(num_bytes)

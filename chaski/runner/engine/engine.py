@@ -217,7 +217,7 @@ class Engine:
             return self._wait_for_blocks()
         upcoming = self._prepare() if self._is_foreseeable() else None
         if upcoming is not None and self._can_follow(prepared):
-            self._program.wait(self._program.stages - 1)
+            self._program.wait(self._program.stages)  # so that one of them waits for the first stage
             self._launch(upcoming)
             return True
         self._program.wait()

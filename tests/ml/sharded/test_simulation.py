@@ -26,8 +26,8 @@ def exchanging(members: int) -> list[list[Piece]]:
         first, second = Piece(), Piece()
         value = first.graph.input("tokens", (Dim("tokens", 8), WIDTH), DType.F32)
         first.graph.output("value 0", value)
-        first.sends.append(Send("value 0", 0, others))
-        second.gathers.append(Gather("whole 0", "value 0", 0, range(members)))
+        first.sends.append(Send("value 0", 0, "tokens", others))
+        second.gathers.append(Gather("whole 0", "value 0", 0, "tokens", WIDTH, range(members)))
         found.append([first, second])
     return found
 

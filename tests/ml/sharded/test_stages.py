@@ -28,7 +28,7 @@ def answers(path: Path, backend: str | None) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "most_at_once"), [("llama", 2, 2), ("llama", 3, 3), ("gemma3", 2, 2), ("qwen35", 2, 2)]
+    ("name", "count", "most_at_once"), [("llama", 2, 3), ("llama", 3, 4), ("gemma3", 2, 3), ("qwen35", 2, 3)]
 )
 def test_batches_of_a_prompt_follow_each_other(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, count: int, most_at_once: int

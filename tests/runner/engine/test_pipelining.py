@@ -27,7 +27,7 @@ def test_batches_of_a_prompt_follow_each_other_where_there_are_several_stages() 
     prompt = [number % 300 for number in range(400)]
     run(engine, request(prompt, 2))
     assert [len(batch.tokens) for batch in program.batches] == [64] * 6 + [16, 1]
-    followed = [*["prepare", "wait 2", "launch"] * 6, "prepare", "outputs", "launch", "outputs"]
+    followed = [*["prepare", "wait 3", "launch"] * 6, "prepare", "outputs", "launch", "outputs"]
     assert program.calls == ["prepare", "launch", *followed]
 
 
