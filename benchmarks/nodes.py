@@ -43,7 +43,7 @@ from chaski.ml import CPUOptions, open_backend
 from chaski.ml.sharded.exchange import Exchange
 from chaski.ml.sharded.frames import Frames
 from chaski.ml.sharded.links import Listener, connect
-from chaski.ml.sharded.simulation import Link, Node, Simulated, simulate, work_of
+from chaski.ml.sharded.simulation import Batch, Link, Node, Simulated, simulate, work_of
 
 _EIGHT = cast("Llama", SHAPES["llama-3.1-8b"])
 MODELS: Mapping[str, Llama] = {
@@ -53,6 +53,8 @@ MODELS: Mapping[str, Llama] = {
 LINKS = {"1 GbE, 0.2 ms": (2e-4, 125e6), "10 GbE, 0.05 ms": (5e-5, 1250e6)}
 TYPE = "Q4_K_M"
 PREFILL = 512
+# Tokens of a batch of a prompt by layers, where `num_batch` is PREFILL.
+PART = 128
 # Rows and width of the values whose times are measured, and how often.
 _VALUES = ((1, 512, 400), (1, 2048, 400), (64, 2048, 40), (512, 2048, 20))
 _KEY = b"what the nodes of a benchmark know"
@@ -256,7 +258,9 @@ def table(folder: Path, name: str, measured: Measured, counts: Sequence[int]) ->
                     replace(link, message=0.0),
                 ]
                 times = [simulated(cut, 1, measured, each).seconds for each in links]
-                prompt = simulated(cut, PREFILL, measured, link).seconds
+                # By layers, batches of a prompt follow each other.
+                part = PREFILL if split == "rows" else PART
+                prompt = simulated(cut, PREFILL, measured, link, part).seconds
                 shown = [f"{times[0] * 1e3:.0f}", f"{one[0] / times[0]:.2f}"]
                 shown += [f"{each * 1e3:.0f}" for each in times[1:]]
                 shown += [f"{prompt:.1f}", f"{one[1] / prompt:.2f}"]
@@ -287,7 +291,8 @@ def check(folder: Path, repeat: int) -> None:
                 found = rates_on(addresses, folder / "nodes.key", split, path, workload)
                 real = [1 / max(found.decode_tokens_per_second), 256 / max(found.prefill_tokens_per_second)]
                 cut, link = CutModel(path, split, 2), Link(0.0, bandwidth, measured.message, measured.byte)
-                predicted = [simulated(cut, tokens, measured, link).seconds for tokens in (1, 256)]
+                part = PREFILL if split == "rows" else PART
+                predicted = [simulated(cut, tokens, measured, link, part).seconds for tokens in (1, 256)]
                 pairs = [
                     f"{each * unit:.{digits}f} | {other * unit:.{digits}f} ({other / each - 1:+.0%})"
                     for each, other, unit, digits in zip(real, predicted, (1e3, 1), (1, 2), strict=True)
@@ -295,15 +300,21 @@ def check(folder: Path, repeat: int) -> None:
                 print(f"| {split} | {rate} | {' | '.join(pairs)} |", flush=True)
 
 
-def simulated(cut: CutModel, tokens: int, measured: Measured, link: Link) -> Simulated:
-    """Simulate a batch of so many tokens of one sequence, one of whose tokens has an output."""
-    sizes = sizes_of(tokens)
+def simulated(
+    cut: CutModel, tokens: int, measured: Measured, link: Link, most_tokens: int = PREFILL
+) -> Simulated:
+    """Simulate tokens of one sequence, the last of which has an output, in batches of `most_tokens`."""
     node = measured.decode if tokens == 1 else measured.prefill
-    seconds = [
-        [node.seconds(work_of(piece, cut.weights, sizes)) if piece.graph.nodes else 0.0 for piece in some]
-        for some in cut.pieces
-    ]
-    return simulate(cut.pieces, seconds, sizes, link, node.batch)
+    counts = [min(most_tokens, tokens - begin) for begin in range(0, tokens, most_tokens)]
+    batches = []
+    for number, count in enumerate(counts, 1):
+        sizes = {**sizes_of(count), "outputs": int(number == len(counts))}
+        seconds = [
+            [node.seconds(work_of(piece, cut.weights, sizes)) if piece.graph.nodes else 0.0 for piece in some]
+            for some in cut.pieces
+        ]
+        batches.append(Batch(seconds, sizes))
+    return simulate(cut.pieces, batches, link, node.batch * len(counts))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The time of a batch over any number of nodes, of which there need to be none.
+"""The time of batches over any number of nodes, of which there need to be none.
 
 The pieces are those that a graph was cut into, with all that they send and wait for. What they cost is told:
 a piece reads its matrices at the speed of a node's memory, or multiplies at that of its cores, whichever is
@@ -18,7 +18,7 @@ from chaski.ml.graph import Dim, Tensor, Weight
 from chaski.ml.sharded.pieces import OwnedRows, Piece
 from chaski.ml.sharded.rounding import rounded_bytes
 
-__all__ = ["Link", "Node", "Simulated", "Work", "simulate", "work_of"]
+__all__ = ["Batch", "Link", "Node", "Simulated", "Work", "simulate", "work_of"]
 
 _PRODUCTS = ("linear", "first_outputs", "expert_linear")
 _FLOAT = 4
@@ -73,8 +73,16 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """What is computed at once: the seconds of each piece of each member, and the sizes of its values."""
+
+    seconds: Sequence[Sequence[float]]
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Simulated:
-    """A batch: seconds in all, those in which each node computes its pieces, and bytes of all values."""
+    """Batches: seconds in all, those in which each node computes its pieces, and bytes of all values."""
 
     seconds: float
     computing: Sequence[float]
@@ -96,18 +104,15 @@ def work_of(piece: Piece, weights: Mapping[Weight, int], sizes: Mapping[str, int
 
 
 def simulate(
-    pieces: Sequence[Sequence[Piece]],
-    seconds: Sequence[Sequence[float]],
-    sizes: Mapping[str, int],
-    link: Link,
-    batch: float = 0.0,
+    pieces: Sequence[Sequence[Piece]], batches: Sequence[Batch], link: Link, head: float = 0.0
 ) -> Simulated:
-    """Compute a batch of these sizes in simulated time, by the pieces of each member and their seconds.
+    """Compute batches in simulated time, by the pieces of each member.
 
-    The head is on the first member's machine. `batch` is what it takes by itself. Rows of a table that is cut
-    count as those of all members alike.
+    Each member computes a batch as soon as it has done with the one before. The head is on the first member's
+    machine. `head` is what it takes by itself, for all of them. Rows of a table that is cut count as those of
+    all members alike.
     """
-    return _Run(pieces, seconds, sizes, link).run(batch)
+    return _Run(pieces, batches, link).run(head)
 
 
 @dataclass(slots=True, eq=False)
@@ -116,42 +121,42 @@ class _Flow:
 
     source: int
     target: int
+    batch: int
     number: int
     left: float
 
 
 @dataclass(slots=True)
 class _Member:
-    """How far a member is: the piece that is next, and whether it waits for that piece's values."""
+    """How far a member is: the batch and the piece that are next, and whether it waits for the values.
 
+    `arrived` has those that it was sent: from which member, of which batch, and their numbers.
+    """
+
+    batch: int = 0
     next: int = 0
     is_waiting: bool = False
-    arrived: set[tuple[int, int]] = field(default_factory=set)
+    arrived: set[tuple[int, int, int]] = field(default_factory=set)
     computing: float = 0.0
     ended: float = 0.0
 
 
 class _Run:
-    def __init__(
-        self,
-        pieces: Sequence[Sequence[Piece]],
-        seconds: Sequence[Sequence[float]],
-        sizes: Mapping[str, int],
-        link: Link,
-    ) -> None:
+    def __init__(self, pieces: Sequence[Sequence[Piece]], batches: Sequence[Batch], link: Link) -> None:
         self._pieces = pieces
-        self._seconds = seconds
-        self._sizes = sizes
+        self._batches = batches
         self._link = link
         self._members = [_Member() for _ in pieces]
-        self._sizes_of_values = [dict(self._sent_bytes(some)) for some in pieces]
+        self._sizes_of_values = [
+            [dict(_sent_bytes(some, batch.sizes)) for some in pieces] for batch in batches
+        ]
         self._events: list[tuple[float, int, int, _Flow | None, bool]] = []
         self._order = count()
         self._flows: list[_Flow] = []
         self._clock = 0.0
         self._num_bytes = 0
 
-    def run(self, batch: float) -> Simulated:
+    def run(self, head: float) -> Simulated:
         """Go from one event to the next until nothing happens any more."""
         latency = self._link.latency
         for member in range(len(self._members)):
@@ -160,7 +165,7 @@ class _Run:
             self._step()
         ends = [each.ended + (latency if member else 0.0) for member, each in enumerate(self._members)]
         computing = [each.computing for each in self._members]
-        return Simulated(batch + max(ends), computing, self._num_bytes)
+        return Simulated(head + max(ends), computing, self._num_bytes)
 
     def _at(self, time: float, member: int, flow: _Flow | None = None, is_there: bool = False) -> None:
         """Note an event: a member is free, a value of it comes to its port, or one is there."""
@@ -189,7 +194,7 @@ class _Run:
         if found is None:
             self._members[member].is_waiting = True
         elif is_there:
-            self._members[member].arrived.add((found.source, found.number))
+            self._members[member].arrived.add((found.source, found.batch, found.number))
         else:
             self._flows.append(found)
             return
@@ -209,41 +214,46 @@ class _Run:
         if not each.is_waiting:
             return
         if each.next == len(self._pieces[member]):
+            each.batch, each.next = each.batch + 1, 0
+        if each.batch == len(self._batches):
             each.ended = self._clock
             return
+        number, batch = each.batch, self._batches[each.batch]
+        sent = self._sizes_of_values[number]
         piece = self._pieces[member][each.next]
-        gathers = [gather for gather in piece.gathers if self._sizes[gather.leading]]
-        needed = [(s, g.number) for g in gathers for s in g.sources if s != member]
+        gathers = [gather for gather in piece.gathers if batch.sizes[gather.leading]]
+        needed = [(s, number, g.number) for g in gathers for s in g.sources if s != member]
         if not each.arrived.issuperset(needed):
             return
-        seconds = self._seconds[member][each.next]
+        seconds = batch.seconds[member][each.next]
         each.arrived.difference_update(needed)
         each.is_waiting = False
         each.next += 1
         each.computing += seconds
-        taken = (self._link.end(self._sizes_of_values[s][number]) for s, number in needed)
+        taken = (self._link.end(sent[source][value]) for source, _, value in needed)
         time = self._clock + sum(taken) + seconds
         for send in piece.sends:
-            if not self._sizes[send.leading]:
+            if not batch.sizes[send.leading]:
                 continue
-            num_bytes = self._sizes_of_values[member][send.number]
+            num_bytes = sent[member][send.number]
             for target in send.targets:
                 time += self._link.end(num_bytes)
                 self._num_bytes += num_bytes
-                self._at(time, member, _Flow(member, target, send.number, num_bytes))
+                self._at(time, member, _Flow(member, target, number, send.number, num_bytes))
         self._at(time, member)
 
-    def _sent_bytes(self, pieces: Sequence[Piece]) -> Iterator[tuple[int, int]]:
-        """The bytes of each value that a member sends, by its number."""
-        made: dict[str, Tensor] = {}
-        for piece in pieces:
-            made |= piece.graph.outputs
-            for send in piece.sends:
-                node = made[send.value]
-                rows = _own_share(_rows(node, self._sizes), send.owned)
-                width = math.prod(size for size in node.shape[1:] if isinstance(size, int))
-                floats = rows * width * _FLOAT
-                yield send.number, rounded_bytes(rows, width, send.block) if send.block else floats
+
+def _sent_bytes(pieces: Sequence[Piece], sizes: Mapping[str, int]) -> Iterator[tuple[int, int]]:
+    """The bytes of each value that a member sends, by its number."""
+    made: dict[str, Tensor] = {}
+    for piece in pieces:
+        made |= piece.graph.outputs
+        for send in piece.sends:
+            node = made[send.value]
+            rows = _own_share(_rows(node, sizes), send.owned)
+            width = math.prod(size for size in node.shape[1:] if isinstance(size, int))
+            floats = rows * width * _FLOAT
+            yield send.number, rounded_bytes(rows, width, send.block) if send.block else floats
 
 
 def _rows(node: Tensor, sizes: Mapping[str, int]) -> int:

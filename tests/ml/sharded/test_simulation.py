@@ -10,7 +10,7 @@ from benchmarks.part_of_model import CutModel
 from chaski.formats.quant import QuantType
 from chaski.ml.graph import Dim, DType, Graph, Weight
 from chaski.ml.sharded.pieces import Gather, Piece, Send
-from chaski.ml.sharded.simulation import Link, Node, Work, simulate, work_of
+from chaski.ml.sharded.simulation import Batch, Link, Node, Work, simulate, work_of
 from tests.ml.sharded.test_traffic import bytes_of_a_token
 from tests.tiny_llama import HIDDEN, write_tiny_llama
 
@@ -34,19 +34,19 @@ def exchanging(members: int) -> list[list[Piece]]:
 
 def test_one_member() -> None:
     pieces = [[Piece(), Piece()]]
-    found = simulate(pieces, [[2.0, 3.0]], SIZES, Link(1.0, 1.0, 1.0, 1.0), batch=0.5)
+    found = simulate(pieces, [Batch([[2.0, 3.0]], SIZES)], Link(1.0, 1.0, 1.0, 1.0), head=0.5)
     assert (found.seconds, found.num_bytes) == (5.5, 0)
 
 
 @pytest.mark.parametrize(("members", "others", "waits"), [(2, 1, 2), (4, 3, 3), (8, 7, 3)])
 def test_all_send_to_all(members: int, others: int, waits: int) -> None:
     """Each port has the values of all others in one direction, whatever goes in the other one."""
-    seconds = [[1.0, 10.0]] * members
-    free = simulate(exchanging(members), seconds, SIZES, Link(0.0, 1000.0))
+    batches = [Batch([[1.0, 10.0]] * members, SIZES)]
+    free = simulate(exchanging(members), batches, Link(0.0, 1000.0))
     assert free.seconds == pytest.approx(1 + others * 1.0 + 10)
     assert free.num_bytes == members * others * NUM_BYTES
     assert free.computing == [11.0] * members
-    late = simulate(exchanging(members), seconds, SIZES, Link(0.25, 1000.0))
+    late = simulate(exchanging(members), batches, Link(0.25, 1000.0))
     # Members but the first begin later, by what the message to them takes, and reply later. Of two, the
     # second has all that it waits for before the first one has.
     assert late.seconds == pytest.approx(free.seconds + waits * 0.25)
@@ -55,13 +55,24 @@ def test_all_send_to_all(members: int, others: int, waits: int) -> None:
 def test_a_value_takes_time_at_both_ends() -> None:
     """A sender has to send one value after the other, and a reader to take one after the other."""
     link = Link(0.0, 1e15, message=0.2, byte=0.001)
-    found = simulate(exchanging(3), [[1.0, 10.0]] * 3, SIZES, link)
+    found = simulate(exchanging(3), [Batch([[1.0, 10.0]] * 3, SIZES)], link)
     assert found.seconds == pytest.approx(1 + 2 * 0.6 + 2 * 0.6 + 10)
 
 
 def test_a_slow_member_is_waited_for() -> None:
-    found = simulate(exchanging(2), [[1.0, 1.0], [5.0, 1.0]], SIZES, Link(0.0, 1000.0))
+    found = simulate(exchanging(2), [Batch([[1.0, 1.0], [5.0, 1.0]], SIZES)], Link(0.0, 1000.0))
     assert found.seconds == pytest.approx(5 + 1 + 1)
+
+
+def test_batches_follow_each_other_by_layers(tmp_path: Path) -> None:
+    """The second member computes a batch while the first one computes the next."""
+    pieces = CutModel(write_tiny_llama(tmp_path / "tiny.gguf"), "layers", 2).pieces
+    seconds = [[1.0 for _ in some] for some in pieces]
+    assert [len(some) for some in pieces] == [1, 1]
+    first, last = (Batch(seconds, {"tokens": 8, "outputs": count}) for count in (0, 1))
+    found = simulate(pieces, [first, first, first, last], Link(0.25, 1e15))
+    assert found.seconds == pytest.approx(1 + 4 + 2 * 0.25)
+    assert found.computing == [4.0, 4.0]
 
 
 def test_work_of_a_piece() -> None:
@@ -80,7 +91,7 @@ def test_bytes_of_a_real_cut(tmp_path: Path, split: str, matrices: QuantType) ->
     """They are those of the formula, which the members' own counts follow."""
     pieces = CutModel(write_tiny_llama(tmp_path / "tiny.gguf", matrices=matrices), split, 2).pieces
     seconds = [[0.001] * len(some) for some in pieces]
-    found = simulate(pieces, seconds, SIZES, Link(2e-4, 125e6))
+    found = simulate(pieces, [Batch(seconds, SIZES)], Link(2e-4, 125e6))
     # A row of the embedding counts for both members, though one has it.
     embedding = 4 * HIDDEN if split == "rows" else 0
     assert found.num_bytes == bytes_of_a_token(split, 2, matrices) + embedding
