@@ -1,0 +1,244 @@
+"""What a GPU would take for a step of a model, estimated kernel by kernel. No GPU is needed.
+
+    python -m benchmarks.gpu_estimate                    Llama 3.1 8B in Q4_K_M on an H200
+    python -m benchmarks.gpu_estimate --work decode      one of the steps, with every kind of kernel
+
+The plans are the backend's own, for a GPU that computes nothing. Each kernel is compiled for it, which tells
+its registers and how many warps a multiprocessor has room for. It reads matrices, keys and values once. The
+estimate is the longer of reading at the rate of a copy and of multiplying at the rate that was measured in
+prompts, and for each kernel the time that was measured besides: see docs/gpu.md. A bound takes the rate of a
+copy and the tensor cores' rate on paper, and nothing for a kernel. What is estimated is not measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.make_models import SHAPES, write_hollow
+from chaski import _native
+from chaski.kvcache import CacheSize, KVTypes, build_cache
+from chaski.kvcache.batch import Batch
+from chaski.ml import open_backend
+from chaski.ml.backend import BackendOptions, Device
+from chaski.ml.cuda.backend import CUDABackend
+from chaski.ml.cuda.device import KernelLaunch
+from chaski.ml.cuda.device import Program as Source
+from chaski.ml.cuda.driver import compile_program
+from chaski.ml.cuda.lowering import Kernel, Matrix, Step
+from chaski.ml.cuda.plan import CUDAPlan
+from chaski.ml.cuda.storage import KVStorage
+from chaski.ml.graph import DType
+from chaski.model.dialects import open_model
+from chaski.model.program import Program
+from chaski.model.registry import build_model
+from chaski.model.weights import place_weights
+
+# An H200. What was measured there is in docs/gpu.md: a copy, and by it a kernel of a decode step and the
+# multiply-adds of a prompt of 512 tokens.
+_CORES, _ARCHITECTURE = 132, "sm_90"
+_COPY = 4.21e12
+_KERNEL = 8e-6
+_PRODUCTS = 3.3e13
+_PAPER_PRODUCTS = 9.9e14
+# Of a multiprocessor: registers, bytes of shared memory, threads, and blocks of threads.
+_REGISTERS, _SHARED, _THREADS, _BLOCKS = 65536, 228 << 10, 2048, 32
+
+# The kernels that read keys and values, from all cells of a sequence.
+_ATTENTION = ("attention", "attention_chunk")
+
+_WORK = {
+    "decode": (1, 1, 16),
+    "decode behind 32,768": (1, 1, 32768),
+    "decode of 64": (64, 1, 16),
+    "decode of 256": (256, 1, 16),
+    "prefill of 2,048": (1, 512, 1536),
+}
+"""Sequences, tokens of each in a batch, and tokens before these."""
+
+
+class PaperGPU:
+    """A GPU whose memory has addresses and no content."""
+
+    device = Device("cuda:0", "H200", _CORES, (_ARCHITECTURE,), 1 << 40, 1 << 40)
+    rule = _ARCHITECTURE
+
+    def __init__(self) -> None:
+        self._next = 256
+
+    def allocate(self, size: int) -> int:
+        address, self._next = self._next, self._next + -(-size // 256) * 256
+        return address
+
+    def staging(self, size: int) -> npt.NDArray[np.uint8]:
+        return np.zeros(size, np.uint8)
+
+    def kernel(self, program: Source, name: str) -> Any:
+        return program, name
+
+    def record(self, launches: Sequence[KernelLaunch]) -> object:
+        return launches
+
+    def _nothing(self, *_: Any) -> None:
+        """Nothing happens."""
+
+    free = zero = upload = wait_uploads = download = run = wait = close = _nothing
+
+    def prepare(self, programs: Iterable[Source]) -> None:
+        """Nothing is compiled but what the table asks for."""
+
+
+@dataclass(slots=True)
+class Kind:
+    """Kernels of one name and grid: how many, and the bytes and multiply-adds of all."""
+
+    kernel: Kernel
+    count: int = 0
+    num_bytes: int = 0
+    products: int = 0
+
+    @property
+    def bound(self) -> float:
+        """Seconds that nobody can do without."""
+        return max(self.num_bytes / _COPY, self.products / _PAPER_PRODUCTS)
+
+    @property
+    def estimate(self) -> float:
+        """Seconds by what was measured of such kernels."""
+        return self.count * _KERNEL + max(self.num_bytes / _COPY, self.products / _PRODUCTS)
+
+
+@dataclass(slots=True)
+class Compiled:
+    """What the compiler has told of kernels, by program."""
+
+    known: dict[Source, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
+
+    def occupancy(self, kernel: Kernel) -> tuple[int, int]:
+        """Registers of a thread, and warps that a multiprocessor has at a time."""
+        registers, static = self._found(kernel.program)[kernel.name]
+        warps = -(-kernel.threads // 32)
+        by_registers = _REGISTERS // (-(-registers // 8) * 8 * 32 * warps)
+        by_shared = _SHARED // max(1024, static + kernel.shared + 1024)
+        blocks = min(by_registers, by_shared, _THREADS // kernel.threads, _BLOCKS)
+        there = min(blocks, -(-math.prod(kernel.grid) // _CORES))
+        return registers, there * warps
+
+    def _found(self, program: Source) -> Mapping[str, tuple[int, int]]:
+        if program not in self.known:
+            told: list[str] = []
+            compile_program(program, _ARCHITECTURE, ("--ptxas-options=-v",), told.append)
+            pattern = r"entry function '(\w+)'.*?Used (\d+) registers(?:.*?(\d+) bytes smem)?"
+            parts = re.split(r"(?=Compiling entry function)", "".join(told))
+            found = [re.search(pattern, part, re.DOTALL) for part in parts]
+            self.known[program] = {m[1]: (int(m[2]), int(m[3] or 0)) for m in found if m is not None}
+        return self.known[program]
+
+
+def kinds_of(steps: Sequence[Step], sizes: Mapping[str, int], tokens: int, history: int) -> Sequence[Kind]:
+    """The kernels of a run, those alike together. `history`: cells that attention reads of each layer."""
+    found: dict[tuple[Any, ...], Kind] = {}
+    for step in steps:
+        kernel = step.choose(sizes)
+        if kernel is None:
+            continue
+        kind = found.setdefault((kernel.name, kernel.program, kernel.grid), Kind(kernel))
+        kind.count += 1
+        for argument in step.arguments:
+            if isinstance(argument, Matrix) and not kernel.name.startswith("embed"):
+                kind.num_bytes += _native.matrix_bytes(argument.type, argument.rows, argument.columns)
+                kind.products += tokens * argument.rows * argument.columns
+            elif isinstance(argument, KVStorage) and kernel.name in _ATTENTION:
+                kind.num_bytes += history * argument.cell_bytes
+    return list(found.values())
+
+
+def kernels_of(path: Path, sequences: int, tokens: int, before: int) -> Sequence[Kind]:
+    """Compile a model as the backend does, and choose its kernels for a batch."""
+    # The angles of a file without content are no numbers.
+    with closing(open_backend("cpu")) as host, np.errstate(divide="ignore"):
+        backend = CUDABackend(BackendOptions(), PaperGPU(), host)
+        file = open_model(path)
+        network = build_model(file)
+        context = before + tokens + 256
+        network.context = context
+        place_weights(network, file, backend)
+        size = CacheSize(sequences, context, max(512, sequences))
+        cache = build_cache(backend, network.layer_kinds(), size, KVTypes(DType.I16, DType.I16))
+        program = Program(network, cache, backend, max(512, sequences), sequences, max_top_logits=128)
+        plan = program._plan
+        assert isinstance(plan, CUDAPlan)
+        at_once = max(512, sequences) // sequences
+        begins = [*range(0, before, at_once), before]
+        for begin, end in zip(begins, [*begins[1:], before + tokens], strict=True):
+            positions = np.arange(begin, end, dtype=np.int32)
+            batch = Batch(
+                np.zeros(sequences * len(positions), np.int32),
+                np.tile(positions, sequences),
+                np.repeat(np.arange(sequences, dtype=np.int32), len(positions)),
+                np.arange(1, sequences + 1, dtype=np.int32) * len(positions) - 1,
+            )
+            program.launch(program.prepare(batch), [40] * sequences)
+        return kinds_of(plan._steps, plan._newest_sizes, sequences * tokens, sequences * (before + tokens))
+
+
+def main() -> None:
+    """Print a table of steps, or of one step's kernels."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, default="llama-3.1-8b")
+    parser.add_argument("--type", default="Q4_K_M")
+    parser.add_argument("--work", choices=_WORK, help="the kernels of this one")
+    arguments = parser.parse_args()
+    compiled = Compiled()
+    with TemporaryDirectory() as name:
+        path = Path(name) / "hollow.gguf"
+        write_hollow(path, SHAPES[arguments.shape], arguments.type, "hollow")
+        if arguments.work is not None:
+            kernels_table(kernels_of(path, *_WORK[arguments.work]), compiled)
+            return
+        print("| step | kernels | GB | ms at least | ms by estimate | tokens/s | of a copy | mean warps |")
+        print("|---|--:|--:|--:|--:|--:|--:|--:|")
+        for work, (sequences, tokens, before) in _WORK.items():
+            kinds = kernels_of(path, sequences, tokens, before)
+            count, num_bytes = sum(kind.count for kind in kinds), sum(kind.num_bytes for kind in kinds)
+            seconds = sum(kind.estimate for kind in kinds)
+            warps = sum(kind.estimate * compiled.occupancy(kind.kernel)[1] for kind in kinds) / seconds
+            shown = [f"{count}", f"{num_bytes / 1e9:.2f}"]
+            shown += [f"{1e3 * each:.2f}" for each in (sum(kind.bound for kind in kinds), seconds)]
+            shown += [
+                f"{sequences * tokens / seconds:,.0f}",
+                f"{num_bytes / seconds / _COPY:.0%}",
+                f"{warps:.0f}",
+            ]
+            print(f"| {work} | {' | '.join(shown)} |", flush=True)
+
+
+def kernels_table(kinds: Sequence[Kind], compiled: Compiled) -> None:
+    """Print each kind of kernel, the longest first."""
+    print(
+        "| kernel | of | blocks x threads | count | GB | ms at least | ms by estimate | registers | warps |"
+    )
+    print("|---|---|--:|--:|--:|--:|--:|--:|--:|")
+    for kind in sorted(kinds, key=lambda kind: -kind.estimate):
+        kernel = kind.kernel
+        format = kernel.program.defines[0][1] if kernel.program.defines else ""
+        registers, warps = compiled.occupancy(kernel)
+        times = f"{1e3 * kind.bound:.3f} | {1e3 * kind.estimate:.3f}"
+        print(
+            f"| {kernel.name} | {format} | {math.prod(kernel.grid)} x {kernel.threads} | {kind.count} "
+            f"| {kind.num_bytes / 1e9:.2f} | {times} | {registers} | {warps} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
