@@ -27,6 +27,10 @@ os.environ["CHASKI_THREADS"] = "1"
 # The seed is told at the top; CHASKI_VARIANTS=random:SEED repeats it.
 os.environ.setdefault("CHASKI_VARIANTS", f"random:{secrets.randbelow(10**6)}")
 
+# The user's settings, of which tests see these alone.
+SETTINGS = {variable.name for variable in variables()}
+SEEN = {"CHASKI_ISA", "CHASKI_THREADS", "CHASKI_VARIANTS"}
+
 # What computes models in tests that name nothing else; `cuda-emulated` is the device of tests/cuda, which
 # processes that tests start know as well.
 BACKEND = os.environ.get("CHASKI_TEST_BACKEND")
@@ -65,9 +69,8 @@ def clean_environment(
     Commands set variables for the processes that they start, and those end with the test.
     """
     before = set(os.environ)
-    for variable in variables():
-        if variable.name not in ("CHASKI_ISA", "CHASKI_THREADS", "CHASKI_VARIANTS"):
-            monkeypatch.delenv(variable.name, raising=False)
+    for name in os.environ.keys() & SETTINGS - SEEN:
+        monkeypatch.delenv(name)
     if BACKEND is not None:
         monkeypatch.setenv("CHASKI_BACKEND", BACKEND)
     # Keys and histories of tests go where the tests do.
@@ -78,6 +81,5 @@ def clean_environment(
     # Nothing listens there: a server of the user's is none of a test's business.
     monkeypatch.setattr("chaski.remote._USUAL_ADDRESS", "127.0.0.1:1")
     yield
-    for variable in variables():
-        if variable.name not in before:
-            os.environ.pop(variable.name, None)
+    for name in os.environ.keys() & SETTINGS - before:
+        del os.environ[name]
