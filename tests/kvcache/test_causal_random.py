@@ -153,6 +153,7 @@ def forward(cache: CausalCache, lists: Lists, content: dict[int, int], batch: Ba
         np.testing.assert_allclose(found, keys_of(seen, range(first, until)), atol=1e-3)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("span", SPANS, ids=str)
 def test_random_operations_match_plain_lists(span: AttentionSpan) -> None:
     random = np.random.default_rng(11)
