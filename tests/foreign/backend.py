@@ -57,6 +57,7 @@ class ForeignBackend:
 
     rule = "foreign"
     default_kv_dtype = DType.F32
+    stages = 1
 
     def __init__(self, name: str, cache_config: CacheConfig, devices: Devices) -> None:
         self.name = name
