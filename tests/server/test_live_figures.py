@@ -61,10 +61,14 @@ def test_figures_of_sequences_while_they_run(server: Running) -> None:
     assert SECRET not in json.dumps(seen)
     generate(server, 0, num_predict=1)
     number = 1 + sum(each["eval_count"] for each in (first, *answers))
+
+    def model() -> Any:
+        return server.get("/api/live").json["models"][0]
+
     # Figures may be older than the last answer.
-    wait_until(lambda: server.get("/api/live").json["models"][0]["generated_tokens"] >= number)
-    last = server.get("/api/live").json["models"][0]
-    assert (last["generated_tokens"], last["num_sequences"]) == (number, 0)
+    wait_until(lambda: model()["generated_tokens"] >= number and not model()["num_sequences"])
+    last = model()
+    assert last["generated_tokens"] == number
     assert last["prompt_tokens"] <= 5 * first["prompt_eval_count"]
     assert last["memory"]["total"] == sum(size for part, size in last["memory"].items() if part != "total")
 
