@@ -70,7 +70,7 @@ class _Wanted:
     generation: int
 
     def said(self) -> dict[str, Any]:
-        """What Ray's process is told."""
+        """Return the line of JSON that tells Ray's process."""
         return {
             "deploy": self.options.model,
             "number": self.number,

@@ -52,6 +52,10 @@ def answered(replica: Replica) -> int:
     return sum(isinstance(call, Generate) for call in replica.asked)
 
 
+def has_more_links(replica: Replica, before: int) -> Callable[[], bool]:
+    return lambda: replica.num_links > before
+
+
 def test_it_has_the_methods_of_a_model(path: Path, replicas: Replicas) -> None:
     replicas.add(2)
     model = replicas.model()
@@ -201,7 +205,7 @@ def test_a_replica_is_connected_to_again_when_its_link_is_back(replicas: Replica
         wait_until(lambda: model.num_replicas == 2)
         before = replica.num_links
         replica.break_links()
-        wait_until(lambda before=before: replica.num_links > before)  # type: ignore[misc]
+        wait_until(has_more_links(replica, before))
     wait_until(lambda: model.num_replicas == 2)
     model.generate_many(["0"] * 8, **LONG)
     assert answered(replica) > 0
@@ -288,14 +292,15 @@ def test_all_replicas_are_replaced_and_every_answer_goes_on(path: Path, replicas
     assert model.replace() == 2
 
 
-def test_a_new_replica_that_cannot_load_the_model_is_told_of(replicas: Replicas) -> None:
+def test_a_new_replica_that_cannot_load_the_model_is_told_of(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
     replicas.add(1)
     model = replicas.model()
     wait_until(lambda: len(model.replicas()) == 1)
     problem = "GGUFError", "it is cut off"
-    replicas.replace = lambda generation: replicas.extra.append(  # type: ignore[method-assign]
-        Member(name="b", address=("", 0), node="n", pid=1, places=1, problem=problem, generation=generation)
-    )
+    failed = Member(name="b", address=("", 0), node="n", pid=1, places=1, problem=problem, generation=1)
+    monkeypatch.setattr(replicas, "replace", lambda generation: replicas.extra.append(failed))
     generation = model.replace()
     wait_until(lambda: model.replacement(generation).problem is not None)
     assert (model.replacement(generation).num_old, model.replacement(generation).is_done) == (1, False)

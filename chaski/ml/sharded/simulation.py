@@ -74,7 +74,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What is computed at once: the seconds of each piece of each member, and the sizes of its values."""
+    """A batch: the seconds of each piece of each member, and the size of each dimension by its name."""
 
     seconds: Sequence[Sequence[float]]
     sizes: Mapping[str, int]
