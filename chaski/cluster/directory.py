@@ -24,6 +24,8 @@ _NAME = "directory"
 # Seconds after which a replica that has not entered itself is not listed.
 _FORGET = 10.0
 _PATIENCE = 5.0
+# The first question may have to wait until the actor is started, on a busy machine.
+_FIRST_PATIENCE = 60.0
 
 
 class _Entries:
@@ -65,7 +67,7 @@ class Directory:
     def __init__(self, key: bytes) -> None:
         self._lock = threading.Lock()
         self._actor: Any = None
-        self.key: bytes = self._ask("key", key)
+        self.key: bytes = self._ask("key", key, patience=_FIRST_PATIENCE)
 
     def enter(self, model: str, member: Member) -> None:
         """Enter a replica. Nothing happens where the directory cannot be reached; it is tried again."""
@@ -87,9 +89,9 @@ class Directory:
             _log.debug("the directory of the cluster cannot be reached: %s", error)
             return None
 
-    def _ask(self, method: str, *arguments: Any) -> Any:
+    def _ask(self, method: str, *arguments: Any, patience: float = _PATIENCE) -> Any:
         try:
-            return ray.get(getattr(self._living(), method).remote(*arguments), timeout=_PATIENCE)
+            return ray.get(getattr(self._living(), method).remote(*arguments), timeout=patience)
         except ray.exceptions.RayError:
             with self._lock:
                 self._actor = None
