@@ -95,8 +95,9 @@ class Nodes:
                         self._start(node)
 
     def _start_head(self) -> None:
-        # Half a head, as a start that failed leaves it, keeps the port from the next one.
-        self._kill(*self._servers(), *self._raylets(None))
+        # Half a head, as a start that failed leaves it, keeps the port from the next one, and what helped a
+        # head goes on without it for ever.
+        self._kill(*self._of_heads())
         self._starts += 1
         where = ["--node-ip-address", f"{_NETWORK}.1", "--port", str(_PORT)]
         where += ["--temp-dir", f"{self._folder}/{self._starts}"]
@@ -126,6 +127,16 @@ class Nodes:
 
     def _servers(self) -> list[int]:
         return [pid for pid, words in self._processes() if words[0].endswith("/gcs_server")]
+
+    def _of_heads(self) -> list[int]:
+        """The processes that run where no node is."""
+        network = os.stat("/proc/self/ns/net").st_ino
+        found = []
+        for pid, _ in self._processes():
+            with suppress(OSError):
+                if os.stat(f"/proc/{pid}/ns/net").st_ino == network:
+                    found.append(pid)
+        return found
 
     def _raylets(self, node: int | None) -> list[int]:
         address = f"{_NETWORK}.1" if node is None else _address(node)
