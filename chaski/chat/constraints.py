@@ -11,15 +11,19 @@ from chaski.errors import OptionError
 if TYPE_CHECKING:
     from chaski.text.parsers import Lead
 
-__all__ = ["after_thinking", "require_no_other", "require_unconstrained"]
+__all__ = ["after_thinking", "is_constrained", "require_no_other", "require_unconstrained"]
 
 _CONSTRAINTS = ("format", "regex", "choice", "grammar")
 
 
 def after_thinking(options: Mapping[str, Any], lead: Lead | None) -> dict[str, Any]:
     """Return options whose constraint, if there is one, leaves room for thinking before it."""
-    is_constrained = any(options.get(name) is not None for name in _CONSTRAINTS)
-    return {**({"format_thought": asdict(lead)} if lead and is_constrained else {}), **options}
+    return {**({"format_thought": asdict(lead)} if lead and is_constrained(options) else {}), **options}
+
+
+def is_constrained(options: Mapping[str, Any]) -> bool:
+    """Return whether an answer has to follow something."""
+    return any(options.get(name) is not None for name in _CONSTRAINTS)
 
 
 def require_no_other(options: Mapping[str, Any]) -> None:

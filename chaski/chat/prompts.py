@@ -27,6 +27,7 @@ from chaski.chat.images import ImageReader
 from chaski.chat.layout import Prompt, marked, with_placeholders
 from chaski.chat.marks import Hold, Holds, altered, common_length
 from chaski.chat.options import AnswerOptions, merged_options, parse_options
+from chaski.chat.prepared import PreparedAnswers, held_to_answer
 from chaski.chat.requests import Chat, Fill, Generate
 from chaski.chat.shortening import shortened
 from chaski.chat.sources import StoredFormat, TemplateSources
@@ -90,9 +91,11 @@ class PromptBuilder(PromptEncoder):
         context: int,
         defaults: Defaults,
         vision: ImageReader | None = None,
+        answers: PreparedAnswers | None = None,
     ) -> None:
         super().__init__(file, config, context, vision)
         self.defaults = defaults
+        self._answers = answers
         self._formats: OrderedDict[tuple[StoredFormat, str | None], ChatFormat] = OrderedDict()
         self._lock = Lock()
         self._is_warned = False
@@ -168,6 +171,8 @@ class PromptBuilder(PromptEncoder):
             text, prompt = self._written(self._shortened(conversation, request, images), request, images)
         if request.begun:
             require_unconstrained(options, request.tool_choice)
+        elif not conversation.tools:
+            options = held_to_answer(self._answers, request.messages, options)
         is_demanded = bool(conversation.tools) and request.tool_choice not in ("auto", "none")
         tools = () if is_demanded else conversation.tools
         parser: Parser = conversation.chat_format.parser(

@@ -25,7 +25,7 @@ from chaski.formats.gguf_metadata import Cursor, GGUFValue, MetadataReader
 from chaski.formats.gguf_tensors import ALIGNMENTS, DEFAULT_ALIGNMENT, TensorInfo, is_alignment, read_tensors
 from chaski.formats.string_array import StringArray
 
-__all__ = ["GGUFFile", "GGUFValue", "StringArray", "TensorInfo", "open_gguf"]
+__all__ = ["GGUFFile", "GGUFValue", "StringArray", "TensorInfo", "open_gguf", "open_inside"]
 
 MAGIC = b"GGUF"
 _PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
@@ -121,14 +121,31 @@ def open_gguf(path: str | Path) -> GGUFFile:
     return GGUFFile(first.path, first.metadata, tensors)
 
 
+def open_inside(path: str | Path, key: str) -> GGUFFile:
+    """Open the GGUF file that is the value of a key of another one, an array of bytes.
+
+    Raises what `open_gguf` does, and GGUFError where there is no such array.
+    """
+    whole = Cursor(Path(path), _map(Path(path)))
+    content: NDArray[Any] = _lookup(whole.path, _read(whole).metadata, key, list[int])
+    if content.dtype != np.uint8:
+        raise GGUFError(f"{path}: key {key!r} is an array of {content.dtype}, not of bytes")
+    begin = content.ctypes.data - whole.data.ctypes.data
+    part = _read(Cursor(whole.path, whole.data[: begin + content.size], begin))
+    return GGUFFile(part.path, part.metadata, part.tensors)
+
+
 def _read_part(path: Path) -> _Part:
-    cursor = Cursor(path, _map(path))
+    return _read(Cursor(path, _map(path)))
+
+
+def _read(cursor: Cursor) -> _Part:
     _check_magic(cursor)
     tensor_count = cursor.u64("the number of tensors")
     key_count = cursor.u64("the number of keys")
     metadata = MetadataReader(cursor).read(key_count)
-    tensors = read_tensors(cursor, tensor_count, _alignment(path, metadata))
-    return _Part(path, metadata, tensors)
+    tensors = read_tensors(cursor, tensor_count, _alignment(cursor.path, metadata))
+    return _Part(cursor.path, metadata, tensors)
 
 
 def _map(path: Path) -> NDArray[np.uint8]:
@@ -153,9 +170,10 @@ def _check_magic(cursor: Cursor) -> None:
         raise cursor.error(f"not a GGUF file: it begins with {magic!r}", begin)
     version = cursor.u32("the version")
     if version in (2 << 24, 3 << 24):
-        raise cursor.error("big-endian files are not supported; convert it to little-endian", 4)
+        raise cursor.error("big-endian files are not supported; convert it to little-endian", begin + 4)
     if version not in (2, 3):
-        raise cursor.error(f"version {version} is not supported; 2 and 3 are", 4, UnsupportedError)
+        problem = f"version {version} is not supported; 2 and 3 are"
+        raise cursor.error(problem, begin + 4, UnsupportedError)
 
 
 def _alignment(path: Path, metadata: dict[str, GGUFValue]) -> int:

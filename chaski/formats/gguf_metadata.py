@@ -69,13 +69,14 @@ NUMBERS: dict[ValueType, np.dtype[Any]] = {
 
 
 class Cursor:
-    """A place in a mapped file that moves on with every read and never past the end."""
+    """A place in a mapped file that moves on with every read and never past the end; it starts at `begin`."""
 
-    def __init__(self, path: Path, data: NDArray[np.uint8]) -> None:
+    def __init__(self, path: Path, data: NDArray[np.uint8], begin: int = 0) -> None:
         self.path = path
         self.data = data
         self.view = data.data
-        self.offset = 0
+        self.begin = begin
+        self.offset = begin
         self._text_bytes = 0
 
     def error(self, message: str, offset: int, kind: Callable[[str], Exception] = GGUFError) -> Exception:

@@ -130,7 +130,7 @@ def _tensor_type(cursor: Cursor, number: int, what: str, begin: int) -> QuantTyp
 
 def _place(cursor: Cursor, entries: list[_Entry], alignment: int) -> dict[str, TensorInfo]:
     """Find each tensor's bytes in the data section, which begins at the first aligned byte from here on."""
-    section = align_up(cursor.offset, alignment)
+    section = cursor.begin + align_up(cursor.offset - cursor.begin, alignment)
     tensors: dict[str, TensorInfo] = {}
     for entry in entries:
         if entry.name in tensors:

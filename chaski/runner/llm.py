@@ -23,6 +23,7 @@ from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.registry import ModelConfig
 from chaski.runner.adapters.adapter_set import AdapterInfo, AdapterSet
 from chaski.runner.adapters.calls import AdapterCall, answered
+from chaski.runner.answers import FoundAnswers
 from chaski.runner.engine.engine import Engine
 from chaski.runner.engine.sequence import Sequence
 from chaski.runner.generation.output_sequences import embeddings, vectors_or_scores
@@ -60,6 +61,7 @@ class LLM(BlockingMethods):
         vision: MultimodalProcessor | None = None,
         draft: DraftResources | None = None,
         adapters: AdapterSet | None = None,
+        answers: FoundAnswers | None = None,
     ) -> None:
         self.prompts = SequenceBuilder(
             file,
@@ -71,6 +73,7 @@ class LLM(BlockingMethods):
             vision,
             engine.draft,
             adapters,
+            answers,
         )
         self.adapter_set = adapters
         self.has_vision = vision is not None
@@ -82,6 +85,7 @@ class LLM(BlockingMethods):
         self._file = file
         self._backend = backend
         self._draft = draft
+        self._answers = answers
         self._opening = threading.Lock()
         self._service: EngineChannel | None = None
 
@@ -168,6 +172,8 @@ class LLM(BlockingMethods):
         self._file.close()
         if self._draft is not None:
             self._draft.close()
+        if self._answers is not None:
+            self._answers.close()
 
     def __repr__(self) -> str:
         if not self._file.metadata:

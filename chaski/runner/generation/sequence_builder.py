@@ -10,6 +10,7 @@ from chaski.chat.adapters import AdapterChoice
 from chaski.chat.defaults import Defaults
 from chaski.chat.images import ImageSource
 from chaski.chat.options import AnswerOptions
+from chaski.chat.prepared import PreparedAnswers
 from chaski.chat.prompts import Prepared, PromptBuilder
 from chaski.chat.ranking import RANKING_TEMPLATE
 from chaski.errors import UnsupportedError
@@ -37,7 +38,8 @@ __all__ = ["SequenceBuilder"]
 class SequenceBuilder(PromptBuilder):
     """Makes the sequences of one loaded model. Safe to use from several threads.
 
-    `adapters` are those that requests may name; None where the model takes none.
+    `adapters` are those that requests may name; None where the model takes none. `answers` are those that the
+    model's file brings, one of which a conversation gets.
     """
 
     def __init__(
@@ -51,8 +53,9 @@ class SequenceBuilder(PromptBuilder):
         vision: MultimodalProcessor | None = None,
         draft: Draft | None = None,
         adapters: AdapterSet | None = None,
+        answers: PreparedAnswers | None = None,
     ) -> None:
-        super().__init__(file, config, context, defaults, vision)
+        super().__init__(file, config, context, defaults, vision, answers)
         self._config = config
         self._can_speculate = can_speculate
         self._draft = draft

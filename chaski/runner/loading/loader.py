@@ -17,6 +17,7 @@ from chaski.model.registry import vision_of
 from chaski.names import NATIVE, check_engine
 from chaski.runner.adapters.adapter_set import AdapterSet
 from chaski.runner.adapters.calls import AdapterFiles, adapter_files
+from chaski.runner.answers import ANSWERS, FoundAnswers
 from chaski.runner.engine.engine import Engine
 from chaski.runner.llm import LLM
 from chaski.runner.loading.devices import reserve
@@ -33,6 +34,7 @@ from chaski.runner.loading.prefix import open_tiers
 from chaski.runner.loading.pulling import find_or_pull
 from chaski.runner.prefix.slots import Policy
 from chaski.runner.prefix.tiers import PrefixTiers
+from chaski.store.model import StoredModel
 
 __all__ = ["load", "load_parts"]
 
@@ -211,7 +213,14 @@ def _as_llm(
             reserved.places.program.adapted,
             Environment.read().adapters_memory,
         ),
+        FoundAnswers(parts.file, _open_encoder) if ANSWERS in parts.file.metadata else None,
     )
+
+
+def _open_encoder(file: GGUFFile) -> LLM:
+    """Load the encoder of a model's answers."""
+    opened = OpenedModel(StoredModel(None, file.path), Defaults(), file)
+    return load(opened, threads=1, parallel=1, prompt_cache=False, backend="cpu")
 
 
 def _require_native(

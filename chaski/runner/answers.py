@@ -1,0 +1,144 @@
+"""Answers that a model's file brings, and the encoder of sentences that finds the one for a question.
+
+The file has another GGUF file in it, as the value of a key: a model that makes vectors of sentences, whose
+metadata hold the answers. How likely an answer is comes from the vector x of the question by a softmax over
+`scale · (row · x) + bias`, with a row of int8, a scale and a bias for each answer. The most likely one is
+given where it is likely enough. Else two are, or the page that may tell, and answers that are to be given
+with care (they remove something) are not among these.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.errors import GGUFError
+from chaski.formats.gguf import GGUFFile, open_inside
+
+if TYPE_CHECKING:
+    from chaski.runner.llm import LLM
+
+__all__ = ["ANSWERS", "AnswerTexts", "FoundAnswers", "spread"]
+
+ANSWERS = "chaski.answers"
+"""The key of the file with the answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerTexts:
+    """The answers of a file, n of them, and what chooses one.
+
+    texts         the answers
+    pages         for each the page that tells more
+    is_careful    (n,) which are given with care
+    rows          (n, length of vectors) int8; scales and biases (n,)
+    sure          how likely an answer must be to be given alone, and `careful` one that is given with care
+    likely        how likely the first of two answers must be
+    both, doubt   what is said with two answers, `{first}` and `{second}`, and with a `{page}` in their place
+    """
+
+    texts: list[str]
+    pages: list[str]
+    is_careful: npt.NDArray[np.bool_]
+    rows: npt.NDArray[np.int8]
+    scales: npt.NDArray[np.float32]
+    biases: npt.NDArray[np.float32]
+    sure: float
+    careful: float
+    likely: float
+    both: str
+    doubt: str
+
+    @classmethod
+    def of(cls, file: GGUFFile) -> AnswerTexts:
+        """Read them. Raises GGUFError where a key is missing, or of another kind or length than others."""
+        texts = list(file.get("answers.texts", list[str]))
+        pages = list(file.get("answers.pages", list[str]))
+        is_careful = np.asarray(file.get("answers.is_careful", list[bool]))
+        rows = file.get("answers.rows", list[int])
+        scales, biases = (file.get(f"answers.{name}", list[float]) for name in ("scales", "biases"))
+        count = len(texts)
+        lengths = {len(pages), len(is_careful), len(scales), len(biases)}
+        if not count or lengths != {count} or rows.dtype != np.int8 or len(rows) % count:
+            raise GGUFError(f"{file.path}: its answers and what chooses them have different lengths")
+        return cls(
+            texts,
+            pages,
+            is_careful,
+            rows.reshape(count, -1),
+            np.asarray(scales, np.float32),
+            np.asarray(biases, np.float32),
+            *(file.get(f"answers.{name}", float) for name in ("sure", "careful", "likely")),
+            *(file.get(f"answers.{name}", str) for name in ("both", "doubt")),
+        )
+
+    def probabilities(self, vector: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        """How likely each answer is -> (n,), for the vector of a question."""
+        logits = (self.rows @ vector.astype(np.float64)) * self.scales + self.biases
+        shares: npt.NDArray[np.float64] = np.exp(logits - logits.max())
+        return shares / shares.sum()
+
+    def chosen(self, probabilities: npt.NDArray[np.float64]) -> str:
+        """The text to answer with."""
+        best = int(probabilities.argmax())
+        if probabilities[best] >= (self.careful if self.is_careful[best] else self.sure):
+            return self.texts[best]
+        if probabilities[best] >= self.likely and not self.is_careful[best]:
+            first, second = np.where(self.is_careful, 0.0, probabilities).argsort()[::-1][:2]
+            return _filled(self.both, first=self.texts[first], second=self.texts[second])
+        pages: dict[str, float] = {}
+        for page, share in zip(self.pages, probabilities.tolist(), strict=True):
+            pages[page] = pages.get(page, 0.0) + share
+        return _filled(self.doubt, page=max(pages, key=pages.__getitem__))
+
+
+class FoundAnswers:
+    """The answers of a model's file, and their encoder, which is loaded for the first question.
+
+    `open_encoder` loads it. Safe to use from several threads.
+    """
+
+    def __init__(self, file: GGUFFile, open_encoder: Callable[[GGUFFile], LLM]) -> None:
+        self._path = file.path
+        self._open_encoder = open_encoder
+        self._lock = Lock()
+        self._encoder: LLM | None = None
+
+    def find(self, question: str) -> str:
+        """Return the answer to a question. Raises GGUFError for a damaged file, and what loading raises."""
+        with self._lock:
+            if self._encoder is None:
+                self._encoder = self._open_encoder(open_inside(self._path, ANSWERS))
+            (vector,) = self._encoder.embed([spread(question)], truncate=True)
+        if len(vector) != self._texts.rows.shape[1]:
+            raise GGUFError(f"{self._path}: its answers are not for vectors of {len(vector)} elements")
+        return self._texts.chosen(self._texts.probabilities(np.asarray(vector, np.float32)))
+
+    @cached_property
+    def _texts(self) -> AnswerTexts:
+        with open_inside(self._path, ANSWERS) as file:
+            return AnswerTexts.of(file)
+
+    def close(self) -> None:
+        """Release the encoder."""
+        if self._encoder is not None:
+            self._encoder.close()
+
+
+def spread(text: str) -> str:
+    """A text as encoders of answers read it: lower case, a space before each word and each other sign."""
+    return "".join(f" {word}" for word in re.findall(r"[^\W_]+|[^\w\s]|_", text.lower()))
+
+
+def _filled(text: str, **values: str) -> str:
+    """A text with values in the place of their names in braces, and nothing else in braces read."""
+    for name, value in values.items():
+        text = text.replace(f"{{{name}}}", value)
+    return text
