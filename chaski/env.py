@@ -376,6 +376,14 @@ class Environment:
         _size,
         unset="50GB",
     )
+    answers: bool = _variable(
+        "CHASKI_ANSWERS",
+        "switch",
+        "off: a model whose file brings answers, as the guide's does, writes what it likes",
+        _switch,
+        default=True,
+        unset="on",
+    )
 
     models: str | None = _variable(
         "OLLAMA_MODELS",

@@ -27,9 +27,12 @@ os.environ["CHASKI_THREADS"] = "1"
 # The seed is told at the top; CHASKI_VARIANTS=random:SEED repeats it.
 os.environ.setdefault("CHASKI_VARIANTS", f"random:{secrets.randbelow(10**6)}")
 
+# The bundled model writes by itself: most tests are about that. Tests of its answers turn them on.
+os.environ["CHASKI_ANSWERS"] = "off"
+
 # The user's settings, of which tests see these alone.
 SETTINGS = {variable.name for variable in variables()}
-SEEN = {"CHASKI_ISA", "CHASKI_THREADS", "CHASKI_VARIANTS"}
+SEEN = {"CHASKI_ANSWERS", "CHASKI_ISA", "CHASKI_THREADS", "CHASKI_VARIANTS"}
 
 # What computes models in tests that name nothing else; `cuda-emulated` is the device of tests/cuda, which
 # processes that tests start know as well.

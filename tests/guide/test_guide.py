@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,8 +21,15 @@ TOPICS = [
 
 
 @pytest.fixture(scope="module")
-def guide() -> LLM:
-    return chaski.load("guide")
+def guide() -> Iterator[LLM]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CHASKI_ANSWERS", "on")
+        with chaski.load("guide") as model:
+            yield model
+
+
+def answer(guide: LLM, question: str) -> str:
+    return guide.chat([{"role": "user", "content": question}]).text
 
 
 def cases(wordings: str, count: int) -> list[tuple[str, str]]:
@@ -30,36 +39,50 @@ def cases(wordings: str, count: int) -> list[tuple[str, str]]:
 
 
 def share_right(guide: LLM, asked: list[tuple[str, str]]) -> float:
-    given = [guide.chat([{"role": "user", "content": question}], temperature=0).text for question, _ in asked]
-    return sum(text == intended for text, (_, intended) in zip(given, asked, strict=True)) / len(asked)
+    return sum(answer(guide, question) == intended for question, intended in asked) / len(asked)
 
 
 def test_own_wordings(guide: LLM) -> None:
-    assert share_right(guide, cases("wordings", 150)) >= 0.9
+    assert share_right(guide, cases("wordings", 150)) >= 0.95
 
 
 def test_held_out_wordings(guide: LLM) -> None:
-    assert share_right(guide, cases("held_out", 120)) >= 0.55
+    """Most others get an answer that is about the same, two answers or none."""
+    assert share_right(guide, cases("held_out", 150)) >= 0.7
 
 
 def test_unclear_questions(guide: LLM) -> None:
-    """Some questions that are halves of two get the answer that the guide is not sure, with a page."""
-    pages = {topic["page"] for topic in TOPICS}
+    """Questions that are halves of two often get two answers, or that the guide is not sure, with a page."""
+    texts, pages = {topic["answer"] for topic in TOPICS}, {topic["page"] for topic in TOPICS}
     rng = random.Random(7)
-    admitted = 0
+    unsure = 0
     for _ in range(60):
-        first = rng.choice(TOPICS)
-        second = rng.choice([topic for topic in TOPICS if topic["page"] == first["page"]])
+        first, second = rng.sample(TOPICS, 2)
         begin, end = (rng.choice(topic["wordings"].splitlines()).split() for topic in (first, second))
-        question = " ".join(begin[: (len(begin) + 1) // 2] + end[len(end) // 2 :])
-        text = guide.chat([{"role": "user", "content": question}], temperature=0).text
-        if text.startswith("I am not sure"):
-            assert text.split("`")[1] in pages
-            admitted += 1
-    assert admitted >= 4
+        text = answer(guide, " ".join(begin[: (len(begin) + 1) // 2] + end[len(end) // 2 :]))
+        if text in texts:
+            continue
+        unsure += 1
+        if both := re.fullmatch(r"Perhaps one of these is it\.\n\n(.*)\n\nOr this:\n\n(.*)", text, re.DOTALL):
+            assert set(both.groups()) <= texts
+        else:
+            page = re.fullmatch(r"I am not sure\. Perhaps `(.*)` tells; or ask me in other words\.", text)
+            assert page is not None
+            assert page[1] in pages
+    assert unsure >= 15
+
+
+def test_nothing_is_removed_by_mistake(guide: LLM) -> None:
+    """Wordings of other topics do not get an answer that removes something."""
+    removing = {
+        t["answer"] for t in TOPICS if re.search(r"pip uninstall|chaski rm|--empty|prune", t["answer"])
+    }
+    asked = cases("held_out", 300)
+    wrong = [(q, answer(guide, q)) for q, intended in asked if intended not in removing]
+    assert [(question, text) for question, text in wrong if text in removing] == []
 
 
 def test_second_question_of_a_chat(guide: LLM) -> None:
-    (first, answer), (second, intended) = cases("wordings", 2)
-    past = [{"role": "user", "content": first}, {"role": "assistant", "content": answer}]
-    assert guide.chat([*past, {"role": "user", "content": second}], temperature=0).text == intended
+    (first, said), (second, intended) = cases("wordings", 2)
+    past = [{"role": "user", "content": first}, {"role": "assistant", "content": said}]
+    assert guide.chat([*past, {"role": "user", "content": second}]).text == intended

@@ -22,8 +22,15 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_answering_llama(tmp_path_factory.mktemp("answers"))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def answers() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CHASKI_ANSWERS", "on")
+        yield
+
+
 @pytest.fixture(scope="module")
-def model(path: Path) -> Iterator[chaski.LLM]:
+def model(path: Path, answers: None) -> Iterator[chaski.LLM]:
     with chaski.load(path, threads=1, parallel=2) as opened:
         yield opened
 
@@ -50,6 +57,12 @@ def test_a_worker_finds_the_same(path: Path) -> None:
     question = next(iter(ANSWER_OF))
     with chaski.Worker(path, threads=1) as worker:
         assert worker.chat(asked(question)).text == ANSWER_OF[question][0]
+
+
+def test_who_does_not_want_them(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHASKI_ANSWERS", "off")
+    with chaski.load(path, threads=1) as model:
+        assert model.chat(asked(next(iter(ANSWER_OF))), num_predict=4).text not in TEXTS
 
 
 def test_what_is_constrained_or_begun_is_left_alone(model: chaski.LLM) -> None:

@@ -1,19 +1,19 @@
-"""The full figures of the bundled guide through chaski itself: `python -m tools.guide.evaluate [QUESTIONS]`.
+"""The guide's figures through chaski itself: `python -m tools.guide.evaluate [--model FILE] [QUESTIONS]`.
 
-Prints for own, tuning and held-out wordings how many greedy answers are the intended text, how many are two
-of which one is that, how many say that the guide is not sure, and the rest, each with its question. With a
-file of questions, one a line, it prints the answer to each instead, behind a tab: for people to judge.
+Prints for own, tuning and held-out wordings how many answers are the intended text, how many are two of which
+one is that, how many say that the guide is not sure, and the rest, each with its question. With a file of
+questions, one a line, it prints the answer to each instead, behind a tab: for people to judge.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import chaski
-from tools.guide.topics import EITHER, OR_ELSE, Topic, load_topics, unsure
+from tools.guide.topics import BOTH, DOUBT, Topic, load_topics
 
 WORDINGS: dict[str, Callable[[Topic], Iterable[str]]] = {
     "own wordings": lambda topic: topic.wordings,
@@ -23,33 +23,37 @@ WORDINGS: dict[str, Callable[[Topic], Iterable[str]]] = {
 
 
 def main() -> None:
-    model = chaski.load("guide")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("questions", type=Path, nargs="?")
+    parser.add_argument("--model", default="guide")
+    arguments = parser.parse_args()
+    model = chaski.load(arguments.model)
 
     def answer(question: str) -> str:
-        return model.chat([{"role": "user", "content": question}], temperature=0).text
+        return model.chat([{"role": "user", "content": question}]).text
 
-    if len(sys.argv) > 1:
-        for question in Path(sys.argv[1]).read_text().splitlines():
+    if arguments.questions is not None:
+        for question in arguments.questions.read_text().splitlines():
             print(f"{question}\t{' '.join(answer(question).split())}")
         return
     for title, wordings_of in WORDINGS.items():
-        cases = [(question, topic) for topic in load_topics() for question in wordings_of(topic)]
-        measure(title, cases, answer)
+        measure(title, [(text, topic) for topic in load_topics() for text in wordings_of(topic)], answer)
 
 
 def measure(title: str, cases: list[tuple[str, Topic]], answer: Callable[[str], str]) -> None:
     """Ask questions, and print what came of them."""
-    admissions = {unsure(topic.page) for _, topic in cases}
+    begin, between = BOTH.split("{first}")[0], BOTH.split("{first}")[1].split("{second}")[0]
+    doubts = {DOUBT.format(page=topic.page) for _, topic in cases}
     counts = Counter[str]()
     wrong = []
     for question, topic in cases:
         given = answer(question)
         if given == topic.answer:
             counts["right"] += 1
-        elif given in admissions:
+        elif given in doubts:
             counts["not sure"] += 1
-            counts["of these with the right page"] += given == unsure(topic.page)
-        elif topic.answer in given.removeprefix(EITHER).split(OR_ELSE):
+            counts["of these with the right page"] += given == DOUBT.format(page=topic.page)
+        elif topic.answer in given.removeprefix(begin).split(between):
             counts["two answers, one of them right"] += 1
         else:
             counts["wrong"] += 1

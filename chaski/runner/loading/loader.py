@@ -213,8 +213,15 @@ def _as_llm(
             reserved.places.program.adapted,
             Environment.read().adapters_memory,
         ),
-        FoundAnswers(parts.file, _open_encoder) if ANSWERS in parts.file.metadata else None,
+        _answers(parts.file),
     )
+
+
+def _answers(file: GGUFFile) -> FoundAnswers | None:
+    """Return the answers that a model's file brings, unless nobody wants them."""
+    if ANSWERS not in file.metadata or not Environment.read().answers:
+        return None
+    return FoundAnswers(file, _open_encoder)
 
 
 def _open_encoder(file: GGUFFile) -> LLM:
