@@ -28,7 +28,7 @@ os.environ["CHASKI_THREADS"] = "1"
 os.environ.setdefault("CHASKI_VARIANTS", f"random:{secrets.randbelow(10**6)}")
 
 # The bundled model writes by itself: most tests are about that. Tests of its answers turn them on.
-os.environ["CHASKI_ANSWERS"] = "off"
+os.environ["CHASKI_ANSWERS"] = "0"
 
 # The user's settings, of which tests see these alone.
 SETTINGS = {variable.name for variable in variables()}

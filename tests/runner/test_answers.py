@@ -25,7 +25,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", autouse=True)
 def answers() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CHASKI_ANSWERS", "on")
+        patch.setenv("CHASKI_ANSWERS", "1")
         yield
 
 
@@ -60,7 +60,7 @@ def test_a_worker_finds_the_same(path: Path) -> None:
 
 
 def test_who_does_not_want_them(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CHASKI_ANSWERS", "off")
+    monkeypatch.setenv("CHASKI_ANSWERS", "0")
     with chaski.load(path, threads=1) as model:
         assert model.chat(asked(next(iter(ANSWER_OF))), num_predict=4).text not in TEXTS
 
