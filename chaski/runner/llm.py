@@ -85,7 +85,7 @@ class LLM(BlockingMethods):
         self._file = file
         self._backend = backend
         self._draft = draft
-        self._answers = answers
+        self._prepared = answers
         self._opening = threading.Lock()
         self._service: EngineChannel | None = None
 
@@ -172,8 +172,8 @@ class LLM(BlockingMethods):
         self._file.close()
         if self._draft is not None:
             self._draft.close()
-        if self._answers is not None:
-            self._answers.close()
+        if self._prepared is not None:
+            self._prepared.close()
 
     def __repr__(self) -> str:
         if not self._file.metadata:
