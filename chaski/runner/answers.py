@@ -75,15 +75,19 @@ class AnswerTexts:
             rows.reshape(count, -1),
             np.asarray(scales, np.float32),
             np.asarray(biases, np.float32),
-            *(file.get(f"answers.{name}", float) for name in ("sure", "careful", "likely")),
-            *(file.get(f"answers.{name}", str) for name in ("both", "doubt")),
+            sure=file.get("answers.sure", float),
+            careful=file.get("answers.careful", float),
+            likely=file.get("answers.likely", float),
+            both=file.get("answers.both", str),
+            doubt=file.get("answers.doubt", str),
         )
 
     def probabilities(self, vector: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """How likely each answer is -> (n,), for the vector of a question."""
         logits = (self.rows @ vector.astype(np.float64)) * self.scales + self.biases
-        shares: npt.NDArray[np.float64] = np.exp(logits - logits.max())
-        return shares / shares.sum()
+        shares = np.exp(logits - logits.max())
+        found: npt.NDArray[np.float64] = shares / shares.sum()
+        return found
 
     def chosen(self, probabilities: npt.NDArray[np.float64]) -> str:
         """The text to answer with."""
