@@ -10,11 +10,11 @@ with care (they remove something) are not among these.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +22,20 @@ import numpy.typing as npt
 from chaski.errors import GGUFError
 from chaski.formats.gguf import GGUFFile, open_inside
 
-if TYPE_CHECKING:
-    from chaski.runner.llm import LLM
-
 __all__ = ["ANSWERS", "AnswerTexts", "FoundAnswers", "spread"]
 
 ANSWERS = "chaski.answers"
 """The key of the file with the answers."""
+
+
+class Encoder(Protocol):
+    """A model that makes vectors of texts."""
+
+    def embed(self, texts: Sequence[str], *, truncate: bool) -> npt.NDArray[Any]:
+        """One vector of length 1 a text."""
+
+    def close(self) -> None:
+        """Release it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +116,11 @@ class FoundAnswers:
     `open_encoder` loads it. Safe to use from several threads.
     """
 
-    def __init__(self, file: GGUFFile, open_encoder: Callable[[GGUFFile], LLM]) -> None:
+    def __init__(self, file: GGUFFile, open_encoder: Callable[[GGUFFile], Encoder]) -> None:
         self._path = file.path
         self._open_encoder = open_encoder
         self._lock = Lock()
-        self._encoder: LLM | None = None
+        self._encoder: Encoder | None = None
 
     def find(self, question: str) -> str:
         """Return the answer to a question. Raises GGUFError for a damaged file, and what loading raises."""
