@@ -18,7 +18,7 @@ class PreparedAnswers(Protocol):
 
 
 def held_to_answer(
-    answers: PreparedAnswers | None, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
+    answers: PreparedAnswers, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return options that hold the model to the answer for the last message, where a user wrote it.
 
@@ -26,7 +26,7 @@ def held_to_answer(
     """
     last = messages[-1] if messages else {}
     question = _text(last.get("content"))
-    if answers is None or last.get("role") != "user" or not question or is_constrained(options):
+    if last.get("role") != "user" or not question or is_constrained(options):
         return dict(options)
     return {**options, "choice": [answers.find(question)]}
 

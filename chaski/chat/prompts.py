@@ -171,7 +171,7 @@ class PromptBuilder(PromptEncoder):
             text, prompt = self._written(self._shortened(conversation, request, images), request, images)
         if request.begun:
             require_unconstrained(options, request.tool_choice)
-        elif not conversation.tools:
+        elif self._answers is not None and not conversation.tools:
             options = held_to_answer(self._answers, request.messages, options)
         is_demanded = bool(conversation.tools) and request.tool_choice not in ("auto", "none")
         tools = () if is_demanded else conversation.tools

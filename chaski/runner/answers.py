@@ -32,7 +32,7 @@ class Encoder(Protocol):
     """A model that makes vectors of texts."""
 
     def embed(self, texts: Sequence[str], *, truncate: bool) -> npt.NDArray[Any]:
-        """One vector of length 1 a text."""
+        """Return one vector of length 1 a text -> (texts, length of vectors) float32."""
 
     def close(self) -> None:
         """Release it."""
@@ -90,19 +90,20 @@ class AnswerTexts:
         )
 
     def probabilities(self, vector: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """How likely each answer is -> (n,), for the vector of a question."""
+        """How likely each answer is -> (n,), for the vector of a question, (length of vectors,)."""
         logits = (self.rows @ vector.astype(np.float64)) * self.scales + self.biases
         shares = np.exp(logits - logits.max())
         found: npt.NDArray[np.float64] = shares / shares.sum()
         return found
 
     def chosen(self, probabilities: npt.NDArray[np.float64]) -> str:
-        """The text to answer with."""
+        """The text to answer with, by the probabilities (n,) of all answers."""
         best = int(probabilities.argmax())
         if probabilities[best] >= (self.careful if self.is_careful[best] else self.sure):
             return self.texts[best]
-        if probabilities[best] >= self.likely and not self.is_careful[best]:
-            first, second = np.where(self.is_careful, 0.0, probabilities).argsort()[::-1][:2]
+        others = [each for each in probabilities.argsort()[::-1].tolist() if not self.is_careful[each]]
+        if probabilities[best] >= self.likely and best in others and len(others) > 1:
+            first, second = others[:2]
             return _filled(self.both, first=self.texts[first], second=self.texts[second])
         pages: dict[str, float] = {}
         for page, share in zip(self.pages, probabilities.tolist(), strict=True):

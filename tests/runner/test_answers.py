@@ -94,6 +94,11 @@ def test_how_sure_it_must_be(path: Path, shares: tuple[float, ...], chosen: str)
     assert texts_of(path).chosen(np.array(shares)) == chosen
 
 
+def test_no_second_answer_is_one_that_is_given_with_care(tmp_path: Path) -> None:
+    path = write_answering_llama(tmp_path, is_careful=np.array([False, True, True]))
+    assert texts_of(path).chosen(np.array([0.45, 0.4, 0.15])) == "Not sure; see docs/store.md."
+
+
 def test_braces_of_answers_are_not_read(tmp_path: Path) -> None:
     path = write_answering_llama(tmp_path, texts=["{second}", "{page.__class__}", "c"], doubt="{page} {0}")
     texts = texts_of(path)

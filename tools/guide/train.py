@@ -38,8 +38,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--encoder", type=Path, required=True, help="folder of all-MiniLM-L6-v2")
     parser.add_argument("--layers", type=int, default=4, help="of the encoder, the first ones")
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--exact", type=int, default=3, help="epochs before matrices are rounded")
+    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--exact", type=int, default=7, help="epochs before matrices are rounded")
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
