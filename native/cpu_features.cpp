@@ -8,12 +8,6 @@
 #include <sys/sysctl.h>
 #endif
 
-#include <array>
-#include <span>
-#include <string_view>
-
-#include "kernels.h"
-
 namespace chaski {
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -27,9 +21,11 @@ static bool tiles_allowed() {
 #endif
 
 #if defined(__x86_64__)
+#ifdef CHASKI_WITH_AVX512
 namespace avx512_bf16 {
 bool follows_the_rule();
 }
+#endif
 
 // __builtin_cpu_supports also asks the system (XGETBV) whether it saves the wide registers.
 static CpuFeatures detect() {
@@ -40,7 +36,9 @@ static CpuFeatures detect() {
     f.avx512 = f.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                __builtin_cpu_supports("avx512vnni");
+#ifdef CHASKI_WITH_AVX512
     f.bf16 = f.avx512 && __builtin_cpu_supports("avx512bf16") && avx512_bf16::follows_the_rule();
+#endif
     f.amx = f.avx512 && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") &&
             __builtin_cpu_supports("gfni") && tiles_allowed();
     return f;
@@ -85,64 +83,6 @@ static CpuFeatures detect() { return {}; }
 const CpuFeatures& cpu_features() {
     static const CpuFeatures features = detect();
     return features;
-}
-
-namespace portable {
-extern const Kernels kernels;
-}
-#if defined(__x86_64__)
-namespace avx2 {
-extern const Kernels kernels;
-}
-namespace avx512 {
-extern const Kernels kernels;
-extern const Kernels kernels_amx;
-}  // namespace avx512
-#elif defined(__aarch64__)
-namespace neon {
-extern const Kernels kernels;
-extern const Kernels kernels_i8mm;
-}  // namespace neon
-#endif
-
-// Tables this machine can run, slowest first.
-struct Tables {
-    std::array<const Kernels*, 4> kernels{};
-    std::array<std::string_view, 4> names{};
-    size_t count = 0;
-
-    void add(const Kernels& table) {
-        kernels[count] = &table;
-        names[count++] = table.isa;
-    }
-
-    Tables() {
-        add(portable::kernels);
-#if defined(__x86_64__)
-        if (cpu_features().avx2) add(avx2::kernels);
-        if (cpu_features().avx512) add(avx512::kernels);
-        if (cpu_features().amx) add(avx512::kernels_amx);
-#elif defined(__aarch64__)
-        if (cpu_features().neon) add(neon::kernels);
-        if (cpu_features().i8mm) add(neon::kernels_i8mm);
-#endif
-    }
-};
-
-static const Tables& tables() {
-    static const Tables all;
-    return all;
-}
-
-std::span<const std::string_view> isa_names() { return {tables().names.data(), tables().count}; }
-
-const Kernels* select_kernels(std::string_view name) {
-    const Tables& all = tables();
-    if (name == "auto") return all.kernels[all.count - 1];
-    for (size_t i = 0; i < all.count; ++i) {
-        if (all.names[i] == name) return all.kernels[i];
-    }
-    return nullptr;
 }
 
 }  // namespace chaski

@@ -55,7 +55,7 @@ void read_cell(const OwnedStorage& owned, const std::string& isa, std::int64_t c
     ops_of(isa).load(storage, cell, out.data(), scratch.data());
 }
 
-using Bytes = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>, nb::c_contig>;
+using StoredBlock = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>, nb::c_contig>;
 using Cells = nb::ndarray<nb::numpy, const std::int32_t, nb::ndim<1>, nb::c_contig>;
 
 // A storage of `cells` cells that is like this one, at `data`.
@@ -83,7 +83,7 @@ void require_cells(const Cells& cells, std::int64_t count) {
 // Copies cells of several storages to places of a block, or back. A block has `room` cells of each storage,
 // one storage after the other, each at a multiple of 64 bytes. Threads take the next storage in turn.
 void copy_block(ThreadPool& pool, const std::string& isa, const std::vector<const OwnedStorage*>& storages,
-                const Cells& cells, const Bytes& block, const Cells& places, std::int64_t room,
+                const Cells& cells, const StoredBlock& block, const Cells& places, std::int64_t room,
                 bool is_write) {
     require(cells.size() == places.size(), "key/value storage: each cell needs one place");
     require(room > 0 && static_cast<std::int64_t>(block.size()) == blocks_bytes(storages, room),

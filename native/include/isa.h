@@ -1,7 +1,9 @@
-// The tables of one instruction set, by the name that `isa_names` gives.
+// The tables of one instruction set, by its name.
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "kernels.h"
 #include "ops.h"
@@ -9,7 +11,10 @@
 
 namespace chaski {
 
-// Throw std::invalid_argument for a name that this build or this machine does not have.
+// Names of the instruction sets that were built and that this machine can run, slowest first.
+std::vector<std::string_view> isa_names();
+
+// "auto" is the fastest. Throw std::invalid_argument for a name that this build or machine does not have.
 const Kernels& kernels_of(const std::string& isa);
 const Ops& ops_of(const std::string& isa);
 Peaks peaks_of(const std::string& isa);

@@ -1,9 +1,7 @@
-// The table of kernels of one instruction set, and the choice between tables.
+// The table of kernels of one instruction set.
 #pragma once
 
 #include <cstdint>
-#include <span>
-#include <string_view>
 
 #include "matmul.h"
 #include "variants.h"
@@ -36,11 +34,5 @@ struct Kernels {
     void (*matmul)(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
                    const Output& out, void* scratch, const Variant& variant);
 };
-
-// Names of the tables that were built and that this machine can run, slowest first.
-std::span<const std::string_view> isa_names();
-
-// The table of that name, or the fastest for "auto"; null if this build or this machine does not have it.
-const Kernels* select_kernels(std::string_view name);
 
 }  // namespace chaski

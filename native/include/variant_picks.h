@@ -36,7 +36,7 @@ class VariantPicks {
             int index;
             std::int64_t work = 0;  // bytes of panels times tokens, in this round
             std::chrono::nanoseconds time{0};
-            std::vector<double> rates;  // of rounds, beside the first variant's
+            std::vector<double> rates{};  // of rounds, beside the first variant's
         };
         std::vector<Candidate> candidates;  // the first variant, and those that may be faster
         std::int64_t run = -1;

@@ -7,19 +7,15 @@
 
 namespace chaski {
 
-namespace {
-
-struct Element {
+struct TopKStep::Element {
     float value;
     std::int32_t index;
+
+    // In descending order, equal ones by index.
+    static bool precedes(const Element& a, const Element& b) {
+        return a.value > b.value || (a.value == b.value && a.index < b.index);
+    }
 };
-
-// In descending order, equal ones by index.
-bool precedes(const Element& a, const Element& b) {
-    return a.value > b.value || (a.value == b.value && a.index < b.index);
-}
-
-}  // namespace
 
 // The best `capacity` of the elements that are offered: a heap with the worst of them at the front.
 class TopKStep::Best {
@@ -28,13 +24,13 @@ class TopKStep::Best {
 
     void offer(Element e) {
         if (size_ == capacity_) {
-            if (!precedes(e, elements_[0])) return;
-            std::pop_heap(elements_, elements_ + size_--, precedes);
+            if (!Element::precedes(e, elements_[0])) return;
+            std::pop_heap(elements_, elements_ + size_--, Element::precedes);
         }
         elements_[size_++] = e;
-        std::push_heap(elements_, elements_ + size_, precedes);
+        std::push_heap(elements_, elements_ + size_, Element::precedes);
     }
-    void sort() { std::sort_heap(elements_, elements_ + size_, precedes); }
+    void sort() { std::sort_heap(elements_, elements_ + size_, Element::precedes); }
     std::int64_t size() const { return size_; }
     std::int64_t capacity() const { return capacity_; }
 

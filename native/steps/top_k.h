@@ -54,6 +54,7 @@ class TopKStep final : public RowStep {
     std::size_t scratch_bytes() const override;
 
    private:
+    struct Element;
     class Best;
 
     // The first NaN of a row, if there is one.

@@ -213,6 +213,8 @@ def _layout_of(
 
 def _choose_isa(name: str) -> str:
     known = _native.isa_names()
+    if not known:
+        raise UnsupportedError("chaski was compiled for another processor; install it again on this machine")
     if name == "auto":
         return known[-1]
     if name not in known:

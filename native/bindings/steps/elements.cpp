@@ -70,7 +70,7 @@ void add_elementwise(PlanBuilder& plan, const std::string& op, int dim, std::int
 // The operations that there are, each with how many operands and parameters it takes.
 std::map<std::string, std::pair<int, int>> elementwise_operations() {
     std::map<std::string, std::pair<int, int>> found;
-    for (const Elementwise* op = ops_of("portable").elementwise; op->name != nullptr; ++op) {
+    for (const Elementwise* op = ops_of("auto").elementwise; op->name != nullptr; ++op) {
         found[op->name] = {op->operands, op->parameters};
     }
     return found;
