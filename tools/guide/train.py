@@ -29,7 +29,7 @@ from tools.guide.rewording import LEXICON, reword
 from tools.guide.topics import Topic, load_topics
 from tools.guide.training import fit_temperature, log_probabilities, prototypes, train
 
-MERGED, LEAST, PIECES = 1400, 3, 4750
+MERGED, LEAST, PIECES = 1400, 3, 4680
 SURE, CAREFUL, LIKELY = 0.5, 0.75, 0.25
 ROOT = Path(__file__).parents[2]
 
