@@ -32,17 +32,17 @@ export PYTHONDONTWRITEBYTECODE :=
 run: .venv/installed
 	$(BIN)/chaski run guide "how do I use fewer cores?" --verbose < /dev/null
 
-# With COVERAGE=1 as `make coverage` does it, and what cannot be traced behind it.
+# With COVERAGE=1 all tests of continuous integration: as `make coverage` does it, and then those it leaves out.
 test: .venv/developing
 	build/$(shell uname -m)/compare_isas
 ifdef COVERAGE
 	$(MAKE) coverage
 	$(BIN)/python $(PYTEST) -m "timed and not slow and not oracle"
 else
-	$(BIN)/python $(PYTEST) -m "not slow and not oracle"
+	$(BIN)/python $(PYTEST) -m "not slow and not oracle and not long"
 endif
 
-# The same tests; fails where fewer lines of the package run than pyproject.toml asks for.
+# The same tests and the long ones; fails where fewer lines of the package run than pyproject.toml asks for.
 coverage: .venv/developing
 	$(BIN)/coverage erase
 	$(BIN)/coverage run $(PYTEST) -m "not slow and not oracle and not timed"

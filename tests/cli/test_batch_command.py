@@ -56,6 +56,7 @@ def answers(path: Path) -> dict[str, Any]:
     return {each["custom_id"]: each["response"]["body"]["choices"] for each in found}
 
 
+@pytest.mark.long
 def test_a_batch_that_is_killed_goes_on_and_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
     requests, path = write(tmp_path / "requests.jsonl", 40), tmp_path / "requests.results.jsonl"
     alone = batch(requests, "-o", tmp_path / "alone.jsonl", "--parallel", 1)

@@ -170,6 +170,7 @@ def test_no_word_is_lost(text: str) -> None:
     assert rendered(text, 0) == whole
 
 
+@pytest.mark.long
 @pytest.mark.timed
 def test_long_lines_take_no_time() -> None:
     for begin in ("*", "**", "`", "[", "[a](", "|", "#", "```", "- ", "> ", '```py\n"', "***`"):

@@ -144,6 +144,7 @@ def test_an_answer_goes_on_when_its_replica_dies(path: Path, replicas: Replicas,
             assert ids == list(alone.generate("once", **options).token_ids)
 
 
+@pytest.mark.long
 def test_many_answers_go_on_while_replicas_die_and_come(path: Path, replicas: Replicas) -> None:
     replicas.add(2)
     model = replicas.model()
@@ -307,6 +308,7 @@ def test_a_new_replica_that_cannot_load_the_model_is_told_of(
     assert model.generate("0", num_predict=3, ignore_eos=True).token_ids
 
 
+@pytest.mark.long
 def test_more_replicas_are_wanted_while_places_are_missing(replicas: Replicas) -> None:
     replicas.add(1)
     model: ClusterModel = replicas.model(bounds=Bounds(1, 3))

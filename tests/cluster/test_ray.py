@@ -72,6 +72,7 @@ def generate(url: str, **options: Any) -> str:
     return text
 
 
+@pytest.mark.long
 def test_a_server_lets_a_cluster_compute_and_its_replicas_may_die(tmp_path: Path) -> None:
     with server(tmp_path, "--replicas", "2") as url:
         with pytest.raises(HTTPError, match="404"):
@@ -116,6 +117,7 @@ def wait_for_replicas(url: str, number: int) -> list[dict[str, Any]]:
         time.sleep(0.3)
 
 
+@pytest.mark.long
 def test_models_say_why_they_cannot_load_and_outlive_the_process_that_talks_to_ray(tmp_path: Path) -> None:
     """The local cluster ends with that process, and is started again."""
     path = write_tiny_llama(tmp_path / "tiny.gguf", llama__context_length=64)
@@ -161,6 +163,7 @@ def head(folder: Path, *options: str) -> Iterator[str]:
                 os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_a_node_with_too_little_memory_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     with (

@@ -68,6 +68,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.long
 @pytest.mark.timed
 @pytest.mark.parametrize("each", [2, pytest.param(5, marks=pytest.mark.slow)])
 def test_numbers_that_cannot_be(each: int) -> None:

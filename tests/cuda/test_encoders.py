@@ -24,6 +24,7 @@ def slow(*names: str) -> list[object]:
     return [pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
+@pytest.mark.long
 @on_each
 @pytest.mark.parametrize("name", ["gemma3", "qwen25vl", *slow("mistral3", "qwen2vl", "qwen3vl", "qwen35")])
 def test_images(backend: str, name: str) -> None:

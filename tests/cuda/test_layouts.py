@@ -48,6 +48,7 @@ def expected(path: Path) -> list[Any]:
     return list(answers(path, backend="cpu")[1:])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "devices"),
     [
@@ -72,6 +73,7 @@ def test_same_bits_wherever_layers_are(
     assert found == expected
 
 
+@pytest.mark.long
 def test_as_many_layers_as_fit_are_on_gpus(
     path: Path, sizes: list[int], expected: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -127,6 +129,7 @@ def test_what_cannot_be_meant_is_refused(
         chaski.load(path, context=128, backend=NAME, **options)
 
 
+@pytest.mark.long
 def test_the_environment_chooses(
     path: Path, sizes: list[int], expected: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +189,7 @@ ARCHITECTURES = Path(__file__).parents[1] / "data" / "architectures"
 USUAL = ("gpt-oss",)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [

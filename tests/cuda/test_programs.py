@@ -101,6 +101,8 @@ def check(program: Program, architecture: str) -> None:
     assert max(map(int, spilled)) <= (200 if program.file == "matmul_many" else 0), messages
 
 
+@pytest.mark.timed
+@pytest.mark.long
 @pytest.mark.parametrize("program", other_programs(), ids=str)
 def test_programs(program: Program) -> None:
     check(program, "sm_90")
@@ -116,6 +118,8 @@ def some_are_usual(programs: list[Program]) -> list[Any]:
     ]
 
 
+@pytest.mark.timed
+@pytest.mark.long
 @pytest.mark.parametrize("program", some_are_usual(programs_of_formats()), ids=str)
 def test_programs_of_formats(program: Program) -> None:
     check(program, "sm_90")

@@ -83,6 +83,8 @@ def products() -> Iterator[Any]:
             yield pytest.param(type, tokens, marks=marks, id=f"{type.name}-{tokens}")
 
 
+@pytest.mark.timed
+@pytest.mark.long
 @on_each
 @pytest.mark.parametrize(("type", "tokens"), list(products()))
 def test_products(tmp_path: Path, backend: str, type: QuantType, tokens: int) -> None:
@@ -136,6 +138,8 @@ def test_activations_of_every_size(tmp_path: Path, backend: str) -> None:
         assert_same(backend, path, record, list(range(40)))
 
 
+@pytest.mark.timed
+@pytest.mark.long
 @on_each
 @pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
 def test_rows_of_a_table(tmp_path: Path, backend: str, type: QuantType) -> None:
@@ -202,6 +206,8 @@ SHAPES = [(4, 2, 32), (6, 1, 80), (2, 2, 64)]
 """Query heads, key heads, and their size."""
 
 
+@pytest.mark.timed
+@pytest.mark.long
 @on_each
 @pytest.mark.parametrize(
     ("types", "shape"),
@@ -328,6 +334,7 @@ def experts_by_types() -> Iterator[Any]:
             yield pytest.param(type, tokens, marks=marks, id=f"{type.name}-{tokens}")
 
 
+@pytest.mark.long
 @on_each
 @pytest.mark.parametrize(("type", "tokens"), list(experts_by_types()))
 def test_experts(tmp_path: Path, backend: str, type: QuantType, tokens: int) -> None:
@@ -393,6 +400,7 @@ RECURRENT = ["lfm2", "qwen35moe"]
 MORE_RECURRENT = ["qwen35", "qwen35-even", "qwen3next"]
 
 
+@pytest.mark.long
 @on_each
 @pytest.mark.parametrize(
     "name",

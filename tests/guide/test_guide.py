@@ -45,10 +45,14 @@ def share_right(guide: LLM, asked: list[tuple[str, Topic]]) -> float:
     return sum(answer(guide, question) == topic.answer for question, topic in asked) / len(asked)
 
 
+@pytest.mark.timed
+@pytest.mark.long
 def test_own_wordings(guide: LLM) -> None:
     assert share_right(guide, cases(own, 150)) >= 0.75
 
 
+@pytest.mark.timed
+@pytest.mark.long
 def test_held_out_wordings(guide: LLM) -> None:
     """Most others get an answer that is about the same, two answers or none."""
     assert share_right(guide, cases(held_out, 150)) >= 0.6
@@ -75,6 +79,8 @@ def test_unclear_questions(guide: LLM) -> None:
     assert unsure >= 15
 
 
+@pytest.mark.timed
+@pytest.mark.long
 def test_nothing_is_removed_by_mistake(guide: LLM) -> None:
     """Wordings of other topics do not get an answer that removes something."""
     removing = {topic.answer for topic in TOPICS if topic.removes}

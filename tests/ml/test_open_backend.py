@@ -9,7 +9,9 @@ from types import ModuleType
 import pytest
 
 import chaski
-from chaski.ml import BACKENDS, BackendOptions, CPUOptions, Options
+from chaski import _native
+from chaski.errors import UnsupportedError
+from chaski.ml import BACKENDS, BackendOptions, CPUOptions, Options, open_backend
 from chaski.ml.reference import ReferenceBackend
 
 
@@ -42,3 +44,9 @@ def test_options_by_device(
     monkeypatch.setenv("CHASKI_VARIANTS", "first")
     chaski.load(tiny_llama, backend="new", threads=2, flash_attention=False).close()
     assert got == [given]
+
+
+def test_a_core_that_was_compiled_for_another_processor_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_native, "isa_names", lambda: [])
+    with pytest.raises(UnsupportedError, match="compiled for another processor"):
+        open_backend("cpu")

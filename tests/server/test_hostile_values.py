@@ -132,6 +132,8 @@ def routes() -> list[str]:
     return sorted(set(found) - {"/"})
 
 
+@pytest.mark.timed
+@pytest.mark.long
 @pytest.mark.parametrize("route", routes())
 def test_hostile_values(server: Running, route: str) -> None:
     body, method = BODIES.get(route, _ANY), "DELETE" if route == "/api/delete" else "POST"

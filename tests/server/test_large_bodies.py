@@ -68,6 +68,7 @@ def peak(pid: int) -> int:
     return int(lines["VmHWM"].split()[0]) >> 10
 
 
+@pytest.mark.long
 @pytest.mark.timed
 @pytest.mark.parametrize("name", BODIES)
 def test_four_large_bodies_at_once(process: tuple[int, int], name: str) -> None:

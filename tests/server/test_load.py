@@ -59,6 +59,7 @@ def test_a_model_that_dies_takes_nobody_with_it(server: Running) -> None:
     assert server.post("/api/chat", asked(3) | {"stream": False}).status == 200
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_model_that_was_killed_at_rest_is_started_again(server: Running, stream: bool) -> None:
     """The next request is answered, however soon it comes."""

@@ -84,6 +84,7 @@ def test_ctrl_c_ends_it_without_alarm(process: subprocess.Popen[str], times: int
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", kind) for kind in kinds[1:])
 
 
+@pytest.mark.long
 def test_a_store_stays_as_it_was(server: Running, models: Path) -> None:
     before = snapshot(models)
     server.get("/api/tags")

@@ -168,6 +168,8 @@ def conversations(case: Case, picture: Path) -> Iterator[tuple[Messages, Any, An
         yield [*TALK[:-1], HELLO | {"images": [picture, picture]}], None, None
 
 
+@pytest.mark.timed
+@pytest.mark.long
 @pytest.mark.parametrize("ways", CASES, ids=lambda case: case.name, indirect=True)
 def test_same_prompts_and_answers(ways: Ways, edge: Edge, picture: Path) -> None:
     case = ways.case

@@ -218,6 +218,7 @@ def test_an_answer_that_has_begun_goes_on(name: str) -> None:
         assert written(name, [HELLO, thought], enable_thinking=True).endswith("I wonder")
 
 
+@pytest.mark.long
 @pytest.mark.timed
 @pytest.mark.parametrize("name", RENDERERS)
 def test_time_grows_with_the_length_only(name: str) -> None:

@@ -88,6 +88,8 @@ BOMBS = {
 }
 
 
+@pytest.mark.timed
+@pytest.mark.long
 @pytest.mark.parametrize("name", BOMBS)
 def test_bomb(name):
     tracemalloc.start()

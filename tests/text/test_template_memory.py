@@ -113,6 +113,7 @@ def outcomes():
     return json.loads(run.stdout)
 
 
+@pytest.mark.long
 @pytest.mark.timed
 @pytest.mark.parametrize("name", [*(f"go: {name}" for name in GO), *(f"jinja: {name}" for name in JINJA)])
 def test_hostile_template(outcomes, name):

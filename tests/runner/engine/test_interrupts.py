@@ -122,6 +122,8 @@ def sweep(name: str, folder: Path, act: Callable[[], None], step: int, times: in
     return results
 
 
+@pytest.mark.timed
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["llama", "gemma3", "lfm2"])
 def test_a_signal_at_a_line_ends_the_answer_that_is_waited_for_only(name: str, tmp_path: Path) -> None:
     results = sweep(name, tmp_path, raise_signal, 61)
@@ -129,6 +131,8 @@ def test_a_signal_at_a_line_ends_the_answer_that_is_waited_for_only(name: str, t
     assert results["told"] >= 2 * results["interrupted"] > 10
 
 
+@pytest.mark.timed
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["llama", "gemma3", "lfm2"])
 def test_an_exception_at_a_line_leaves_the_engine_whole(name: str, tmp_path: Path) -> None:
     """As the handler of another signal may raise; who was being handled, or had moved keys, fails."""

@@ -14,6 +14,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("mixes")
 
 
+@pytest.mark.long
 @pytest.mark.timed
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 def test_random_requests_are_told_what_they_are_alone(model: Model, folder: Path) -> None:

@@ -77,6 +77,8 @@ def test_beams_are_those_of_a_search_that_computes_all_anew(name: str, folder: P
         assert_whole(model.engine)
 
 
+@pytest.mark.timed
+@pytest.mark.long
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 def test_random_searches_beside_others_find_what_they_find_alone(model: Model, folder: Path) -> None:
     mix = Mix(model, 5, 12, folder, searches=True)
@@ -162,6 +164,8 @@ def _interrupted() -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.timed
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "act"), [("llama", raise_signal), ("lfm2", raise_exception)])
 def test_an_interrupt_at_a_line_ends_no_other_answer(
     name: str, act: Callable[[], None], folder: Path
