@@ -47,6 +47,6 @@ def test_options_by_device(
 
 
 def test_a_core_that_was_compiled_for_another_processor_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_native, "isa_names", lambda: [])
+    monkeypatch.setattr(_native, "isa_names", list)
     with pytest.raises(UnsupportedError, match="compiled for another processor"):
         open_backend("cpu")
