@@ -20,7 +20,7 @@ import numpy as np
 import chaski
 from benchmarks.speculation import MAX_PROPOSED, Answer, as_json, decode
 from chaski.model.block_program import BlockProgram
-from chaski.model.program import Program
+from chaski.model.program import Program, Run
 from chaski.model.proposing import ProposalRequest, ProposingProgram
 from chaski.runner.speculation.draft_model import DraftModel
 from chaski.runner.speculation.own_heads import OwnHeads, Proposer
@@ -44,25 +44,33 @@ class Chance:
         return self.text[position] if is_right else int(self._random.integers(self._vocab_size))
 
 
+class ChanceRun:
+    """Stands for a run of a draft model: its top tokens are the right ones by chance."""
+
+    def __init__(self, run: Run, positions: Sequence[int], chance: Chance) -> None:
+        self._run = run
+        self._positions = positions
+        self._chance = chance
+
+    def top_logits(self) -> np.ndarray:
+        found = self._run.top_logits()
+        for row, position in zip(found, self._positions, strict=True):
+            row[1, 0] = self._chance.token(position)
+        return found
+
+
 class ChanceProgram:
-    """Stands for the program of a draft model: its top token is the right one by chance."""
+    """Stands for the program of a draft model."""
 
     def __init__(self, program: Program, chance: Chance) -> None:
         self.max_tokens, self.max_outputs = program.max_tokens, program.max_outputs
         self.prepare, self.wait = program.prepare, program.wait
         self._program = program
         self._chance = chance
-        self._next = np.zeros(0, np.int64)
 
-    def launch(self, values: Mapping[str, np.ndarray], num_top_logits: Sequence[int]) -> None:
-        self._next = values["positions"][values["outputs"]] + 1
-        self._program.launch(values, num_top_logits)
-
-    def top_logits(self) -> np.ndarray:
-        found = self._program.top_logits()
-        for row, position in zip(found, self._next.tolist(), strict=True):
-            row[1, 0] = self._chance.token(position)
-        return found
+    def launch(self, values: Mapping[str, np.ndarray], num_top_logits: Sequence[int]) -> ChanceRun:
+        after = values["positions"][values["outputs"]] + 1
+        return ChanceRun(self._program.launch(values, num_top_logits), after.tolist(), self._chance)
 
 
 class ChanceHeads:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 import chaski
+from chaski.model.program import Run
 from chaski.runner.generation.generation import Generation
 from chaski.runner.generation.request import GenerationRequest
 from chaski.sample import SamplingOptions
@@ -42,9 +43,10 @@ class Clock:
         self._wait(most)
         self._ended = time.perf_counter()
 
-    def _launching(self, values: Mapping[str, np.ndarray], num_top_logits: Sequence[int] = ()) -> None:
-        self._launch(values, num_top_logits)
+    def _launching(self, values: Mapping[str, np.ndarray], num_top_logits: Sequence[int] = ()) -> Run:
+        run = self._launch(values, num_top_logits)
         self.pauses.append(time.perf_counter() - self._ended)
+        return run
 
 
 def main() -> None:

@@ -1,10 +1,11 @@
-"""Prompts over nodes with some layers each: batches that follow each other, beside one batch at a time.
+"""Nodes with some layers each: batches that follow each other, beside one batch at a time.
 
-    python -m benchmarks.stages --nodes 2 --prompts 512 2048
+    python -m benchmarks.stages --nodes 2 --prompts 512 2048 --sequences 8 16 32
 
 The nodes are processes of this machine, with a thread each, so that there must be a core for every node. The
 model has random weights. In each turn the same prompt is computed by all nodes with batches that follow each
-other, by all nodes with one batch after the other, and by one process with one thread.
+other, by all nodes with one batch after the other, and by one process with one thread; and so are the answers
+of several sequences at a time.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import Any
 from unittest.mock import patch
 
 import chaski
@@ -28,6 +30,7 @@ from benchmarks.shapes.shape import Vocabulary
 from chaski.ml.sharded.backend import ShardedBackend
 
 _SHAPE = Llama(12, 2048, 32, 8, 64, 8192, 5e5, 8192, Vocabulary("llama-bpe", 4096, 256, 3000))
+_ANSWER = 32
 _KEY = b"nodes of a benchmark know this key."
 
 
@@ -57,21 +60,33 @@ def _running_nodes(folder: Path, count: int) -> Iterator[None]:
             yield
 
 
-def _seconds(model: chaski.LLM, prompt: Sequence[int]) -> float:
+def _reading(model: chaski.LLM, count: int, turn: int) -> float:
+    """Tokens of a prompt a second."""
+    prompt = [turn, *(5 + (7 * place) % 3000 for place in range(1, count))]
     started = time.perf_counter()
-    model.generate(list(prompt), num_predict=1, temperature=0)
-    return time.perf_counter() - started
+    model.generate(prompt, num_predict=1, temperature=0)
+    return count / (time.perf_counter() - started)
+
+
+def _decoding(model: chaski.LLM, count: int, turn: int) -> float:
+    """Tokens a second of the answers of so many sequences together, behind prompts of one token."""
+    prompts = [[5 + turn + 7 * number] for number in range(count)]
+    started = time.perf_counter()
+    model.generate_many(prompts, num_predict=_ANSWER, temperature=0, ignore_eos=True)
+    return count * _ANSWER / (time.perf_counter() - started)
 
 
 def main() -> None:
-    """Print a table: medians of tokens a second."""
+    """Print two tables: medians of tokens a second."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--type", default="Q4_K_M", help="of the matrices")
-    parser.add_argument("--prompts", type=int, nargs="+", default=[512, 2048])
+    parser.add_argument("--prompts", type=int, nargs="*", default=[512, 2048])
+    parser.add_argument("--sequences", type=int, nargs="*", default=[8, 16, 32])
     parser.add_argument("--repeat", type=int, default=3)
     arguments = parser.parse_args()
-    options = {"context": max(arguments.prompts) + 8, "prompt_cache": False}
+    longest, most = max([64, *arguments.prompts]), max([1, *arguments.sequences])
+    options: dict[str, Any] = {"context": longest + 8, "parallel": most, "prompt_cache": False}
     with TemporaryDirectory() as name, ExitStack() as stack:
         path = Path(name) / "random.gguf"
         write(path, _SHAPE, arguments.type, "random")
@@ -85,21 +100,27 @@ def main() -> None:
             models["one thread alone"] = stack.enter_context(
                 chaski.load(path, backend="cpu", threads=1, **options)
             )
-            print(f"| tokens | {' | '.join(models)} | times one at a time | times alone |")
-            print("|--:|--:|--:|--:|--:|--:|")
-            for count in arguments.prompts:
-                prompt = [5 + (7 * place) % 3000 for place in range(count)]
-                taken: dict[str, list[float]] = {kind: [] for kind in models}
-                for turn in range(arguments.repeat):
-                    for kind, model in models.items():
-                        taken[kind].append(_seconds(model, [turn, *prompt[1:]]))
-                rates = {kind: count / median(seconds) for kind, seconds in taken.items()}
-                first, second, third = rates.values()
-                shown = [f"{rate:.1f}" for rate in rates.values()]
-                print(
-                    f"| {count} | {' | '.join(shown)} | {first / second:.2f} | {first / third:.2f} |",
-                    flush=True,
-                )
+            for kind, counts, rate in (
+                ("tokens", arguments.prompts, _reading),
+                ("sequences", arguments.sequences, _decoding),
+            ):
+                print(f"| {kind} | {' | '.join(models)} | times one at a time | times alone |")
+                print("|--:|--:|--:|--:|--:|--:|")
+                for count in counts:
+                    print(_row(models, count, rate, arguments.repeat), flush=True)
+                print()
+
+
+def _row(
+    models: Mapping[str, chaski.LLM],
+    count: int,
+    rate: Callable[[chaski.LLM, int, int], float],
+    repeat: int,
+) -> str:
+    turns = [[rate(model, count, turn) for model in models.values()] for turn in range(repeat)]
+    first, second, third = (median(rates) for rates in zip(*turns, strict=True))
+    shown = f"{first:.1f} | {second:.1f} | {third:.1f}"
+    return f"| {count} | {shown} | {first / second:.2f} | {first / third:.2f} |"
 
 
 if __name__ == "__main__":

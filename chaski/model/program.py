@@ -24,7 +24,7 @@ from chaski.model.input import HiddenStates, ImageRows, Inputs
 from chaski.model.output_rows import HIDDEN, OutputRows
 from chaski.model.registry import Model, tells_types, vision_of
 
-__all__ = ["MAX_USES", "Adapted", "Program"]
+__all__ = ["MAX_USES", "Adapted", "Program", "Run"]
 
 MAX_USES = 8
 """The adapters that a token is computed with, at most."""
@@ -39,6 +39,30 @@ class Adapted:
     plan: Plan
     table: AdapterTable
     numbers: Mapping[Weight, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """A batch that was launched. Its results stay until nobody has this any more."""
+
+    launch: Launch
+    num_outputs: int
+    width: int
+    max_top_logits: int
+
+    def outputs(self) -> OutputRows:
+        """The outputs of the batch, len(batch.outputs) rows: each is fetched when it is read."""
+        return OutputRows(self.launch, 0, self.num_outputs, self.width)
+
+    def top_logits(self) -> npt.NDArray[np.float32]:
+        """The top logits and their ids of the batch (len(batch.outputs), 2, max_top_logits): a view.
+
+        They are in descending order, equal ones by id. Elements behind the number that was asked for have no
+        meaning.
+        """
+        if not self.max_top_logits:
+            return np.zeros((self.num_outputs, 2, 0), np.float32)
+        return self.launch.rows("top_logits").reshape(-1, 2, self.max_top_logits)
 
 
 class Program:
@@ -78,8 +102,6 @@ class Program:
         self._plan = backend.compile(graph)
         self._adapted: Adapted | None = None
         self._open: deque[Launch] = deque()  # those that nobody has waited for yet
-        self._launched: Launch | None = None
-        self._num_outputs = 0
 
     @property
     def stages(self) -> int:
@@ -157,7 +179,7 @@ class Program:
             values["coordinates"] = np.repeat(batch.positions[:, None], 3, 1) if found is None else found
         return values
 
-    def launch(self, values: Mapping[str, npt.NDArray[Any]], num_top_logits: Sequence[int] = ()) -> None:
+    def launch(self, values: Mapping[str, npt.NDArray[Any]], num_top_logits: Sequence[int] = ()) -> Run:
         """Begin to compute the batch that was prepared last, behind those that were launched before.
 
         `num_top_logits`: for each output the number of top logits that `top_logits` returns; none if empty.
@@ -165,14 +187,12 @@ class Program:
         if self.max_top_logits:
             counts = np.array(num_top_logits or [0] * len(values["outputs"]), np.int32)
             values = {**values, "num_top_logits": counts}
-        self._num_outputs = len(values["outputs"])
-        self._launched = None  # so that nobody keeps its results
         plan = self._plan
         if "adapter_lists" in values:
             assert self._adapted is not None, "the adapters of the batch are in its table"
             plan = self._adapted.plan
-        self._launched = plan.launch(values)
-        self._open.append(self._launched)
+        self._open.append(plan.launch(values))
+        return Run(self._open[-1], len(values["outputs"]), self._width, self.max_top_logits)
 
     def wait(self, most: int = 0) -> None:
         """Compute batches that were launched to their ends, the oldest first, until `most` are left.
@@ -189,27 +209,11 @@ class Program:
         if failure is not None:
             raise failure
 
-    def outputs(self) -> OutputRows:
-        """The outputs of the last batch, len(batch.outputs) rows: each is fetched when it is read."""
-        assert self._launched is not None, "nothing was launched"
-        return OutputRows(self._launched, 0, self._num_outputs, self._width)
-
-    def top_logits(self) -> npt.NDArray[np.float32]:
-        """The top logits and their ids of that batch (len(batch.outputs), 2, max_top_logits): a view.
-
-        They are in descending order, equal ones by id. Elements behind the number that was asked for have no
-        meaning.
-        """
-        if not self.max_top_logits:
-            return np.zeros((self._num_outputs, 2, 0), np.float32)
-        assert self._launched is not None, "nothing was launched"
-        return self._launched.rows("top_logits").reshape(-1, 2, self.max_top_logits)
-
     def forward(self, batch: Batch) -> npt.NDArray[np.float32]:
         """Compute a batch and update the cache: all of the above."""
-        self.launch(self.prepare(batch))
+        run = self.launch(self.prepare(batch))
         self.wait()
-        return self.outputs().fetch()
+        return run.outputs().fetch()
 
 
 def _record(model: Model, inputs: Inputs, caches: Sequence[Any], draft: AttachedDraft | None) -> Tensor:

@@ -16,9 +16,9 @@ import chaski
 from tools.guide.topics import BOTH, DOUBT, Topic, load_topics
 
 WORDINGS: dict[str, Callable[[Topic], Iterable[str]]] = {
-    "own wordings": lambda topic: topic.wordings,
-    "tuning wordings": lambda topic: (topic.tuning,),
-    "held-out wordings": lambda topic: topic.held_out,
+    "own": lambda topic: topic.wordings,
+    "tuning": lambda topic: (topic.tuning,),
+    "held-out": lambda topic: topic.held_out,
 }
 
 
@@ -26,6 +26,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("questions", type=Path, nargs="?")
     parser.add_argument("--model", default="guide")
+    parser.add_argument("--wordings", nargs="+", choices=WORDINGS, default=[*WORDINGS])
     arguments = parser.parse_args()
     model = chaski.load(arguments.model)
 
@@ -36,8 +37,9 @@ def main() -> None:
         for question in arguments.questions.read_text().splitlines():
             print(f"{question}\t{' '.join(answer(question).split())}")
         return
-    for title, wordings_of in WORDINGS.items():
-        measure(title, [(text, topic) for topic in load_topics() for text in wordings_of(topic)], answer)
+    for kind in arguments.wordings:
+        cases = [(text, topic) for topic in load_topics() for text in WORDINGS[kind](topic)]
+        measure(f"{kind} wordings", cases, answer)
 
 
 def measure(title: str, cases: list[tuple[str, Topic]], answer: Callable[[str], str]) -> None:

@@ -8,12 +8,14 @@ tokens are filled in when they are known. When a sequence did end, or came, the 
 prepared again.
 
 A machine of several stages, such as nodes with some layers each, computes as many batches at the same time.
-So prompts are computed in small batches, each of which begins before the one before it ends, as long as
-nobody waits for outputs.
+So prompts are computed in small batches, each of which begins before the one before it ends, and sequences
+that decode take turns: while some are computed by one stage, others are computed by the next.
 """
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from contextlib import suppress
@@ -26,7 +28,7 @@ from chaski.errors import OptionError
 from chaski.forks import ForkGuard
 from chaski.kvcache import Cache
 from chaski.model.output_rows import OutputRows
-from chaski.model.program import Program
+from chaski.model.program import Program, Run
 from chaski.runner.engine.batch import PreparedBatch, prepare_batch
 from chaski.runner.engine.exclusive import Exclusive
 from chaski.runner.engine.images import EncodedImages
@@ -52,6 +54,9 @@ _MOMENT = 0.02
 _PROMPT = 64
 # Where there are several stages, a batch of prompts has this part of the tokens that it may have.
 _PART = 4
+# Where there are several stages, sequences that decode take turns if each turn has at least so many: what
+# fewer compute takes as long, since the weights are read for each turn.
+_LEAST_DECODING = 4
 # Sequences of which figures are given at a time.
 _MOST_SHOWN = 256
 
@@ -85,7 +90,7 @@ class Engine:
         self._scheduler: Scheduler[Sequence] = Scheduler(
             program.max_tokens, program.max_outputs, min(part, program.max_tokens)
         )
-        self._computing: PreparedBatch | None = None
+        self._computing: deque[tuple[PreparedBatch, Run]] = deque()  # in the order of their launches
         self._num_unmeasured = 0
         self._unwritten: list[Sequence] = []  # they have outputs, and their events are still to be made
         self._launched = 0.0
@@ -208,24 +213,21 @@ class Engine:
             )
 
     def _go_on(self) -> bool:
-        """Give every sequence its outputs of the batch that is computed, and go on with the next one.
+        """Give every sequence its outputs of the oldest batch that is computed, and go on with the next one.
 
         Returns False if there is nothing to compute.
         """
-        prepared = self._computing or self._launch(self._prepare())
-        if prepared is None:
+        if not self._computing and not self._launch(self._prepare()):
             return self._wait_for_blocks()
-        upcoming = self._prepare() if self._is_foreseeable() else None
-        if upcoming is not None and self._can_follow(prepared):
-            self._program.wait(self._program.stages)  # so that one of them waits for the first stage
-            self._launch(upcoming)
+        if self._follow():
             return True
-        self._program.wait()
-        self._prompt_cache.keep_noted()
-        self._measure()
-        self._unwritten = [sequence for sequence, _ in prepared.shares]
-        self._take(prepared, self._program.outputs(), self._program.top_logits())
-        self._computing = None
+        if len(self._computing) > 1:
+            self._propose(self._end_oldest())
+            self._follow()
+            self._write()
+            return True
+        upcoming = self._prepare() if self._is_foreseeable() else None
+        prepared = self._end_oldest()
         if upcoming is not None and (self._is_drafting or self._is_outdated()):
             self._cache.undo_forward(upcoming.batch)
             upcoming = None
@@ -234,17 +236,49 @@ class Engine:
             self._cache.undo_forward(upcoming.batch)
             upcoming = None
         self._launch(upcoming or self._prepare())
+        self._write()
+        return True
+
+    def _follow(self) -> bool:
+        """Launch what can be computed before those that are computed have ended; return whether.
+
+        So many are on their way that one of them waits for the first stage.
+        """
+        is_full = len(self._computing) > self._program.stages
+        if not self._can_follow() or (is_full and any(self._computing[0][0].num_outputs)):
+            return False
+        following = self._prepare(self._awaiting())
+        if following is not None and is_full:
+            self._end_oldest()
+        return following is not None and self._launch(following)
+
+    def _end_oldest(self) -> PreparedBatch:
+        """Wait for the batch that was launched first, and give its sequences their outputs."""
+        prepared, run = self._computing[0]
+        self._program.wait(len(self._computing) - 1)
+        if len(self._computing) == 1:
+            self._prompt_cache.keep_noted()
+            self._measure()
+        elif any(prepared.num_outputs):
+            self._num_unmeasured = 0  # the time was that of several batches
+        self._unwritten += [sequence for sequence, _ in prepared.shares]
+        if any(prepared.num_outputs):
+            self._take(prepared, run.outputs(), run.top_logits())
+        self._computing.popleft()
+        return prepared
+
+    def _write(self) -> None:
+        """Make the events of what was taken."""
         for sequence in self._unwritten:
             self._isolation.attempt(sequence, None, sequence.write)
         self._unwritten = []
-        return True
 
-    def _prepare(self) -> PreparedBatch | None:
-        """Return the next batch, or None if there is nothing to compute."""
+    def _prepare(self, awaiting: Items[Sequence] = ()) -> PreparedBatch | None:
+        """Return the next batch, which has none of `awaiting`, or None if there is nothing to compute."""
         self._sequences.dismiss()
         if self.tiers is None:
             self._sequences.admit()
-        elif self._computing is None:
+        elif not self._computing:
             # Cells are read before others may be written, and both while nothing is computed.
             self._prompt_cache.keep_noted()
             self._sequences.admit()
@@ -252,13 +286,14 @@ class Engine:
         for sequence in self._sequences.running:
             if not self._isolation.attempt(sequence, False, self._make_room, sequence):
                 self._prompt_cache.forget([sequence.slot])
-        able = [sequence for sequence in self._sequences.running if sequence.is_running]
+        running = self._sequences.running
+        able = [each for each in running if each.is_running and each not in awaiting]
         try:
-            shares = self._scheduler.next(able)
+            shares = self._scheduler.next(able, self._most_decoding())
             return prepare_batch(shares, self._program, self._images) if shares else None
         except Exception as error:
             self._end_those_of(able, error)
-            return self._prepare()
+            return self._prepare(awaiting)
 
     def _wait_for_blocks(self) -> bool:
         """Wait a little for what comes back, if anything does; return whether."""
@@ -266,10 +301,32 @@ class Engine:
             self._sequences.restoring[0].wait(_MOMENT)
         return self.tiers is not None and bool(self._sequences.restoring or self._sequences.waiting)
 
-    def _can_follow(self, prepared: PreparedBatch) -> bool:
-        """True if the next batch can begin before this one, the last that was launched, has ended."""
-        is_alone = self._program.stages == 1 or any(prepared.num_outputs) or self._prompt_cache.must_keep
-        return not (is_alone or self._is_drafting or self._is_outdated())
+    def _can_follow(self) -> bool:
+        """True if a batch can begin before those that are computed have ended."""
+        if self._program.stages == 1 or self._prompt_cache.must_keep or self._is_drafting:
+            return False
+        # Decoding could go on like this for ever, and what was noted would wait; drafts compute alone.
+        if self._awaiting() and (self._prompt_cache.has_noted or self.draft is not None):
+            return False
+        return self._is_foreseeable() and not self._is_outdated()
+
+    def _awaiting(self) -> list[Sequence]:
+        """Return the sequences whose next tokens depend on batches that are computed."""
+        found: list[Sequence] = []
+        for prepared, _ in self._computing:
+            shares = zip(prepared.shares, prepared.num_outputs, strict=True)
+            found += [sequence for (sequence, _), num_outputs in shares if num_outputs]
+        return found
+
+    def _most_decoding(self) -> int | None:
+        """Return how many sequences decode at most in a batch, so that they take turns; None for all."""
+        running = self._sequences.running
+        turns = min(self._program.stages, len(running) // _LEAST_DECODING)
+        if turns < 2 or self.draft is not None or any(each.is_speculating for each in running):
+            return None
+        count = sum(each.num_pending == 1 for each in running)
+        turns = min(turns, count // _LEAST_DECODING)
+        return math.ceil(count / turns) if turns > 1 and self._is_foreseeable() else None
 
     def _measure(self) -> None:
         """Take in how long the prompts took that were computed since nothing was computed."""
@@ -299,31 +356,31 @@ class Engine:
             self._cache.undo_forward(prepare_batch(shares, self._program, self._images).batch)
         return True
 
-    def _launch(self, prepared: PreparedBatch | None) -> PreparedBatch | None:
-        """Fill in the tokens and the rows of images, and begin to compute.
+    def _launch(self, prepared: PreparedBatch | None) -> bool:
+        """Fill in the tokens and the rows of images, and begin to compute; return whether there is a batch.
 
         Images that were not encoded before are encoded now, while the machine computes nothing else.
         """
         if prepared is not None and prepared.images and not self._encode(prepared):
             self._cache.undo_forward(prepared.batch)
-            return self._launch(self._prepare())
+            return self._launch(self._prepare(self._awaiting()))
         if self.tiers is not None:
-            self.tiers.set_busy(prepared is not None)
+            self.tiers.set_busy(prepared is not None or bool(self._computing))
         if prepared is None:
-            return None
+            return False
         tokens = prepared.fill(self._images)
         most = self._program.max_top_logits
         prepared.num_top_logits[:] = [sequence.num_top_logits(most) for sequence, _ in prepared.shares]
         each = zip(prepared.num_top_logits, prepared.num_outputs, strict=True)
-        self._program.launch(prepared.inputs, [n for n, count in each for _ in range(count)])
-        self._computing = prepared
+        run = self._program.launch(prepared.inputs, [n for n, count in each for _ in range(count)])
+        self._computing.append((prepared, run))
         if not self._num_unmeasured:
             self._launched = perf_counter()
         self._num_unmeasured += len(prepared.batch.tokens)
         for (sequence, _), computed in zip(prepared.shares, tokens, strict=True):
             sequence.slot.tokens += computed
             self._prompt_cache.note(sequence)
-        return prepared
+        return True
 
     def _encode(self, prepared: PreparedBatch) -> bool:
         """Encode the new images of a batch; return whether all its sequences still run."""
@@ -385,7 +442,8 @@ class Engine:
         """
         with suppress(Exception):  # it is what failed, or the computation ends well and nobody needs it
             self._program.wait()
-        self._computing, self._num_unmeasured = None, 0
+        self._computing.clear()
+        self._num_unmeasured = 0
         self._prompt_cache.drop_noted()
         handled = self._isolation.interrupted()
         if handled is not None:

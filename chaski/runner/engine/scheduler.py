@@ -42,7 +42,8 @@ class Scheduler(Generic[P]):
     comes before all others next time.
 
     A batch of prompts alone has up to `prompt_tokens` tokens, where the first in line needs no more at once;
-    None for `max_tokens`.
+    None for `max_tokens`. Where a batch has only some of the sequences that decode, the others come first in
+    the next one.
     """
 
     def __init__(self, max_tokens: int, max_outputs: int, prompt_tokens: int | None = None) -> None:
@@ -50,10 +51,14 @@ class Scheduler(Generic[P]):
         self.max_outputs = max_outputs
         self._prompt_tokens = max_tokens if prompt_tokens is None else prompt_tokens
         self._passed_over: list[P] = []
+        self._left_out: list[P] = []
         self._urgent: P | None = None
 
-    def next(self, sequences: Iterable[P]) -> list[tuple[P, int]]:
-        """Return the next batch: sequences with their numbers of tokens, all above 0; it may be empty."""
+    def next(self, sequences: Iterable[P], most_decoding: int | None = None) -> list[tuple[P, int]]:
+        """Return the next batch: sequences with their numbers of tokens, all above 0; it may be empty.
+
+        Of those that decode it has at most `most_decoding`; None for all.
+        """
         decoding: list[P] = []
         prompts: list[P] = []
         for sequence in sequences:
@@ -62,6 +67,9 @@ class Scheduler(Generic[P]):
             elif sequence.num_pending:
                 prompts.append(sequence)
         prompts.sort(key=lambda prompt: (prompt not in self._passed_over, prompt.num_pending))
+        decoding.sort(key=lambda each: each not in self._left_out)
+        most = len(decoding) if most_decoding is None else most_decoding
+        decoding, self._left_out = decoding[:most], decoding[most:]
         urgent = [prompt for prompt in prompts if prompt is self._urgent]
         line = urgent + decoding + [prompt for prompt in prompts if prompt is not self._urgent]
         batch = [] if decoding else self._fill(line, set(), self._prompt_tokens)

@@ -134,6 +134,11 @@ class PromptCache:
             slot.num_kept = length // naming.BLOCK
 
     @property
+    def has_noted(self) -> bool:
+        """True if there is something for `keep_noted`."""
+        return bool(self._captures)
+
+    @property
     def must_keep(self) -> bool:
         """True if what was noted may be lost when another batch is computed."""
         return bool(self._captures) and self._cache.overwrites

@@ -131,9 +131,9 @@ class DraftModel:
             np.array(slots, np.int32),
             np.array(outputs, np.int32),
         )
-        self._program.launch(self._program.prepare(batch), [1] * len(outputs))
+        run = self._program.launch(self._program.prepare(batch), [1] * len(outputs))
         self._program.wait()
-        for job, token in zip(finished, self._program.top_logits()[:, 1, 0].tolist(), strict=True):
+        for job, token in zip(finished, run.top_logits()[:, 1, 0].tolist(), strict=True):
             if token < self._vocab_size:
                 job.proposed.append(int(token))
             job.pending = [int(token)]

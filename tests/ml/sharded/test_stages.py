@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 import chaski
 from chaski.errors import ComputationError
 from chaski.formats.quant import QuantType
-from chaski.model.program import Program
+from chaski.model.program import Program, Run
+from chaski.runner.engine.engine import Engine
 from tests.ml.sharded.members import Nodes
 from tests.tiny_llama import write_tiny_llama
 
@@ -42,14 +44,51 @@ def test_batches_of_a_prompt_follow_each_other(
     at_once = []
     launch = Program.launch
 
-    def launching(program: Program, *arguments: Any) -> None:
-        launch(program, *arguments)
+    def launching(program: Program, *arguments: Any) -> Run:
+        run = launch(program, *arguments)
         at_once.append(len(program._open))
+        return run
 
     monkeypatch.setattr(Program, "launch", launching)
     nodes.use(monkeypatch, "layers", count)
     assert answers(path, None) == expected
     assert max(at_once) == most_at_once
+
+
+def many_answers(path: Path, backend: str | None) -> list[Any]:
+    """Twelve prompts of several lengths beside each other; some answers end before others."""
+
+    def answer(number: int) -> Any:
+        prompt = PROMPTS[0][: 3 + 20 * number]
+        return llm.generate(prompt, num_predict=6 + 3 * number, temperature=1.0, seed=number).token_ids
+
+    with (
+        chaski.load(path, context=512, num_batch=256, parallel=12, backend=backend) as llm,
+        ThreadPoolExecutor(12) as pool,
+    ):
+        return list(pool.map(answer, range(12)))
+
+
+@pytest.mark.parametrize(("name", "count"), [("llama", 2), ("llama", 3), ("gemma3", 2), ("qwen35", 2)])
+def test_sequences_that_decode_take_turns(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, count: int
+) -> None:
+    path = ARCHITECTURES / f"{name}.gguf"
+    if name == "llama":
+        path = write_tiny_llama(tmp_path / "tiny.gguf", matrices=QuantType.Q8_0, layers=4)
+    expected = many_answers(path, "cpu")
+    decoding_at_once = []
+    launch = Engine._launch
+
+    def launching(engine: Engine, prepared: Any) -> bool:
+        is_launched = launch(engine, prepared)
+        decoding_at_once.append(sum(len(one.batch.tokens) < 12 for one, _ in engine._computing))
+        return is_launched
+
+    monkeypatch.setattr(Engine, "_launch", launching)
+    nodes.use(monkeypatch, "layers", count)
+    assert many_answers(path, None) == expected
+    assert max(decoding_at_once) >= count
 
 
 def test_an_error_on_the_way_ends_what_followed(
@@ -61,12 +100,12 @@ def test_an_error_on_the_way_ends_what_followed(
         expected = llm.generate(PROMPTS[0], num_predict=4, temperature=0).token_ids
         launch, count = Program.launch, 0
 
-        def launching(program: Program, values: Any, counts: Any = ()) -> None:
+        def launching(program: Program, values: Any, counts: Any = ()) -> Run:
             nonlocal count
             count += 1
             if count == 2:
                 values = {**values, "tokens": values["tokens"] * 0 - 1}
-            launch(program, values, counts)
+            return launch(program, values, counts)
 
         monkeypatch.setattr(Program, "launch", launching)
         with pytest.raises(ComputationError, match="tokens"):

@@ -38,6 +38,27 @@ class Computed:
         return self._logits[begin:end]
 
 
+class CountedRun:
+    """Stands for `Run`: the next number is behind each number."""
+
+    def __init__(self, program: CountingProgram, batch: Batch) -> None:
+        self._program = program
+        self._batch = batch
+
+    def outputs(self) -> OutputRows:
+        self._program.calls.append("outputs")
+        batch = self._batch
+        logits = np.zeros((len(batch.outputs), VOCAB), np.float32)
+        after = (batch.tokens[batch.outputs] + 1) % VOCAB
+        logits[np.arange(len(after)), after] = 1
+        logits[batch.tokens[batch.outputs] == NAN_TOKEN] = np.nan
+        return OutputRows(Computed(logits), 0, len(logits), VOCAB)
+
+    def top_logits(self) -> NDArray[np.float32]:
+        """None are found, so samplers look for themselves."""
+        return np.full((len(self._batch.outputs), 2, self._program.max_top_logits), np.nan, np.float32)
+
+
 class CountingProgram:
     """Stands for `Program` and `Cache`: it checks what the engine promises to both, and remembers batches."""
 
@@ -52,6 +73,7 @@ class CountingProgram:
         self.stored: list[list[int]] = [[] for _ in range(parallel)]
         self.batches: list[Batch] = []
         self.calls: list[str] = []
+        self.at_once = self.most_at_once = 0  # batches that nobody has waited for
         self.fail: Callable[[], None] = lambda: None
         self.can_trim = True
         self.can_go_back = True
@@ -73,7 +95,7 @@ class CountingProgram:
         for sequence in batch.sequences:
             assert self.stored[sequence].pop() == UNKNOWN
 
-    def launch(self, batch: Batch, num_top_logits: list[int]) -> None:
+    def launch(self, batch: Batch, num_top_logits: list[int]) -> CountedRun:
         assert len(num_top_logits) == len(batch.outputs)
         assert all(0 <= count <= self.max_top_logits for count in num_top_logits)
         self.calls.append("launch")
@@ -83,24 +105,15 @@ class CountingProgram:
         for token, position, sequence in zip(*_arrays(batch)[:3], strict=True):
             assert self.stored[sequence][position] == UNKNOWN
             self.stored[sequence][position] = int(token)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        return CountedRun(self, self.batches[-1])
 
     def wait(self, most: int = 0) -> None:
         """Everything is computed at its launch; it is remembered where batches may go on."""
+        self.at_once = min(self.at_once, most)
         if most:
             self.calls.append(f"wait {most}")
-
-    def outputs(self) -> OutputRows:
-        self.calls.append("outputs")
-        batch = self.batches[-1]
-        logits = np.zeros((len(batch.outputs), VOCAB), np.float32)
-        after = (batch.tokens[batch.outputs] + 1) % VOCAB
-        logits[np.arange(len(after)), after] = 1
-        logits[batch.tokens[batch.outputs] == NAN_TOKEN] = np.nan
-        return OutputRows(Computed(logits), 0, len(logits), VOCAB)
-
-    def top_logits(self) -> NDArray[np.float32]:
-        """None are found, so samplers look for themselves."""
-        return np.full((len(self.batches[-1].outputs), 2, self.max_top_logits), np.nan, np.float32)
 
     @property
     def can_step_back(self) -> bool:
@@ -149,7 +162,7 @@ def _arrays(batch: Batch) -> tuple[NDArray[np.int32], ...]:
 def make(
     parallel: int = 1, prompt_cache: bool = True, max_tokens: int = 8, stages: int = 1
 ) -> tuple[Engine, CountingProgram]:
-    program: Any = CountingProgram(parallel, max_tokens, stages=stages)
+    program: Any = CountingProgram(parallel, max_tokens, max(4, parallel), stages)
     return Engine(program, program, parallel, Policy.SMALLER_LOSS if prompt_cache else None), program
 
 

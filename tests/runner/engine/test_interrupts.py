@@ -247,7 +247,7 @@ def test_a_handler_that_computes_within_a_step_is_told(tmp_path: Path) -> None:
             expected = alone(model)
             program: Any = model.engine._program
             wait = program.wait
-            program.wait = lambda: (signal.raise_signal(signal.SIGUSR1), wait())  # type: ignore[func-returns-value]
+            program.wait = lambda most: (signal.raise_signal(signal.SIGUSR1), wait(most))  # type: ignore[func-returns-value]
             events = list(model.stream(REQUESTS[0][0], **OPTIONS | REQUESTS[0][1]))
             program.wait = wait
             assert said(events) == said(expected[0])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from random import Random
+
 import pytest
 
 from chaski.chat.events import Done
 from chaski.errors import OptionError
 from chaski.kvcache.batch import Batch
+from chaski.runner.engine.sequence import Sequence
 from tests.runner.engine.counting_program import (
     finish,
     make,
@@ -27,8 +31,11 @@ def test_batches_of_a_prompt_follow_each_other_where_there_are_several_stages() 
     prompt = [number % 300 for number in range(400)]
     run(engine, request(prompt, 2))
     assert [len(batch.tokens) for batch in program.batches] == [64] * 6 + [16, 1]
-    followed = [*["prepare", "wait 3", "launch"] * 6, "prepare", "outputs", "launch", "outputs"]
-    assert program.calls == ["prepare", "launch", *followed]
+    assert program.calls == [
+        *["prepare", "launch"] * 4,
+        *["prepare", "wait 3", "launch"] * 3,
+        *["wait 3", "wait 2", "wait 1", "prepare", "outputs", "launch", "outputs"],
+    ]
 
 
 def test_a_stage_waits_for_whoever_came() -> None:
@@ -38,9 +45,64 @@ def test_a_stage_waits_for_whoever_came() -> None:
     step(engine)
     engine.submit(short)
     step(engine)
+    step(engine)
     assert [batch.sequences.tolist() for batch in program.batches[2:]] == [[1] * 2 + [0] * 62]
     finish(engine, long)
     assert short.events
+
+
+def test_sequences_that_decode_take_turns_where_there_are_several_stages() -> None:
+    engine, program = make(parallel=9, max_tokens=64, stages=2)
+    requests = [request([100 * index], 6) for index in range(9)]
+    for sequence in requests:
+        engine.submit(sequence)
+    for index, sequence in enumerate(requests):
+        finish(engine, sequence)
+        assert sequence.tokens == [100 * index + step for step in range(7)]
+    turns = [set(batch.sequences.tolist()) for batch in program.batches]
+    assert [len(turn) for turn in turns[:12]] == [5, 4] * 6
+    assert all(not one & other for one, other in pairwise(turns[:12]))
+    assert program.most_at_once == 2
+
+
+def test_a_few_sequences_that_decode_stay_together() -> None:
+    engine, program = make(parallel=7, max_tokens=64, stages=2)
+    requests = [request([100 * index], 3) for index in range(7)]
+    for sequence in requests:
+        engine.submit(sequence)
+    for sequence in requests:
+        finish(engine, sequence)
+    assert [len(batch.tokens) for batch in program.batches] == [7, 7, 7]
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("seed", range(6))
+def test_random_requests_in_turns_are_told_what_they_are_alone(stages: int, seed: int) -> None:
+    random = Random(seed)
+    engine, program = make(parallel=12, max_tokens=128, stages=stages)
+    waiting = [
+        request(list(range(start, start + random.choice([1, 2, 30, 200]))), random.choice([0, 1, 5, 40]))
+        for start in random.sample(range(400), 40)
+    ]
+    asked: list[Sequence] = []
+    cancelled, told = set(), 0
+    while waiting or told < len(asked):
+        for _ in range(random.randrange(4)):
+            if waiting:
+                asked.append(waiting.pop())
+                engine.submit(asked[-1])
+        if told < len(asked) and random.random() < 0.05:
+            asked[told].cancel()
+            cancelled.add(asked[told])
+        if told < len(asked) and (asked[told].events or not asked[told].is_running):
+            told += 1
+        elif told < len(asked):
+            step(engine)
+    for sequence in asked:
+        first = sequence.tokens[0]
+        assert sequence.tokens == list(range(first, first + len(sequence.tokens)))
+        assert sequence in cancelled or isinstance(sequence.events[-1], Done)
+    assert 1 < program.most_at_once <= stages + 1
 
 
 def test_an_end_that_could_not_be_foreseen_takes_the_next_batch_back() -> None:

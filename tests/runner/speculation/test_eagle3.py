@@ -106,8 +106,10 @@ def test_logits_are_those_of_the_reference(
     for begin, end in pairwise(cuts):
         positions = np.arange(begin, end, dtype=np.int32)
         last = np.array([len(positions) - 1], np.int32)
-        opened.program.forward(Batch(text[begin:end], positions, np.zeros_like(positions), last))
-    hidden = opened.program.outputs().row(0).hidden()[None].copy()
+        batch = Batch(text[begin:end], positions, np.zeros_like(positions), last)
+        run = opened.program.launch(opened.program.prepare(batch))
+        opened.program.wait()
+    hidden = run.outputs().row(0).hidden()[None].copy()
     found = []
     for position in range(BEGIN, LENGTH):
         logits, hidden = opened.step(int(text[position]), position, hidden)
