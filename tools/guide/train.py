@@ -24,6 +24,7 @@ from chaski.store.recipe import Recipe
 from chaski.store.store import Store
 from tools.guide.answers_file import Choice, put_answers
 from tools.guide.encoder import Encoder
+from tools.guide.encoder_file import encoder_metadata, encoder_tensors
 from tools.guide.pieces import Pieces, trained_pieces
 from tools.guide.rewording import LEXICON, reword
 from tools.guide.topics import Topic, load_topics
@@ -38,8 +39,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--encoder", type=Path, required=True, help="folder of all-MiniLM-L6-v2")
     parser.add_argument("--layers", type=int, default=4, help="of the encoder, the first ones")
-    parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--exact", type=int, default=7, help="epochs before matrices are rounded")
+    parser.add_argument("--epochs", type=int, default=7)
+    parser.add_argument("--exact", type=int, default=6, help="epochs before matrices are rounded")
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
@@ -73,16 +74,15 @@ def main() -> None:
     state = {name: weight.numpy() for name, weight in encoder.state_dict().items()}
     rows, biases = (state.pop(f"topics.{name}") / temperature for name in ("weight", "bias"))
     choice = Choice(
-        texts=[topic.answer for topic in topics],
-        pages=[topic.page for topic in topics],
-        is_careful=[topic.removes for topic in topics],
+        topics=topics,
         rows=rows,
         biases=biases,
         sure=SURE,
         careful=CAREFUL,
         likely=LIKELY,
     )
-    put_answers(options.guide, options.out, state, pieces, choice)
+    metadata, tensors = encoder_metadata(state, pieces), encoder_tensors(state)
+    put_answers(options.guide, options.out, metadata, tensors, choice)
     describe(options.out)
     print(f"{options.out}: {options.out.stat().st_size:,} bytes")
 
