@@ -308,7 +308,15 @@ class Engine:
         # Decoding could go on like this for ever, and what was noted would wait; drafts compute alone.
         if self._awaiting() and (self._prompt_cache.has_noted or self.draft is not None):
             return False
-        return self._is_foreseeable() and not self._is_outdated()
+        running, queue = self._sequences.running, self._sequences
+        if queue.restoring or queue.can_admit or not all(sequence.is_running for sequence in running):
+            return False
+        return self._can_take_turns()
+
+    def _can_take_turns(self) -> bool:
+        """True if sequences can go on while others are computed."""
+        running = self._sequences.running
+        return not any(self._isolation.attempt(each, True, _stops_others, each) for each in running)
 
     def _awaiting(self) -> list[Sequence]:
         """Return the sequences whose next tokens depend on batches that are computed."""
@@ -320,13 +328,11 @@ class Engine:
 
     def _most_decoding(self) -> int | None:
         """Return how many sequences decode at most in a batch, so that they take turns; None for all."""
-        running = self._sequences.running
-        turns = min(self._program.stages, len(running) // _LEAST_DECODING)
-        if turns < 2 or self.draft is not None or any(each.is_speculating for each in running):
+        if self._program.stages == 1 or self.draft is not None:
             return None
-        count = sum(each.num_pending == 1 for each in running)
-        turns = min(turns, count // _LEAST_DECODING)
-        return math.ceil(count / turns) if turns > 1 and self._is_foreseeable() else None
+        count = sum(each.num_pending == 1 or each.is_speculating for each in self._sequences.running)
+        turns = min(self._program.stages, count // _LEAST_DECODING)
+        return math.ceil(count / turns) if turns > 1 and self._can_take_turns() else None
 
     def _measure(self) -> None:
         """Take in how long the prompts took that were computed since nothing was computed."""
@@ -463,3 +469,8 @@ class Engine:
 
 def _is_open(sequence: Sequence) -> bool:
     return sequence.is_open
+
+
+def _stops_others(sequence: Sequence) -> bool:
+    """True if nothing may be computed when it goes on: its context is full, or it goes on with others."""
+    return sequence.full_context is not None or (sequence.is_open and not sequence.is_speculating)

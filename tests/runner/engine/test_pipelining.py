@@ -65,6 +65,22 @@ def test_sequences_that_decode_take_turns_where_there_are_several_stages() -> No
     assert program.most_at_once == 2
 
 
+def test_sequences_with_proposals_take_turns() -> None:
+    engine, program = make(parallel=8, max_tokens=64, stages=2)
+    pattern = [*range(10, 20), 10, 11, 12]
+    requests = [request(pattern, 6, context=100, max_proposed=3 * (index % 2)) for index in range(8)]
+    for sequence in requests:
+        engine.submit(sequence)
+    for sequence in requests:
+        finish(engine, sequence)
+        assert sequence.tokens == [*pattern, *range(13, 19)]
+    turns = [
+        set(batch.sequences.tolist()) for batch in program.batches if len(set(batch.sequences.tolist())) == 4
+    ]
+    assert len(turns) > 4
+    assert program.most_at_once == 2
+
+
 def test_a_few_sequences_that_decode_stay_together() -> None:
     engine, program = make(parallel=7, max_tokens=64, stages=2)
     requests = [request([100 * index], 3) for index in range(7)]
@@ -81,7 +97,12 @@ def test_random_requests_in_turns_are_told_what_they_are_alone(stages: int, seed
     random = Random(seed)
     engine, program = make(parallel=12, max_tokens=128, stages=stages)
     waiting = [
-        request(list(range(start, start + random.choice([1, 2, 30, 200]))), random.choice([0, 1, 5, 40]))
+        request(
+            list(range(start, start + random.choice([1, 2, 30, 200]))),
+            random.choice([0, 1, 5, 40]),
+            context=400,
+            max_proposed=random.choice([0, 4]),
+        )
         for start in random.sample(range(400), 40)
     ]
     asked: list[Sequence] = []
