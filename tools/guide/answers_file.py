@@ -13,10 +13,14 @@ from numpy.typing import NDArray
 
 from chaski.formats.gguf import TensorInfo, open_gguf, open_inside
 from chaski.formats.gguf_writer import LazyTensor, Source, write_gguf
+from chaski.names import ModelName
 from chaski.runner.answers import ANSWERS
+from chaski.store.create import create
+from chaski.store.recipe import Recipe
+from chaski.store.store import Store
 from tools.guide.topics import BOTH, DOUBT, Topic
 
-__all__ = ["Choice", "put_answers", "put_texts"]
+__all__ = ["Choice", "describe", "put_answers", "put_texts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,18 @@ def _told(topics: Sequence[Topic]) -> dict[str, Any]:
         "answers.both": BOTH,
         "answers.doubt": DOUBT,
     }
+
+
+def describe(guide: Path) -> None:
+    """Write what a store says of the model beside it: its description, and that it answers greedily."""
+    with TemporaryDirectory() as folder:
+        store, name = Store(Path(folder)), ModelName.parse("described")
+        for _ in create(store, name, Recipe(sources=[guide], parameters={"temperature": 0})):
+            pass
+        manifest = store.entry(name).manifest
+        guide.with_suffix(".json").write_bytes(store.blobs.read(manifest.config.digest))
+        (options,) = manifest.of_kind("params")
+        guide.with_suffix(".params").write_bytes(store.blobs.read(options.digest))
 
 
 def _as_it_is(info: TensorInfo) -> LazyTensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tools.guide.answers_file import put_texts
+from tools.guide.answers_file import describe, put_texts
 from tools.guide.topics import load_topics
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +23,7 @@ def main() -> None:
     options = parser.parse_args()
     options.out.parent.mkdir(parents=True, exist_ok=True)
     put_texts(options.guide, options.out, load_topics())
+    describe(options.out)
     print(f"{options.out}: {options.out.stat().st_size:,} bytes")
 
 

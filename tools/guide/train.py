@@ -13,16 +13,11 @@ import argparse
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
 
-from chaski.names import ModelName
-from chaski.store.create import create
-from chaski.store.recipe import Recipe
-from chaski.store.store import Store
-from tools.guide.answers_file import Choice, put_answers
+from tools.guide.answers_file import Choice, describe, put_answers
 from tools.guide.encoder import Encoder
 from tools.guide.encoder_file import encoder_metadata, encoder_tensors
 from tools.guide.pieces import Pieces, trained_pieces
@@ -97,18 +92,6 @@ def fitted(encoder: Encoder, pieces: Pieces, topics: Sequence[Topic], rng: rando
     logs = log_probabilities(encoder, pieces, [text for _, text in asked])
     target: Tensor = torch.tensor([index for index, _ in asked])
     return fit_temperature(logs, target)
-
-
-def describe(guide: Path) -> None:
-    """Write what a store says of the model beside it: its description, and that it answers greedily."""
-    with TemporaryDirectory() as folder:
-        store, name = Store(Path(folder)), ModelName.parse("described")
-        for _ in create(store, name, Recipe(sources=[guide], parameters={"temperature": 0})):
-            pass
-        manifest = store.entry(name).manifest
-        guide.with_suffix(".json").write_bytes(store.blobs.read(manifest.config.digest))
-        (options,) = manifest.of_kind("params")
-        guide.with_suffix(".params").write_bytes(store.blobs.read(options.digest))
 
 
 if __name__ == "__main__":
