@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from chaski.cli.main import chaski_command
 from chaski.kvcache.batch import Batch
-from chaski.model.program import Program
+from chaski.model.program import Program, Run
 
 ROOT = Path(__file__).parents[2]
 SMALL = ("--prompt", "20", "--generate", "6", "--threads", "1")
@@ -68,10 +68,10 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[int]]]:
         prepared.append(batch)
         return prepare(program, batch)
 
-    def launched(program: Program, inputs: Inputs, likely: list[int]) -> None:
+    def launched(program: Program, inputs: Inputs, likely: list[int]) -> Run:
         computed = prepared[-1]
         batches.append((len(computed.tokens), sorted(set(computed.sequences.tolist()))))
-        launch(program, inputs, likely)
+        return launch(program, inputs, likely)
 
     monkeypatch.setattr(Program, "prepare", recorded)
     monkeypatch.setattr(Program, "launch", launched)

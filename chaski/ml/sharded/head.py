@@ -217,6 +217,11 @@ class Members:
         """The loss of a member, which the others only notice by what does not come."""
         return self._failure
 
+    def loss(self, seconds: float) -> ClusterError | None:
+        """Return `failure`; wait so long for it, as others may notice a loss before its own connection ends."""
+        self._is_closed.wait(seconds)
+        return self._failure
+
     def add_backend(self) -> int:
         """Return the number of one more backend of these members, on each of them."""
         number = next(self._backends)

@@ -22,6 +22,9 @@ __all__ = ["ShardedLaunch", "ShardedPlan"]
 
 F32 = npt.NDArray[np.float32]
 
+# Seconds within which the loss of a member is noticed, where another one ended its connection to it before.
+_NOTICED = 1.0
+
 _TYPES: Mapping[DType, npt.DTypeLike] = {DType.I32: np.int32, DType.F32: np.float32, DType.F16: np.float16}
 
 
@@ -124,8 +127,8 @@ class ShardedLaunch:
                 }
         if failures:
             # Those that only waited for another one say so by this error.
-            others = (error for error in failures if not isinstance(error, ClusterError))
-            self._failure = self._members.failure or next(others, failures[0])
+            own = next((error for error in failures if not isinstance(error, ClusterError)), None)
+            self._failure = self._members.failure or own or self._members.loss(_NOTICED) or failures[0]
             raise self._failure
 
     def rows(self, output: str, begin: int = 0, end: int | None = None) -> F32:
