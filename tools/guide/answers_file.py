@@ -57,7 +57,7 @@ def put_answers(
 def put_texts(guide: Path, out: Path, topics: Sequence[Topic]) -> None:
     """Write the guide's file with the answers that these topics have now; what finds them stays."""
     with open_inside(guide, ANSWERS) as file:
-        if len(topics) != len(file.metadata["answers.texts"]):
+        if len(topics) != len(file.get("answers.texts", list[str])):
             raise SystemExit(f"{guide} was trained for other topics: train the encoder anew")
         tensors: dict[str, Source] = {name: _as_it_is(info) for name, info in file.tensors.items()}
         _put(guide, out, {**file.metadata, **_told(topics)}, tensors)
@@ -69,9 +69,12 @@ def _put(guide: Path, out: Path, metadata: Mapping[str, Any], tensors: Mapping[s
         write_gguf(encoder, metadata, tensors)
         content = np.fromfile(encoder, np.uint8)
     with open_gguf(guide) as file:
-        metadata = {key: value for key, value in file.metadata.items() if key != ANSWERS}
-        tensors: dict[str, Source] = {name: _as_it_is(info) for name, info in file.tensors.items()}
-        write_gguf(out, {**metadata, ANSWERS: content}, tensors)
+        own = {key: value for key, value in file.metadata.items() if key != ANSWERS}
+        write_gguf(
+            out,
+            {**own, ANSWERS: content},
+            {name: _as_it_is(info) for name, info in file.tensors.items()},
+        )
 
 
 def _told(topics: Sequence[Topic]) -> dict[str, Any]:

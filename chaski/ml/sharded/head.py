@@ -218,7 +218,7 @@ class Members:
         return self._failure
 
     def loss(self, seconds: float) -> ClusterError | None:
-        """Return `failure`; wait so long for it, as others may notice a loss before its own connection ends."""
+        """Return `failure`; wait so long for it, as others may notice a loss before its connection ends."""
         self._is_closed.wait(seconds)
         return self._failure
 
