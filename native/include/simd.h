@@ -16,8 +16,9 @@
 //   <= 127
 //   first_pairs<kMaxCode>(w, x), add_pairs<kMaxCode>(acc, w, x), add_sums(acc, pairs): the same in steps
 //   where dot4_run is above 1: so many dot4s may be added to PairSums before those are added to acc pairs(a,
-//   b): the low halves of both as the 2 int16 of each lane      dot2(acc, w, x): acc + sum over the 2 int16
-//   of w * x      shift_pairs(w, by): each int16 of w times 2^n, n one of the 2 int16 of `by`, 0 to 6
+//   words<H>(v, offset), where kWordsAreFaster: bytes 2 H and 2 H + 1 of each lane, less the offset, as its 2
+//   int16 b): the low halves of both as the 2 int16 of each lane      dot2(acc, w, x): acc + sum over the 2
+//   int16 of w * x      shift_pairs(w, by): each int16 of w times 2^n, n one of the 2 int16 of `by`, 0 to 6
 #pragma once
 
 #include <cstdint>
@@ -94,6 +95,9 @@ PairSums first_pairs(U8x64 w, int32_t x);
 template <int kMaxCode>
 PairSums add_pairs(PairSums acc, U8x64 w, int32_t x);
 I32x16 add_sums(I32x16 acc, PairSums sums);
+inline constexpr bool kWordsAreFaster = false;
+template <int H>
+I32x16 words(U8x64 codes, int offset);
 #endif
 
 CHASKI_INLINE I32x16 dot2(I32x16 acc, I32x16 w, int32_t x) { return dot2(acc, w, splat(x)); }

@@ -231,6 +231,21 @@ CHASKI_INLINE I32x16 dot2(I32x16 acc, I32x16 w, I32x16 x) {
             _mm256_add_epi32(acc.hi, _mm256_madd_epi16(w.hi, x.hi))};
 }
 
+// Larger codes take dot4 four instructions, three of which multiply; as int16 they take two, of which one
+// does.
+inline constexpr bool kWordsAreFaster = true;
+template <int H>
+CHASKI_INLINE __m256i words(__m256i a, int offset) {
+    const __m256i places = _mm256_broadcastsi128_si256(
+        H == 0 ? _mm_setr_epi8(0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1)
+               : _mm_setr_epi8(2, -1, 3, -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15, -1));
+    return _mm256_sub_epi16(_mm256_shuffle_epi8(a, places), _mm256_set1_epi16(static_cast<int16_t>(offset)));
+}
+template <int H>
+CHASKI_INLINE I32x16 words(U8x64 a, int offset) {
+    return {words<H>(a.lo, offset), words<H>(a.hi, offset)};
+}
+
 CHASKI_INLINE I32x16 pairs(I32x16 a, I32x16 b) {
     return {_mm256_blend_epi16(a.lo, _mm256_slli_epi32(b.lo, 16), 0xaa),
             _mm256_blend_epi16(a.hi, _mm256_slli_epi32(b.hi, 16), 0xaa)};

@@ -10,8 +10,8 @@
 
 namespace chaski::CHASKI_ISA {
 
-// 127 and 255 stand for all largest codes that dot4 treats alike.
-constexpr int kNarrow = 127, kWide = dot4_bias<255> == 0 ? kNarrow : 255;
+// The largest codes of formats without super-blocks: five bits, or eight, which dot4 may treat alike.
+constexpr int kNarrow = 31, kWide = dot4_bias<255> == 0 ? kNarrow : 255;
 
 // sums += codes * values, over kElements of k. `lines` is the first panel's, others are kSlab behind;
 // `values` the first token's, others k behind.
@@ -115,6 +115,69 @@ struct Quantized {
     };
 };
 
+// A format without super-blocks and mins, of codes of eight bits, where int16 are multiplied faster.
+struct QuantizedWords {
+    static constexpr int kStep = 256;
+    static constexpr int P = kTilePanels, N = 6;
+    static constexpr int kSmallest = smallest_tile(N, kUnpackedTokens);
+    static constexpr int kGroup = kGroupPanels;
+    static Unpack unpack_of(const Unpacker& u) { return u.unpack_words; }
+    static constexpr int kSub = 32;
+    static constexpr int kSlab = kStep / kSub * kWordBlockBytes;
+
+    template <int kTokens>
+    struct Tokens {
+        Coefficients<false, kStep / kSub, kTokens, false> c;
+        alignas(64) int16_t values[kTokens * kStep];
+
+        Tokens(const Unpacker&, const Activations& x, int64_t width, int64_t token, int, int64_t at,
+               int elements) {
+            c.fill(x, width, token, kTokens, at, elements / kSub, 0);
+            for (int n = 0; n < kTokens; ++n) {
+                const int8_t* own = x.values + (token + n) * width + at;
+                for (int i = 0; i < elements; ++i) values[n * kStep + i] = own[i];
+            }
+        }
+
+        template <int kPanels, class Before>
+        CHASKI_INLINE void add(const uint8_t* slab, int elements, const Before& before,
+                               Sums<kPanels, kTokens>& y, Prefetch<kPanels>& prefetch) const {
+            y.take(before);
+            for (int b = 0; b < elements / kSub; ++b) {
+                prefetch.fetch();
+                add_block(slab + b * kWordBlockBytes, b, y);
+            }
+        }
+
+        template <int kPanels>
+        CHASKI_INLINE void add_block(const uint8_t* slab, int b, Sums<kPanels, kTokens>& y) const {
+            I32x16 sums[kPanels][kTokens];
+#pragma GCC unroll 16
+            for (int i = 0; i < kSub / 2; ++i) {
+#pragma GCC unroll 16
+                for (int p = 0; p < kPanels; ++p) {
+                    const auto* line = reinterpret_cast<const int32_t*>(slab + p * kSlab + 64 * i);
+                    const I32x16 codes = load_i32(line);
+#pragma GCC unroll 16
+                    for (int n = 0; n < kTokens; ++n) {
+                        const auto x = read<int32_t>(values + n * kStep + kSub * b + 2 * i);
+                        sums[p][n] = dot2(i == 0 ? splat(0) : sums[p][n], codes, x);
+                    }
+                }
+            }
+#pragma GCC unroll 16
+            for (int p = 0; p < kPanels; ++p) {
+                const F32x16 scale =
+                    load_f32(reinterpret_cast<const float*>(slab + p * kSlab + 64 * kSub / 2));
+#pragma GCC unroll 16
+                for (int n = 0; n < kTokens; ++n) {
+                    y.v[p][n] = fma(to_f32(sums[p][n]), scale * splat(c.scale[n][b]), y.v[p][n]);
+                }
+            }
+        }
+    };
+};
+
 // A format with super-blocks. Those with mins have no offset.
 template <int kSubElements, int kMinSub>
 struct SuperQuantized {
@@ -190,6 +253,7 @@ void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, c
                          : is_super && u.sub == 16   ? run_product<SuperQuantized<16, 32>>
                          : is_super                  ? run_product<SuperQuantized<32, 32>>
                          : u.mins                    ? run_product<Quantized<true, kNarrow>>
+                         : u.unpack_words != nullptr ? run_product<QuantizedWords>
                          : u.max_code > kNarrow      ? run_product<Quantized<false, kWide>>
                                                      : run_product<Quantized<false, kNarrow>>;
     product(u, w, panel_begin, panel_end, x, n, out, scratch, variant);
@@ -204,8 +268,9 @@ static int64_t stream_scratch_bytes(int64_t k) {
 }
 
 int64_t scratch_bytes_quantized(int64_t k, int64_t n) {
-    const int64_t product = larger(product_scratch_bytes<Quantized<true, kNarrow>>(n),
-                                   product_scratch_bytes<SuperQuantized<16, 16>>(n));
+    int64_t product = larger(product_scratch_bytes<Quantized<true, kNarrow>>(n),
+                             product_scratch_bytes<SuperQuantized<16, 16>>(n));
+    if constexpr (kWordsAreFaster) product = larger(product, product_scratch_bytes<QuantizedWords>(n));
     return larger(stream_scratch_bytes(k), product);
 }
 

@@ -36,6 +36,23 @@ static void unpack_blocks(const uint8_t* panel, int64_t elements, uint8_t* slab)
     }
 }
 
+template <class Format>
+static void unpack_words(const uint8_t* panel, int64_t elements, uint8_t* slab) {
+    for (int64_t at = 0; at < elements; at += Format::kElements, panel += Format::kBytes) {
+        const Format block{{panel}};
+        unroll<Format::kElements / 32>([&](auto s) __attribute__((always_inline)) {
+            unroll<8>([&](auto i) __attribute__((always_inline)) {
+                const U8x64 codes = block.template codes<s.value, i.value>();
+                auto* lines = reinterpret_cast<int32_t*>(slab + 128 * i);
+                store_i32(lines, words<0>(codes, Format::kOffset));
+                store_i32(lines + kLanes, words<1>(codes, Format::kOffset));
+            });
+            store_f32(reinterpret_cast<float*>(slab + 2 * kLanes * 32), block.template scale<s.value>());
+            slab += kWordBlockBytes;
+        });
+    }
+}
+
 template <class Format, bool kCentred>
 static void unpack_super_blocks(const uint8_t* panel, int64_t elements, uint8_t* slab) {
     using Slab = SuperSlab<Format::kSub, Format::kMinSub>;
@@ -129,11 +146,13 @@ constexpr Unpacker quantized() {
                   .block_elements = Format::kElements,
                   .unpack = unpack_of<Format, false>(),
                   .unpack_for_tiles = nullptr,
+                  .unpack_words = nullptr,
                   .read_lane = read_block_lane<Format>};
     if constexpr (Format::kIsSuper) {
         u.min_sub = Format::kMinSub;
         u.read_lane = read_super_lane<Format>;
     }
+    if constexpr (kWordsAreFaster && Format::kMaxCode > 127) u.unpack_words = unpack_words<Format>;
     if constexpr (kHasAmx && Format::kSub == 32)
         u.unpack_for_tiles = unpack_of<Format, Format::kOffset != 0>();
     if constexpr (kHasAmx && Format::kSub == 16) u.unpack_for_tiles = unpack_pieces<Format>;
@@ -149,6 +168,7 @@ constexpr Unpacker kFloat = {.type = Weights::kType,
                              .block_elements = Weights::kType == DType::BF16 ? 2 : 1,
                              .unpack = widen<Weights>,
                              .unpack_for_tiles = nullptr,
+                             .unpack_words = nullptr,
                              .read_lane = nullptr};
 
 template <class Blocks, class SuperBlocks>

@@ -32,6 +32,9 @@ struct Unpacker {
     // The same for tile registers: codes less the offset, as signed bytes, or pieces (pieces.h); null where
     // there are none.
     Unpack unpack_for_tiles;
+    // Codes less the offset as int16: lines of 2 codes of 16 rows each, then scales. Of codes of eight bits,
+    // where the instruction set multiplies int16 faster; null else.
+    Unpack unpack_words;
     // Row `lane` of a block's slab as floats. Of quantized types only.
     void (*read_lane)(const uint8_t* slab, int lane, float* out);
 };
@@ -40,6 +43,8 @@ const Unpacker& unpacker_of(DType type);
 
 template <bool kMins>
 inline constexpr int kBlockBytes = kLanes * 32 + 64 + (kMins ? 64 : 0);
+
+inline constexpr int kWordBlockBytes = 2 * kLanes * 32 + 64;
 
 template <int kSub, int kMinSub>
 struct SuperSlab {
