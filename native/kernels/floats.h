@@ -6,21 +6,34 @@
 namespace chaski::CHASKI_ISA {
 
 struct Floats {
-    static constexpr int kStep = 96;  // a slab of four panels leaves room in a cache of 32 KB for the tokens
+    static constexpr int kStep = 96;  // slabs of four panels leave room in a cache of 32 KB for the tokens
     static constexpr int kSub = 16;   // elements between two prefetches
     static constexpr int P = kFloatPanels, N = kFloatTokens;
     static constexpr int kSmallest = smallest_tile(N, kFloatStreamTokens + 1);
-    static constexpr int kGroup = 4;
+    static constexpr int kGroup = kFloatGroup;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
     static constexpr int kSlab = kStep * 64;
+    // Rows of tokens often lie a power of two apart, where few of them fit a cache together. A tile that
+    // passes several times is copied.
+    static constexpr bool kCopies = kGroup > P;
 
     template <int kTokens>
     struct Tokens {
         const float* values;
         int64_t k;
+        alignas(64) float own[kCopies ? kTokens * kStep : 1];
 
-        Tokens(const Unpacker&, const Activations& x, int64_t width, int64_t token, int, int64_t at, int)
-            : values(x.floats + token * width + at), k(width) {}
+        Tokens(const Unpacker&, const Activations& x, int64_t width, int64_t token, int, int64_t at,
+               int elements)
+            : values(x.floats + token * width + at), k(width) {
+            for (int n = 0; kCopies && n < kTokens; ++n) {
+                __builtin_memcpy(own + n * kStep, values + n * k, elements * sizeof(float));
+            }
+        }
+
+        CHASKI_INLINE F32x16 value(int n, int i) const {
+            return splat(kCopies ? own[n * kStep + i] : values[n * k + i]);
+        }
 
         template <int kPanels, class Before>
         CHASKI_INLINE void add(const uint8_t* slab, int elements, const Before& before,
@@ -39,7 +52,7 @@ struct Floats {
                 for (int p = 0; p < kPanels; ++p) column[p] = load_f32(lines + p * (kSlab / 4) + kLanes * i);
 #pragma GCC unroll 16
                 for (int n = 0; n < kTokens; ++n) {
-                    const F32x16 x = splat(values[n * k + i]);
+                    const F32x16 x = value(n, i);
 #pragma GCC unroll 16
                     for (int p = 0; p < kPanels; ++p) y.v[p][n] = fma(column[p], x, y.v[p][n]);
                 }
