@@ -10,15 +10,16 @@
 
 namespace chaski::CHASKI_ISA {
 
-// The largest codes of formats without super-blocks: five bits, or eight, which dot4 may treat alike.
-constexpr int kNarrow = 31, kWide = dot4_bias<255> == 0 ? kNarrow : 255;
+// The largest codes of formats without super-blocks: four bits, five, or eight, which dot4 may treat alike.
+constexpr int kNarrow = 31, kNarrowest = dot4_run<15> == dot4_run<31> ? kNarrow : 15;
+constexpr int kWide = dot4_bias<255> == 0 ? kNarrow : 255;
 
 // sums += codes * values, over kElements of k. `lines` is the first panel's, others are kSlab behind;
 // `values` the first token's, others k behind.
 template <int kElements, int kSlab, int kLargestCode, int kPanels, int kTokens>
 CHASKI_INLINE void add_products(const uint8_t* lines, const int8_t* values, int64_t k,
                                 I32x16 (&sums)[kPanels][kTokens]) {
-    constexpr int kRun = dot4_run<kLargestCode>;
+    constexpr int kRun = dot4_run<kLargestCode> < kElements / 4 ? dot4_run<kLargestCode> : kElements / 4;
     if constexpr (kRun > 1) {
         static_assert(kPanels == 1 && kElements / 4 % kRun == 0);
 #pragma GCC unroll 16
@@ -179,7 +180,7 @@ struct QuantizedWords {
 };
 
 // A format with super-blocks. Those with mins have no offset.
-template <int kSubElements, int kMinSub>
+template <int kSubElements, int kMinSub, int kLargestCode>
 struct SuperQuantized {
     using Slab = SuperSlab<kSubElements, kMinSub>;
     static constexpr int kStep = kSuperElements;
@@ -187,8 +188,7 @@ struct SuperQuantized {
     static constexpr int kSmallest = smallest_tile(N, kUnpackedTokens);
     static constexpr int kGroup = kGroupPanels;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
-    static constexpr int kSub = 2 * kSubElements;                      // a pair
-    static constexpr int kLargestCode = kSubElements == 32 ? 31 : 63;  // of Q5_K, Q6_K
+    static constexpr int kSub = 2 * kSubElements;  // a pair
     static constexpr int kSlab = Slab::kBytes;
 
     template <int kTokens>
@@ -248,14 +248,15 @@ void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, c
         return stream(w, panel_begin, panel_end, x, n, out, scratch, variant);
     }
     const Unpacker& u = unpacker_of(w.type);
-    const auto product = is_super && u.min_sub == 16 ? run_product<SuperQuantized<16, 16>>
-                         : is_super && !u.mins       ? run_product<SuperQuantized<16, 0>>
-                         : is_super && u.sub == 16   ? run_product<SuperQuantized<16, 32>>
-                         : is_super                  ? run_product<SuperQuantized<32, 32>>
+    const auto product = is_super && u.min_sub == 16 ? run_product<SuperQuantized<16, 16, 3>>   // Q2_K
+                         : is_super && !u.mins       ? run_product<SuperQuantized<16, 0, 63>>   // Q3_K, Q6_K
+                         : is_super && u.sub == 16   ? run_product<SuperQuantized<16, 32, 31>>  // Q5_K
+                         : is_super                  ? run_product<SuperQuantized<32, 32, 15>>  // Q4_K
                          : u.mins                    ? run_product<Quantized<true, kNarrow>>
                          : u.unpack_words != nullptr ? run_product<QuantizedWords>
                          : u.max_code > kNarrow      ? run_product<Quantized<false, kWide>>
-                                                     : run_product<Quantized<false, kNarrow>>;
+                         : u.max_code > kNarrowest   ? run_product<Quantized<false, kNarrow>>
+                                                     : run_product<Quantized<false, kNarrowest>>;
     product(u, w, panel_begin, panel_end, x, n, out, scratch, variant);
 }
 
@@ -269,7 +270,7 @@ static int64_t stream_scratch_bytes(int64_t k) {
 
 int64_t scratch_bytes_quantized(int64_t k, int64_t n) {
     int64_t product = larger(product_scratch_bytes<Quantized<true, kNarrow>>(n),
-                             product_scratch_bytes<SuperQuantized<16, 16>>(n));
+                             product_scratch_bytes<SuperQuantized<16, 16, 3>>(n));
     if constexpr (kWordsAreFaster) product = larger(product, product_scratch_bytes<QuantizedWords>(n));
     return larger(stream_scratch_bytes(k), product);
 }

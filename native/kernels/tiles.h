@@ -23,7 +23,7 @@ inline constexpr int kFloatStreamTile = 2, kFloatStreamTokens = 2, kPairTile = 4
 // The same as kStreamTokens where the processor has matrix products of int8: unpacking pays earlier.
 inline constexpr int kI8mmStreamTokens = 3;
 #elif defined(__AVX2__)     // 16 registers, two for each
-inline constexpr int kTilePanels = 1, kTileTokens = 3, kSuperTileTokens = 3;
+inline constexpr int kTilePanels = 1, kTileTokens = 4, kSuperTileTokens = 3;
 inline constexpr int kFloatPanels = 1, kFloatTokens = 6, kFloatGroup = 8;
 inline constexpr int kStreamTile = 2, kStreamTokens = 6, kUnpackedTokens = 4;
 inline constexpr int kFloatStreamTile = 2, kFloatStreamTokens = 2, kPairTile = 4;
