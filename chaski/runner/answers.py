@@ -10,7 +10,7 @@ with care (they remove something) are not among these.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from chaski.errors import GGUFError
 from chaski.formats.gguf import GGUFFile, open_inside
+from chaski.runner.spelling import known_words, spelled
 
 __all__ = ["ANSWERS", "AnswerTexts", "FoundAnswers", "spread"]
 
@@ -48,6 +49,7 @@ class AnswerTexts:
     rows          (n, length of vectors) int8; scales and biases (n,)
     sure          how likely an answer must be to be given alone, and `careful` one that is given with care
     likely        how likely the first of two answers must be
+    words         those that the encoder knows, for others that are one slip of the fingers away
     both, doubt   what is said with two answers, `{first}` and `{second}`, and with a `{page}` in their place
     """
 
@@ -60,6 +62,7 @@ class AnswerTexts:
     sure: float
     careful: float
     likely: float
+    words: frozenset[str]
     both: str
     doubt: str
 
@@ -85,6 +88,7 @@ class AnswerTexts:
             sure=file.get("answers.sure", float),
             careful=file.get("answers.careful", float),
             likely=file.get("answers.likely", float),
+            words=known_words(file.get("tokenizer.ggml.tokens", list[str])),
             both=file.get("answers.both", str),
             doubt=file.get("answers.doubt", str),
         )
@@ -125,10 +129,11 @@ class FoundAnswers:
 
     def find(self, question: str) -> str:
         """Return the answer to a question. Raises GGUFError for a damaged file, and what loading raises."""
+        text = spread(question, self._texts.words)
         with self._lock:
             if self._encoder is None:
                 self._encoder = self._open_encoder(open_inside(self._path, ANSWERS))
-            (vector,) = self._encoder.embed([spread(question)], truncate=True)
+            (vector,) = self._encoder.embed([text], truncate=True)
         if len(vector) != self._texts.rows.shape[1]:
             raise GGUFError(f"{self._path}: its answers are not for vectors of {len(vector)} elements")
         return self._texts.chosen(self._texts.probabilities(np.asarray(vector, np.float32)))
@@ -144,9 +149,13 @@ class FoundAnswers:
             self._encoder.close()
 
 
-def spread(text: str) -> str:
-    """A text as encoders of answers read it: lower case, a space before each word and each other sign."""
-    return "".join(f" {word}" for word in re.findall(r"[^\W_]+|[^\w\s]|_", text.lower()))
+def spread(text: str, words: Collection[str] = ()) -> str:
+    """A text as encoders of answers read it: lower case, a space before each word and each other sign.
+
+    Slips of the fingers become the `words` that are near.
+    """
+    parted = "".join(f" {word}" for word in re.findall(r"[^\W_]+|[^\w\s]|_", text.lower()))
+    return spelled(parted, words) if words else parted
 
 
 def _filled(text: str, **values: str) -> str:

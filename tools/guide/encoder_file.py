@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from chaski.formats.dequantize import dequantize
+from chaski.formats.gguf import open_inside
 from chaski.formats.gguf_writer import Source
 from chaski.formats.quant import QuantType
+from chaski.runner.answers import ANSWERS
 from chaski.text.tokenizer.vocabulary import TokenType
-from tools.guide.encoder import EPS, HIDDEN_SIZE, NUM_HEADS
+from tools.guide.encoder import EPS, HIDDEN_SIZE, NUM_HEADS, Encoder
 from tools.guide.pieces import BEGIN, END, LONGEST, Pieces
 
-__all__ = ["encoder_metadata", "encoder_tensors"]
+__all__ = ["encoder_metadata", "encoder_tensors", "read_encoder"]
 
 Weights = Mapping[str, NDArray[np.float32]]
 
@@ -58,3 +63,19 @@ def encoder_tensors(weights: Weights) -> dict[str, Source]:
     types = {"position_embd.weight": QuantType.Q8_0}
     types |= {name: QuantType.F32 for name, weight in weights.items() if weight.ndim == 1}
     return {name: (weight, types.get(name, QuantType.Q4_0)) for name, weight in weights.items()}
+
+
+def read_encoder(guide: Path, num_topics: int) -> tuple[Encoder, Pieces]:
+    """The encoder of the guide's file, with no topics yet, and its pieces."""
+    with open_inside(guide, ANSWERS) as file:
+        merges = [tuple(pair.split(" ")) for pair in file.get("tokenizer.ggml.merges", list[str])]
+        pieces = Pieces(list(file.get("tokenizer.ggml.tokens", list[str])), merges)
+        encoder = Encoder(len(pieces.tokens), file.get("bert.block_count", int), num_topics)
+        weights = {
+            name: torch.from_numpy(dequantize(info.data, info.type, info.shape))
+            for name, info in file.tensors.items()
+        }
+    missing, unknown = encoder.load_state_dict(weights, strict=False)
+    assert not unknown
+    assert set(missing) == {"topics.weight", "topics.bias"}
+    return encoder, pieces

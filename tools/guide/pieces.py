@@ -19,6 +19,7 @@ from tokenizers.trainers import BpeTrainer
 from torch import Tensor
 
 from chaski.runner.answers import spread
+from chaski.runner.spelling import known_words
 
 __all__ = ["BEGIN", "END", "LONGEST", "Pieces", "trained_pieces"]
 
@@ -43,10 +44,11 @@ class Pieces:
         self.tokenizer = _tokenizer(BPE(places, self.merges, ignore_merges=True))
         self.tokenizer.add_special_tokens([AddedToken(each, special=True) for each in (BEGIN, END)])
         self._begin, self._end = places[BEGIN], places[END]
+        self._words = known_words(tokens)
 
     def ids(self, texts: Iterable[str]) -> list[list[int]]:
         """The ids of each text, with those that mark its beginning and its end."""
-        encoded = self.tokenizer.encode_batch([spread(text) for text in texts])
+        encoded = self.tokenizer.encode_batch([spread(text, self._words) for text in texts])
         return [[self._begin, *encoding.ids[: LONGEST - 2], self._end] for encoding in encoded]
 
     def rows_of(self, encoder: Path, embeddings: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Train the encoder of the guide's answers and write it into the guide's file.
 
     python -m tools.guide.train --encoder FOLDER
+    python -m tools.guide.train --epochs 3        # goes on with the encoder of the guide's file
 
 FOLDER has the files of all-MiniLM-L6-v2, which it begins with (tools/guide/README.md). Needs torch,
 safetensors and tokenizers. Every random choice comes from one seed; on another machine or torch version the
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from tools.guide.answers_file import Choice, describe, put_answers
 from tools.guide.encoder import Encoder
-from tools.guide.encoder_file import encoder_metadata, encoder_tensors
+from tools.guide.encoder_file import encoder_metadata, encoder_tensors, read_encoder
 from tools.guide.pieces import Pieces, trained_pieces
 from tools.guide.rewording import LEXICON, reword
 from tools.guide.topics import Topic, load_topics
@@ -32,15 +33,14 @@ ROOT = Path(__file__).parents[2]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--encoder", type=Path, required=True, help="folder of all-MiniLM-L6-v2")
+    parser.add_argument("--encoder", type=Path, help="folder of all-MiniLM-L6-v2; else it goes on")
     parser.add_argument("--layers", type=int, default=4, help="of the encoder, the first ones")
     parser.add_argument("--epochs", type=int, default=7)
-    parser.add_argument("--exact", type=int, default=6, help="epochs before matrices are rounded")
+    parser.add_argument("--rounded", type=int, default=1, help="of the epochs, the last ones")
+    parser.add_argument("--rate", type=float, default=1.5e-4, help="of learning, at its highest")
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument(
-        "--guide", type=Path, default=ROOT / "chaski/models/guide.gguf", help="takes the answers"
-    )
+    parser.add_argument("--guide", type=Path, default=ROOT / "chaski/models/guide.gguf", help="is read")
     parser.add_argument("--out", type=Path, default=ROOT / "build/guide/guide.gguf")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -49,8 +49,11 @@ def main() -> None:
     topics = load_topics()
     asked = [(index, text) for index, topic in enumerate(topics) for text in (*topic.wordings, topic.answer)]
     texts, of_topics = [text for _, text in asked], [index for index, _ in asked]
-    pieces = trained_pieces(options.encoder, [*texts, LEXICON], MERGED, LEAST, PIECES)
-    encoder = Encoder.begun(options.encoder, pieces, options.layers, len(topics))
+    if options.encoder is None:
+        encoder, pieces = read_encoder(options.guide, len(topics))
+    else:
+        pieces = trained_pieces(options.encoder, [*texts, LEXICON], MERGED, LEAST, PIECES)
+        encoder = Encoder.begun(options.encoder, pieces, options.layers, len(topics))
     print(f"{len(topics)} topics, {len(texts)} texts, {len(pieces.tokens)} pieces", flush=True)
     prototypes(encoder, pieces, texts, of_topics)
     train(
@@ -60,7 +63,8 @@ def main() -> None:
         of_topics,
         lambda text: reword(text, rng),
         epochs=options.epochs,
-        exact=options.exact,
+        exact=options.epochs - options.rounded,
+        rate=options.rate,
         rng=rng,
     )
     temperature = fitted(encoder, pieces, topics, rng)

@@ -60,7 +60,7 @@ def train(
     epochs: int,
     exact: int,
     rng: random.Random,
-    rate: float = 1.5e-4,
+    rate: float,
 ) -> None:
     """Learn which topic each text belongs to; half of the texts are re-worded in each epoch.
 

@@ -1,0 +1,54 @@
+"""Words with a slip of the fingers, as the word that was meant: one that is known, and one slip away."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Collection, Iterable, Iterator
+
+__all__ = ["known_words", "spelled"]
+
+# Shorter words are one slip away from too many others; two letters that changed places tell more.
+_SHORTEST, _SHORTEST_SWAPPED = 5, 4
+_SPACE = "Ġ"
+
+
+def known_words(tokens: Iterable[str]) -> frozenset[str]:
+    """The words among the tokens of a byte-level vocabulary in lower case: those with a space before them."""
+    begun = (token.removeprefix(_SPACE) for token in tokens if token.startswith(_SPACE))
+    return frozenset(word for word in begun if word.isascii() and word.isalpha())
+
+
+def spelled(text: str, words: Collection[str]) -> str:
+    """A text in lower case with known words in the place of those that are one slip away.
+
+    A slip swaps two neighbours, or drops or adds a letter behind the first one. A wrong letter is left as it
+    is, since too many words are such neighbours of others that are not known.
+    """
+    return re.sub(r"[a-z]+", lambda match: _meant(match[0], words), text)
+
+
+def _meant(word: str, words: Collection[str]) -> str:
+    if len(word) < _SHORTEST_SWAPPED or word in words:
+        return word
+    near = (
+        _swapped(word) if len(word) < _SHORTEST else (*_swapped(word), *_completed(word), *_shortened(word))
+    )
+    return next((other for other in near if other in words), word)
+
+
+def _swapped(word: str) -> Iterator[str]:
+    for at in range(1, len(word)):
+        yield word[: at - 1] + word[at] + word[at - 1] + word[at + 1 :]
+
+
+def _completed(word: str) -> Iterator[str]:
+    """Words with one letter more."""
+    for at in range(1, len(word) + 1):
+        for letter in string.ascii_lowercase:
+            yield word[:at] + letter + word[at:]
+
+
+def _shortened(word: str) -> Iterator[str]:
+    for at in range(1, len(word)):
+        yield word[:at] + word[at + 1 :]

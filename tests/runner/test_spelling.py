@@ -1,0 +1,46 @@
+"""Slips of the fingers become the words that were meant, and other words stay as they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaski.runner.spelling import known_words, spelled
+
+WORDS = frozenset(
+    ["port", "change", "calling", "ollama", "server", "what", "stop", "the", "street", "python"]
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("chagne the prot", "change the port"),  # neighbours that changed places
+        ("olama caling", "ollama calling"),  # a letter too few
+        ("servver sttop", "server stop"),  # a letter too many
+        ("waht stpo", "what stop"),
+        ("pyhton's serer.", "python's server."),
+    ],
+)
+def test_one_slip(text: str, meant: str) -> None:
+    assert spelled(text, WORDS) == meant
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the street",  # known
+        "pork sort",  # another letter is not taken for a slip
+        "por ort",  # too short for a letter that is missing
+        "erver",  # the first letter is seldom missed
+        "serrverr",  # two slips
+        "server2 çerver SERVR",  # no words of lower-case letters
+        "",
+    ],
+)
+def test_what_stays(text: str) -> None:
+    assert spelled(text, WORDS) == text
+
+
+def test_what_is_known() -> None:
+    tokens = ["[CLS]", "Ġmodel", "els", "Ġ", "Ġ4", "Ġ.", "Ġnaïve", "Ġkv"]
+    assert known_words(tokens) == {"model", "kv"}
