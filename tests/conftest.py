@@ -63,26 +63,39 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny.gguf")
 
 
-@pytest.fixture(autouse=True)
-def clean_environment(
-    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[None]:
-    """No setting and no model of the user's reaches a test; kernels and threads stay as they were.
-
-    Commands set variables for the processes that they start, and those end with the test.
-    """
-    before = set(os.environ)
+def keep_out(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let no setting and no model of the user's reach a test; what tests keep goes into their folder."""
     for name in os.environ.keys() & SETTINGS - SEEN:
         monkeypatch.delenv(name)
     if BACKEND is not None:
         monkeypatch.setenv("CHASKI_BACKEND", BACKEND)
     # Keys and histories of tests go where the tests do.
-    monkeypatch.setenv("HOME", str(tmp_path_factory.getbasetemp() / "home"))
-    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path_factory.getbasetemp() / "no-models"))
+    monkeypatch.setenv("HOME", str(folder / "home"))
+    monkeypatch.setenv("OLLAMA_MODELS", str(folder / "no-models"))
     # Prefixes are kept in memory; tests of files ask for them.
     monkeypatch.setenv("CHASKI_PREFIX_CACHE", "memory")
     # Nothing listens there: a server of the user's is none of a test's business.
     monkeypatch.setattr("chaski.remote._USUAL_ADDRESS", "127.0.0.1:1")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def clean_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The same for what several tests share."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        keep_out(monkeypatch, tmp_path_factory.getbasetemp())
+        yield
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Each test begins with the same settings; kernels and threads stay as they were.
+
+    Commands set variables for the processes that they start, and those end with the test.
+    """
+    before = set(os.environ)
+    keep_out(monkeypatch, tmp_path_factory.getbasetemp())
     yield
     for name in os.environ.keys() & SETTINGS - before:
         del os.environ[name]
