@@ -155,7 +155,7 @@ def spread(text: str, words: Collection[str] = ()) -> str:
     Slips of the fingers become the `words` that are near.
     """
     parted = "".join(f" {word}" for word in re.findall(r"[^\W_]+|[^\w\s]|_", text.lower()))
-    return spelled(parted, words) if words else parted
+    return spelled(parted, words)
 
 
 def _filled(text: str, **values: str) -> str:

@@ -10,6 +10,8 @@ __all__ = ["known_words", "spelled"]
 
 # Shorter words are one slip away from too many others; two letters that changed places tell more.
 _SHORTEST, _SHORTEST_SWAPPED = 5, 4
+# What is longer is no word, and what stands behind so many words is left alone: it would take long.
+_LONGEST, _MOST_WORDS = 24, 100
 _SPACE = "Ġ"
 
 
@@ -23,13 +25,14 @@ def spelled(text: str, words: Collection[str]) -> str:
     """A text in lower case with known words in the place of those that are one slip away.
 
     A slip swaps two neighbours, or drops or adds a letter behind the first one. A wrong letter is left as it
-    is, since too many words are such neighbours of others that are not known.
+    is, since too many words are such neighbours of others that are not known. So are very long words, and all
+    behind the first hundred.
     """
-    return re.sub(r"[a-z]+", lambda match: _meant(match[0], words), text)
+    return re.sub(r"[a-z]+", lambda match: _meant(match[0], words), text, count=_MOST_WORDS)
 
 
 def _meant(word: str, words: Collection[str]) -> str:
-    if len(word) < _SHORTEST_SWAPPED or word in words:
+    if not _SHORTEST_SWAPPED <= len(word) <= _LONGEST or word in words:
         return word
     near = (
         _swapped(word) if len(word) < _SHORTEST else (*_swapped(word), *_completed(word), *_shortened(word))

@@ -41,6 +41,11 @@ def test_what_stays(text: str) -> None:
     assert spelled(text, WORDS) == text
 
 
+def test_long_texts_take_no_long_time() -> None:
+    assert spelled("sttop" * 1_000_000, WORDS) == "sttop" * 1_000_000
+    assert spelled("sttop " * 1_000_000, WORDS) == "stop " * 100 + "sttop " * 999_900
+
+
 def test_what_is_known() -> None:
     tokens = ["[CLS]", "Ġmodel", "els", "Ġ", "Ġ4", "Ġ.", "Ġnaïve", "Ġkv"]
     assert known_words(tokens) == {"model", "kv"}
