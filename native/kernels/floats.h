@@ -6,7 +6,7 @@
 namespace chaski::CHASKI_ISA {
 
 struct Floats {
-    static constexpr int kStep = 96;  // slabs of four panels leave room in a cache of 32 KB for the tokens
+    static constexpr int kStep = 96;  // slabs of four panels leave room in 32 KB; more are read from behind
     static constexpr int kSub = 16;   // elements between two prefetches
     static constexpr int P = kFloatPanels, N = kFloatTokens;
     static constexpr int kSmallest = smallest_tile(N, kFloatStreamTokens + 1);
