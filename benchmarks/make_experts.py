@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
 from benchmarks.random_blocks import random_rows
@@ -125,7 +124,7 @@ def _random(shape: tuple[int, ...], kind: QuantType, rng: np.random.Generator) -
             return
         for begin in range(0, rows, _ROWS_AT_ONCE):
             count = min(_ROWS_AT_ONCE, rows - begin)
-            yield random_rows(GGMLQuantizationType(kind), count, shape[-1], rng).reshape(-1).view(np.uint8)
+            yield random_rows(kind, count, shape[-1], rng).reshape(-1).view(np.uint8)
 
     return LazyTensor(shape, kind, chunks)
 

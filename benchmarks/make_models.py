@@ -13,15 +13,18 @@ import itertools
 import os
 import string
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFWriter, TokenType
 from numpy.typing import NDArray
 
 from benchmarks.quant_mix import TYPES, type_of
-from benchmarks.random_blocks import random_rows, row_bytes
+from benchmarks.random_blocks import random_rows
 from benchmarks.shapes import SHAPES, Matrix, Shape, Vocabulary
+from chaski.formats.gguf_tensors import DEFAULT_ALIGNMENT, align_up
+from chaski.formats.gguf_writer import LazyTensor, MetadataValue, header, write_gguf
+from chaski.formats.quant import QuantType, row_bytes
 
 __all__ = [
     "DEFAULT_DIRECTORY",
@@ -36,6 +39,8 @@ __all__ = [
 ]
 
 DEFAULT_DIRECTORY = Path(__file__).parent / "files"
+
+_NORMAL, _CONTROL = 1, 3  # types of tokens
 
 
 def make(shape_name: str, type_name: str, directory: Path = DEFAULT_DIRECTORY) -> Path:
@@ -75,78 +80,62 @@ def num_products(shape: Shape) -> tuple[int, int]:
 
 def write(path: Path, shape: Shape, type_name: str, name: str) -> None:
     """Write a file of the shape; `name` is the model's in its metadata."""
-    writer, vectors, matrices = _begin(path, shape, type_name, name)
-    rng = np.random.Generator(np.random.SFC64(1))
-    for _, values in vectors:
-        writer.write_tensor_data(values)
-    for matrix, kind in matrices:
-        writer.write_tensor_data(random_rows(kind, matrix.num_rows, matrix.columns, rng))
-    writer.close()
+    write_gguf(path, _metadata(shape, type_name, name), _tensors(shape, type_name))
 
 
 def write_hollow(path: Path, shape: Shape, type_name: str, name: str) -> None:
     """Write a file of the shape whose weights are zeros, which take no place on most disks."""
-    writer, vectors, matrices = _begin(path, shape, type_name, name)
-    writer.close()
-    sizes = [values.nbytes for _, values in vectors]
-    sizes += [matrix.num_rows * row_bytes(kind, matrix.columns) for matrix, kind in matrices]
-    alignment = writer.data_alignment
-    whole = [-(-size // alignment) * alignment for size in (path.stat().st_size, *sizes)]
-    os.truncate(path, sum(whole))
+    tensors = _tensors(shape, type_name)
+    path.write_bytes(header(_metadata(shape, type_name, name), tensors))
+    sizes = [path.stat().st_size, *(tensor.nbytes for tensor in tensors.values())]
+    os.truncate(path, sum(align_up(size, DEFAULT_ALIGNMENT) for size in sizes))
 
 
-def _begin(
-    path: Path, shape: Shape, type_name: str, name: str
-) -> tuple[GGUFWriter, list[tuple[str, NDArray[np.float32]]], list[tuple[Matrix, GGMLQuantizationType]]]:
-    """Write all of a file but its tensors -> the writer, and vectors and matrices in their order."""
-    writer = GGUFWriter(path, shape.architecture)
-    writer.add_name(f"{name}, random weights")
-    writer.add_file_type(TYPES[type_name][0])
-    _add_metadata(writer, shape)
-    _add_vocabulary(writer, shape.vocabulary)
-
-    vectors = list(shape.vectors(np.random.Generator(np.random.SFC64(2))))
-    matrices = [(matrix, type_of(matrix, type_name, shape)) for matrix in shape.matrices()]
-    for vector, values in vectors:
-        writer.add_tensor_info(vector, values.shape, values.dtype, values.nbytes)
-    for matrix, kind in matrices:
-        size = row_bytes(kind, matrix.columns)
-        stored = (*matrix.shape[:-1], size)
-        total = matrix.num_rows * size
-        writer.add_tensor_info(f"{matrix.name}.weight", stored, np.dtype(np.uint8), total, kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    return writer, vectors, matrices
+def _tensors(shape: Shape, type_name: str) -> dict[str, LazyTensor]:
+    """Vectors, and then matrices, which must be written in their order."""
+    tensors = {}
+    for name, values in shape.vectors(np.random.Generator(np.random.SFC64(2))):
+        data = np.ascontiguousarray(values).view(np.uint8)
+        tensors[name] = LazyTensor(values.shape, QuantType.F32, partial(iter, [data]))
+    rng = np.random.Generator(np.random.SFC64(1))
+    for matrix in shape.matrices():
+        kind = type_of(matrix, type_name, shape)
+        chunks = partial(_random_matrix, matrix, kind, rng)
+        tensors[f"{matrix.name}.weight"] = LazyTensor(matrix.shape, kind, chunks)
+    return tensors
 
 
-def _add_metadata(writer: GGUFWriter, shape: Shape) -> None:
-    for name, value in shape.metadata().items():
-        key = f"{shape.architecture}.{name}"
-        if isinstance(value, list):
-            writer.add_array(key, value)
-        elif isinstance(value, float):
-            writer.add_float32(key, value)
-        elif isinstance(value, str):
-            writer.add_string(key, value)
-        else:
-            writer.add_uint32(key, value)
+def _random_matrix(matrix: Matrix, kind: QuantType, rng: np.random.Generator) -> Iterator[NDArray[np.uint8]]:
+    yield random_rows(kind, matrix.num_rows, matrix.columns, rng)
 
 
-def _add_vocabulary(writer: GGUFWriter, vocabulary: Vocabulary) -> None:
+def _metadata(shape: Shape, type_name: str, name: str) -> dict[str, MetadataValue]:
+    own = {f"{shape.architecture}.{key}": value for key, value in shape.metadata().items()}
+    return {
+        "general.architecture": shape.architecture,
+        "general.name": f"{name}, random weights",
+        "general.file_type": TYPES[type_name][0],
+        **own,
+        **_vocabulary(shape.vocabulary),
+    }
+
+
+def _vocabulary(vocabulary: Vocabulary) -> dict[str, MetadataValue]:
     """A byte-level BPE vocabulary: the 256 bytes, then words of two to four letters, then special tokens."""
     num_words = vocabulary.size - 256 - vocabulary.num_special
     words = list(itertools.islice(_words(), num_words))
     special = ["<|begin_of_text|>", "<|end_of_text|>"]
     special += [f"<|reserved_{i}|>" for i in range(vocabulary.num_special - len(special))]
     first_special = 256 + num_words
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(vocabulary.pre_tokenizer)
-    writer.add_token_list([*_byte_symbols(), *words, *special])
-    writer.add_token_types([TokenType.NORMAL] * first_special + [TokenType.CONTROL] * len(special))
-    writer.add_token_merges(list(itertools.islice(_merges(words), vocabulary.num_merges)))
-    writer.add_bos_token_id(first_special)
-    writer.add_eos_token_id(first_special + 1)
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": vocabulary.pre_tokenizer,
+        "tokenizer.ggml.tokens": [*_byte_symbols(), *words, *special],
+        "tokenizer.ggml.token_type": [_NORMAL] * first_special + [_CONTROL] * len(special),
+        "tokenizer.ggml.merges": list(itertools.islice(_merges(words), vocabulary.num_merges)),
+        "tokenizer.ggml.bos_token_id": first_special,
+        "tokenizer.ggml.eos_token_id": first_special + 1,
+    }
 
 
 def _words() -> Iterator[str]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGMLQuantizationType
 
 from benchmarks.encoders import Encoder
 from benchmarks.random_blocks import random_rows
@@ -133,5 +132,5 @@ def _tensor(name: str, shape: Shape, type_name: str, constants: Mapping[str, flo
     kind = QuantType[type_name]
     if shape[1] % kind.block_size or name == "mm.input_projection.weight":
         kind = QuantType.F16
-    rows = random_rows(GGMLQuantizationType(int(kind)), *shape, random)
+    rows = random_rows(kind, *shape, random)
     return LazyTensor(shape, kind, lambda: [np.ascontiguousarray(rows).view(np.uint8).ravel()])

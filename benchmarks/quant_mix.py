@@ -7,33 +7,32 @@ Q8_0. The exception is a shape without experts: all its matrices have MXFP4, whi
 
 from __future__ import annotations
 
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType
-
 from benchmarks.shapes import Matrix, Shape
+from chaski.formats.quant import QuantType
 
 __all__ = ["TYPES", "type_of"]
 
-_T = GGMLQuantizationType
+_T = QuantType
 
 # File type name: the general.file_type number, and the type of the matrices.
 TYPES = {
-    "F32": (LlamaFileType.ALL_F32, _T.F32),
-    "F16": (LlamaFileType.MOSTLY_F16, _T.F16),
-    "BF16": (LlamaFileType.MOSTLY_BF16, _T.BF16),
-    "Q4_0": (LlamaFileType.MOSTLY_Q4_0, _T.Q4_0),
-    "Q4_1": (LlamaFileType.MOSTLY_Q4_1, _T.Q4_1),
-    "Q5_0": (LlamaFileType.MOSTLY_Q5_0, _T.Q5_0),
-    "Q5_1": (LlamaFileType.MOSTLY_Q5_1, _T.Q5_1),
-    "Q8_0": (LlamaFileType.MOSTLY_Q8_0, _T.Q8_0),
-    "Q2_K": (LlamaFileType.MOSTLY_Q2_K, _T.Q2_K),
-    "Q3_K": (LlamaFileType.MOSTLY_Q3_K_S, _T.Q3_K),
-    "Q4_K": (LlamaFileType.MOSTLY_Q4_K_S, _T.Q4_K),
-    "Q4_K_M": (LlamaFileType.MOSTLY_Q4_K_M, _T.Q4_K),
-    "Q5_K": (LlamaFileType.MOSTLY_Q5_K_S, _T.Q5_K),
-    "Q6_K": (LlamaFileType.MOSTLY_Q6_K, _T.Q6_K),
-    "IQ4_NL": (LlamaFileType.MOSTLY_IQ4_NL, _T.IQ4_NL),
-    "IQ4_XS": (LlamaFileType.MOSTLY_IQ4_XS, _T.IQ4_XS),
-    "MXFP4": (LlamaFileType.MOSTLY_MXFP4_MOE, _T.MXFP4),
+    "F32": (0, _T.F32),
+    "F16": (1, _T.F16),
+    "BF16": (32, _T.BF16),
+    "Q4_0": (2, _T.Q4_0),
+    "Q4_1": (3, _T.Q4_1),
+    "Q5_0": (8, _T.Q5_0),
+    "Q5_1": (9, _T.Q5_1),
+    "Q8_0": (7, _T.Q8_0),
+    "Q2_K": (10, _T.Q2_K),
+    "Q3_K": (11, _T.Q3_K),
+    "Q4_K": (14, _T.Q4_K),
+    "Q4_K_M": (15, _T.Q4_K),
+    "Q5_K": (16, _T.Q5_K),
+    "Q6_K": (18, _T.Q6_K),
+    "IQ4_NL": (25, _T.IQ4_NL),
+    "IQ4_XS": (30, _T.IQ4_XS),
+    "MXFP4": (38, _T.MXFP4),
 }
 
 # The types that take the place of one whose blocks of 256 do not divide a row.
@@ -51,7 +50,7 @@ _OWN_OUTPUT = (_T.F32, _T.F16, _T.BF16, _T.Q8_0)  # types that the output matrix
 _NOT_QUANTIZED = ("per_layer_model_proj",)  # the quantizer leaves it as the converter has written it
 
 
-def type_of(matrix: Matrix, type_name: str, shape: Shape) -> GGMLQuantizationType:
+def type_of(matrix: Matrix, type_name: str, shape: Shape) -> QuantType:
     """The type that the matrix has in a file of type `type_name`."""
     kind = TYPES[type_name][1]
     if matrix.is_head:
@@ -64,20 +63,20 @@ def type_of(matrix: Matrix, type_name: str, shape: Shape) -> GGMLQuantizationTyp
         kind = _iq4_xs(matrix, shape)
     elif kind is _T.MXFP4 and _has_experts(shape) and not matrix.experts:
         kind = _T.Q8_0
-    return kind if matrix.columns % GGML_QUANT_SIZES[kind][0] == 0 else _FALLBACK[kind]
+    return kind if matrix.columns % kind.block_size == 0 else _FALLBACK[kind]
 
 
 def _has_experts(shape: Shape) -> bool:
     return any(matrix.experts for matrix in shape.matrices())
 
 
-def _output_type(kind: GGMLQuantizationType) -> GGMLQuantizationType:
+def _output_type(kind: QuantType) -> QuantType:
     if kind in _OWN_OUTPUT:
         return kind
     return _T.Q8_0 if kind is _T.MXFP4 else _T.Q6_K
 
 
-def _q4_k_m(matrix: Matrix, num_layers: int) -> GGMLQuantizationType:
+def _q4_k_m(matrix: Matrix, num_layers: int) -> QuantType:
     part = _part(matrix)
     if part == "attn_qkv":
         return _T.Q5_K
@@ -91,7 +90,7 @@ def _gets_more_bits(layer: int, num_layers: int) -> bool:
     return layer < eighth or layer >= 7 * num_layers // 8 or (layer - eighth) % 3 == 2
 
 
-def _iq4_xs(matrix: Matrix, shape: Shape) -> GGMLQuantizationType:
+def _iq4_xs(matrix: Matrix, shape: Shape) -> QuantType:
     part = _part(matrix)
     has_more = (part == "attn_v" and shape.heads_per_kv_head >= 4) or (
         part == "ffn_down" and matrix.layer < shape.num_layers // 8

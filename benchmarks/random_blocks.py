@@ -11,15 +11,17 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 from numpy.typing import NDArray
 
-__all__ = ["WEIGHT_SPREAD", "random_rows", "row_bytes"]
+from chaski.formats.dequantize import dequantize
+from chaski.formats.quant import QuantType, row_bytes
+
+__all__ = ["WEIGHT_SPREAD", "random_rows"]
 
 # With this spread a matrix over a normalized row of 2048 keeps the size of the row, so no layer overflows.
 WEIGHT_SPREAD = 0.02
 
-_T = GGMLQuantizationType
+_T = QuantType
 _SAMPLE_BLOCKS = 256
 
 
@@ -51,24 +53,14 @@ _SCALES = {
 }
 
 # Plain floats: the bits that stay random (sign and mantissa), and the fixed exponent of 2 ** -6.
-_FLOATS: dict[GGMLQuantizationType, tuple[np.uint32, np.uint32] | tuple[np.uint16, np.uint16]] = {
+_FLOATS: dict[QuantType, tuple[np.uint32, np.uint32] | tuple[np.uint16, np.uint16]] = {
     _T.F32: (np.uint32(0x807FFFFF), np.uint32((127 - 6) << 23)),
     _T.F16: (np.uint16(0x83FF), np.uint16((15 - 6) << 10)),
     _T.BF16: (np.uint16(0x807F), np.uint16((127 - 6) << 7)),
 }
 
 
-def row_bytes(kind: GGMLQuantizationType, columns: int) -> int:
-    """Bytes of one row of `columns` weights."""
-    block, size = GGML_QUANT_SIZES[kind]
-    if columns % block:
-        raise ValueError(f"{kind.name} needs rows of a multiple of {block} weights, not {columns}")
-    return columns // block * size
-
-
-def random_rows(
-    kind: GGMLQuantizationType, rows: int, columns: int, rng: np.random.Generator
-) -> NDArray[np.uint8]:
+def random_rows(kind: QuantType, rows: int, columns: int, rng: np.random.Generator) -> NDArray[np.uint8]:
     """Random weights of `kind`, spread about WEIGHT_SPREAD; uint8 of shape (rows, row_bytes)."""
     size = row_bytes(kind, columns)
     data = np.frombuffer(rng.bytes(rows * size), dtype=np.uint8).copy()
@@ -81,18 +73,18 @@ def random_rows(
     return data.reshape(rows, size)
 
 
-def _blocks(data: NDArray[np.uint8], kind: GGMLQuantizationType) -> NDArray[np.uint8]:
-    return data.reshape(-1, GGML_QUANT_SIZES[kind][1])
+def _blocks(data: NDArray[np.uint8], kind: QuantType) -> NDArray[np.uint8]:
+    return data.reshape(-1, kind.block_bytes)
 
 
-def _set_exponents(data: NDArray[np.uint8], kind: GGMLQuantizationType) -> None:
+def _set_exponents(data: NDArray[np.uint8], kind: QuantType) -> None:
     keep, exponent = _FLOATS[kind]
     bits = data.view(keep.dtype)
     bits &= keep
     bits |= exponent
 
 
-def _set_scales(blocks: NDArray[np.uint8], kind: GGMLQuantizationType, scale: float) -> None:
+def _set_scales(blocks: NDArray[np.uint8], kind: QuantType, scale: float) -> None:
     where = _SCALES[kind]
     blocks[:, where.scale_at : where.scale_at + 2] = np.array([scale], np.float16).view(np.uint8)
     if where.offset_at is not None:
@@ -100,19 +92,23 @@ def _set_scales(blocks: NDArray[np.uint8], kind: GGMLQuantizationType, scale: fl
         blocks[:, where.offset_at : where.offset_at + 2] = offset.view(np.uint8)
 
 
-def _spread_scale(kind: GGMLQuantizationType) -> float:
+def _spread_scale(kind: QuantType) -> float:
     sample = _blocks(_sample(kind), kind)
     _set_scales(sample, kind, 1.0)
-    return WEIGHT_SPREAD / float(np.std(quants.dequantize(sample, kind)))
+    return WEIGHT_SPREAD / float(np.std(_values(sample, kind)))
 
 
 def _mxfp4_exponent() -> int:
     """The power-of-two scale of MXFP4 (E8M0, bias 127) nearest to the wanted spread."""
     sample = _blocks(_sample(_T.MXFP4), _T.MXFP4)
     sample[:, 0] = 127
-    return 127 + round(math.log2(WEIGHT_SPREAD / float(np.std(quants.dequantize(sample, _T.MXFP4)))))
+    return 127 + round(math.log2(WEIGHT_SPREAD / float(np.std(_values(sample, _T.MXFP4)))))
 
 
-def _sample(kind: GGMLQuantizationType) -> NDArray[np.uint8]:
-    size = _SAMPLE_BLOCKS * GGML_QUANT_SIZES[kind][1]
+def _values(sample: NDArray[np.uint8], kind: QuantType) -> NDArray[np.float32]:
+    return dequantize(sample, kind, (_SAMPLE_BLOCKS, kind.block_size))
+
+
+def _sample(kind: QuantType) -> NDArray[np.uint8]:
+    size = _SAMPLE_BLOCKS * kind.block_bytes
     return np.frombuffer(np.random.default_rng(0).bytes(size), np.uint8).copy()

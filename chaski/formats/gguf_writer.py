@@ -67,13 +67,13 @@ def write_gguf(
     lazy = {name: _lazy(source) for name, source in tensors.items()}
     alignment = _alignment(metadata)
     with _replaced(Path(path)) as file:
-        file.write(_header(metadata, lazy))
+        file.write(header(metadata, lazy))
         for name, tensor in lazy.items():
             _pad(file, alignment)
             _write_tensor(file, name, tensor)
 
 
-def _header(metadata: Mapping[str, MetadataValue], tensors: Mapping[str, LazyTensor]) -> bytes:
+def header(metadata: Mapping[str, MetadataValue], tensors: Mapping[str, LazyTensor]) -> bytes:
     """Return the bytes of a file up to the end of the tensor table."""
     head = MAGIC + struct.pack("<IQQ", _VERSION, len(tensors), len(metadata))
     entries = (_entry(key, value) for key, value in metadata.items())

@@ -8,12 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("gguf")
-
 import chaski
 from benchmarks.make_models import SHAPES, num_products, weight_bytes, write
 from benchmarks.quant_mix import type_of
-from benchmarks.random_blocks import row_bytes
 from benchmarks.rows import ROWS
 from benchmarks.shapes import Shape, Vocabulary, gemma3, gptoss
 from benchmarks.shapes.gemma3 import Gemma3
@@ -22,6 +19,7 @@ from benchmarks.shapes.gptoss import GptOss
 from benchmarks.shapes.lfm2 import Lfm2
 from benchmarks.shapes.qwen35 import Qwen35
 from chaski.formats.gguf import open_gguf
+from chaski.formats.quant import row_bytes
 
 _MOST = 2**31
 # Llama's files are of whole models.
