@@ -19,7 +19,7 @@ from chaski.ml.backend import Backend
 from chaski.ml.machine import available_memory
 from chaski.model.program import Program
 from chaski.runner.prefix.disk_tier import DiskLimits, DiskTier
-from chaski.runner.prefix.folders import folder_uses, used_bytes
+from chaski.runner.prefix.folders import folder_uses
 from chaski.runner.prefix.memory_tier import MemoryTier
 from chaski.runner.prefix.tiers import PrefixTiers, part_sizes
 from chaski.store.model import StoredModel
@@ -65,7 +65,11 @@ def prefixes_of(model: StoredModel) -> dict[str, Any]:
 
 
 def disk_limits(environment: Environment) -> DiskLimits:
-    """Return what files may take: 10 GB, or a tenth of what is free, unless the environment says."""
+    """Return what files may take: 10 GB, or a tenth of what is free, unless the environment says.
+
+    What is free is without the files that are there: counting them would take longer than loading a model.
+    So they stop growing at a tenth of what they leave.
+    """
     most = environment.prefix_cache_disk
     if most is None:
         folder = prefix_folder()
@@ -73,7 +77,7 @@ def disk_limits(environment: Environment) -> DiskLimits:
             free = shutil.disk_usage(next(each for each in (folder, *folder.parents) if each.is_dir())).free
         except OSError:
             free = 0
-        most = min(_MOST_ON_DISK, (free + used_bytes(folder)) // _SHARE_OF_DISK)
+        most = min(_MOST_ON_DISK, free // _SHARE_OF_DISK)
     a_day = environment.prefix_cache_writes
     return DiskLimits(most, _WRITES_A_DAY if a_day is None else a_day)
 
