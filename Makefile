@@ -27,7 +27,7 @@ PYTEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run test coverage test-slow test-web test-aarch64 web check-web lint format types native bench docs links
-.PHONY: test-gpu wheel test-debian sdist sbom clean
+.PHONY: guide test-gpu wheel test-debian sdist sbom clean
 
 run: .venv/installed
 	$(BIN)/chaski run guide "how do I use fewer cores?" --verbose < /dev/null
@@ -99,6 +99,14 @@ native: .venv/installed
 bench: .venv/developing
 	$(BIN)/python -m benchmarks.suite $(if $(PEER),--llama-python $(PEER)) $(BENCH)
 	$(BIN)/python -m benchmarks.report
+
+# Trains the guide's encoder again, 41 minutes on two cores from its beginning, and measures it (tools/guide).
+# TRAIN has options of tools.guide.train; without --encoder it goes on with the encoder that is there.
+guide: .venv/developing
+	$(PIP) install torch safetensors tokenizers
+	$(BIN)/python -m tools.guide.train $(TRAIN)
+	$(BIN)/python -m tools.guide.evaluate --model build/guide/guide.gguf --wordings tuning held-out
+	$(BIN)/python -m tools.guide.evaluate --model build/guide/guide.gguf --wordings tuning held-out --calibration
 
 # The pages that are made from code, then the site of all pages: build/docs/index.html.
 docs: .venv/documenting

@@ -1,7 +1,8 @@
 """The guide's figures through chaski itself: `python -m tools.guide.evaluate [--model FILE] [QUESTIONS]`.
 
 Prints for own, tuning and held-out wordings how many answers are the intended text, how many are two of which
-one is that, how many say that the guide is not sure, and the rest, each with its question. With a file of
+one is that, how many say that the guide is not sure, and the rest, each with its question. With --calibration
+it prints instead how often the most likely answer is right where the guide is how sure. With a file of
 questions, one a line, it prints the answer to each instead, behind a tab: for people to judge.
 """
 
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import chaski
+from tools.guide.calibration import bins_of, error_of, stated, table
 from tools.guide.topics import BOTH, DOUBT, Topic, load_topics
 
 WORDINGS: dict[str, Callable[[Topic], Iterable[str]]] = {
@@ -27,6 +29,7 @@ def main() -> None:
     parser.add_argument("questions", type=Path, nargs="?")
     parser.add_argument("--model", default="guide")
     parser.add_argument("--wordings", nargs="+", choices=WORDINGS, default=[*WORDINGS])
+    parser.add_argument("--calibration", action="store_true")
     arguments = parser.parse_args()
     model = chaski.load(arguments.model)
 
@@ -39,7 +42,19 @@ def main() -> None:
         return
     for kind in arguments.wordings:
         cases = [(text, topic) for topic in load_topics() for text in WORDINGS[kind](topic)]
-        measure(f"{kind} wordings", cases, answer)
+        if arguments.calibration:
+            calibrate(f"{kind} wordings", cases, model.path)
+        else:
+            measure(f"{kind} wordings", cases, answer)
+
+
+def calibrate(title: str, cases: list[tuple[str, Topic]], guide: Path) -> None:
+    """Print how sure the guide is of its most likely answers, and how often these are right."""
+    probabilities, right = stated(guide, [(question, topic.answer) for question, topic in cases])
+    bins = list(bins_of(probabilities, right))
+    means = f"stated {probabilities.mean():.1%}, right {right.mean():.1%}"
+    print(f"{title}: {len(cases)}; {means}, expected calibration error {error_of(bins):.1%}")
+    print(*table(bins), sep="\n", flush=True)
 
 
 def measure(title: str, cases: list[tuple[str, Topic]], answer: Callable[[str], str]) -> None:

@@ -1,0 +1,77 @@
+"""Whether the guide is as often right as it says: its probabilities against what was meant.
+
+A question counts as right where the most likely answer is the one of its topic, whatever is then said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from numpy.typing import NDArray
+
+import chaski
+from chaski.formats.gguf import open_gguf
+from chaski.runner.answers import ANSWERS, AnswerTexts, spread
+
+__all__ = ["BINS", "Bin", "bins_of", "error_of", "stated", "table"]
+
+BINS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Questions whose probability is at least `begin` and less than `end`: how many, and both means."""
+
+    begin: float
+    end: float
+    count: int
+    stated: float
+    right: float
+
+
+def stated(guide: Path, cases: Sequence[tuple[str, str]]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The probability of the most likely answer (n,), and whether it is right (n,), for n questions.
+
+    `cases` are questions, each with the text that answers it.
+    """
+    with TemporaryDirectory() as folder:
+        inside = Path(folder) / "answers.gguf"
+        with open_gguf(guide) as file:
+            file.get(ANSWERS, list[int]).tofile(inside)
+        with open_gguf(inside) as file:
+            texts = AnswerTexts.of(file)
+        with chaski.load(inside, prompt_cache=False) as encoder:
+            vectors = encoder.embed([spread(text, texts.words) for text, _ in cases], truncate=True)
+    found = [texts.probabilities(np.asarray(vector, np.float32)) for vector in vectors]
+    best = [int(each.argmax()) for each in found]
+    right = [texts.texts[index] == answer for index, (_, answer) in zip(best, cases, strict=True)]
+    return np.array([each.max() for each in found]), np.array(right)
+
+
+def bins_of(probabilities: NDArray[np.float64], right: NDArray[np.bool_]) -> Iterator[Bin]:
+    """The bins that have questions, BINS of the same width in all."""
+    places = np.minimum((probabilities * BINS).astype(int), BINS - 1)
+    for place in range(BINS):
+        inside = places == place
+        if count := int(inside.sum()):
+            means = float(probabilities[inside].mean()), float(right[inside].mean())
+            yield Bin(place / BINS, (place + 1) / BINS, count, *means)
+
+
+def error_of(bins: Sequence[Bin]) -> float:
+    """The expected calibration error: the mean distance of both means of a bin, by its questions."""
+    total = sum(each.count for each in bins)
+    return sum(each.count * abs(each.stated - each.right) for each in bins) / total
+
+
+def table(bins: Sequence[Bin]) -> Iterator[str]:
+    """The lines of a table in Markdown."""
+    yield "| stated probability | questions | mean of what is stated | share that is right |"
+    yield "|---|---|---|---|"
+    for each in bins:
+        width = f"{each.begin:.0%} to {each.end:.0%}".replace("%", " %")
+        yield f"| {width} | {each.count:,} | {100 * each.stated:.1f} % | {100 * each.right:.1f} % |"
