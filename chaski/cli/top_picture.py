@@ -155,7 +155,16 @@ def _model_lines(model: Any, width: int) -> Iterator[Line]:
         ]
     if "generated_tokens" in model:
         words = f"{model['prompt_tokens']:,} of prompts computed, {model['generated_tokens']:,} generated"
+        if "dropped_tokens" in model:
+            words += f", {model['dropped_tokens']:,} dropped"
         yield [(fit("tokens", _LABEL), ""), (fit(words, width - _LABEL), "")]
+    if tiers := model.get("cached_tokens_by_tier"):
+        words = ", ".join(f"{count:,} from {tier}" for tier, count in tiers.items())
+        yield [(fit("cached", _LABEL), ""), (fit(words, width - _LABEL), "")]
+    if proposed := model.get("proposed_tokens", 0):
+        accepted = model["accepted_tokens"]
+        words = f"{accepted:,} of {proposed:,} right ({accepted / proposed:.0%})"
+        yield [(fit("guessed", _LABEL), ""), (fit(words, width - _LABEL), "")]
 
 
 def _body(model: Any, view: View, width: int, height: int | None) -> list[Line]:

@@ -8,7 +8,7 @@ from chaski.cluster.answers import RoutedAnswer, RoutedCall
 from chaski.cluster.replica_set import Replacement, ReplicaSet, ReplicaState
 from chaski.errors import UnsupportedError
 from chaski.runner.adapters.calls import LoadAdapter, UnloadAdapter
-from chaski.runner.engine.live import LiveSequences
+from chaski.runner.engine.live import LiveSequences, TokenTotals
 from chaski.runner.service.asynchronous import AsyncModel
 from chaski.runner.service.blocking import ChannelMethods
 from chaski.runner.service.messages import (
@@ -148,8 +148,7 @@ def _together(found: list[LiveSequences]) -> LiveSequences:
     ]
     return LiveSequences(
         seconds=max((each.seconds for each in found), default=0.0),
-        computed_tokens=sum(each.computed_tokens for each in found),
-        generated_tokens=sum(each.generated_tokens for each in found),
+        totals=TokenTotals.together(each.totals for each in found),
         num_sequences=sum(each.num_sequences for each in found),
         sequences=tuple(numbered),
     )

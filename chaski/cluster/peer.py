@@ -9,7 +9,7 @@ from time import monotonic
 
 from chaski.cluster.links import Address, connect
 from chaski.errors import WorkerError
-from chaski.runner.engine.live import LiveSequences
+from chaski.runner.engine.live import LiveSequences, TokenTotals
 from chaski.runner.service.messages import LookLive, ModelCall, ReplyCallback, ReplyOrError
 from chaski.runner.service.worker.link import Link
 from chaski.runner.service.worker.open_calls import InFlight, OpenCalls
@@ -47,7 +47,7 @@ class Peer:
         self._is_lost = False
         self.num_lost = 0
         self._asked_at: float | None = None
-        self._seen: tuple[int, int] | None = None
+        self._seen: TokenTotals | None = None
         self._moved_at = monotonic()
         threading.Thread(target=self._receive, name="chaski-replica", daemon=True).start()
 
@@ -80,10 +80,8 @@ class Peer:
 
     def _take_sign(self, reply: ReplyOrError) -> None:
         self._asked_at = None
-        if isinstance(reply, LiveSequences):
-            seen = reply.computed_tokens, reply.generated_tokens
-            if seen != self._seen or not reply.num_sequences:
-                self._seen, self._moved_at = seen, monotonic()
+        if isinstance(reply, LiveSequences) and (reply.totals != self._seen or not reply.num_sequences):
+            self._seen, self._moved_at = reply.totals, monotonic()
 
     def _end(self, why: str) -> None:
         self._why = why

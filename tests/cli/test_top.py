@@ -50,6 +50,10 @@ def figures(num_models: int = 1, num_sequences: int = 2, name: str = "small") ->
         "prefix_cache": [{"tier": "disk", "blocks": 2, "tokens": 512, "bytes": 10**6, "max_bytes": 10**7}],
         "prompt_tokens": 1234,
         "generated_tokens": 56789,
+        "cached_tokens_by_tier": {"cells": 4321, "memory": 0, "disk": 77},
+        "dropped_tokens": 21,
+        "proposed_tokens": 40,
+        "accepted_tokens": 30,
         "prompt_tokens_per_second": 12.5,
         "generated_tokens_per_second": 34.5,
         "num_sequences": num_sequences,
@@ -116,10 +120,22 @@ def test_figures_of_the_picture() -> None:
         assert words in text
     for words in ("3 GB weights, 1 GB cache", "disk tier", "2 blocks, 512 tokens, 1 MB of 10 MB", "56,789"):
         assert words in text
+    for words in ("4,321 from cells, 0 from memory, 77 from disk", "21 dropped", "30 of 40 right (75%)"):
+        assert words in text
     (row,) = (line for line in text.splitlines() if "prefill" in line)
     assert row.split()[0] == "-"
     assert row.split()[-5:] == ["80", "16", "0", "77.7", "1m01s"]
     assert 0 < row.count("▒") < row.count("█") < row.count("·")
+
+
+def test_a_server_that_tells_less() -> None:
+    """Older ones add up no tokens that were cached, dropped or guessed."""
+    told = figures()
+    for name in ("cached_tokens_by_tier", "dropped_tokens", "proposed_tokens", "accepted_tokens"):
+        del told["models"][0][name]
+    text = drawn(told)
+    assert "56,789 generated" in text
+    assert not any(line.startswith(("cached", "guessed")) for line in text.splitlines())
 
 
 def test_a_model_without_figures_of_sequences() -> None:

@@ -23,7 +23,7 @@ from chaski.errors import ChaskiError
 from chaski.ml.backend import HOST, DeviceMemory, Memory
 from chaski.model.dialects import open_model
 from chaski.model.pooling import Pooling
-from chaski.runner.engine.live import LiveSequences
+from chaski.runner.engine.live import LiveSequences, TokenTotals
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.prefix.use import TierUse
 from chaski.runner.service.asynchronous import AsyncModel
@@ -145,11 +145,7 @@ class FakeWorker:
             case Describe():
                 put(self.script.fail(self.options) or self._info())
             case LookLive():
-                put(
-                    LiveSequences(
-                        seconds=1.0, computed_tokens=0, generated_tokens=0, num_sequences=0, sequences=()
-                    )
-                )
+                put(LiveSequences(seconds=1.0, totals=TokenTotals(), num_sequences=0, sequences=()))
             case DescribeCache():
                 put(PICTURE)
             case Tokenize():

@@ -59,8 +59,8 @@ def test_figures_of_sequences_while_they_run(server: Running) -> None:
         assert sequence["seconds"] > 0
     assert len({sequence["id"] for sequence in busiest["sequences"]}) == 3
     assert SECRET not in json.dumps(seen)
-    generate(server, 0, num_predict=1)
-    number = 1 + sum(each["eval_count"] for each in (first, *answers))
+    answers += [first, generate(server, 0, num_predict=1)]
+    number = sum(each["eval_count"] for each in answers)
 
     def model() -> Any:
         return server.get("/api/live").json["models"][0]
@@ -70,6 +70,12 @@ def test_figures_of_sequences_while_they_run(server: Running) -> None:
     last = model()
     assert last["generated_tokens"] == number
     assert last["prompt_tokens"] <= 5 * first["prompt_eval_count"]
+    cached = last["cached_tokens_by_tier"]
+    assert last["prompt_tokens"] + sum(cached.values()) == 5 * first["prompt_eval_count"]
+    assert cached["cells"] > 0
+    for name in ("proposed", "accepted"):
+        assert last[f"{name}_tokens"] == sum(each.get(f"{name}_count", 0) for each in answers)
+    assert last["dropped_tokens"] == 0
     assert last["memory"]["total"] == sum(size for part, size in last["memory"].items() if part != "total")
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
-__all__ = ["LiveSequence", "LiveSequences"]
+__all__ = ["LiveSequence", "LiveSequences", "TokenTotals"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,16 +35,38 @@ class LiveSequence:
     seconds: float
 
 
+class TokenTotals(NamedTuple):
+    """Tokens of all sequences that have had a slot, added up from the start of an engine.
+
+    computed   those of prompts that were computed, and not taken from the cache
+    cells, memory, disk   those of prompts that were cached there
+    dropped    those of prompts that were cut off, and those that left a full context
+    proposed   those that were guessed, of which `accepted` were right
+    """
+
+    computed: int = 0
+    generated: int = 0
+    cells: int = 0
+    memory: int = 0
+    disk: int = 0
+    dropped: int = 0
+    proposed: int = 0
+    accepted: int = 0
+
+    @classmethod
+    def together(cls, parts: Iterable[TokenTotals]) -> TokenTotals:
+        """Add up totals."""
+        return cls(*map(sum, zip(cls(), *parts, strict=True)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSequences:
     """The sequences of an engine, `num_sequences` in all, of which `sequences` has the first ones.
 
-    `seconds` are those of a clock that only goes forward. `computed_tokens` of prompts and `generated_tokens`
-    are counted from the start of the engine.
+    `seconds` are those of a clock that only goes forward.
     """
 
     seconds: float
-    computed_tokens: int
-    generated_tokens: int
+    totals: TokenTotals
     num_sequences: int
     sequences: tuple[LiveSequence, ...]

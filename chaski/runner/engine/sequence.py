@@ -20,7 +20,7 @@ from chaski.chat.marks import Holds
 from chaski.errors import ChaskiError
 from chaski.model.output_rows import OutputRows
 from chaski.runner.adapters.applied import AppliedAdapters
-from chaski.runner.engine.live import LiveSequence
+from chaski.runner.engine.live import LiveSequence, TokenTotals
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.prefix.restored import NOTHING_RESTORED
 from chaski.runner.prefix.slots import Slot
@@ -116,6 +116,14 @@ class Sequence(ABC):
         counts = self.counts
         held = counts.prompt if counts.generated else len(self.slot.tokens)
         return max(0, min(held, counts.prompt) - self.num_cached)
+
+    @property
+    def totals(self) -> TokenTotals:
+        """What it adds to those of the engine, so far."""
+        counts, restored = self.counts, self.restored
+        cells = max(0, self.num_cached - restored.memory - restored.disk)
+        cached = cells, restored.memory, restored.disk
+        return TokenTotals(self.num_computed, counts.generated, *cached, *counts[2:])
 
     def live(self, state: str, now: float) -> LiveSequence:
         """Return its figures; `now` is the time as of `time.perf_counter`."""

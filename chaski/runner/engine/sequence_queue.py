@@ -14,7 +14,7 @@ from collections import deque
 from time import perf_counter
 
 from chaski.runner.engine.isolation import Isolation
-from chaski.runner.engine.live import LiveSequences
+from chaski.runner.engine.live import LiveSequences, TokenTotals
 from chaski.runner.engine.sequence import Sequence
 from chaski.runner.prefix.following import Following
 from chaski.runner.prefix.prompt_cache import PromptCache
@@ -32,24 +32,20 @@ class SequenceQueue:
         self.restoring: list[Restoration] = []
         self.following: list[Following] = []
         self.joined: list[tuple[Sequence, Sequence]] = []  # each with the one that it joined
-        # Tokens of sequences that ended: of prompts, as far as they were computed, and of answers.
-        self.num_computed = self.num_generated = 0
+        self.ended = TokenTotals()  # of the sequences that ended
         self._prompt_cache = prompt_cache
         self._isolation = isolation
 
     def live(self, most: int) -> LiveSequences:
         """Return the figures of now, with `most` sequences at most. Callable from any thread."""
-        now, running = perf_counter(), list(self.running)
-        computed = self.num_computed + sum(each.num_computed for each in running)
-        generated = self.num_generated + sum(each.counts.generated for each in running)
+        now, running, ended = perf_counter(), list(self.running), self.ended
         found = [(each, "decode" if each.counts.generated else "prefill") for each in running]
         found += [(each.sequence, "restoring") for each in list(self.restoring)]
         found += [(each.sequence, "following") for each in list(self.following)]
         found += [(each, "waiting") for each in (*(one for one, _ in list(self.joined)), *list(self.waiting))]
         return LiveSequences(
             seconds=now,
-            computed_tokens=computed,
-            generated_tokens=generated,
+            totals=TokenTotals.together([ended, *(each.totals for each in running)]),
             num_sequences=len(found),
             sequences=tuple(each.live(state, now) for each, state in found[:most]),
         )
@@ -71,16 +67,15 @@ class SequenceQueue:
 
     def dismiss(self) -> None:
         """Free the slots of sequences that ended or lost their reader; the tokens stay for the next one."""
-        running = []
+        running, ended = [], self.ended
         for sequence in self.running:
             if sequence.is_running:
                 running.append(sequence)
             else:
-                self.num_computed += sequence.num_computed
-                self.num_generated += sequence.counts.generated
+                ended = TokenTotals.together([ended, sequence.totals])
                 self._prompt_cache.note_end(sequence)
                 sequence.slot.is_free = True
-        self.running = running
+        self.running, self.ended = running, ended
         for restoration in self.restoring:
             if not restoration.sequence.is_running:
                 self._prompt_cache.give_up(restoration)

@@ -108,12 +108,17 @@ def _model(model: LoadedModel, now: LiveSequences | None, before: LiveSequences 
     past = {each.number: each for each in before.sequences} if before is not None else {}
     seconds = now.seconds - before.seconds if before is not None else 0.0
     computed = generated = 0
+    totals = now.totals
     if before is not None:
-        computed = now.computed_tokens - before.computed_tokens
-        generated = now.generated_tokens - before.generated_tokens
+        computed = totals.computed - before.totals.computed
+        generated = totals.generated - before.totals.generated
     return shown | {
-        "prompt_tokens": now.computed_tokens,
-        "generated_tokens": now.generated_tokens,
+        "prompt_tokens": totals.computed,
+        "generated_tokens": totals.generated,
+        "cached_tokens_by_tier": {"cells": totals.cells, "memory": totals.memory, "disk": totals.disk},
+        "dropped_tokens": totals.dropped,
+        "proposed_tokens": totals.proposed,
+        "accepted_tokens": totals.accepted,
         "prompt_tokens_per_second": _rate(computed, seconds),
         "generated_tokens_per_second": _rate(generated, seconds),
         "num_sequences": now.num_sequences,

@@ -21,7 +21,7 @@ from chaski.ml.backend import HOST, DeviceMemory, Memory
 from chaski.names import LLAMA_CPP
 from chaski.runner.adapters.adapter_set import AdapterInfo
 from chaski.runner.adapters.calls import AdapterCall, ListAdapters
-from chaski.runner.engine.live import LiveSequences
+from chaski.runner.engine.live import LiveSequences, TokenTotals
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.generation.output_sequences import embeddings
 from chaski.runner.prefix.calls import Blocks
@@ -180,9 +180,7 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
 
     def _live(self) -> LiveSequences:
         """Tell of none: llama.cpp has its sequences to itself."""
-        return LiveSequences(
-            seconds=perf_counter(), computed_tokens=0, generated_tokens=0, num_sequences=0, sequences=()
-        )
+        return LiveSequences(seconds=perf_counter(), totals=TokenTotals(), num_sequences=0, sequences=())
 
     def _adapters(self, call: AdapterCall) -> Iterable[AdapterInfo]:
         if isinstance(call, ListAdapters):

@@ -16,7 +16,7 @@ from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
 from chaski.chat.sources import StoredFormat
 from chaski.errors import OptionError, WorkerError
 from chaski.ml.backend import DeviceMemory, Memory
-from chaski.runner.engine.live import LiveSequence, LiveSequences
+from chaski.runner.engine.live import LiveSequence, LiveSequences, TokenTotals
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.service.cache_picture import CacheKind, CachePicture, CacheSlot
 from chaski.runner.service.messages import (
@@ -78,8 +78,16 @@ MESSAGES = [
     LookLive(),
     LiveSequences(
         seconds=0.5,
-        computed_tokens=7,
-        generated_tokens=8,
+        totals=TokenTotals(
+            computed=7,
+            generated=8,
+            cells=1,
+            memory=2,
+            disk=3,
+            dropped=4,
+            proposed=6,
+            accepted=5,
+        ),
         num_sequences=1,
         sequences=(
             LiveSequence(
