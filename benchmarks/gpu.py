@@ -1,160 +1,168 @@
 """How fast models are on an NVIDIA GPU, beside what its memory and its tensor cores give.
 
-    python -m benchmarks.gpu                           Llama 3.2 1B and 3.1 8B, random weights, Q4_K_M
-    python -m benchmarks.gpu --only copy llama-3.2-1b  some of it
-    python -m benchmarks.gpu --json FILE               the figures as JSON, too
+    python -m benchmarks.gpu                   Llama 3.1 8B and 3.2 1B, random weights, Q4_K_M, in 8 minutes
+    python -m benchmarks.gpu --minutes 3       what matters most comes first, and what is left out is named
+    python -m benchmarks.gpu --device cpu      the same models on 1 to 16 threads of the processor
+    python -m benchmarks.gpu --quick --shape llama-tiny --device cpu    a dry run
 
-It needs the extra `cuda`, and about a minute a model. Weights that a token reads, times tokens a second, are
-compared with a copy inside of the device, of which bytes read and written both count. Where torch is
-installed, a product of bf16 matrices is measured as well. At the end come the kernels of a step, each of them
-alone, many times in a row: weights that fit the device's cache are faster so than in a model.
+Needs the extra `cuda` and nothing else: torch is measured beside, and pictures are drawn with matplotlib,
+where these are installed. Each model is measured in a process of its own, so one that fails ends nothing
+else. Results are written as they come, to a folder of the device in `benchmarks/devices`.
+
+Bytes of weights and of keys and values that a step reads, times steps a second, are compared with a copy
+inside of the device, of which bytes read and written both count. Multiply-adds of a prompt are compared with
+those of torch's product of two bf16 matrices. On the processor, the limits are what its threads read, and
+what they multiply of int8. Kernels of a step are timed alone, many times in a row: weights that fit the
+device's cache are faster so than in a model.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
-import statistics
+import re
+import subprocess
+import sys
+import threading
 import time
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from benchmarks.gpu_results import SINGLE, Results
+from benchmarks.make_models import DEFAULT_DIRECTORY, TYPES
+from benchmarks.shapes.llama import SHAPES as LLAMAS
+from chaski.ml.machine import usable_processors
 
-import chaski
-from benchmarks.make_models import SHAPES, make, num_products, weight_bytes
-from chaski.cli.bench import Workload, measure
+__all__ = ["main"]
 
-_WORKLOADS = {
-    "prefill 512": Workload(512, 64, 0, 1),
-    "prefill 2048": Workload(2048, 64, 0, 1),
-    "depth 8192": Workload(128, 64, 8192, 1),
-    "8 sequences": Workload(128, 64, 0, 8),
-    "64 sequences": Workload(128, 64, 0, 64),
-}
-_COPY = 1 << 30
+_DEVICES = Path(__file__).parent / "devices"
+_MOST_THREADS = 16
+
+Works = Mapping[str, tuple[int, int, int, int]]
+"""By name: tokens of a prompt, to decode, and before the prompt, and sequences."""
+
+# The last work of each process is the one whose kernels are timed.
+_WORKS: Sequence[Works] = (
+    {"prompt of 2,048": (2048, 32, 0, 1), SINGLE: (512, 128, 0, 1)},
+    {"64 sequences": (128, 64, 0, 64)},
+    {"behind 32,768": (128, 32, 32768, 1)},
+    {"256 sequences": (128, 32, 0, 256)},
+)
+_ON_CPU: Works = {SINGLE: (128, 16, 0, 1)}
+_TOKENS_OF_TORCH = (1, 64, 256, 2048)
+
+Task = dict[str, Any]
 
 
-def main() -> None:
-    """Print a table."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, and print a table -> 1 if something failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=["copy", "llama-3.2-1b", "llama-3.1-8b"])
-    parser.add_argument("--type", default="Q4_K_M")
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--kernels", type=int, default=5, metavar="N", help="the slowest of a step")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    arguments = parser.parse_args()
-    found: dict[str, Any] = {}
-    if "copy" in arguments.only:
-        found["device"] = _device()
-        print(json.dumps(found["device"], indent=2), flush=True)
-    copied = found.get("device", {}).get("copy_bytes_per_second")
-    print("\n| model | work | prefill, tok/s | decode, tok/s | of a copy |\n|---|---|--:|--:|--:|")
-    for name in arguments.only:
-        if name in SHAPES:
-            found[name] = _model(name, arguments, copied)
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
-
-
-def _device() -> dict[str, Any]:
-    """What the GPU is, and what it gives."""
-    from cuda.bindings import driver
-
-    from chaski.ml.cuda.driver import open_gpu
-
-    gpu = open_gpu()
-    device = gpu.device
-    source, target = gpu.allocate(_COPY), gpu.allocate(_COPY)
-    best = 0.0
-    for _ in range(5):
-        gpu.wait()
-        began = time.perf_counter()
-        for _ in range(20):
-            driver.cuMemcpyDtoDAsync(target, source, _COPY, gpu.stream)
-        gpu.wait()
-        best = max(best, 20 * 2 * _COPY / (time.perf_counter() - began))
-    gpu.free(source)
-    gpu.free(target)
-    found = {
-        "model": device.model,
-        "features": device.features,
-        "multiprocessors": device.cores,
-        "copy_bytes_per_second": best,
-    }
-    rate = _torch_rate()
-    return found if rate is None else found | {"torch_bf16_flops": rate}
-
-
-def _torch_rate() -> float | None:
-    """Operations a second of a product of random bf16 matrices; None without torch."""
-    try:
-        import torch
-    except ModuleNotFoundError:
-        return None
-    size = 8192
-    a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    for _ in range(3):
-        a @ b
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    for _ in range(10):
-        a @ b
-    torch.cuda.synchronize()
-    rate = 10 * 2 * size**3 / (time.perf_counter() - began)
-    del a, b
-    torch.cuda.empty_cache()
-    return rate
-
-
-def _model(name: str, arguments: argparse.Namespace, copied: float | None) -> dict[str, Any]:
-    """Rows of the table, and the slowest kernels."""
-    path = make(name, arguments.type)
-    bytes_read = weight_bytes(SHAPES[name], arguments.type)
-    found: dict[str, Any] = {"bytes": bytes_read, "products": num_products(SHAPES[name])[0]}
-    for parallel in (1, 64):
-        workloads = {work: each for work, each in _WORKLOADS.items() if (each.batch == 1) == (parallel == 1)}
-        context = max(each.context for each in workloads.values())
-        began = time.perf_counter()
-        with chaski.load(path, backend="cuda", context=context, parallel=parallel) as llm:
-            loaded = time.perf_counter() - began
-            llm.logits([1, 2, 3])
-            first = time.perf_counter() - began
-            for work, workload in workloads.items():
-                measure(llm, workload, [0], 0.0)  # kernels of these sizes are compiled and recorded
-                result = measure(llm, workload, range(1, 1 + arguments.repeat), 0.0)
-                prefill = statistics.median(result.prefill_tokens_per_second)
-                decode = statistics.median(result.decode_tokens_per_second)
-                found[work] = {"prefill": prefill, "decode": decode}
-                is_alone = workload.batch == 1 and workload.depth == 0
-                share = f"{bytes_read * decode / copied:.0%}" if copied and is_alone else ""
-                print(f"| {name} | {work} | {prefill:.0f} | {decode:.0f} | {share} |", flush=True)
-            if parallel == 1:
-                found |= {"load_seconds": loaded, "first_logits_seconds": first}
-                found["kernels"] = list(_slowest(arguments.kernels))
-    print(
-        f"| {name} | load {found['load_seconds']:.2f} s, logits {found['first_logits_seconds']:.2f} s | | | |"
+    parser.add_argument("--minutes", type=float, default=8, help="after which it ends (8)")
+    parser.add_argument("--device", default="cuda", metavar="BACKEND", help="cuda (default), or cpu")
+    parser.add_argument("--shape", choices=LLAMAS, nargs="+", default=["llama-3.1-8b", "llama-3.2-1b"])
+    parser.add_argument("--type", choices=TYPES, default="Q4_K_M")
+    parser.add_argument(
+        "--threads", type=int, nargs="+", metavar="N", help="of --device cpu (1, 2, 4 ... 16)"
     )
-    for each in found["kernels"]:
-        print(f"| {name} | {each['kernel']} | | {each['times']} times {each['microseconds']:.1f} µs | |")
-    return found
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--kernels", type=int, default=5, metavar="N", help="the slowest of a step (5)")
+    parser.add_argument("--only", nargs="+", metavar="WORK", help="such as '64 sequences'; all without it")
+    parser.add_argument("--quick", action="store_true", help="short prompts and answers: a dry run")
+    parser.add_argument("--files", type=Path, default=DEFAULT_DIRECTORY, help="where models are made")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="of the results")
+    parsed = parser.parse_args(arguments)
+    began = time.monotonic()
+    seconds = 60 * parsed.minutes
+    device = list(_told({"name": "device", **_device(parsed)}, seconds))
+    if "failed" in device[-1] or "left_out" in device[-1]:
+        print(f"the device cannot be measured: {device[-1]}", file=sys.stderr)
+        return 1
+    name = next(each["model"] for each in device if "model" in each)
+    slug = "-".join(re.findall(r"[a-z0-9.]+", name.lower()))
+    results = Results(parsed.out or _DEVICES / slug, parsed.type, device)
+    for task in _tasks(parsed):
+        passed = time.monotonic() - began
+        print(f"{passed:5.0f} s  {task['name']}", file=sys.stderr, flush=True)
+        for figures in _told(task, seconds - passed):
+            results.take(figures)
+    print(f"{name}, {parsed.type}: {json.dumps(device)}\n", *results.table(), sep="\n")
+    try:
+        results.draw()
+    except ModuleNotFoundError:
+        print("There are no pictures: matplotlib is not installed.")
+    print(f"All figures are in {results.folder}.")
+    return 1 if results.found["failed"] else 0
 
 
-def _slowest(count: int) -> Iterator[dict[str, Any]]:
-    """The kernels of a decode step that take the longest in all."""
-    from chaski.ml.cuda.plan import CUDAPlan
+def _device(parsed: argparse.Namespace) -> Task:
+    return {"measure": "device", "device": parsed.device, "threads": _threads(parsed)}
 
-    plans = [each for each in gc.get_objects() if isinstance(each, CUDAPlan)]
-    plan = max(plans, key=lambda each: each.bytes)
-    total: dict[str, list[float]] = defaultdict(list)
-    for name, seconds in plan.time_kernels():
-        total[name].append(seconds)
-    for name, times in sorted(total.items(), key=lambda item: -sum(item[1]))[:count]:
-        yield {"kernel": name, "times": len(times), "microseconds": 1e6 * float(np.mean(times))}
+
+def _threads(parsed: argparse.Namespace) -> list[int]:
+    """How many threads of the processor are measured, most first; none for a GPU."""
+    if parsed.device != "cpu":
+        return []
+    most = min(_MOST_THREADS, usable_processors())
+    return sorted(parsed.threads or {most, *(1 << n for n in range(most.bit_length()))}, reverse=True)
+
+
+def _tasks(parsed: argparse.Namespace) -> Iterator[Task]:
+    """What workers measure, what matters most first."""
+    common = {"measure": "model", "device": parsed.device, "type": parsed.type, "folder": str(parsed.files)}
+    common |= {"repeat": parsed.repeat, "kernels": parsed.kernels}
+    for threads in _threads(parsed):
+        for shape in reversed(parsed.shape):
+            name = f"{shape}, {threads} threads"
+            works = _works(_ON_CPU, parsed)
+            yield common | {"name": name, "shape": shape, "threads": threads, "works": works}
+    for number, works in enumerate(_WORKS if parsed.device != "cpu" else ()):
+        for shape in parsed.shape:
+            if asked := _works(works, parsed):
+                name = f"{shape}, {' and '.join(asked)}"
+                yield common | {"name": name, "shape": shape, "threads": None, "works": asked}
+        if number == 0 and parsed.device == "cuda" and find_spec("torch") is not None:
+            for shape in parsed.shape:
+                name = f"torch, {shape}"
+                yield {"measure": "torch", "name": name, "shape": shape, "tokens": _TOKENS_OF_TORCH}
+
+
+def _works(works: Works, parsed: argparse.Namespace) -> Works:
+    """Those that are asked for; `--quick`: with as little of everything as does the same."""
+    asked = {name: numbers for name, numbers in works.items() if name in (parsed.only or works)}
+    if not parsed.quick:
+        return asked
+    return {name: (8, 2, depth and 64, min(batch, 3)) for name, (_, _, depth, batch) in asked.items()}
+
+
+def _told(task: Task, seconds: float) -> Iterator[Mapping[str, Any]]:
+    """Let a worker measure, for so long at most -> what it tells, and last whether it failed."""
+    if seconds <= 0:
+        yield {"name": task["name"], "left_out": "no time was left"}
+        return
+    given = json.dumps({key: value for key, value in task.items() if key != "name"})
+    command = [sys.executable, "-m", "benchmarks.gpu_worker", given]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        assert worker.stderr is not None
+        complaints: list[str] = []
+        listener = threading.Thread(target=complaints.extend, args=(worker.stderr,))
+        listener.start()
+        timer = threading.Timer(seconds, worker.kill)
+        timer.start()
+        for line in worker.stdout:
+            yield {"name": task["name"], **json.loads(line)}
+        timer.cancel()
+        is_late = timer.finished.is_set() and not timer.is_alive() and worker.wait() < 0
+        listener.join()
+    if is_late:
+        yield {"name": task["name"], "left_out": "the time was over before all of it was measured"}
+    elif worker.returncode:
+        print("".join(complaints), file=sys.stderr)
+        why = complaints[-1].strip() if complaints else f"the process ended with {worker.returncode}"
+        yield {"name": task["name"], "failed": why}
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

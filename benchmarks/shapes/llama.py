@@ -93,5 +93,7 @@ SHAPES = {
     "llama-3.1-8b": Llama(32, 4096, 32, 8, 128, 14336, 5e5, 131072, _LLAMA_3, rope_factor=8.0),
     # The layers of SmolLM with the vocabulary of Llama 3: a draft for the two above.
     "draft-180m": Llama(30, 576, 9, 3, 64, 1536, 5e5, 131072, _LLAMA_3),
+    # Nobody has a model of this shape: it shows that a benchmark runs.
+    "llama-tiny": Llama(2, 256, 4, 2, 64, 512, 5e5, 131072, Vocabulary("llama-bpe", 1024, 256, 512)),
     "smollm-135m": Llama(30, 576, 9, 3, 64, 1536, 1e4, 2048, Vocabulary("gpt-2", 49152, 17, 48900)),
 }

@@ -294,3 +294,15 @@ def test_the_runtime_compiler_may_be_missing(driver: Driver, monkeypatch: pytest
     monkeypatch.setattr(driver.compiler, "nvrtcVersion", missing)
     with pytest.raises(MissingPackageError, match="pip install nvidia-cuda-nvrtc"):
         opened()
+
+
+def test_the_copy_that_benchmarks_measure(driver: Driver) -> None:
+    from benchmarks.gpu_worker import _copy_rate
+
+    assert _copy_rate() > 0
+    copies = [arguments for name, arguments in driver.calls if name == "cuMemcpyDtoDAsync"]
+    assert len(copies) == 100
+    assert driver.names().count("cuMemFree") == 2
+    driver.fails["cuMemcpyDtoDAsync"] = Status.CUDA_ERROR_ILLEGAL_ADDRESS
+    with pytest.raises(AssertionError, match="ILLEGAL_ADDRESS"):
+        _copy_rate()

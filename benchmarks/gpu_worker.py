@@ -1,0 +1,195 @@
+"""Measures one thing for `benchmarks.gpu`, in a process of its own: prints JSON, a line for each figure."""
+
+from __future__ import annotations
+
+import gc
+import json
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import chaski
+from benchmarks.make_models import SHAPES, make
+from chaski.cli.bench import Workload, measure
+from chaski.ml import open_backend
+from chaski.ml.cpu.limits import measure_limits
+
+__all__: list[str] = []
+
+_COPY = 1 << 30
+
+
+def main() -> None:
+    """Measure what the argument asks for."""
+    task = json.loads(sys.argv[1])
+    _MEASURES[task.pop("measure")](**task)
+
+
+def _tell(**figures: Any) -> None:
+    print(json.dumps(figures), flush=True)
+
+
+def _device(device: str, threads: Sequence[int]) -> None:
+    """What the device is, and what it gives."""
+    if device == "cpu":
+        for count in threads:
+            limits = measure_limits(count)
+            _tell(threads=count, copy=limits.read_bandwidth, products=limits.int8, isa=limits.isa)
+    backend = open_backend(device)
+    found = backend.devices()[0]
+    backend.close()
+    _tell(model=found.model, features=list(found.features), cores=found.cores)
+    if device == "cuda":
+        _tell(copy=_copy_rate())
+        rates = _torch_rates()
+        if rates is not None:
+            _tell(**rates)
+
+
+def _copy_rate() -> float:
+    """Bytes a second that a copy inside of the GPU reads and writes."""
+    from cuda.bindings import driver
+
+    from chaski.ml.cuda.driver import open_gpu
+
+    gpu = open_gpu()
+    source, target = gpu.allocate(_COPY), gpu.allocate(_COPY)
+    best = 0.0
+    for _ in range(5):
+        gpu.wait()
+        began = time.perf_counter()
+        for _ in range(20):
+            status, *_ = driver.cuMemcpyDtoDAsync(target, source, _COPY, gpu.stream)
+            assert status == driver.CUresult.CUDA_SUCCESS, status
+        gpu.wait()
+        best = max(best, 20 * 2 * _COPY / (time.perf_counter() - began))
+    gpu.free(source)
+    gpu.free(target)
+    gpu.close()
+    return best
+
+
+def _torch_rates() -> Mapping[str, Any] | None:
+    """Torch's copies, and multiply-adds of random bf16 matrices, a second; None without torch."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return None
+    size = 8192
+    a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    source = torch.empty(_COPY, device="cuda", dtype=torch.uint8)
+    target = torch.empty_like(source)
+    return {
+        "torch_version": torch.__version__,
+        "torch_copy": 2 * _COPY / _torch_seconds(lambda: target.copy_(source)),
+        "products": size**3 / _torch_seconds(lambda: a @ b),
+    }
+
+
+def _torch_seconds(run: Callable[[], Any], repeat: int = 20) -> float:
+    """Seconds of a run, the best of three times so many."""
+    import torch
+
+    run()
+    best = float("inf")
+    for _ in range(3):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(repeat):
+            run()
+        torch.cuda.synchronize()
+        best = min(best, (time.perf_counter() - began) / repeat)
+    return best
+
+
+def _torch(shape: str, tokens: Sequence[int]) -> None:
+    """Products of torch's bf16 matrices of a model, and nothing else of it, for so many tokens at a time."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return
+    matrices = [
+        torch.randn(matrix.columns, matrix.rows, device="cuda", dtype=torch.bfloat16)
+        for matrix in SHAPES[shape].matrices()
+    ]
+    for count in tokens:
+        rows = {
+            columns: torch.randn(count, columns, device="cuda", dtype=torch.bfloat16)
+            for columns in {matrix.shape[0] for matrix in matrices}
+        }
+
+        def run(rows: Mapping[int, Any] = rows) -> None:
+            for matrix in matrices:
+                rows[matrix.shape[0]] @ matrix
+
+        run()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run()
+        _tell(torch=shape, tokens=count, rate=count / _torch_seconds(graph.replay, 5))
+
+
+def _model(
+    device: str,
+    shape: str,
+    type: str,
+    folder: str,
+    threads: int | None,
+    works: Mapping[str, Sequence[int]],
+    repeat: int,
+    kernels: int,
+) -> None:
+    """Load a model, measure each work so many times, and then the slowest kernels of a step."""
+    path = make(shape, type, Path(folder))
+    workloads = {name: Workload(*numbers) for name, numbers in works.items()}
+    context = max(each.context for each in workloads.values())
+    parallel = max(each.batch for each in workloads.values())
+    began = time.perf_counter()
+    with chaski.load(path, backend=device, context=context, parallel=parallel, threads=threads) as llm:
+        llm.wait_loaded()
+        loaded = time.perf_counter() - began
+        llm.logits([1, 2, 3])
+        first = time.perf_counter() - began
+        _tell(
+            shape=shape, threads=threads, parallel=parallel, load_seconds=loaded, first_logits_seconds=first
+        )
+        for name, workload in workloads.items():
+            if device != "cpu":
+                measure(llm, workload, [0], 0.0)  # kernels of these sizes are compiled and recorded
+            for seed in range(1, 1 + repeat):
+                result = measure(llm, workload, [seed], 0.0)
+                _tell(
+                    shape=shape,
+                    threads=threads,
+                    work=name,
+                    numbers=astuple(workload),
+                    prefill=result.prefill_tokens_per_second[0],
+                    decode=result.decode_tokens_per_second[0],
+                )
+        if kernels and device != "cpu":
+            _tell(shape=shape, work=name, kernels=list(_slowest(kernels)))
+
+
+def _slowest(count: int) -> Iterator[Mapping[str, Any]]:
+    """The kernels of the newest step that take the longest in all."""
+    from chaski.ml.cuda.plan import CUDAPlan
+
+    plans = [each for each in gc.get_objects() if isinstance(each, CUDAPlan)]
+    plan = max(plans, key=lambda each: each.bytes)
+    total: dict[str, list[float]] = defaultdict(list)
+    for name, seconds in plan.time_kernels():
+        total[name].append(seconds)
+    for name, times in sorted(total.items(), key=lambda item: -sum(item[1]))[:count]:
+        yield {"kernel": name, "times": len(times), "microseconds": 1e6 * statistics.fmean(times)}
+
+
+_MEASURES: Mapping[str, Callable[..., None]] = {"device": _device, "model": _model, "torch": _torch}
+
+
+if __name__ == "__main__":
+    main()
