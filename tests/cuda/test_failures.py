@@ -23,8 +23,13 @@ from chaski.formats.quant import QuantType
 from chaski.ml import BackendOptions, open_backend, ops
 from chaski.ml.backend import Device
 from chaski.ml.cuda.plan import CUDAPlan
-from chaski.ml.graph import Dim, DType, Graph
+from chaski.ml.graph import Dim, DType, Graph, KVRole
+from chaski.names import ModelName
 from chaski.runner.service.worker.client import Worker
+from chaski.server.settings import Settings
+from chaski.store.create import create
+from chaski.store.recipe import Recipe
+from chaski.store.store import Store
 from tests.cuda.emulated import NAME, STARTUP
 from tests.cuda.emulated.gpu import EmulatedGPU
 from tests.ml.both_backends import bound, uniform
@@ -65,21 +70,78 @@ def test_a_device_that_fails_ends_the_request_with_a_clear_error(path: Path, gpu
         assert llm.generate("once", num_predict=5, temperature=0).text == expected
 
 
+FAILURES = {
+    "illegal address": "the GPU failed: an illegal memory access",
+    "device lost": "the GPU failed: all CUDA-capable devices are busy or unavailable",
+    "out of memory": "the GPU ran out of memory while it computed",
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
 def test_a_device_that_fails_ends_the_worker_and_not_its_parent(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
-    """A GPU that has met an illegal address computes nothing for that process any more."""
-    monkeypatch.setenv("CHASKI_EMULATED_FAILS", "12")
+    monkeypatch.setenv("CHASKI_EMULATED_FAILS", f"12:{failure}")
     monkeypatch.setattr(sys, "path", [*sys.path, STARTUP])
     options: dict[str, Any] = {"num_predict": 5, "temperature": 0}
     with Worker(path, backend=NAME, context=128, parallel=2) as worker:
         expected = worker.generate("once", **options).text
         first = worker.pid
-        with pytest.raises(DeviceError, match="the GPU failed: an illegal memory access"):
+        with pytest.raises(DeviceError, match=FAILURES[failure]):
             worker.generate("once", num_predict=40, ignore_eos=True)
         monkeypatch.delenv("CHASKI_EMULATED_FAILS")
         assert worker.generate("once", **options).text == expected
         assert worker.pid not in (first, None)
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_server_lives_on_with_another_worker(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    pytest.importorskip("uvicorn")
+    from tests.server.conftest import SOMEWHERE
+    from tests.server.running import running
+
+    monkeypatch.setenv("CHASKI_BACKEND", NAME)
+    monkeypatch.setenv("CHASKI_EMULATED_FAILS", f"12:{failure}")
+    monkeypatch.setattr(sys, "path", [*sys.path, STARTUP])
+    for _ in create(Store(tmp_path / "models"), ModelName.parse("tiny"), Recipe(sources=[path])):
+        pass
+    body = {"model": "tiny", "prompt": "once", "raw": True, "stream": False}
+
+    def ask(**options: object) -> Any:
+        return server.post("/api/generate", body | {"options": {"temperature": 0, "num_ctx": 128, **options}})
+
+    with running(Settings(address=SOMEWHERE), tmp_path / "models") as server:
+        expected = ask(num_predict=3)
+        assert expected.status == 200, expected.body
+        (first,) = pids(server)
+        failed = ask(num_predict=40)
+        assert failed.status == 500
+        assert FAILURES[failure] in failed.error
+        assert server.get("/api/version").status == 200
+        monkeypatch.delenv("CHASKI_EMULATED_FAILS")
+        assert ask(num_predict=3).json["response"] == expected.json["response"]
+        assert first not in pids(server)
+
+
+def pids(server: Any) -> list[int | None]:
+    """The processes of a server's models."""
+    return [loaded.worker.pid for loaded in server.services.models.loaded]
+
+
+def test_cells_that_there_is_no_room_to_move(
+    gpus: list[EmulatedGPU], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = open_backend(NAME)
+    rows = backend.cell_rows([backend.kv_buffer(KVRole.KEYS, 32, 1, 32, DType.I16)])
+
+    def refuse(self: EmulatedGPU, size: int) -> int:
+        raise OutOfMemoryError(f"the GPU has no room for {size} bytes")
+
+    monkeypatch.setattr(EmulatedGPU, "allocate", refuse)
+    with pytest.raises(DeviceError, match=r"ran out of memory while it computed, .* no room for \d+ bytes"):
+        rows.read(np.arange(3, dtype=np.int32), np.zeros(rows.num_bytes(3), np.uint8), 0, 3)
 
 
 def test_a_model_that_does_not_fit_is_refused_before_it_is_read(

@@ -13,9 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from chaski.errors import DeviceError, OutOfMemoryError
 from chaski.ml.backend import Device
 
-__all__ = ["GPU", "Grid", "Kernel", "KernelLaunch", "Program", "pack"]
+__all__ = ["GPU", "Grid", "Kernel", "KernelLaunch", "Program", "pack", "ran_out"]
 
 U8 = npt.NDArray[np.uint8]
 Grid = tuple[int, int, int]
@@ -100,6 +101,13 @@ class GPU(Protocol):
 
     def close(self) -> None:
         """Give back all that it holds. Nothing may be asked for after that."""
+
+
+def ran_out(error: OutOfMemoryError) -> DeviceError:
+    """The error for memory that ended after loading, where all that is needed was counted."""
+    return DeviceError(
+        f"the GPU ran out of memory while it computed, as others have taken what was free: {error}"
+    )
 
 
 def pack(format: str, values: Sequence[Any]) -> bytes:

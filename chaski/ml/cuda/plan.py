@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chaski.errors import OutOfMemoryError
 from chaski.forks import keep_in_forks
 from chaski.ml.arena import Buffer, aligned, placed
 from chaski.ml.backend import Backend
-from chaski.ml.cuda.device import GPU, KernelLaunch, pack
+from chaski.ml.cuda.device import GPU, KernelLaunch, pack, ran_out
 from chaski.ml.cuda.host_part import add_host_parts
 from chaski.ml.cuda.lowering import (
     Check,
@@ -117,10 +118,14 @@ class CUDAPlan:
         self._check(arrays, given)
         self._uploads.send(uploads, given)
         key = tuple(_class_of(given[name], most) for name, most in self._dims.items())
-        if key not in self._recorded:
-            self._recorded[key] = self._gpu.record(self._launches(dict(zip(self._dims, key, strict=True))))
+        try:
+            if key not in self._recorded:
+                sizes = dict(zip(self._dims, key, strict=True))
+                self._recorded[key] = self._gpu.record(self._launches(sizes))
+            self._gpu.run(self._recorded[key])
+        except OutOfMemoryError as error:
+            raise ran_out(error) from error
         self._newest_sizes = dict(zip(self._dims, key, strict=True))
-        self._gpu.run(self._recorded[key])
         launch = CUDALaunch(self, given)
         self._newest = weakref.ref(launch)
         return launch

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski import _native
+from chaski.errors import OutOfMemoryError
 from chaski.formats.quant import QuantType
 from chaski.ml.backend import stored_type
-from chaski.ml.cuda.device import GPU, KernelLaunch, Program, pack
+from chaski.ml.cuda.device import GPU, KernelLaunch, Program, pack, ran_out
 from chaski.ml.graph import DType, KVBuffer, KVRole
 
 __all__ = ["CUDACells", "KVStorage"]
@@ -99,7 +100,10 @@ class CUDACells:
     def _move(self, cells: I32, block: U8, first: int, room: int, is_write: bool) -> None:
         """Through memory of the device that has a block's bytes, and lists of cells behind them."""
         size = -(-self.num_bytes(room) // 256) * 256
-        address = self._gpu.allocate(size + 4 * len(cells))
+        try:
+            address = self._gpu.allocate(size + 4 * len(cells))
+        except OutOfMemoryError as error:
+            raise ran_out(error) from error
         try:
             staged = self._gpu.staging(size + 4 * len(cells))
             staged[: len(block)] = block

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chaski.errors import ComputationError, DeviceError
+from chaski.errors import ComputationError, DeviceError, OutOfMemoryError
 from chaski.ml.backend import Device
 from chaski.ml.cuda.device import KernelLaunch, Program
 from chaski.ml.cuda.sources import KERNELS, digest_of, native_headers
@@ -37,6 +37,10 @@ _FLAGS = (
     *("-std=c++20", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-w"),
     *("-DCHASKI_CUDA", "-DCHASKI_ISA=cuda", f"-I{HERE}", f"-I{KERNELS}", f"-I{native_headers()}"),
 )
+_LAST_FAILURES = {
+    "device lost": "all CUDA-capable devices are busy or unavailable (CUDA_ERROR_DEVICE_UNAVAILABLE)",
+    "illegal address": "an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS)",
+}
 _FAILURES = {
     1: "its threads wait for each other for ever",
     2: "a grid or a block of threads that no GPU takes",
@@ -47,7 +51,8 @@ _FAILURES = {
 class EmulatedGPU:
     """A GPU of which the tests can see everything. `launched` are the names of kernels that ran.
 
-    CHASKI_EMULATED_FAILS says after how many runs it fails for good.
+    CHASKI_EMULATED_FAILS says after how many runs it fails, and how: `12:device lost`, `12:illegal address`,
+    or `12:out of memory`. Like a real one, it computes nothing more for its process after the first two.
     """
 
     rule = "emulated"
@@ -56,13 +61,15 @@ class EmulatedGPU:
         self.number = number
         self.launched: list[str] = []
         self.held: dict[int, U8] = {}
-        self._runs_left = int(os.environ.get("CHASKI_EMULATED_FAILS", 1 << 60))
+        runs, _, self._failure = os.environ.get("CHASKI_EMULATED_FAILS", f"{1 << 60}").partition(":")
+        self._runs_left = int(runs)
 
     @property
     def device(self) -> Device:
         return _device(self.number, sum(memory.size for memory in self.held.values()))
 
     def allocate(self, size: int) -> int:
+        self._check_works()
         memory = np.full(size + 512, 0xFF, np.uint8)
         address = -(-memory.ctypes.data // 256) * 256
         self.held[address] = memory
@@ -78,6 +85,7 @@ class EmulatedGPU:
         return np.zeros(size, np.uint8)
 
     def upload(self, address: int, staged: npt.NDArray[Any]) -> None:
+        self._check_works()
         self._check(address, staged.nbytes)
         ctypes.memmove(address, staged.ctypes.data, staged.nbytes)
 
@@ -85,6 +93,7 @@ class EmulatedGPU:
         """Return at once: everything is done when it is asked for."""
 
     def download(self, address: int, into: npt.NDArray[Any]) -> None:
+        self._check_works()
         self._check(address, into.nbytes)
         ctypes.memmove(into.ctypes.data, address, into.nbytes)
 
@@ -101,8 +110,9 @@ class EmulatedGPU:
     def run(self, recorded: object) -> None:
         assert isinstance(recorded, list)
         self._runs_left -= 1
+        self._check_works()
         if self._runs_left < 0:
-            raise DeviceError("the GPU failed: an illegal memory access was encountered")
+            raise OutOfMemoryError("the GPU has no room for a call of the driver")
         for launch in recorded:
             name, function = launch.kernel
             grid = (ctypes.c_uint * 3)(*launch.grid)
@@ -119,6 +129,10 @@ class EmulatedGPU:
 
     def close(self) -> None:
         self.held.clear()
+
+    def _check_works(self) -> None:
+        if self._runs_left < 0 and self._failure in _LAST_FAILURES:
+            raise DeviceError(f"the GPU failed: {_LAST_FAILURES[self._failure]}")
 
     def _check(self, address: int, size: int) -> None:
         for first, memory in self.held.items():
