@@ -13,7 +13,14 @@ from datetime import UTC, datetime
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 
-from chaski.runner.prefix.block_files import SUFFIX, TEMPORARY, FiledBlock, remove_abandoned
+from chaski.runner.prefix.block_files import (
+    SUFFIX,
+    TEMPORARY,
+    FiledBlock,
+    appearing,
+    remove_abandoned,
+    write_all,
+)
 from chaski.runner.prefix.kept_speed import SPEED_FILE
 from chaski.runner.prefix.pins import LONGEST, SHARE
 
@@ -56,13 +63,13 @@ class _File:
 
 
 def make_folder(folder: Path, description: str) -> None:
-    """Make the folder of a model, which only its owner may enter. Raises OSError."""
-    if folder.is_dir():
+    """Make the folder of a model, which only its owner may enter, with its description. Raises OSError."""
+    if (folder / _DESCRIPTION).is_file():
         return
     for each in (folder.parent.parent, folder.parent, folder):
         each.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (folder / _DESCRIPTION).write_text(description + "\n")
-    os.chmod(folder / _DESCRIPTION, 0o600)
+    with appearing(folder / _DESCRIPTION) as file:
+        write_all(file, [memoryview((description + "\n").encode())])
 
 
 @contextmanager
@@ -73,16 +80,17 @@ def day_log(root: Path) -> Iterator[DayLog]:
         fcntl.flock(file, fcntl.LOCK_EX)
         today = datetime.now(UTC).date().isoformat()
         log = DayLog(0)
-        with suppress(ValueError, TypeError, KeyError):
+        with suppress(ValueError, TypeError, KeyError, OverflowError, RecursionError):
             known = json.loads(file.read(4096))
             if known["day"] == today:
-                log.num_bytes = int(known["bytes"])
+                log.num_bytes = max(0, int(known["bytes"]))
         try:
             yield log
         finally:
+            # One write over what was there, which is as long: whoever is killed leaves the one or the other.
             file.seek(0)
+            file.write(f'{{"day": "{today}", "bytes": {log.num_bytes:20}}}')
             file.truncate()
-            file.write(json.dumps({"day": today, "bytes": log.num_bytes}))
 
 
 def folder_uses(root: Path) -> list[FolderUse]:

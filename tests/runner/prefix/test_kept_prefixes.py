@@ -152,7 +152,7 @@ def test_prompt_cache_is_a_switch_or_memory(tiny_llama: Path, value: Any) -> Non
         load(tiny_llama, prompt_cache=value)
 
 
-def test_every_flipped_bit_of_a_file_is_noticed(tiny_llama: Path, store: Path) -> None:
+def test_a_flipped_bit_of_every_byte_of_a_file_is_noticed(tiny_llama: Path, store: Path) -> None:
     fill(tiny_llama)
     path = next(path for path in files(store) if "-16-16-" in path.name)
     filed = FiledBlock.parse(path.name)
@@ -163,14 +163,14 @@ def test_every_flipped_bit_of_a_file_is_noticed(tiny_llama: Path, store: Path) -
     sizes = [[leaf.rows.num_bytes(16)]]
     block = read_block(path.parent, filed, sizes)
     assert block.tokens == tuple(PROMPT[16:32])
-    random = np.random.default_rng(5)
-    places = {*range(300), *(int(place) for place in random.integers(0, len(whole), 300))}
-    for place in places:
-        damaged = bytearray(whole)
-        damaged[place] ^= 1 << int(random.integers(8))
-        path.write_bytes(damaged)
-        with pytest.raises(FormatError):
-            read_block(path.parent, filed, sizes)
+    bits = np.random.default_rng(5).integers(8, size=len(whole))
+    with open(path, "r+b") as file:
+        for place, bit in enumerate(bits):
+            os.pwrite(file.fileno(), bytes([whole[place] ^ 1 << bit]), place)
+            with pytest.raises(FormatError):
+                read_block(path.parent, filed, sizes)
+            os.pwrite(file.fileno(), whole[place : place + 1], place)
+    assert read_block(path.parent, filed, sizes).tokens == block.tokens
     for length in (0, 1, 25, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:length])
         with pytest.raises(FormatError):
@@ -359,9 +359,23 @@ def test_a_request_that_is_left_while_it_comes_back_harms_no_other(tiny_llama: P
 
 def test_processes_that_are_killed_leave_nothing_wrong(tmp_path: Path) -> None:
     kills = Kills(tmp_path, seed=1)
-    assert kills.run(12) == []
+    kills.run(10)
+    assert kills.wrong == []
     assert kills.killed
     assert kills.restored
+
+
+def test_a_process_may_die_at_any_change_of_a_file(tmp_path: Path) -> None:
+    kills = Kills(tmp_path, seed=3)
+    kills.at_every_change([12], [17])  # 23 and 7 tokens
+    assert kills.wrong == []
+    assert kills.restored
+    assert set(kills.died) >= {
+        *("mkdir folder", "open .tmp", "write .tmp", "half of write .tmp", "replace model.txt"),
+        *("open written.json", "write written.json", "half of write written.json", "ftruncate written.json"),
+        *("replace .block", "utime .block", "unlink .block", "unlink .tmp", "replace speed.txt"),
+        *("unlink speed.txt", "unlink model.txt", "rmdir folder"),
+    }
 
 
 def test_the_speed_of_prompts_outlives_the_process(tiny_llama: Path, store: Path) -> None:
