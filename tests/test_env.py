@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from chaski.env import Environment, variables
 from chaski.errors import OptionError
+from chaski.runner.loading.prefix import prefix_folder
 
 
 def test_nothing_is_set() -> None:
@@ -90,3 +92,16 @@ def test_the_table_is_complete() -> None:
     names = [variable.name for variable in variables()]
     assert len(names) == len(set(names))
     assert all(variable.meaning and variable.default for variable in variables())
+
+
+@pytest.fixture(scope="module")
+def shared_folder() -> Path:
+    """Where what several tests share keeps prefixes."""
+    return prefix_folder()
+
+
+def test_what_tests_share_keeps_nothing_in_the_users_folders(
+    shared_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    assert tmp_path_factory.getbasetemp() in shared_folder.parents
+    assert tmp_path_factory.getbasetemp() in Path.home().parents
