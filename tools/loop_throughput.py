@@ -127,7 +127,7 @@ def _name(instruction: str) -> str:
 
 
 def products(loop: list[str], architecture: Architecture) -> int:
-    """The multiply-adds of a loop."""
+    """The multiply-adds of a loop. Registers of tiles count as full ones, though they may be smaller."""
     for kind in architecture.products:
         total = sum(
             kind[_name(text)] * _register_bytes(text, architecture) for text in loop if _name(text) in kind
