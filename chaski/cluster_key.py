@@ -10,15 +10,19 @@ from __future__ import annotations
 import hmac
 import secrets
 import ssl
+import stat
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from chaski.errors import optional_package
+from chaski.errors import OptionError, optional_package
 
-__all__ = ["NONCE", "client_context", "new_nonce", "proof", "server_context"]
+__all__ = ["NONCE", "client_context", "new_nonce", "proof", "read_key", "server_context"]
 
 NONCE = 32
 """Bytes of a random number, and of a proof."""
+
+_LEAST = 32
 
 
 def new_nonce() -> bytes:
@@ -73,3 +77,26 @@ def server_context() -> tuple[ssl.SSLContext, bytes]:
             file.write(certificate.public_bytes(encoding))
         context.load_cert_chain(path)
     return context, certificate.public_bytes(serialization.Encoding.DER)
+
+
+def read_key(path: str | None) -> bytes:
+    """Return the key of nodes in a file: a text of at least 32 characters, which only its owner can read.
+
+    Raises OptionError where there is none.
+    """
+    if path is None:
+        raise OptionError(
+            "no key is named: CHASKI_NODES_KEY is the path of a file with the same random text on all nodes; "
+            "`(umask 077; openssl rand -hex 32 > nodes.key)` makes one"
+        )
+    file = Path(path).expanduser()
+    try:
+        key = file.read_bytes().strip()
+        mode = file.stat().st_mode
+    except OSError as error:
+        raise OptionError(f"the key {path} cannot be read: {error.strerror}") from None
+    if len(key) < _LEAST:
+        raise OptionError(f"the key {path} has {len(key)} characters; it needs {_LEAST} random ones or more")
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise OptionError(f"others than its owner may read the key {path}: chmod 600 {path}")
+    return key

@@ -528,6 +528,15 @@ class Environment:
         (1, 1),
         unset="1",
     )
+    shards: tuple[int, int] = _variable(
+        "CHASKI_SHARDS",
+        "number",
+        "how many nodes of a cluster compute each replica together; with a range such as 1-4 as few of them "
+        "as have the memory",
+        _range,
+        (1, 1),
+        unset="1",
+    )
     access_log: str | None = _variable(
         "CHASKI_ACCESS_LOG",
         "path",

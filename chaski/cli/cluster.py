@@ -49,7 +49,7 @@ def replace(model: str) -> None:
 
 
 def _rows(nodes: Sequence[Mapping[str, Any]], models: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Return a row for each replica, below its node, and one for each node without any."""
+    """Return a row for each replica and shard, below its node, and one for each node without any."""
     on_nodes: dict[str, list[tuple[str, ...]]] = {node["label"]: [] for node in nodes}
     for model in models:
         for replica in model.get("replicas", ()):
@@ -57,6 +57,9 @@ def _rows(nodes: Sequence[Mapping[str, Any]], models: Sequence[Mapping[str, Any]
             leaving = ", leaves" if replica["is_leaving"] else ""
             row = model["name"], replica["name"], str(replica["pid"]), taken + leaving
             on_nodes.setdefault(replica["node"], []).append(row)  # a node may be lost before its replicas are
+            for number, (node, pid) in enumerate(replica.get("shards", ())):
+                row = model["name"], f"{replica['name']}, shard {number}", str(pid), ""
+                on_nodes.setdefault(node, []).append(row)
     cpus = {node["label"]: str(node["cpus"]) for node in nodes}
     return [
         (label, cpus.get(label, "lost"), *row)

@@ -65,7 +65,10 @@ def _tier(tier: str, use: Mapping[str, int]) -> str:
 def _replica(replica: Mapping[str, Any]) -> str:
     taken = f"{replica['answers']} of {replica['places']} places taken"
     leaving = ", leaves" if replica["is_leaving"] else ""
-    return f"replica {replica['name']} on {replica['node']}, process {replica['pid']}: {taken}{leaving}"
+    shards = "".join(f", shard {pid} on {node}" for node, pid in replica.get("shards", ()))
+    return (
+        f"replica {replica['name']} on {replica['node']}, process {replica['pid']}{shards}: {taken}{leaving}"
+    )
 
 
 def _short(name: str) -> str:

@@ -34,6 +34,7 @@ def command(listen: str, key_file: str | None, threads: int | None, models: tupl
     import threading
     from pathlib import Path
 
+    from chaski.cluster_key import read_key
     from chaski.env import Environment
     from chaski.ml import CPUOptions, serve_member
     from chaski.store.store import Store
@@ -42,7 +43,7 @@ def command(listen: str, key_file: str | None, threads: int | None, models: tupl
     folders = [Path(folder) for folder in models] + [Store.default().blobs.folder]
     server = serve_member(
         listen,
-        key_file or environment.nodes_key,
+        read_key(key_file or environment.nodes_key),
         environment.backend,
         folders,
         CPUOptions(threads or environment.threads, environment.isa, environment.variants),

@@ -85,13 +85,25 @@ class Cluster:
     address   where the head of the cluster is, HOST:PORT, or `auto` on one of its nodes; or LOCAL
     bounds    of the number of replicas of each model
     threads   threads of each replica; None for all cores of the smallest node
+    shards    the least and the greatest number of nodes that compute each replica together, with so many
+              threads each: as few of them as have the memory
+    split     how they share a model: layers or rows
 
     Raises ClusterError where Ray cannot be started or reached, MissingPackageError where it is not installed.
     """
 
-    def __init__(self, address: str, bounds: Bounds, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        bounds: Bounds,
+        threads: int | None = None,
+        shards: tuple[int, int] = (1, 1),
+        split: str = "layers",
+    ) -> None:
         self._address = address
         self._bounds = bounds
+        self._shards = shards
+        self._split = split
         self._lock = threading.Condition()
         self._is_closed = threading.Event()
         # The models of which replicas are wanted, and those that are to end.
@@ -133,6 +145,8 @@ class Cluster:
             options={name: value for name, value in options.items() if value is not None},
             places=options.get("parallel") or 1,
             host=_HOST if self._address == LOCAL else None,
+            shards=self._shards,
+            split=self._split,
         )
         self.deploy(made, self._bounds.least)
         return ClusterModel(ReplicaSet(_Members(self, made), self._bounds, progress=progress))
@@ -329,7 +343,12 @@ def _member(values: dict[str, Any]) -> Member:
     host, port = values["address"]
     problem = values["problem"]
     return Member(
-        **{**values, "address": (host, port), "problem": None if problem is None else tuple(problem)}
+        **{
+            **values,
+            "address": (host, port),
+            "problem": None if problem is None else tuple(problem),
+            "shards": tuple((node, pid) for node, pid in values["shards"]),
+        }
     )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from queue import SimpleQueue
+from time import monotonic
 from typing import Any
 
 import ray
@@ -14,13 +15,16 @@ from ray import serve
 
 from chaski.cluster.directory import NAMESPACE, Directory
 from chaski.cluster.members import Member, node_label
-from chaski.cluster.memory import NodeMemory, host_bytes, shortage
+from chaski.cluster.memory import NodeMemory, host_bytes, shortage, too_few
 from chaski.cluster.replica import Replica
 from chaski.cluster.replica_options import ReplicaOptions
 
 __all__ = ["Deployments"]
 
 _log = logging.getLogger(__name__)
+
+# Seconds for which nodes that are missing may still come.
+_COMING = 60.0
 
 
 class Deployments:
@@ -85,7 +89,7 @@ class Deployments:
         if model not in self._models:
             made = ReplicaOptions.of(options)
             self._models[model] = _Deployment(
-                self._directory, model, made, self._has_ended, self._shortage if self._reserves else None
+                self._directory, model, made, self._has_ended, self._nodes if self._reserves else None
             )
         self._models[model].have(number, generation)
 
@@ -96,8 +100,8 @@ class Deployments:
         else:
             self._has_ended(model)
 
-    def _shortage(self, options: ReplicaOptions, needed: int) -> str | None:
-        return shortage(needed, options.options["threads"], self._memory)
+    def _nodes(self) -> Sequence[NodeMemory]:
+        return self._memory
 
     def _unplaced(self, model: str) -> list[Member]:
         deployment = self._models.get(model)
@@ -123,7 +127,7 @@ class Deployments:
 class _Deployment:
     """One model. Ray is told what is wanted by a thread, one thing after the other.
 
-    missing  says of options and bytes of memory why no node has these; None where memory is not reserved
+    nodes    returns those that are there; None where memory is not reserved, and one has all shards
     """
 
     def __init__(
@@ -132,14 +136,16 @@ class _Deployment:
         model: str,
         options: ReplicaOptions,
         ended: Callable[[str], None],
-        missing: Callable[[ReplicaOptions, int], str | None] | None,
+        nodes: Callable[[], Sequence[NodeMemory]] | None,
     ) -> None:
         self._directory = directory
         self._model = model
         self._options = options
         self._ended = ended
-        self._missing = missing
-        self._memory: int | None = None
+        self._nodes = nodes
+        self._shards = 0  # until it is known how many there are to be
+        self._memory: dict[int, Sequence[int] | None] = {}
+        self._few_since: float | None = None
         self._refused: tuple[int, int] | None = None
         self._wanted: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
         threading.Thread(target=self._follow, name="chaski-deployment", daemon=True).start()
@@ -151,20 +157,30 @@ class _Deployment:
         self._wanted.put(None)
 
     def shortage(self) -> str | None:
-        """Return why no node can have a replica; None where one may."""
-        if self._missing is None or self._memory is None:
-            return None
-        return self._missing(self._options, self._memory)
+        """Return why no nodes can have a replica; None where some may, or might come."""
+        few, short = self._missing(self._shards)
+        if few is None:
+            self._few_since = None
+            return short
+        self._few_since = self._few_since or monotonic()
+        return few if monotonic() - self._few_since > _COMING else None
+
+    def _missing(self, shards: int) -> tuple[str | None, str | None]:
+        """Return why there are too few nodes, and why they have too little memory."""
+        if self._nodes is None:
+            return None, None
+        needed = self._memory.get(shards)
+        nodes, cpus = self._nodes(), self._options.options["threads"]
+        short = None if needed is None else shortage(needed, cpus, nodes)
+        return too_few(shards, cpus, nodes), short
 
     def look_again(self) -> None:
-        """Deploy what no node had the memory for, if one has it now."""
-        if self._refused is not None and self.shortage() is None:
+        """Try again to deploy what no nodes had the memory for."""
+        if self._refused is not None:
             wanted, self._refused = self._refused, None
             self._wanted.put(wanted)
 
     def _follow(self) -> None:
-        if self._missing is not None:
-            self._memory = host_bytes(self._options)
         while (wanted := self._wanted.get()) is not None:
             try:
                 self._deploy(*wanted)
@@ -178,7 +194,7 @@ class _Deployment:
         self._ended(self._model)
 
     def _deploy(self, number: int, generation: int) -> None:
-        if self.shortage() is not None:
+        if not self._has_nodes():
             # Serve would give it the time to end that answers have, although it was never placed.
             self._refused = number, generation
             return
@@ -189,7 +205,7 @@ class _Deployment:
             Replica,
             name="replica",
             num_replicas=number,
-            ray_actor_options={"num_cpus": self._options.options["threads"], "memory": self._memory},
+            **self._resources(),
             health_check_period_s=5,
             health_check_timeout_s=30,
             graceful_shutdown_timeout_s=self._options.leaving_seconds,
@@ -197,10 +213,42 @@ class _Deployment:
         # Serve replaces replicas of another version, one after the other. It draws a version for what has
         # none, and would replace all of them whenever their number changes.
         deployment = deployment.options(_internal=True, version=f"{self._model}.{generation}")
-        application = deployment.bind(self._options, self._directory.key, generation)
+        application = deployment.bind(self._options, self._directory.key, generation, self._shards)
         # Waiting for replicas that there is no room for would keep them from being ended.
         serve.run_many(
             [serve.RunTarget(application, name=self._model, route_prefix=None)],
             wait_for_ingress_deployment_creation=False,
             wait_for_applications_running=False,
         )
+
+    def _has_nodes(self) -> bool:
+        """Choose how many nodes a replica has: the first number for which there are so many with the memory.
+
+        Returns whether there is one.
+        """
+        least, most = self._options.shards
+        if self._nodes is None:
+            self._shards = least
+            return True
+        for shards in range(least, most + 1):
+            if shards not in self._memory:
+                self._memory[shards] = host_bytes(self._options, shards)
+            if not any(self._missing(shards)):
+                break
+        self._shards = shards
+        return not any(self._missing(shards))
+
+    def _resources(self) -> Mapping[str, Any]:
+        """What Ray Serve is told of the nodes of a replica: a bundle for each, where it has several."""
+        cpus, memory = self._options.options["threads"], self._memory.get(self._shards)
+        if self._shards == 1:
+            return {"ray_actor_options": {"num_cpus": cpus, "memory": memory[0] if memory else None}}
+        return {
+            "ray_actor_options": {"num_cpus": 0},
+            "placement_group_bundles": [
+                {"CPU": cpus, **({"memory": memory[index]} if memory else {})}
+                for index in range(self._shards)
+            ],
+            # This machine alone has all shards, in a cluster that is for trying it.
+            "placement_group_strategy": "PACK" if self._nodes is None else "STRICT_SPREAD",
+        }

@@ -22,6 +22,7 @@ class Member:
     share     how much of the model is loaded, from 0 to 1; it can be connected to when all of it is
     is_leaving  it answers what it has, and takes no more
     problem   the class of the error of loading, and its message; None where it is loaded
+    shards    the node and the process of each shard, where several nodes compute the replica
     generation  0, and one more each time that the replicas of the model are replaced
     """
 
@@ -34,6 +35,7 @@ class Member:
     is_leaving: bool = False
     problem: tuple[str, str] | None = None
     generation: int = 0
+    shards: tuple[tuple[str, int], ...] = ()
 
 
 def node_label(name: str, address: str) -> str:

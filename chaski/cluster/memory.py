@@ -1,7 +1,8 @@
-"""The memory of a replica: what it takes on its node, and why no node has enough.
+"""The memory of a replica: what it takes on each of its nodes, and why no nodes have enough.
 
-As a program, `python -m chaski.cluster.memory`, it reads the options of a replica as JSON and writes a number
-of bytes: whoever deploys replicas asks in a process of its own, since files of models come from strangers.
+As a program, `python -m chaski.cluster.memory SHARDS`, it reads the options of a replica as JSON and writes
+a list of bytes: whoever deploys replicas asks in a process of its own, since files of models come from
+strangers.
 """
 
 from __future__ import annotations
@@ -11,18 +12,24 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from chaski.cluster.links import new_key
+from chaski.cluster.named_nodes import key_of_nodes, named_nodes
 from chaski.cluster.replica_options import ReplicaOptions
 from chaski.env import without_secrets
+from chaski.ml.backend import HOST
 
-__all__ = ["NodeMemory", "host_bytes", "shortage"]
+__all__ = ["NodeMemory", "host_bytes", "shortage", "too_few"]
 
 _log = logging.getLogger(__name__)
 
 _LONGEST = 60.0
+_HERE = "127.0.0.1:0"
 _USED_OPTIONS = (
     *("context", "parallel", "threads", "num_batch", "kv_type", "flash_attention"),
     *("num_gpu", "main_gpu", "tensor_split"),
@@ -38,15 +45,15 @@ class NodeMemory:
     memory: int
 
 
-def host_bytes(options: ReplicaOptions) -> int | None:
-    """Return the bytes that a replica takes of its node's memory, with all of its weights.
+def host_bytes(options: ReplicaOptions, shards: int = 1) -> Sequence[int] | None:
+    """Return the bytes that a replica takes of the memory of each of its nodes, with all of its weights.
 
     They are those of `chaski show --memory`, for the backend of this machine. Returns None where they cannot
     be worked out; then loading says why, if it fails.
     """
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "chaski.cluster.memory"],
+            [sys.executable, "-P", "-m", "chaski.cluster.memory", str(shards)],
             input=json.dumps(asdict(options)),
             env=without_secrets(os.environ) | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
             capture_output=True,
@@ -54,30 +61,60 @@ def host_bytes(options: ReplicaOptions) -> int | None:
             timeout=_LONGEST,
             check=True,
         )
-        return int(done.stdout)
+        found: Sequence[int] = json.loads(done.stdout)
+        return found
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         _log.info("the memory of %s could not be worked out: %s", options.model, error)
         return None
 
 
-def shortage(needed: int, cpus: int, nodes: Sequence[NodeMemory]) -> str | None:
-    """Return the message for a replica that no node can ever have; None where one could.
+def shortage(needed: Sequence[int], cpus: int, nodes: Sequence[NodeMemory]) -> str | None:
+    """Return the message for a replica that no nodes can ever have; None where some could.
 
-    It takes `needed` bytes and so many cores. Nodes with fewer cores do not count.
+    It takes so many cores and `needed` bytes on each of its nodes. Nodes with fewer cores do not count.
     """
-    fitting = [node for node in nodes if node.cpus >= cpus]
-    if not fitting or any(node.memory >= needed for node in fitting):
+    fitting = sorted(_fitting(cpus, nodes), key=lambda node: -node.memory)
+    short = [
+        pair for pair in zip(sorted(needed, reverse=True), fitting, strict=False) if pair[0] > pair[1].memory
+    ]
+    if not short:
         return None
-    most = max(fitting, key=lambda node: node.memory)
+    bytes_needed, node = short[0]
+    if len(needed) == 1:
+        where, other, more = "", "any other node", "start a node with more: `ray start --memory BYTES`"
+    else:
+        where, other = " on a node", "any other node that is left"
+        more = "start more nodes, and split a replica over more of them (--shards)"
     return (
-        f"a replica needs {needed / 1e9:.3f} GB of memory, and Ray has {most.memory / 1e9:.3f} GB on "
-        f"{most.label}, no more on any other node; use a smaller context, fewer parallel sequences or a "
-        "smaller model, or start a node with more: `ray start --memory BYTES`"
+        f"a replica needs {bytes_needed / 1e9:.3f} GB of memory{where}, and Ray has "
+        f"{node.memory / 1e9:.3f} GB on {node.label}, no more on {other}; use a smaller context, fewer "
+        f"parallel sequences or a smaller model, or {more}"
     )
 
 
-def _worked_out(options: ReplicaOptions) -> int:
-    from chaski.ml.backend import HOST
+def too_few(shards: int, cpus: int, nodes: Sequence[NodeMemory]) -> str | None:
+    """Return the message where a replica is to have so many nodes, and there are fewer with these cores."""
+    number = len(_fitting(cpus, nodes))
+    if shards == 1 or number >= shards:
+        return None
+    return (
+        f"a replica is split over {shards} nodes of {cpus} cores (--shards, CHASKI_THREADS), and the cluster "
+        f"has {number}; start more: `ray start --address HEAD`"
+    )
+
+
+def _fitting(cpus: int, nodes: Sequence[NodeMemory]) -> list[NodeMemory]:
+    return [node for node in nodes if node.cpus >= cpus]
+
+
+def _worked_out(options: ReplicaOptions, shards: int) -> Sequence[int]:
+    if shards == 1:
+        return [_bytes_on(options, [HOST])[0]]
+    with _nodes_here(options, shards) as names:
+        return _bytes_on(options, names, "sharded")
+
+
+def _bytes_on(options: ReplicaOptions, devices: Sequence[str], backend: str | None = None) -> Sequence[int]:
     from chaski.runner.loading.devices import reserve
     from chaski.runner.loading.files import OpenedModel
     from chaski.runner.loading.parts import ModelParts
@@ -87,19 +124,38 @@ def _worked_out(options: ReplicaOptions) -> int:
     given |= {name: file.path for name, file in options.files.items()}
     opened = OpenedModel.of(find_model(given.pop("model")))
     parts = ModelParts.of(opened, **{name: value for name, value in given.items() if value is not None})
-    reserved = reserve(parts)
+    reserved = reserve(parts, backend)
     try:
         needs = reserved.needs
         # Weights that a process has here already have to be read on another node.
-        return needs.total.get(HOST, 0) + needs.shared.get(HOST, 0)
+        return [needs.total.get(device, 0) + needs.shared.get(device, 0) for device in devices]
     finally:
         reserved.close()
+
+
+@contextmanager
+def _nodes_here(options: ReplicaOptions, number: int) -> Iterator[Sequence[str]]:
+    """Let models be computed by so many nodes in this process -> the names of their memory."""
+    from chaski.env import Environment
+    from chaski.ml import CPUOptions, serve_member
+
+    environment, key = Environment.read(), new_key()
+    cpu = CPUOptions(options.options["threads"], environment.isa, environment.variants)
+    folders = [Path(file.path).parent for file in options.files.values()]
+    with ExitStack() as undo:
+        ports = []
+        for _ in range(number):
+            server = serve_member(_HERE, key_of_nodes(key), environment.backend, folders, cpu)
+            undo.callback(server.close)
+            ports.append(server.port)
+        undo.enter_context(named_nodes([("127.0.0.1", port) for port in ports], options.split, key))
+        yield [f"127.0.0.1:{port}" for port in ports]
 
 
 def main() -> None:
     """Answer one question. Ends with an error where there is no answer."""
     logging.disable(logging.WARNING)
-    print(_worked_out(ReplicaOptions.of(json.load(sys.stdin))))
+    print(json.dumps(_worked_out(ReplicaOptions.of(json.load(sys.stdin)), int(sys.argv[1]))))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""A replica: a model in a process of a node, that Ray Serve starts, watches and ends."""
+"""A replica: a model in a process of a node, that Ray Serve starts, watches and ends.
+
+Where several nodes compute it together, it is the process that they have their requests from (`shards.py`).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ from chaski.cluster.links import Listener
 from chaski.cluster.members import Member, node_label
 from chaski.cluster.replica_options import ReplicaOptions
 from chaski.cluster.serving import Connection
-from chaski.errors import ChaskiError
+from chaski.cluster.shards import ShardGroup
+from chaski.errors import ChaskiError, ClusterError
+from chaski.runner.service.messages import CallHandle, ModelCall, ReplyCallback, ReplyOrError
 from chaski.runner.service.worker.client import Worker
 from chaski.store.store import Store
 
@@ -27,6 +32,8 @@ __all__ = ["Replica"]
 _log = logging.getLogger(__name__)
 
 _HEARTBEAT = 1.0
+# Seconds within which Ray tells of a shard that has ended; its connections may have said so before.
+_NOTICED = 5.0
 
 
 class Replica:
@@ -34,14 +41,16 @@ class Replica:
 
     key   of the cluster
     generation   as `Member` has it
+    shards   how many nodes compute it together
     """
 
-    def __init__(self, options: ReplicaOptions, key: bytes, generation: int) -> None:
+    def __init__(self, options: ReplicaOptions, key: bytes, generation: int, shards: int = 1) -> None:
         self._options = options
         self._directory = Directory(key)
         node = ray.util.get_node_ip_address()
         host = options.host or node
         self._connections: list[Connection] = []
+        self._group: ShardGroup | None = None
         self._is_over = threading.Event()
         self._member = Member(
             name=serve.get_replica_context().replica_id.unique_id,
@@ -54,12 +63,27 @@ class Replica:
         )
         threading.Thread(target=self._enter_regularly, name="chaski-heartbeat", daemon=True).start()
         try:
+            if shards > 1:
+                self._group = ShardGroup(options, shards, self._directory.key, self._end_at_once)
             self._worker = self._loaded()
         except ChaskiError as error:
+            if self._has_lost_a_shard(error):
+                self._end_at_once(str(error))
             self._change(problem=(type(error).__name__, str(error)))
             raise
         self._listener = Listener(host, self._directory.key, self._accept)
-        self._change(address=self._listener.address, share=1.0)
+        processes = self._group.processes if self._group is not None else ()
+        self._change(address=self._listener.address, share=1.0, shards=processes)
+
+    def start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
+        """Let the worker answer a call, see `Channel`. No answer ends because a shard was lost."""
+
+        def put_unless_lost(reply: ReplyOrError) -> None:
+            if isinstance(reply, ClusterError):
+                self._end_at_once(str(reply))
+            put(reply)
+
+        return self._worker.start(call, put if self._group is None else put_unless_lost)
 
     def check_health(self) -> None:
         """Ray Serve starts another one in place of one whose worker cannot be started again. Raises then."""
@@ -79,14 +103,33 @@ class Replica:
         self._is_over.set()
         self._listener.close()
         self._worker.close()
+        if self._group is not None:
+            self._group.close()
 
     def _loaded(self) -> Worker:
         store = Store.default()
         places = {name: str(file.find(store)) for name, file in self._options.files.items()}
         path = places.pop("model")
-        worker = Worker(path, progress=self._note_share, **{**self._options.options, **places})
+        together = {} if self._group is None else {"backend": "sharded"}
+        options = {**self._options.options, **places, **together}
+        worker = Worker(path, progress=self._note_share, **options)
         worker.info()
         return worker
+
+    def _has_lost_a_shard(self, error: ChaskiError) -> bool:
+        """Return whether loading failed because a shard has ended, which is no error of the model's."""
+        group = self._group
+        return isinstance(error, ClusterError) and group is not None and group.has_ended(_NOTICED)
+
+    def _end_at_once(self, reason: str) -> None:
+        """End the process as a crash would, so that Ray Serve places another group.
+
+        The worker ends with it, and so do the shards that are left.
+        """
+        _log.warning("this replica ends: %s", reason)
+        if self._group is not None:
+            self._group.abandon()
+        os._exit(1)
 
     def _note_share(self, share: float) -> None:
         self._member = replace(self._member, share=min(share, 0.99))
@@ -100,7 +143,7 @@ class Replica:
             self._directory.enter(self._options.model, self._member)
 
     def _accept(self, end: socket.socket) -> None:
-        connection = Connection(end, self._worker)
+        connection = Connection(end, self)
         self._connections.append(connection)
         try:
             connection.serve()

@@ -20,6 +20,8 @@ class ReplicaOptions:
     options  of `chaski.load`
     places   answers that it computes at a time
     host     the address that it listens on; None for that of the node
+    shards   the least and the greatest number of nodes that compute a replica together
+    split    how they share the model: layers or rows
     leaving_seconds   the time that answers have to end, when it is to go
     """
 
@@ -27,13 +29,15 @@ class ReplicaOptions:
     options: dict[str, Any]
     places: int
     host: str | None = None
+    shards: tuple[int, int] = (1, 1)
+    split: str = "layers"
     leaving_seconds: float = 600.0
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> ReplicaOptions:
         """Return the options that `asdict` has made of them."""
         files = {name: SharedFile(**file) for name, file in values["files"].items()}
-        return cls(**{**values, "files": files})
+        return cls(**{**values, "files": files, "shards": tuple(values["shards"])})
 
     @property
     def model(self) -> str:

@@ -35,7 +35,7 @@ _FIRST_SPEED = Speed(prefill=300.0, answer_seconds=5.0)
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """A replica as it is now: `answers` of its `places` are taken."""
+    """A replica as it is now: `answers` of its `places` are taken; `shards` are those of `Member`."""
 
     name: str
     node: str
@@ -44,6 +44,7 @@ class ReplicaState:
     answers: int
     is_leaving: bool
     generation: int
+    shards: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,7 @@ class ReplicaSet:
                     self._router.load(number).answers if number in self._router.replicas else 0,
                     number in self._leaving,
                     member.generation,
+                    member.shards,
                 )
                 for number, (member, _) in self._peers.items()
             ]

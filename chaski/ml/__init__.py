@@ -110,16 +110,16 @@ def gpus_of(name: str) -> Sequence[Device]:
 
 
 def serve_member(
-    address: str, key_file: str | None, backend: str, folders: Sequence[Path], cpu: CPUOptions
+    address: str, key: bytes, backend: str, folders: Sequence[Path], cpu: CPUOptions
 ) -> MemberServer:
     """Listen at an address, host:port, and compute parts of models with a backend of this machine.
 
+    key      what all nodes know, see `cluster_key.read_key`
     folders  where files of models are looked for by their names
 
-    Raises OptionError for a bad address or key, UnsupportedError for a backend that cannot have parts, and
+    Raises OptionError for a bad address, UnsupportedError for a backend that cannot have parts, and
     ClusterError where nobody can listen there.
     """
-    from chaski.ml.sharded.keys import read_key
     from chaski.ml.sharded.serving import MemberServer, listening_address
 
     if backend == AUTO:
@@ -127,9 +127,7 @@ def serve_member(
     if backend == "sharded":
         raise UnsupportedError("a node computes by itself: use the backend cpu or cuda")
     host, port = listening_address(address)
-    return MemberServer(
-        host, port, read_key(key_file), lambda options: open_backend(backend, options, cpu), folders
-    )
+    return MemberServer(host, port, key, lambda options: open_backend(backend, options, cpu), folders)
 
 
 def measure_machine(

@@ -22,12 +22,19 @@ __all__ = ["command"]
     "--replicas", metavar="N[-M]", help="Replicas of each model in a cluster.  [default: CHASKI_REPLICAS, 1]"
 )
 @click.option(
+    "--shards",
+    metavar="N[-M]",
+    help="Nodes of the cluster that compute each replica together.  [default: CHASKI_SHARDS, 1]",
+)
+@click.option(
     "--nodes",
     metavar="ADDRESS[,ADDRESS...]",
     help="Nodes that compute each model together, each a `chaski shard`.  [default: CHASKI_NODES]",
 )
 @click.option(
-    "--split", metavar="WORD", help="With --nodes: layers or rows.  [default: CHASKI_SPLIT, layers]"
+    "--split",
+    metavar="WORD",
+    help="With --nodes and --shards: layers or rows.  [default: CHASKI_SPLIT, layers]",
 )
 @click.option(
     "--access-log", metavar="FILE", help="Add a line of JSON for each request to FILE.  [- is standard error]"
@@ -44,6 +51,7 @@ def command(
     no_store: bool,
     cluster: str | None,
     replicas: str | None,
+    shards: str | None,
     nodes: str | None,
     split: str | None,
     access_log: str | None,
@@ -66,6 +74,8 @@ def command(
         os.environ["CHASKI_PREFIX_CACHE"] = "memory"  # workers inherit it
     if replicas is not None:
         os.environ["CHASKI_REPLICAS"] = replicas
+    if shards is not None:
+        os.environ["CHASKI_SHARDS"] = shards
     if nodes is not None:
         os.environ["CHASKI_NODES"] = nodes
     if split is not None:

@@ -61,7 +61,8 @@ def _cluster(settings: Settings, stack: ExitStack) -> Cluster | None:
         return None
     from chaski.cluster.connection import Cluster
 
-    cluster = Cluster(settings.cluster, settings.replicas, Environment.read().threads)
+    threads = Environment.read().threads
+    cluster = Cluster(settings.cluster, settings.replicas, threads, settings.shards, settings.split)
     stack.callback(cluster.close)
     return cluster
 

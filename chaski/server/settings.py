@@ -34,6 +34,8 @@ class Settings:
     access_log   the file with a line of JSON for each request, "-" for standard error; None for none
     cluster      the address of a cluster of Ray whose machines compute the models; None for this machine
     replicas     of each model there
+    shards       nodes that compute each replica together, the least and the greatest number
+    split        how they share a model: layers or rows
     traces       the URL to which spans of requests are sent; None for none
     adapters     the folder of adapters that requests may name; None where they may name none
     states       the folder of saved slots; None where none are kept
@@ -52,6 +54,8 @@ class Settings:
     access_log: str | None = None
     cluster: str | None = None
     replicas: Bounds = field(default_factory=Bounds)
+    shards: tuple[int, int] = (1, 1)
+    split: str = "layers"
     traces: str | None = None
     adapters: Path | None = None
     states: Path | None = None
@@ -83,6 +87,8 @@ class Settings:
             access_log=_log_file(environment.access_log),
             cluster=environment.cluster,
             replicas=Bounds(*environment.replicas),
+            shards=environment.shards,
+            split=environment.split,
             traces=traces_endpoint(environment),
             adapters=_folder(environment.adapters),
             states=None if environment.states is None else Path(environment.states).absolute(),

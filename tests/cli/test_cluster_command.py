@@ -33,6 +33,17 @@ def test_replicas_are_listed_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+def test_shards_are_listed_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [{"label": f"{name} (10.0.0.{n})", "cpus": 4} for n, name in enumerate(["one", "two"])]
+    replica = REPLICA | {"node": "one (10.0.0.0)", "shards": [["one (10.0.0.0)", 8], ["two (10.0.0.1)", 9]]}
+    lines = status(monkeypatch, {"nodes": nodes, "models": [{"name": "large", "replicas": [replica]}]})
+    assert [[word.strip() for word in line if word.strip()] for line in lines[1:]] == [
+        ["one (10.0.0.0)", "4", "large", "ab12", "7", "1 of 4 taken"],
+        ["one (10.0.0.0)", "4", "large", "ab12, shard 0", "8"],
+        ["two (10.0.0.1)", "4", "large", "ab12, shard 1", "9"],
+    ]
+
+
 def test_a_server_without_a_cluster_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AssertionError, match="the server computes by itself"):
         status(monkeypatch, {"models": []})

@@ -6,13 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from chaski.cluster.memory import NodeMemory, host_bytes, shortage
+import pytest
+
+from chaski.cluster.memory import NodeMemory, host_bytes, shortage, too_few
 from chaski.cluster.replica_options import ReplicaOptions
 from chaski.cluster.shared_files import SharedFile
 from chaski.ml.backend import HOST
 from chaski.runner.loading.estimate import Estimate
 from chaski.runner.loading.files import OpenedModel
 from chaski.store.model import find_model
+from tests.ml.sharded.members import running_nodes
 from tests.tiny_llama import write_tiny_llama
 
 
@@ -24,7 +27,47 @@ def test_a_replica_reserves_what_show_tells(tmp_path: Path) -> None:
         places=3,
     )
     needs = Estimate.of(OpenedModel.of(find_model(path)), 128, 3).needs
-    assert host_bytes(options) == needs.total[HOST] + needs.shared.get(HOST, 0)
+    assert host_bytes(options) == [needs.total[HOST] + needs.shared.get(HOST, 0)]
+
+
+@pytest.mark.parametrize("split", ["layers", "rows"])
+def test_a_replica_of_two_nodes_reserves_on_each_what_it_holds(tmp_path: Path, split: str) -> None:
+    """As `show --memory --nodes` tells it: by layers halves of the cells, by rows of the weights, too."""
+    path = write_tiny_llama(tmp_path / "tiny.gguf", llama__context_length=256)
+    options = ReplicaOptions(
+        files={"model": SharedFile(str(path), path.stat().st_size)},
+        options={"threads": 1, "context": 128},
+        places=1,
+        shards=(2, 2),
+        split=split,
+    )
+    found = host_bytes(options, 2)
+    with running_nodes(tmp_path, 2) as nodes, pytest.MonkeyPatch.context() as environment:
+        nodes.use(environment, split, 2)
+        addresses = [f"127.0.0.1:{server.port}" for server in nodes.servers]
+        environment.setenv("CHASKI_NODES", ",".join(f"{address}=1" for address in addresses))
+        needs = Estimate.of(OpenedModel.of(find_model(path)), 128, 1, backend="sharded").needs
+        assert found == [needs.total[address] + needs.shared.get(address, 0) for address in addresses]
+
+
+def test_nodes_of_a_split_replica_need_what_their_parts_take() -> None:
+    nodes = [NodeMemory(f"n{number}", 4, 1_000_000_000 * (number + 1)) for number in range(3)]
+    assert shortage([3_000_000_000, 1_000_000_000], 4, nodes) is None
+    message = shortage([2_000_000_000, 2_500_000_000], 4, nodes)
+    assert message is None
+    message = shortage([1_500_000_000, 2_500_000_000, 1_200_000_000], 4, nodes)
+    assert message is not None
+    assert "needs 1.200 GB of memory on a node, and Ray has 1.000 GB on n0, no more on any other" in message
+    assert shortage([9_000_000_000] * 4, 8, nodes) is None, "cores are missing, not memory"
+
+
+def test_too_few_nodes_are_named() -> None:
+    nodes = [NodeMemory("a", 4, 1), NodeMemory("b", 2, 1)]
+    assert too_few(2, 2, nodes) is None
+    assert too_few(1, 8, nodes) is None, "Ray waits for a node with so many cores"
+    message = too_few(2, 4, nodes)
+    assert message is not None
+    assert "split over 2 nodes of 4 cores (--shards, CHASKI_THREADS), and the cluster has 1" in message
 
 
 def test_what_cannot_be_read_reserves_nothing(tmp_path: Path) -> None:
@@ -40,12 +83,12 @@ def test_the_message_names_what_is_needed_and_the_node_that_has_most() -> None:
         NodeMemory("small (10.0.0.2)", 4, 2_000_000_000),
         NodeMemory("large (10.0.0.3)", 4, 8_000_000_000),
     ]
-    message = shortage(12_300_000_000, 2, nodes)
+    message = shortage([12_300_000_000], 2, nodes)
     assert message is not None
     assert message.startswith("a replica needs 12.300 GB of memory, and Ray has 8.000 GB on large (10.0.0.3)")
-    assert shortage(8_000_000_000, 2, nodes) is None
-    assert shortage(1, 8, nodes) is None, "cores are missing, not memory"
-    assert shortage(1, 2, []) is None, "no node is known yet"
+    assert shortage([8_000_000_000], 2, nodes) is None
+    assert shortage([1], 8, nodes) is None, "cores are missing, not memory"
+    assert shortage([1], 2, []) is None, "no node is known yet"
 
 
 def test_it_needs_no_ray() -> None:

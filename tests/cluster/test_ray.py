@@ -144,17 +144,22 @@ def test_models_say_why_they_cannot_load_and_outlive_the_process_that_talks_to_r
         cluster.close()
 
 
+def start_ray(mark: str, *options: str) -> None:
+    """Start a node of one core, whose processes have the MARK."""
+    ray = str(Path(sys.executable).with_name("ray"))
+    common = ["--num-cpus", "1", "--object-store-memory", "80000000", "--disable-usage-stats"]
+    environment = os.environ | {"RAY_AUTH_MODE": "token", MARK: mark}
+    subprocess.run([ray, "start", *common, *options], env=environment, check=True, timeout=60)
+
+
 @contextmanager
-def head(folder: Path, *options: str) -> Iterator[str]:
-    """A cluster of one node, apart from this process -> its address."""
+def head(folder: Path, *options: str, mark: str | None = None) -> Iterator[str]:
+    """A cluster of one node, apart from this process -> its address. Nodes with its mark end with it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    ray = str(Path(sys.executable).with_name("ray"))
-    common = ["--node-ip-address", "127.0.0.1", "--port", str(port), "--temp-dir", str(folder)]
-    common += ["--num-cpus", "1", "--object-store-memory", "80000000", "--include-dashboard", "false"]
-    command = [ray, "start", "--head", "--disable-usage-stats", *common, *options]
-    mark = secrets.token_hex(8)
-    subprocess.run(command, env=os.environ | {"RAY_AUTH_MODE": "token", MARK: mark}, check=True, timeout=60)
+    mark = mark or secrets.token_hex(8)
+    where = ["--node-ip-address", "127.0.0.1", "--port", str(port), "--temp-dir", str(folder)]
+    start_ray(mark, "--head", *where, "--include-dashboard", "false", *options)
     try:
         yield f"127.0.0.1:{port}"
     finally:

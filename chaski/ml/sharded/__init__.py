@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from chaski.cluster_key import read_key
 from chaski.errors import OptionError
 from chaski.ml.backend import BackendOptions, NodesOptions
 from chaski.ml.sharded.backend import ShardedBackend
 from chaski.ml.sharded.head import Members
-from chaski.ml.sharded.keys import read_key
 from chaski.ml.sharded.nodes import LocalNodes, RemoteNode
 from chaski.ml.sharded.session import OpenBackend
 

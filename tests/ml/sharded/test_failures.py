@@ -259,8 +259,8 @@ def test_options(nodes: Nodes, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="others than its owner"):
         open_backend("sharded", NodesOptions(address, key_file=str(key)))
     with pytest.raises(UnsupportedError, match="a node computes by itself"):
-        serve_member("127.0.0.1:0", str(key), "sharded", [], CPUOptions())
-    server = serve_member("127.0.0.1:0", str(nodes.key_file), "cpu", [], CPUOptions(threads=1))
+        serve_member("127.0.0.1:0", KEY, "sharded", [], CPUOptions())
+    server = serve_member("127.0.0.1:0", KEY, "cpu", [], CPUOptions(threads=1))
     options = NodesOptions((("127.0.0.1", server.port),), "rows", key_file=str(nodes.key_file))
     open_backend("sharded", options).close()
     server.close()

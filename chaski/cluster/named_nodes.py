@@ -1,0 +1,39 @@
+"""The nodes of a model that is split, as the processes that load it find them: in their environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from tempfile import NamedTemporaryFile
+
+from chaski.cluster.links import Address
+
+__all__ = ["key_of_nodes", "named_nodes"]
+
+
+def key_of_nodes(key: bytes) -> bytes:
+    """Return the text that nodes of a cluster with this key know one another by."""
+    return key.hex().encode()
+
+
+@contextmanager
+def named_nodes(addresses: Sequence[Address], split: str, key: bytes) -> Iterator[None]:
+    """Let models that this process and its children load meanwhile be computed by these nodes.
+
+    Each takes as much of the layers as any other. `key` is that of the cluster; the file that workers read it
+    from is for this user alone, and goes at the end of the block.
+    """
+    with NamedTemporaryFile(prefix="chaski-nodes-", suffix=".key") as file:
+        file.write(key_of_nodes(key))
+        file.flush()
+        os.environ |= {
+            "CHASKI_NODES": ",".join(f"{_host(host)}:{port}=1" for host, port in addresses),
+            "CHASKI_NODES_KEY": file.name,
+            "CHASKI_SPLIT": split,
+        }
+        yield
+
+
+def _host(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
