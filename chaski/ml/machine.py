@@ -9,11 +9,13 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["available_memory", "cpu_name", "physical_cores", "total_memory", "usable_processors"]
+__all__ = ["available_memory", "cpu_model", "cpu_name", "physical_cores", "total_memory", "usable_processors"]
 
 _CGROUP = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
 _PROCESSORS = Path("/sys/devices/system/cpu")
+_CPU_INFO = Path("/proc/cpuinfo")
+_MODEL = ("cpu family", "model", "stepping", "CPU implementer", "CPU variant", "CPU part", "CPU revision")
 
 # Where a quota allows a part of a core, one more thread gains that part, at the price of pauses. A fifth of a
 # core gained three percent.
@@ -51,17 +53,30 @@ def available_memory() -> int:
 
 def cpu_name() -> str:
     """The processor's name as the operating system gives it."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
+    if name := _cpu_info().get("model name"):
+        return name
     if platform.system() == "Darwin":
         found = subprocess.run(
             ["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, check=False
         )
         return found.stdout.strip() or platform.machine()
     return platform.processor() or platform.machine()
+
+
+def cpu_model() -> str:
+    """The processor's name, and the numbers that tell it apart.
+
+    Virtual machines give several generations one name, and Linux gives ARM processors none.
+    """
+    info = _cpu_info()
+    return ", ".join([cpu_name(), *(f"{name} {info[name]}" for name in _MODEL if name in info)])
+
+
+def _cpu_info() -> dict[str, str]:
+    """What Linux says of the first processor."""
+    first = _CPU_INFO.read_text().split("\n\n", 1)[0] if _CPU_INFO.exists() else ""
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _siblings(processor: int) -> str:

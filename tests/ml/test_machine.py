@@ -22,6 +22,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(machine, "_PROCESSORS", tmp_path / "cpus")
     monkeypatch.setattr(machine, "_CGROUP", tmp_path / "cgroup")
     monkeypatch.setattr(machine, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(machine, "_CPU_INFO", tmp_path / "cpuinfo")
     allow(monkeypatch, range(8))
     return tmp_path
 
@@ -74,3 +75,21 @@ def test_quotas_of_version_1(root: Path, quota: str, threads: int) -> None:
 def test_a_machine_that_tells_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_PROCESSORS", root / "nothing")
     assert machine.physical_cores() == 8
+
+
+def test_processors_of_one_name_are_told_apart(root: Path) -> None:
+    zen3, zen4 = (
+        f"processor : 0\ncpu family : 25\nmodel : {model}\nmodel name : AMD EPYC\nstepping : 1\n"
+        for model in (1, 17)
+    )
+    write(root, "cpuinfo", zen3 + "\n" + zen4.replace("processor : 0", "processor : 1"))
+    assert machine.cpu_name() == "AMD EPYC"
+    found = machine.cpu_model()
+    assert found == "AMD EPYC, cpu family 25, model 1, stepping 1"
+    write(root, "cpuinfo", zen4)
+    assert machine.cpu_model() != found
+
+
+def test_processors_without_a_name_are_told_apart(root: Path) -> None:
+    write(root, "cpuinfo", "processor : 0\nCPU implementer : 0x41\nCPU variant : 0x1\nCPU part : 0xd40")
+    assert machine.cpu_model().endswith(", CPU implementer 0x41, CPU variant 0x1, CPU part 0xd40")

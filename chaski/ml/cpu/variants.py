@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 from chaski import __version__, _native
-from chaski.ml.machine import cpu_name
+from chaski.ml.machine import cpu_model
 
 __all__ = ["KernelVariants", "Picks", "variants_file"]
 
@@ -38,7 +38,7 @@ class KernelVariants:
         seed = int(wanted.removeprefix("random:")) if wanted.startswith("random:") else None
         self._of_models = {suffix: _native.VariantPicks(isa, seed) for suffix in ("", _SMALL)}
         self._is_kept = wanted == "measured"
-        self._key = f"{cpu_name()}, {isa}, {threads} threads"
+        self._key = f"{cpu_model()}, {isa}, {threads} threads"
         self._measured = 0
         if self._is_kept:
             for type, picks in _read(variants_file()).get(self._key, {}).items():
