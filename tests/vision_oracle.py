@@ -21,12 +21,13 @@ from chaski.model.encoder import EncoderProgram
 from chaski.model.multimodal import EncoderShape, Image
 from chaski.model.registry import build_model, vision_of
 from chaski.model.weights import place_weights
+from tests.backends import CHOSEN
 from tests.foreign import NAMES
 
 __all__ = ["BACKENDS", "F32", "BoundEncoder", "answers_at_once", "quantized", "said"]
 
 F32 = NDArray[np.float32]
-BACKENDS = [("reference", 1e-4), ("cpu", 1e-4), *((name, 1e-4) for name in NAMES)]
+BACKENDS = [(name, 1e-4) for name in ((CHOSEN,) if CHOSEN else ("reference", "cpu", *NAMES))]
 """And how far each may be from transformers."""
 
 

@@ -1,17 +1,38 @@
 #!/bin/sh
-# Builds chaski and compares its GPU with its CPU, bit by bit, and then measures the GPU: on a machine that has an
-# NVIDIA GPU, Python with numpy, jinja2, regex, sentencepiece, click, nanobind, scikit-build-core, cmake, pytest,
-# pytest-xdist, hypothesis, cuda-bindings and NVRTC, and no network. Other packages are taken from PYTHONPATH.
+# Builds chaski, compares its GPU with its CPU, bit by bit, runs the tests of models, caches and running models on
+# the GPU, and then measures it: one command for a machine that has an NVIDIA GPU and no network.
 #
-#   tools/test_gpu.sh                 tests and benchmarks
+#   tools/test_gpu.sh                 tests and benchmarks, the benchmarks in 8 minutes
 #   tools/test_gpu.sh --only-tests    tests alone
+#
+# It needs Python with numpy, jinja2, click, sentencepiece, nanobind, scikit-build-core, cmake, pytest, hypothesis,
+# cuda-bindings and NVRTC; what else is there is used. PYTHON names an interpreter (.venv/bin/python, or python3).
 set -eu
 cd "$(dirname "$0")/.."
-python3 -m pip install --quiet --no-build-isolation --no-deps --upgrade --target build/on-gpu .
+python=${PYTHON:-python3}
+[ -n "${PYTHON:-}" ] || [ ! -x .venv/bin/python ] || python=.venv/bin/python
+built="$PWD/build/on-gpu"
+"$python" -m pip install --quiet --no-build-isolation --no-deps --upgrade --target "$built" .
 # Tests import the package from here, and the native module lies beside it.
-cp build/on-gpu/chaski/_native*.so chaski/
-export CHASKI_TEST_GPU=1 PYTHONPATH="$PWD:${PYTHONPATH:-}"
-python3 -m pytest -p no:benchmark -p no:cacheprovider -n 12 -k "not emulated" tests/cuda/test_same_bits.py \
-    tests/cuda/test_adapters.py tests/cuda/test_recurrent.py tests/cuda/test_encoders.py
-python3 -m tests.cuda.random_batches 100
-[ "${1:-}" = --only-tests ] || python3 -m benchmarks.gpu
+cp "$built"/chaski/_native*.so chaski/
+export PYTHONPATH="$PWD:${PYTHONPATH:-}" CHASKI_TEST_GPU=1
+logs=build/test-gpu && mkdir -p "$logs"
+
+# Files of tests, several at a time: pytest-xdist may be missing. Each prints its last line, and what failed.
+run_tests() {
+    printf '%s\n' "$@" | xargs -P "$(nproc)" -I{} sh -c '
+        log=$0/$(echo {} | tr / -).log
+        "$1" -m pytest -q -p no:cacheprovider -m "not slow and not oracle" -k "not emulated" {} > "$log" 2>&1
+        status=$?
+        [ $status = 0 ] || [ $status = 5 ] || { cat "$log"; exit 1; }
+        tail -n 1 "$log"' "$logs" "$python"
+}
+
+# What has the bits of the cpu comes first.
+run_tests tests/cuda/test_same_bits.py tests/cuda/test_adapters.py tests/cuda/test_recurrent.py \
+    tests/cuda/test_encoders.py tests/cuda/test_driver.py tests/ml/sharded/test_mixed_nodes.py
+"$python" -m tests.cuda.random_batches 100
+# The service of models is that of every backend, and needs packages of the server.
+CHASKI_TEST_BACKEND=cuda run_tests $(find tests/ml tests/kvcache tests/model tests/runner tests/mllama tests/gemma4 \
+    -name "test_*.py" ! -path "*/sharded/*" ! -path "*/service/*" | sort)
+[ "${1:-}" = --only-tests ] || "$python" -m benchmarks.gpu --minutes 8

@@ -26,7 +26,9 @@ def slow(*names: str) -> list[object]:
 
 @pytest.mark.long
 @on_each
-@pytest.mark.parametrize("name", ["gemma3", "qwen25vl", *slow("mistral3", "qwen2vl", "qwen3vl", "qwen35")])
+@pytest.mark.parametrize(
+    "name", ["gemma3", "qwen25vl", *slow("mistral3", "qwen2vl", "qwen3vl", "qwen3vlmoe", "qwen35")]
+)
 def test_images(backend: str, name: str) -> None:
     found = []
     for each in ("cpu", backend):
@@ -34,6 +36,22 @@ def test_images(backend: str, name: str) -> None:
             found.append(llm.logits("the [img-0] is", [png(40, 56)]))
     assert np.isfinite(np.asarray(found[0])).all()
     np.testing.assert_array_equal(np.asarray(found[1]), np.asarray(found[0]))
+
+
+@pytest.mark.slow
+@on_each
+def test_layers_that_see_images(tmp_path: Path, backend: str) -> None:
+    """Llama 3.2 Vision: what its layers see of an image is in a cache of its own, for tokens behind it."""
+    convert(DATA / "mllama", tmp_path / "mllama.gguf", "Q8_0")
+    found = []
+    for each in ("cpu", backend):
+        with chaski.load(tmp_path / "mllama.gguf", threads=1, context=64, backend=each) as llm:
+            logits = llm.logits("the [img-0] is", [png(40, 56)])
+            answer = llm.generate(
+                "the [img-0] is", [png(40, 56)], num_predict=6, temperature=0, logprobs=True
+            )
+            found.append((np.asarray(logits).tobytes(), answer.token_ids, answer.logprobs))
+    assert found[0] == found[1]
 
 
 @on_each

@@ -20,6 +20,7 @@ from chaski.kvcache.batch import Batch
 from chaski.ml import CPUOptions, open_backend
 from chaski.ml.graph import DType
 from chaski.model.program import Program
+from tests.backends import USUAL
 
 from .tiny_hybrid import VOCAB, Delta, ShortConv, TinyHybrid
 
@@ -84,7 +85,7 @@ class Running:
         sequences: int = 1,
         max_batch: int = CAPACITY,
         dtype: DType = DType.F16,
-        backend: str = "cpu",
+        backend: str = USUAL,
     ) -> None:
         opened = open_backend(backend, CPUOptions(threads=2))
         model = TinyHybrid(layers)
@@ -235,7 +236,7 @@ def test_keys_that_moved_are_those_of_their_new_positions(tmp_path: Path, span: 
 
 def test_keys_that_moved_give_the_logits_of_the_definition(tmp_path: Path) -> None:
     found = []
-    for backend in ("reference", "cpu"):
+    for backend in ("reference", USUAL):
         random = np.random.default_rng(8)
         running = Running([FULL, FULL], tmp_path, 1, MAX_BATCH, DType.F32, backend)
         tokens = Tokens()

@@ -13,6 +13,7 @@ from chaski.kvcache.batch import AttendedImage, Batch
 from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.graph import Dim, DType, Graph, Rope
 from chaski.ml.reference import ReferenceBackend
+from tests.backends import BACKENDS
 
 F32 = KVTypes(DType.F32, DType.F32)
 
@@ -228,7 +229,7 @@ def test_any_position_can_be_resumed() -> None:
     cache.close()
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_attention_to_what_came_with_an_earlier_batch(backend: str) -> None:
     opened = open_backend(backend, CPUOptions(threads=1))
     cache = EncoderCache(opened, [KVShape(2, 32, 32)], 6, 64, 1, F32)

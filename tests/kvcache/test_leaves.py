@@ -15,6 +15,7 @@ from chaski.ml import Backend, CPUOptions, open_backend
 from chaski.ml.backend import CacheConfig
 from chaski.ml.reference import ReferenceBackend
 from chaski.model.program import Program
+from tests.backends import USUAL
 from tests.kvcache.tiny_hybrid import Delta, ShortConv, TinyHybrid
 
 WINDOW, CHUNK = 40, 50
@@ -60,16 +61,16 @@ def backend_of(name: str) -> Backend:
         return ReferenceBackend(CacheConfig(padding=4, page=16))
     if name == "reference":
         return ReferenceBackend()
-    return open_backend("cpu", CPUOptions(threads=2))
+    return open_backend(name, CPUOptions(threads=2))
 
 
-@pytest.mark.parametrize("backend", ["cpu", "reference", "paged"])
+@pytest.mark.parametrize("backend", [USUAL, "reference", "paged"])
 @pytest.mark.parametrize("kind", LAYERS)
 @pytest.mark.parametrize("kv_type", TYPES)
 def test_what_comes_back_goes_on_with_the_same_bits(
     kind: str, backend: str, kv_type: str, tmp_path: Path
 ) -> None:
-    if backend != "cpu" and kv_type not in ("f32", "i16"):
+    if backend != USUAL and kv_type not in ("f32", "i16"):
         pytest.skip("the reference rounds as it stores, whatever is copied")
     first = Run(LAYERS[kind], backend_of(backend), kv_type, tmp_path / "first")
     second = Run(LAYERS[kind], backend_of(backend), kv_type, tmp_path / "second")
@@ -81,7 +82,7 @@ def test_what_comes_back_goes_on_with_the_same_bits(
     wanted = first.compute(0, length, 130, 1)
     second.compute(1, 0, 50, 25)  # another sequence, so that cells are other ones
     # The reference adds up by the shape of a batch: there is nothing before what comes back.
-    start = 16 if backend == "cpu" and kind not in ("convolution", "delta") else 0
+    start = 16 if backend == USUAL and kind not in ("convolution", "delta") else 0
     if start:
         second.compute(2, 0, start)
     for leaf, parts in zip(second.cache.leaves, kept, strict=True):
@@ -100,7 +101,7 @@ def test_what_comes_back_goes_on_with_the_same_bits(
                 cells = room.cells[begin - room.begin : length - room.begin]
                 leaf.rows.write(cells, data, begin - extent.begin, len(extent.cells))
     again = second.compute(2, length, 130, 1)
-    assert np.allclose(again, wanted, atol=0 if backend == "cpu" else 1e-4, rtol=0)
+    assert np.allclose(again, wanted, atol=0 if backend == USUAL else 1e-4, rtol=0)
     assert (second.compute(1, 50, 60) == first_of(LAYERS[kind], backend, kv_type, tmp_path)).all()
 
 

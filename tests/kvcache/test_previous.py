@@ -14,6 +14,7 @@ from chaski.ml import open_backend
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph
 from chaski.ml.plan import Plan
+from tests.backends import BACKENDS
 
 SIZE = 2 * 80
 
@@ -25,7 +26,7 @@ def compiled(backend: Backend, cache: Cache, rows: StoredRows) -> Plan:
     return backend.compile(graph)
 
 
-@pytest.mark.parametrize("name", ["cpu", "reference"])
+@pytest.mark.parametrize("name", BACKENDS)
 def test_each_token_reads_the_row_before(name: str) -> None:
     """They are the same bits, across batches, behind a shared prefix, and behind tokens that were dropped."""
     rows = StoredRows(SIZE)

@@ -13,11 +13,12 @@ import pytest
 from chaski.kvcache import AttentionSpan, Cache, CacheSize, Causal, KVShape, KVTypes, build_cache
 from chaski.kvcache.batch import Batch
 from chaski.kvcache.part import CachePart, StoredPart
-from chaski.ml import ops
+from chaski.ml import open_backend, ops
 from chaski.ml.backend import Backend, BackendOptions, CacheConfig, CPUOptions, MaskForm
 from chaski.ml.cpu import CPUBackend
 from chaski.ml.graph import Dim, DType, Graph
 from chaski.ml.reference import ReferenceBackend
+from tests.backends import CHOSEN
 
 HEADS, SIZE, WINDOW, SEQUENCES = 3, 20, 5, 2
 LAYERS = [Causal(KVShape(1, SIZE, SIZE), AttentionSpan(window)) for window in (WINDOW, None, WINDOW, None)]
@@ -31,6 +32,7 @@ BACKENDS: dict[str, Callable[[], Backend]] = {
     "pages": lambda: ReferenceBackend(CacheConfig(page=4, mask=MaskForm.PAGED)),
     "cpu": lambda: CPUBackend(BackendOptions(), CPUOptions(2)),
     "cpu, plain": lambda: CPUBackend(BackendOptions(flash_attention=False), CPUOptions(2)),
+    **({CHOSEN: lambda: open_backend(CHOSEN)} if CHOSEN else {}),
 }
 
 

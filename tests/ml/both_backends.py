@@ -1,4 +1,4 @@
-"""Graphs over rows of a table, computed by the cpu backend and by the reference."""
+"""Graphs over rows of a table, computed by the backend of tests and by the reference."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from chaski.formats.quant import QuantType
 from chaski.ml import CPUOptions, open_backend
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
+from tests.backends import USUAL
 
 MAX_TOKENS = 9
 RNG = np.random.default_rng(7)
@@ -41,12 +42,12 @@ def results(
     tokens: int,
     isa: str,
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Rows that both backends compute of a graph over embedded ids: (reference, cpu)."""
+    """Rows that both backends compute of a graph over embedded ids: (reference, the other)."""
     found = []
     ids = RNG.integers(0, len(arrays["table"]), tokens)
     for backend in (
         open_backend("reference"),
-        open_backend("cpu", CPUOptions(threads=2, isa=isa)),
+        open_backend(USUAL, CPUOptions(threads=2, isa=isa)),
     ):
         weights = bound(backend, directory, arrays)
         graph = Graph()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from chaski import _native
+from tests.backends import FORMS
 
 
-@pytest.fixture(params=_native.isa_names())
+@pytest.fixture(params=[isa for _, isa in FORMS])
 def isa(request: pytest.FixtureRequest) -> str:
     return str(request.param)

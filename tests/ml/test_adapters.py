@@ -17,6 +17,7 @@ from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.backend import HOST, AdapterSlots, Backend, LoraMatrices
 from chaski.ml.graph import Adapters, AdapterTable, Dim, DType, Graph
 from tests.adapters import metadata, random_adapter
+from tests.backends import BACKENDS
 from tests.ml.both_backends import MAX_TOKENS, bound
 
 F32 = npt.NDArray[np.float32]
@@ -95,7 +96,7 @@ def test_quantized_adapters_are_what_they_mean(tmp_path: Path) -> None:
     shape = {"w": (64, 96)}
     pair = open_adapter(random_adapter(tmp_path / "a.gguf", shape, 1, 32, QuantType.Q8_0)).tensors["w"]
     assert {info.type for info in pair} == {QuantType.Q8_0}
-    for name in ("reference", "cpu"):
+    for name in BACKENDS:
         backend = open_backend(name)
         slots = slots_of(backend.adapter_table(1, 1, 64))
         pairs = {0: LoraMatrices(pair.a, pair.b, 1.0)}
@@ -104,7 +105,7 @@ def test_quantized_adapters_are_what_they_mean(tmp_path: Path) -> None:
         slots.clear(0)
 
 
-@pytest.mark.parametrize("name", ["reference", "cpu"])
+@pytest.mark.parametrize("name", BACKENDS)
 def test_values_that_are_not_finite_are_refused(name: str, tmp_path: Path) -> None:
     words = np.zeros((16, 32), np.uint16)
     words[7, 31] = 0x7C00

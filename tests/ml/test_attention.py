@@ -12,6 +12,7 @@ import pytest
 from chaski import _native
 from chaski.ml import BackendOptions, CPUOptions, Options
 from chaski.ml.graph import DType
+from tests.backends import CHOSEN
 
 from .attending import F32, I32, Attender
 
@@ -34,6 +35,7 @@ IMPLEMENTATIONS = [
         for isa in _native.isa_names()
         for flash in (True, False)
     ),
+    *([(CHOSEN, ())] if CHOSEN else []),
 ]
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from chaski import _native
 from chaski.ml import CPUOptions, open_backend
 from chaski.ml.recurrent_ops import CHUNK
+from tests.backends import BACKENDS, FORMS, USUAL
 from tests.foreign import NAMES
 
 from .delta_plans import DeltaNet, Shape, Tokens, assert_one_answer
@@ -24,7 +24,7 @@ SHAPES = [
     pytest.param(Shape(1, 3, 20, 80, taps=2), id="odd sizes"),
     pytest.param(Shape(2, 2, 32, 16, taps=3), id="a key head a head"),
 ]
-PLACES = [("reference", "auto", 1), *(("cpu", name, 1) for name in _native.isa_names()), ("cpu", "auto", 2)]
+PLACES = [("reference", "auto", 1), *((name, isa, 1) for name, isa in FORMS), (USUAL, "auto", 2)]
 
 
 def net(backend: str = "reference", isa: str = "auto", threads: int = 1, shape: Shape = SHAPE) -> DeltaNet:
@@ -134,7 +134,7 @@ def test_values_of_transformers() -> None:
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_both_rules_of_transformers(backend: str, shape: Shape) -> None:
     tokens = Tokens.random(shape, 150)
     expected = of_transformers(net(backend, shape=shape), shape, tokens)
@@ -185,7 +185,7 @@ def of_transformers(delta: DeltaNet, shape: Shape, tokens: Tokens) -> list[F32]:
     ],
 )
 def test_segments_that_do_not_fit_are_refused(segments: list[tuple[int, ...]]) -> None:
-    delta = net("cpu")
+    delta = net(USUAL)
     with pytest.raises(ValueError, match="segments"):
         delta.launch(Tokens.random(SHAPE, 4), np.array(segments, np.int32).reshape(-1, 7))
     delta.launch(Tokens.random(SHAPE, 4), np.array([(0, 4, CHUNK, 0, 0, 1, 0)], np.int32))

@@ -10,6 +10,7 @@ import pytest
 from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.graph import Dim, DType, Graph
 from chaski.ml.plan import FromLaunch, Input, Plan
+from tests.backends import BACKENDS
 
 from .both_backends import bound
 
@@ -39,7 +40,7 @@ def inputs(*ids: int) -> dict[str, Input]:
     return {"ids": np.array(ids, np.int32), "counts": np.full(len(ids), TOP, np.int32)}
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_results_stay_with_their_launch(tmp_path: Path, backend: str) -> None:
     plan = next_tokens(backend, tmp_path)
     expected = [plan.launch(inputs(*ids)).rows("logits").copy() for ids in ([1, 2, 3], [4], [5, 6])]
@@ -50,7 +51,7 @@ def test_results_stay_with_their_launch(tmp_path: Path, backend: str) -> None:
     np.testing.assert_array_equal(launches[2].rows("logits", 1), expected[2][1:])
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_tokens_of_one_output_are_the_input_of_the_next(tmp_path: Path, backend: str) -> None:
     """Greedy decoding of two sequences, with ids that the host fetches, and with ids that it never sees."""
     plan = next_tokens(backend, tmp_path)
@@ -70,7 +71,7 @@ def test_tokens_of_one_output_are_the_input_of_the_next(tmp_path: Path, backend:
     assert len({tuple(pair) for pair in tokens}) > 2, "the tokens go on from each other"
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_inputs_that_do_not_fit_are_refused(tmp_path: Path, backend: str) -> None:
     plan = next_tokens(backend, tmp_path)
     with pytest.raises(ValueError, match="the inputs are ids, counts; given: ids"):

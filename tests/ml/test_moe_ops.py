@@ -9,20 +9,20 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from chaski import _native
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.graph import Dim, DType, Graph, Weight
 from chaski.ml.moe_ops import Gating, combine, dispatch, expert_linear, group_by_expert, router, scale_experts
+from tests.backends import FORMS
 from tests.native.matmul_rule import random_weights
 from tests.rewriting import bytes_as
 
 F32 = npt.NDArray[np.float32]
 
 IDS, EXPERTS, SIZE, HIDDEN = 50, 7, 64, 40
-PLACES = [("reference", "auto"), *(("cpu", name) for name in _native.isa_names())]
+PLACES = [("reference", "auto"), *FORMS]
 
 
 class Mixture:

@@ -11,6 +11,7 @@ from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.cpu.operations import OPERATIONS
 from chaski.ml.graph import Dim, DType, Graph, Rope, Tensor, Weight
 from chaski.ml.reference.ops import DEFINITIONS
+from tests.backends import BACKENDS, USUAL
 from tests.ml.both_backends import MAX_TOKENS, bound, results, uniform
 
 
@@ -158,7 +159,7 @@ def test_scatter(tmp_path: Path, isa: str, is_used_again: bool) -> None:
     for places in ([], [3], [8, 0, 4]):
         found = []
         rows = uniform(len(places), 21)
-        for name in ("reference", "cpu"):
+        for name in ("reference", USUAL):
             backend = open_backend(name, CPUOptions(threads=2, isa=isa))
             weights = bound(backend, tmp_path, arrays)
             graph = Graph()
@@ -193,7 +194,7 @@ def test_rows_are_not_put_outside(tmp_path: Path) -> None:
 def test_averages_of_rows(tmp_path: Path, isa: str) -> None:
     found = []
     arrays = {"table": uniform(11, 37)}
-    for name in ("reference", "cpu"):
+    for name in ("reference", USUAL):
         backend = open_backend(name, CPUOptions(threads=2, isa=isa))
         weights = bound(backend, tmp_path, arrays)
         graph = Graph()
@@ -201,7 +202,7 @@ def test_averages_of_rows(tmp_path: Path, isa: str) -> None:
         graph.output("y", ops.average_rows(ops.embedding(ids, weights["table"]), Dim("squares", 3), 4))
         plan = backend.compile(graph)
         found.append(plan.launch({"ids": np.arange(9)}, {"squares": 2}).rows("y").copy())
-        if name == "cpu":
+        if name == USUAL:
             with pytest.raises(ValueError, match="average_rows: 9 rows are not 3 times 4"):
                 plan.launch({"ids": np.arange(9)}, {"squares": 3})
     np.testing.assert_allclose(found[1], arrays["table"][:8].reshape(2, 4, 37).mean(1), atol=1e-6)
@@ -212,7 +213,7 @@ def test_space_to_depth_is_the_input_of_a_convolution(tmp_path: Path, isa: str) 
     """Of 2 x 4 patches in two squares, with elements as channels: what the kernel sees of each square."""
     arrays = {"table": uniform(9, 35)}
     squares = arrays["table"][:8].reshape(2, 2, 2, 35)
-    for name in ("reference", "cpu"):
+    for name in ("reference", USUAL):
         backend = open_backend(name, CPUOptions(threads=2, isa=isa))
         weights = bound(backend, tmp_path, arrays)
         graph = Graph()
@@ -221,7 +222,7 @@ def test_space_to_depth_is_the_input_of_a_convolution(tmp_path: Path, isa: str) 
         plan = backend.compile(graph)
         y = plan.launch({"ids": np.arange(9)}, {"squares": 2}).rows("y")
         np.testing.assert_array_equal(y, squares.transpose(0, 3, 1, 2).reshape(2, -1))
-        if name == "cpu":
+        if name == USUAL:
             with pytest.raises(ValueError, match="space_to_depth: 9 rows are not 3 times 4"):
                 plan.launch({"ids": np.arange(9)}, {"squares": 3})
 
@@ -230,7 +231,7 @@ def test_space_to_depth_is_the_input_of_a_convolution(tmp_path: Path, isa: str) 
 def test_product_with_a_matrix_as_it_is(tmp_path: Path, isa: str, columns: int) -> None:
     arrays = {"table": uniform(11, 37), "matrix": uniform(37, columns)}
     found = []
-    for name in ("reference", "cpu"):
+    for name in ("reference", USUAL):
         backend = open_backend(name, CPUOptions(threads=2, isa=isa))
         weights = bound(backend, tmp_path, arrays, plain=("matrix",))
         graph = Graph()
@@ -278,7 +279,7 @@ def test_rope(tmp_path: Path, isa: str, heads: int, size: int, dims: int, neox: 
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_each_pair_turns_by_the_coordinate_on_its_axis(backend: str) -> None:
     frequencies = np.linspace(1, 0.01, 5, dtype=np.float32)
     axes = (0, 2, 1, 1, 0)

@@ -12,11 +12,12 @@ from chaski import _native
 from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.graph import Dim, DType, Graph, KVRole, Rope
 from chaski.ml.plan import Plan
+from tests.backends import FORMS
 
 F32 = npt.NDArray[np.float32]
 
 CHANNELS, TAPS, ROWS = 1032, 4, 6
-PLACES = [("reference", "auto"), *(("cpu", name) for name in _native.isa_names())]
+PLACES = [("reference", "auto"), *FORMS]
 
 
 def compiled(backend: str, isa: str, taps: int = TAPS) -> Plan:

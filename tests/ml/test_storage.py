@@ -7,14 +7,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from gguf import GGMLQuantizationType
-from gguf.quants import dequantize, quantize
 
-from chaski import _native
 from chaski.errors import UnsupportedError
 from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Rope
+from tests.backends import FORMS
 
 from .attending import contents
 from .both_backends import bound
@@ -22,7 +20,7 @@ from .both_backends import bound
 F32 = npt.NDArray[np.float32]
 TYPES = [DType.F32, DType.F16, DType.BF16, DType.I16, DType.Q8_0, DType.Q4_0]
 PLAIN_TYPES = TYPES[:3]
-PLACES = [("reference", "auto"), *(("cpu", name) for name in _native.isa_names())]
+PLACES = [("reference", "auto"), *FORMS]
 CELLS = 40
 
 
@@ -63,8 +61,9 @@ def rounded(x: F32, dtype: DType, role: KVRole) -> F32:
             factor = np.minimum(46000 / length, 32767 / largest) if role is KVRole.KEYS else 8191 / largest
         levels = np.where(largest < 1e-15, 0, np.rint(x * np.where(largest < 1e-15, 1, factor)))
         return (levels / factor).astype(np.float32)
-    type = GGMLQuantizationType[dtype.name]
-    found: F32 = dequantize(quantize(x, type), type).astype(np.float32).reshape(x.shape)
+    gguf, quants = pytest.importorskip("gguf"), pytest.importorskip("gguf.quants")
+    type = gguf.GGMLQuantizationType[dtype.name]
+    found: F32 = quants.dequantize(quants.quantize(x, type), type).astype(np.float32).reshape(x.shape)
     return found
 
 

@@ -8,16 +8,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from chaski import _native
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.graph import Dim, DType, Graph, Weight
+from tests.backends import FORMS, USUAL
 
 F32 = npt.NDArray[np.float32]
 
-PLACES = [("reference", "auto", 1), *(("cpu", isa, 2) for isa in _native.isa_names()), ("cpu", "auto", 1)]
+PLACES = [("reference", "auto", 1), *((name, isa, 2) for name, isa in FORMS), (USUAL, "auto", 1)]
 MOST = 70
 
 

@@ -22,6 +22,7 @@ from chaski.model.encoder import EncoderProgram
 from chaski.model.program import Program
 from chaski.model.registry import build_model, vision_of
 from chaski.model.weights import place_weights
+from tests.backends import USUAL
 from tests.image import pictures
 from tests.mllama.prompts import LAYERED, PROMPTS, SIZES
 from tests.vision_oracle import BACKENDS, F32, BoundEncoder, quantized
@@ -59,7 +60,7 @@ def any_path(path: Path, request: pytest.FixtureRequest, tmp_path_factory: pytes
 class Runs:
     """The model, and the encoder of images in front of it."""
 
-    def __init__(self, path: Path, backend: str = "cpu", threads: int = 2) -> None:
+    def __init__(self, path: Path, backend: str = USUAL, threads: int = 2) -> None:
         file = open_gguf(path)
         model = build_model(file)
         opened = open_backend(backend, CPUOptions(threads=threads))

@@ -27,6 +27,8 @@ from chaski.ml.graph import DType
 from chaski.model.program import Program
 from chaski.model.registry import build_model
 from chaski.model.weights import bind_weights
+from tests import backends
+from tests.backends import USUAL
 from tests.rewriting import bytes_as
 from tests.vision_oracle import BACKENDS, F32
 
@@ -43,7 +45,7 @@ def expected(name: str) -> tuple[list[int], F32]:
 def logits(
     path: Path,
     ids: list[int],
-    backend: str = "cpu",
+    backend: str = USUAL,
     kv_type: str = "f16",
     threads: int = 1,
     num_batch: int = 512,
@@ -60,7 +62,7 @@ def test_logits_equal_those_of_transformers(name: str, backend: str, tolerance: 
     ids, wanted = expected(name)
     found = logits(DATA / f"{name}.gguf", ids, backend, kv_type="f32")
     assert wanted.std() > 0.3
-    if name.endswith("mxfp4") and backend == "cpu":  # which rounds what such matrices multiply to int8
+    if name.endswith("mxfp4") and backend == USUAL:  # which rounds what such matrices multiply to int8
         tolerance = 0.3 * float(wanted.std())
     np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance)
 
@@ -83,7 +85,7 @@ def test_what_follows_a_shift_equals_that_of_transformers(name: str, backend: st
             runs.cache.remove(0, DROPPED.start, DROPPED.stop)
         return
     runs.cache.remove(0, DROPPED.start, DROPPED.stop)
-    if name.endswith("mxfp4") and backend == "cpu":
+    if name.endswith("mxfp4") and backend == USUAL:
         tolerance = 0.3 * float(wanted.std())
     for begin, end, logits_there in zip([BEGIN, *PARTS], PARTS, wanted, strict=False):
         found = runs.forward({0: ids[begin:end]})[0]
@@ -230,7 +232,7 @@ def test_joined_tensors(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(logits(tmp_path / "other.gguf", ids), logits(DATA / f"{name}.gguf", ids))
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("backend", backends.BACKENDS)
 @pytest.mark.parametrize("name", ["qwen3moe", "gpt-oss", "gpt-oss-mxfp4", "llama4"])
 def test_gate_and_up_of_experts_as_one_tensor(name: str, backend: str, tmp_path: Path) -> None:
     """As llama.cpp's newer files have them: of each expert the gate's rows first. The bits are the same."""
@@ -277,7 +279,7 @@ def test_experts_of_two_types(name: str, quantized: tuple[str, ...], tmp_path: P
 class Runs:
     """A model whose batches hold tokens of several sequences."""
 
-    def __init__(self, path: Path, backend: str = "cpu", kv_type: DType = DType.F16) -> None:
+    def __init__(self, path: Path, backend: str = USUAL, kv_type: DType = DType.F16) -> None:
         file = open_gguf(path)
         model = build_model(file)
         model.context = 128

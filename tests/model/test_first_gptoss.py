@@ -15,6 +15,7 @@ from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.model.dialects import open_model
 from chaski.runner.loading.engine_choice import native_gap
+from tests.backends import BACKENDS, USUAL
 from tests.convert.checkpoints import expected
 from tests.first_gptoss import FORMS, write_both
 
@@ -29,7 +30,7 @@ def logits(path: Path, ids: list[int], backend: str, threads: int, num_batch: in
         return np.asarray(model.logits(ids))
 
 
-@pytest.mark.parametrize(("backend", "threads"), [("reference", 1), ("cpu", 1), ("cpu", 2)])
+@pytest.mark.parametrize(("backend", "threads"), [*((name, 1) for name in BACKENDS), (USUAL, 2)])
 def test_the_bits_are_those_of_our_form(files: tuple[Path, Path], backend: str, threads: int) -> None:
     ours, theirs = files
     ids = expected("gpt-oss")["prompt"].tolist()

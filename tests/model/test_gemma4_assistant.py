@@ -14,6 +14,7 @@ from chaski.model.token_choice import NearClusters, TopLogit
 from chaski.runner.speculation.ngram import NgramSpeculator
 from chaski.runner.speculation.own_heads import OwnSpeculator
 from chaski.runner.speculation.speculator import PayingLength
+from tests.backends import BACKENDS
 from tests.convert.checkpoints import DATA, expected
 
 TARGETS = {"gemma4-assistant": "gemma4", "gemma4-small-assistant": "gemma4-small"}
@@ -70,7 +71,7 @@ def proposals(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     return found
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", TARGETS)
 def test_tokens_and_logits_are_those_of_transformers(
     name: str, backend: str, folder: Path, logits: list[np.ndarray], proposals: list[list[int]]

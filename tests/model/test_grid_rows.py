@@ -10,6 +10,7 @@ from chaski.convert.convert import convert
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.model.projectors.grid import grid_rows
+from tests.backends import USUAL
 from tests.image.pictures import png
 from tests.rewriting import all_tensors
 from tests.vision_oracle import BoundEncoder
@@ -41,7 +42,7 @@ def test_a_line_of_pixels_has_no_rows_but_those_of_the_square(tmp_path: Path) ->
     with open_gguf(tmp_path / "whole.gguf") as file:
         metadata = {**file.metadata, "llama.vision.image_grid_pinpoints": [44, 44]}
         write_gguf(tmp_path / "square.gguf", metadata, all_tensors(file))
-    encoder = BoundEncoder(tmp_path / "square.gguf", "cpu")
+    encoder = BoundEncoder(tmp_path / "square.gguf", USUAL)
     image = encoder.vision.read_image(png(1, 60))
     assert (len(image.tiles), image.layout) == (1, (9,))
     assert encoder.rows(image).shape == (9, 60)

@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 import chaski
+from tests.backends import USUAL
 
 DATA = Path(__file__).parents[1] / "data" / "llama"
 FLOAT_MODELS = ["llama2", "llama31", "biased"]
@@ -39,7 +40,7 @@ def ids_of(file: str) -> list[int]:
 def logits(
     file: str,
     ids: list[int],
-    backend: str = "cpu",
+    backend: str = USUAL,
     threads: int = 2,
     num_batch: int = 512,
     kv_type: str | None = None,

@@ -17,6 +17,7 @@ from chaski.errors import ModelError, ModelNotFoundError, UnsupportedError
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.model.multimodal import Image
+from tests.backends import USUAL
 from tests.image.pictures import png
 from tests.rewriting import all_tensors
 from tests.tiny_vision import DATA, PROMPTS, expected, image, logits, write_text_part
@@ -133,7 +134,7 @@ def test_images_with_other_pixels_or_another_layout_are_other_images() -> None:
 
 
 def test_tiles_are_encoded_one_by_one() -> None:
-    encoder = BoundEncoder(GEMMA, "cpu")
+    encoder = BoundEncoder(GEMMA, USUAL)
     one, two = image("gemma3", 0), image("gemma3", 1)
     both = Image.of_tiles([*one.tiles, *two.tiles], (one.num_rows + two.num_rows,))
     assert [tile.num_rows for tile in both.tiles] == [one.num_rows, two.num_rows]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import chaski
+from tests.backends import BACKENDS
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +18,7 @@ def endless() -> dict[str, Any]:
     return {"prompt": "0", "temperature": 0, "ignore_eos": True}
 
 
-@pytest.fixture(params=["reference", "cpu"])
+@pytest.fixture(params=BACKENDS)
 def model(request: pytest.FixtureRequest, tiny_llama: Path) -> Iterator[chaski.LLM]:
     with chaski.load(tiny_llama, backend=request.param, threads=1) as loaded:
         yield loaded

@@ -34,6 +34,7 @@ from chaski.runner.loading.files import OpenedModel
 from chaski.runner.loading.parts import ModelParts, ReservedModel
 from chaski.store.model import find_model
 from tests.adapters import adapted_names, metadata, random_adapter
+from tests.backends import BACKENDS
 from tests.tiny_llama import write_tiny_llama
 
 PROMPT = [262, *range(40, 75)]
@@ -88,7 +89,7 @@ def merged(files: Mapping[str, Path], choice: Any, path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_adapters_change_logits_as_changed_matrices_would(
     backend: str, files: Mapping[str, Path], tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.model.program import Program
+from tests.backends import BACKENDS
 from tests.tiny_llama import write_tiny_llama
 
 DATA = Path(__file__).parents[2] / "data" / "llama"
@@ -28,7 +29,7 @@ def pooling(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_vectors_equal_those_of_llama_cpp(tmp_path: Path, backend: str, pooling: str) -> None:
     path = tmp_path / "embedding.gguf"
     source = open_gguf(DATA / "llama2.f32.gguf")

@@ -8,6 +8,7 @@ import pytest
 
 import chaski
 from chaski.errors import ModelNotFoundError, OptionError, UnsupportedError
+from tests.backends import BACKENDS
 from tests.tiny_llama import CONTEXT, write_tiny_llama
 
 
@@ -104,7 +105,7 @@ def test_keys_and_values_in_other_types(tmp_path: Path) -> None:
             assert model.generate("hello", temperature=0, num_predict=8).text
 
 
-@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_quantized_keys_and_values_need_flash_attention(
     tiny_llama: Path, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +126,7 @@ def test_both_forms_of_attention_answer_alike(tiny_llama: Path) -> None:
 
 
 def test_heads_that_are_not_whole_blocks(tiny_llama: Path) -> None:
-    for backend in ("cpu", "reference"):
+    for backend in BACKENDS:
         with pytest.raises(UnsupportedError, match=r"values of type q8_0 come in blocks of 32, .* use f16"):
             chaski.load(tiny_llama, kv_type="f16:q8_0", backend=backend)
 

@@ -18,6 +18,7 @@ from chaski.ml import ops
 from chaski.model.block_program import BlockProgram
 from chaski.model.proposing import ProposalRequest
 from chaski.runner.speculation.own_heads import OwnHeads
+from tests.backends import BACKENDS
 from tests.drafts import DRAFTS, TARGETS, rewritten, write_pair
 from tests.eagle3 import DATA
 
@@ -85,7 +86,7 @@ def logits(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_are_those_of_the_definition(
     folder: Path, name: str, backend: str, logits: list[np.ndarray]

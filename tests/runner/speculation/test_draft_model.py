@@ -17,6 +17,7 @@ from chaski.kvcache.batch import Batch
 from chaski.model.program import Program
 from chaski.model.proposing import ProposingCost
 from chaski.runner.speculation.draft_model import DraftModel
+from tests.backends import BACKENDS
 from tests.tiny_llama import BOS, CONTEXT, write_tiny_llama
 
 DATA = Path(__file__).parents[2] / "data"
@@ -191,7 +192,7 @@ def test_a_worker_drafts_too(folder: Path) -> None:
     assert done.accepted_tokens == done.proposed_tokens > 0
 
 
-@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_the_reference_backend_drafts_too(folder: Path, backend: str) -> None:
     path = folder / "target.gguf"
     with chaski.load(path, draft=path, backend=backend, threads=1) as model:

@@ -15,6 +15,7 @@ from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.runner.speculation.own_heads import OwnHeads
 from tests.assistants import write_assistant, write_quiet_gemma
+from tests.backends import BACKENDS
 from tests.drafts import write_pair
 from tests.eagle3 import write_eagle3, write_quieter
 from tests.own_heads import DATA, write_with_heads
@@ -176,7 +177,7 @@ def test_a_failure_while_it_proposes_is_survived(model: chaski.LLM, monkeypatch:
 
 def test_the_reference_backend_proposes_the_same(folder: Path) -> None:
     found = []
-    for backend in ("cpu", "reference"):
+    for backend in BACKENDS:
         with chaski.load(folder / "qwen35.gguf", context=CONTEXT, backend=backend) as model:
             found.append(proposals(model, PROMPT))
     assert found[0] == found[1]
