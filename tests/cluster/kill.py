@@ -50,6 +50,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started ends in any case
+    os.environ["CHASKI_PREFIX_CACHE"] = "memory"  # files of blocks would be among the user's
     requests = [(f"story {number}", {**OPTIONS, "seed": number}) for number in range(arguments.streams)]
     with ExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory())

@@ -65,6 +65,7 @@ class Comparison:
         """Some requests beside each other, until a few hundred batches were computed."""
         types = str(self._random.choice(("i16", "f16", "q8_0")))
         options: Any = {"context": CONTEXT, "parallel": 6, "num_batch": num_batch, "threads": 1}
+        options["prompt_cache"] = "memory"  # files of blocks would be among the user's
         end, different = min(batches, self.batches + 200), []
         with (
             chaski.load(path, backend="cpu", kv_type=types, **options) as expected,
