@@ -94,6 +94,17 @@ def _range(text: str) -> tuple[int, int]:
     return found
 
 
+def _gpus(text: str) -> float:
+    """GPUs as Ray takes them: whole ones, or a part of one."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not (0 <= number <= 1 or (1 < number < math.inf and number.is_integer())):
+        raise ValueError("a whole number of GPUs, or a part of one, such as 0.5")
+    return number
+
+
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -536,6 +547,13 @@ class Environment:
         _range,
         (1, 1),
         unset="1",
+    )
+    gpus: float | None = _variable(
+        "CHASKI_GPUS",
+        "number",
+        "GPUs of each replica in a cluster, or of each of its nodes; 0.5: two replicas share one",
+        _gpus,
+        unset="1 where the cluster has any, and a replica would use them",
     )
     access_log: str | None = _variable(
         "CHASKI_ACCESS_LOG",

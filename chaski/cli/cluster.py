@@ -29,7 +29,8 @@ def status() -> None:
     if "nodes" not in found:
         raise ClusterError("the server computes by itself; chaski serve --cluster starts one with a cluster")
     rows = _rows(found["nodes"], found["models"])
-    click.echo(table([("NODE", "CPUS", "MODEL", "REPLICA", "PROCESS", "PLACES"), *rows], indent=""))
+    head = "NODE", "CPUS", "GPUS", "MEMORY", "MODEL", "REPLICA", "PROCESS", "PLACES"
+    click.echo(table([head, *rows], indent=""))
 
 
 @command.command("replace", short_help="Put new replicas in the place of all.")
@@ -50,6 +51,8 @@ def replace(model: str) -> None:
 
 def _rows(nodes: Sequence[Mapping[str, Any]], models: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """Return a row for each replica and shard, below its node, and one for each node without any."""
+    from chaski.cli.layout import file_size
+
     on_nodes: dict[str, list[tuple[str, ...]]] = {node["label"]: [] for node in nodes}
     for model in models:
         for replica in model.get("replicas", ()):
@@ -60,9 +63,17 @@ def _rows(nodes: Sequence[Mapping[str, Any]], models: Sequence[Mapping[str, Any]
             for number, (node, pid) in enumerate(replica.get("shards", ())):
                 row = model["name"], f"{replica['name']}, shard {number}", str(pid), ""
                 on_nodes.setdefault(node, []).append(row)
-    cpus = {node["label"]: str(node["cpus"]) for node in nodes}
+    has = {node["label"]: (str(node["cpus"]), _gpus(node), file_size(node["memory"])) for node in nodes}
     return [
-        (label, cpus.get(label, "lost"), *row)
+        (label, *has.get(label, ("lost", "", "")), *row)
         for label, replicas in on_nodes.items()
         for row in replicas or [("-", "", "", "")]
     ]
+
+
+def _gpus(node: Mapping[str, Any]) -> str:
+    """The GPUs of a node, with their memory together where it is known."""
+    from chaski.cli.layout import file_size
+
+    number = f"{node['gpus']:g}"
+    return f"{number} ({file_size(node['gpu_memory'])})" if node["gpu_memory"] else number

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,9 +24,10 @@ from chaski.cluster.replica_options import ReplicaOptions
 from chaski.cluster.replica_set import ReplicaSet
 from chaski.cluster.scaling import Bounds
 from chaski.cluster.shared_files import SharedFile
-from chaski.env import without_secrets
+from chaski.env import Environment, without_secrets
 from chaski.errors import ChaskiError, ClusterError
 from chaski.ml.backend import ProgressCallback
+from chaski.names import AUTO
 
 __all__ = ["LOCAL", "Cluster", "Node"]
 
@@ -49,11 +50,17 @@ _LEAVING = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine of a cluster: its name, its address, and the cores that Ray may use there."""
+    """A machine of a cluster: its name, its address, and what Ray may use there: cores, memory and GPUs.
+
+    `memory` and `gpu_memory`, that of all GPUs together, are bytes; 0 where they are not known.
+    """
 
     name: str
     address: str
     cpus: int
+    memory: int
+    gpus: float
+    gpu_memory: int
 
     @property
     def label(self) -> str:
@@ -88,6 +95,8 @@ class Cluster:
     shards    the least and the greatest number of nodes that compute each replica together, with so many
               threads each: as few of them as have the memory
     split     how they share a model: layers or rows
+    gpus      GPUs of each replica, or of each of its nodes; None for one where the cluster has any that the
+              backend of the environment would use
 
     Raises ClusterError where Ray cannot be started or reached, MissingPackageError where it is not installed.
     """
@@ -99,11 +108,13 @@ class Cluster:
         threads: int | None = None,
         shards: tuple[int, int] = (1, 1),
         split: str = "layers",
+        gpus: float | None = None,
     ) -> None:
         self._address = address
         self._bounds = bounds
         self._shards = shards
         self._split = split
+        self._gpus = gpus
         self._lock = threading.Condition()
         self._is_closed = threading.Event()
         # The models of which replicas are wanted, and those that are to end.
@@ -147,6 +158,7 @@ class Cluster:
             host=_HOST if self._address == LOCAL else None,
             shards=self._shards,
             split=self._split,
+            gpus=_gpus(options) if self._gpus is None else self._gpus,
         )
         self.deploy(made, self._bounds.least)
         return ClusterModel(ReplicaSet(_Members(self, made), self._bounds, progress=progress))
@@ -350,6 +362,14 @@ def _member(values: dict[str, Any]) -> Member:
             "shards": tuple((node, pid) for node, pid in values["shards"]),
         }
     )
+
+
+def _gpus(options: Mapping[str, Any]) -> float | None:
+    """The GPUs of a replica that is loaded with these options; None where it takes one, if there is any."""
+    backend = options.get("backend") or Environment.read().backend
+    if backend == "cuda":
+        return 1.0
+    return None if backend == AUTO and options.get("num_gpu") != 0 else 0.0
 
 
 def _check_somebody_listens(address: str) -> None:

@@ -14,8 +14,9 @@ import ray
 from ray import serve
 
 from chaski.cluster.directory import NAMESPACE, Directory
+from chaski.cluster.gpus import GPUMemory
 from chaski.cluster.members import Member, node_label
-from chaski.cluster.memory import NodeMemory, host_bytes, shortage, too_few
+from chaski.cluster.memory import NodeMemory, beside_gpus, host_bytes, shortage, too_few
 from chaski.cluster.replica import Replica
 from chaski.cluster.replica_options import ReplicaOptions
 
@@ -39,6 +40,7 @@ class Deployments:
         self._tell = tell
         self._models: dict[str, _Deployment] = {}
         self._memory: list[NodeMemory] = []
+        self._gpus = GPUMemory()
         # Replicas of one machine share their weights, so that each reserving them would keep some away.
         self._reserves = address != "local"
         where: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
@@ -56,16 +58,18 @@ class Deployments:
                 "name": each["NodeManagerHostname"],
                 "address": each["NodeManagerAddress"],
                 "cpus": int(each["Resources"].get("CPU", 0)),
+                "memory": int(each["Resources"].get("memory", 0)),
+                "gpus": each["Resources"].get("GPU", 0),
+                "gpu_memory": gpu_memory,
             }
-            for each in living
+            for each, gpu_memory in zip(living, self._gpus.of(living), strict=True)
         ]
         self._memory = [
             NodeMemory(
                 node_label(node["name"], node["address"]),
-                node["cpus"],
-                int(each["Resources"].get("memory", 0)),
+                *(node[name] for name in ("cpus", "memory", "gpus", "gpu_memory")),
             )
-            for node, each in zip(found, living, strict=True)
+            for node in found
         ]
         for deployment in list(self._models.values()):
             deployment.look_again()
@@ -89,7 +93,7 @@ class Deployments:
         if model not in self._models:
             made = ReplicaOptions.of(options)
             self._models[model] = _Deployment(
-                self._directory, model, made, self._has_ended, self._nodes if self._reserves else None
+                self._directory, model, made, self._has_ended, self._nodes, self._reserves
             )
         self._models[model].have(number, generation)
 
@@ -127,7 +131,8 @@ class Deployments:
 class _Deployment:
     """One model. Ray is told what is wanted by a thread, one thing after the other.
 
-    nodes    returns those that are there; None where memory is not reserved, and one has all shards
+    nodes    returns those that are there
+    reserves False for a cluster of one machine: memory is not reserved, and it has all shards
     """
 
     def __init__(
@@ -136,13 +141,16 @@ class _Deployment:
         model: str,
         options: ReplicaOptions,
         ended: Callable[[str], None],
-        nodes: Callable[[], Sequence[NodeMemory]] | None,
+        nodes: Callable[[], Sequence[NodeMemory]],
+        reserves: bool,
     ) -> None:
         self._directory = directory
         self._model = model
         self._options = options
         self._ended = ended
         self._nodes = nodes
+        self._reserves = reserves
+        self._gpus = options.gpus
         self._shards = 0  # until it is known how many there are to be
         self._memory: dict[int, Sequence[int] | None] = {}
         self._few_since: float | None = None
@@ -167,12 +175,17 @@ class _Deployment:
 
     def _missing(self, shards: int) -> tuple[str | None, str | None]:
         """Return why there are too few nodes, and why they have too little memory."""
-        if self._nodes is None:
+        if not self._reserves:
             return None, None
+        needed = self._host_bytes(shards)
+        nodes, cpus, gpus = self._nodes(), self._options.options["threads"], self._gpus or 0
+        short = None if needed is None else shortage(needed, cpus, nodes, gpus)
+        return too_few(shards, cpus, nodes, gpus), short
+
+    def _host_bytes(self, shards: int) -> Sequence[int] | None:
+        """Return the memory that a replica takes of each of its nodes, beside that of its GPUs."""
         needed = self._memory.get(shards)
-        nodes, cpus = self._nodes(), self._options.options["threads"]
-        short = None if needed is None else shortage(needed, cpus, nodes)
-        return too_few(shards, cpus, nodes), short
+        return None if needed is None else beside_gpus(needed, self._gpus or 0, self._nodes())
 
     def look_again(self) -> None:
         """Try again to deploy what no nodes had the memory for."""
@@ -227,7 +240,9 @@ class _Deployment:
         Returns whether there is one.
         """
         least, most = self._options.shards
-        if self._nodes is None:
+        if self._gpus is None:
+            self._gpus = 1.0 if any(node.gpus >= 1 for node in self._nodes()) else 0.0
+        if not self._reserves:
             self._shards = least
             return True
         for shards in range(least, most + 1):
@@ -240,15 +255,19 @@ class _Deployment:
 
     def _resources(self) -> Mapping[str, Any]:
         """What Ray Serve is told of the nodes of a replica: a bundle for each, where it has several."""
-        cpus, memory = self._options.options["threads"], self._memory.get(self._shards)
+        cpus, memory = self._options.options["threads"], self._host_bytes(self._shards)
         if self._shards == 1:
-            return {"ray_actor_options": {"num_cpus": cpus, "memory": memory[0] if memory else None}}
+            host = memory[0] or None if memory else None
+            return {"ray_actor_options": {"num_cpus": cpus, "num_gpus": self._gpus, "memory": host}}
+        bundles: list[dict[str, float]] = [
+            {"CPU": cpus, "GPU": self._gpus or 0, "memory": memory[index] if memory else 0}
+            for index in range(self._shards)
+        ]
         return {
             "ray_actor_options": {"num_cpus": 0},
             "placement_group_bundles": [
-                {"CPU": cpus, **({"memory": memory[index]} if memory else {})}
-                for index in range(self._shards)
+                {name: value for name, value in bundle.items() if value} for bundle in bundles
             ],
             # This machine alone has all shards, in a cluster that is for trying it.
-            "placement_group_strategy": "PACK" if self._nodes is None else "STRICT_SPREAD",
+            "placement_group_strategy": "STRICT_SPREAD" if self._reserves else "PACK",
         }

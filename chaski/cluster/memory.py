@@ -24,7 +24,7 @@ from chaski.cluster.replica_options import ReplicaOptions
 from chaski.env import without_secrets
 from chaski.ml.backend import HOST
 
-__all__ = ["NodeMemory", "host_bytes", "shortage", "too_few"]
+__all__ = ["NodeMemory", "beside_gpus", "host_bytes", "shortage", "too_few"]
 
 _log = logging.getLogger(__name__)
 
@@ -38,24 +38,30 @@ _USED_OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class NodeMemory:
-    """A node, by what replicas call it: the cores and the bytes of memory that Ray may give away there."""
+    """A node, by what replicas call it: the cores, the memory and the GPUs that Ray may give away there.
+
+    `gpu_memory`: bytes of all of its GPUs together; 0 where they are not known.
+    """
 
     label: str
     cpus: int
     memory: int
+    gpus: float = 0
+    gpu_memory: int = 0
 
 
 def host_bytes(options: ReplicaOptions, shards: int = 1) -> Sequence[int] | None:
     """Return the bytes that a replica takes of the memory of each of its nodes, with all of its weights.
 
-    They are those of `chaski show --memory`, for the backend of this machine. Returns None where they cannot
+    They are those of `chaski show --memory` where processors compute. Returns None where they cannot
     be worked out; then loading says why, if it fails.
     """
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "chaski.cluster.memory", str(shards)],
             input=json.dumps(asdict(options)),
-            env=without_secrets(os.environ) | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+            env=without_secrets(os.environ)
+            | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)), "CHASKI_BACKEND": "cpu"},
             capture_output=True,
             text=True,
             timeout=_LONGEST,
@@ -68,15 +74,24 @@ def host_bytes(options: ReplicaOptions, shards: int = 1) -> Sequence[int] | None
         return None
 
 
-def shortage(needed: Sequence[int], cpus: int, nodes: Sequence[NodeMemory]) -> str | None:
+def beside_gpus(needed: Sequence[int], gpus: float, nodes: Sequence[NodeMemory]) -> Sequence[int]:
+    """Return the bytes of `needed` that GPUs have no room for, if each part has so many of them.
+
+    GPUs count as those with the least memory.
+    """
+    least = min((node.gpu_memory / node.gpus for node in nodes if node.gpus and node.gpus >= gpus), default=0)
+    return [max(0, num_bytes - int(gpus * least)) for num_bytes in needed]
+
+
+def shortage(needed: Sequence[int], cpus: int, nodes: Sequence[NodeMemory], gpus: float = 0) -> str | None:
     """Return the message for a replica that no nodes can ever have; None where some could.
 
-    It takes so many cores and `needed` bytes on each of its nodes. Nodes with fewer cores do not count.
+    It takes so many cores, GPUs, and `needed` bytes of the memory of each of its nodes. Nodes with fewer
+    cores or GPUs do not count.
     """
-    fitting = sorted(_fitting(cpus, nodes), key=lambda node: -node.memory)
-    short = [
-        pair for pair in zip(sorted(needed, reverse=True), fitting, strict=False) if pair[0] > pair[1].memory
-    ]
+    fitting = sorted(_fitting(cpus, gpus, nodes), key=lambda node: -node.memory)
+    pairs = zip(sorted(needed, reverse=True), fitting, strict=False)
+    short = [(num_bytes, node) for num_bytes, node in pairs if num_bytes > node.memory]
     if not short:
         return None
     bytes_needed, node = short[0]
@@ -85,26 +100,32 @@ def shortage(needed: Sequence[int], cpus: int, nodes: Sequence[NodeMemory]) -> s
     else:
         where, other = " on a node", "any other node that is left"
         more = "start more nodes, and split a replica over more of them (--shards)"
+    beside = " beside its GPUs" if gpus else ""
     return (
-        f"a replica needs {bytes_needed / 1e9:.3f} GB of memory{where}, and Ray has "
+        f"a replica needs {bytes_needed / 1e9:.3f} GB of memory{where}{beside}, and Ray has "
         f"{node.memory / 1e9:.3f} GB on {node.label}, no more on {other}; use a smaller context, fewer "
         f"parallel sequences or a smaller model, or {more}"
     )
 
 
-def too_few(shards: int, cpus: int, nodes: Sequence[NodeMemory]) -> str | None:
-    """Return the message where a replica is to have so many nodes, and there are fewer with these cores."""
-    number = len(_fitting(cpus, nodes))
-    if shards == 1 or number >= shards:
+def too_few(shards: int, cpus: int, nodes: Sequence[NodeMemory], gpus: float = 0) -> str | None:
+    """Return the message where there are fewer nodes with these cores and GPUs than a replica is to have.
+
+    Without GPUs, one node is no matter of its own: Ray waits for it.
+    """
+    number = len(_fitting(cpus, gpus, nodes))
+    if number >= shards or (shards == 1 and not gpus):
         return None
+    with_gpus = f" and {gpus:g} GPUs" if gpus else ""
+    settings = "--shards, CHASKI_THREADS, --gpus" if gpus else "--shards, CHASKI_THREADS"
     return (
-        f"a replica is split over {shards} nodes of {cpus} cores (--shards, CHASKI_THREADS), and the cluster "
-        f"has {number}; start more: `ray start --address HEAD`"
+        f"a replica takes {shards} nodes of {cpus} cores{with_gpus} ({settings}), and the cluster has "
+        f"{number}; start more: `ray start --address HEAD`"
     )
 
 
-def _fitting(cpus: int, nodes: Sequence[NodeMemory]) -> list[NodeMemory]:
-    return [node for node in nodes if node.cpus >= cpus]
+def _fitting(cpus: int, gpus: float, nodes: Sequence[NodeMemory]) -> list[NodeMemory]:
+    return [node for node in nodes if node.cpus >= cpus and node.gpus >= gpus]
 
 
 def _worked_out(options: ReplicaOptions, shards: int) -> Sequence[int]:

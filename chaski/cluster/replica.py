@@ -17,6 +17,7 @@ import ray
 from ray import serve
 
 from chaski.cluster.directory import Directory
+from chaski.cluster.gpus import hide_others
 from chaski.cluster.links import Listener
 from chaski.cluster.members import Member, node_label
 from chaski.cluster.replica_options import ReplicaOptions
@@ -45,6 +46,7 @@ class Replica:
     """
 
     def __init__(self, options: ReplicaOptions, key: bytes, generation: int, shards: int = 1) -> None:
+        hide_others()
         self._options = options
         self._directory = Directory(key)
         node = ray.util.get_node_ip_address()

@@ -22,6 +22,7 @@ class ReplicaOptions:
     host     the address that it listens on; None for that of the node
     shards   the least and the greatest number of nodes that compute a replica together
     split    how they share the model: layers or rows
+    gpus     GPUs of a replica, or of each of its nodes; None for one where the cluster has any
     leaving_seconds   the time that answers have to end, when it is to go
     """
 
@@ -31,6 +32,7 @@ class ReplicaOptions:
     host: str | None = None
     shards: tuple[int, int] = (1, 1)
     split: str = "layers"
+    gpus: float | None = None
     leaving_seconds: float = 600.0
 
     @classmethod

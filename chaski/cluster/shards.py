@@ -17,6 +17,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from chaski.cluster.gpus import hide_others
 from chaski.cluster.links import Address
 from chaski.cluster.members import node_label
 from chaski.cluster.named_nodes import key_of_nodes, named_nodes
@@ -47,6 +48,7 @@ class _Shard:
 
     def listen(self) -> _Place:
         """Find the files of the model, and listen. Raises what finding them raises."""
+        hide_others()
         store, node = Store.default(), ray.util.get_node_ip_address()
         folders = [file.find(store).parent for file in self._options.files.values()]
         environment = Environment.read()

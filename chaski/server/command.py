@@ -27,6 +27,11 @@ __all__ = ["command"]
     help="Nodes of the cluster that compute each replica together.  [default: CHASKI_SHARDS, 1]",
 )
 @click.option(
+    "--gpus",
+    metavar="N",
+    help="GPUs of each replica, or of each of its nodes, such as 0.5.  [default: CHASKI_GPUS, 1 if any]",
+)
+@click.option(
     "--nodes",
     metavar="ADDRESS[,ADDRESS...]",
     help="Nodes that compute each model together, each a `chaski shard`.  [default: CHASKI_NODES]",
@@ -52,6 +57,7 @@ def command(
     cluster: str | None,
     replicas: str | None,
     shards: str | None,
+    gpus: str | None,
     nodes: str | None,
     split: str | None,
     access_log: str | None,
@@ -76,6 +82,8 @@ def command(
         os.environ["CHASKI_REPLICAS"] = replicas
     if shards is not None:
         os.environ["CHASKI_SHARDS"] = shards
+    if gpus is not None:
+        os.environ["CHASKI_GPUS"] = gpus
     if nodes is not None:
         os.environ["CHASKI_NODES"] = nodes
     if split is not None:

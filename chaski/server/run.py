@@ -61,8 +61,14 @@ def _cluster(settings: Settings, stack: ExitStack) -> Cluster | None:
         return None
     from chaski.cluster.connection import Cluster
 
-    threads = Environment.read().threads
-    cluster = Cluster(settings.cluster, settings.replicas, threads, settings.shards, settings.split)
+    cluster = Cluster(
+        settings.cluster,
+        settings.replicas,
+        Environment.read().threads,
+        settings.shards,
+        settings.split,
+        settings.gpus,
+    )
     stack.callback(cluster.close)
     return cluster
 

@@ -36,6 +36,7 @@ class Settings:
     replicas     of each model there
     shards       nodes that compute each replica together, the least and the greatest number
     split        how they share a model: layers or rows
+    gpus         of each replica, or of each of its nodes; None for one where the cluster has any
     traces       the URL to which spans of requests are sent; None for none
     adapters     the folder of adapters that requests may name; None where they may name none
     states       the folder of saved slots; None where none are kept
@@ -56,6 +57,7 @@ class Settings:
     replicas: Bounds = field(default_factory=Bounds)
     shards: tuple[int, int] = (1, 1)
     split: str = "layers"
+    gpus: float | None = None
     traces: str | None = None
     adapters: Path | None = None
     states: Path | None = None
@@ -89,6 +91,7 @@ class Settings:
             replicas=Bounds(*environment.replicas),
             shards=environment.shards,
             split=environment.split,
+            gpus=environment.gpus,
             traces=traces_endpoint(environment),
             adapters=_folder(environment.adapters),
             states=None if environment.states is None else Path(environment.states).absolute(),

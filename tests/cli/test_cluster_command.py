@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from chaski.cli.main import chaski_command
 
+NODE = {"cpus": 4, "memory": 64_000_000_000, "gpu_memory": 0}
 REPLICA = {"name": "ab12", "pid": 7, "places": 4, "answers": 1, "is_leaving": False}
 
 
@@ -22,26 +23,32 @@ def status(monkeypatch: pytest.MonkeyPatch, reply: Any) -> list[list[str]]:
 
 
 def test_replicas_are_listed_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = [{"label": f"{name} (10.0.0.{n})", "cpus": 4} for n, name in enumerate(["one", "two"])]
+    nodes = [NODE | {"label": f"{name} (10.0.0.{n})", "gpus": n} for n, name in enumerate(["one", "two"])]
     found = [REPLICA | {"node": "one (10.0.0.0)"}, REPLICA | {"node": "gone (10.0.0.9)", "is_leaving": True}]
     lines = status(monkeypatch, {"nodes": nodes, "models": [{"name": "guide:latest", "replicas": found}]})
     assert [[word.strip() for word in line if word.strip()] for line in lines] == [
-        ["NODE", "CPUS", "MODEL", "REPLICA", "PROCESS", "PLACES"],
-        ["one (10.0.0.0)", "4", "guide:latest", "ab12", "7", "1 of 4 taken"],
-        ["two (10.0.0.1)", "4", "-"],
+        ["NODE", "CPUS", "GPUS", "MEMORY", "MODEL", "REPLICA", "PROCESS", "PLACES"],
+        ["one (10.0.0.0)", "4", "0", "64 GB", "guide:latest", "ab12", "7", "1 of 4 taken"],
+        ["two (10.0.0.1)", "4", "1", "64 GB", "-"],
         ["gone (10.0.0.9)", "lost", "guide:latest", "ab12", "7", "1 of 4 taken, leaves"],
     ]
 
 
 def test_shards_are_listed_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = [{"label": f"{name} (10.0.0.{n})", "cpus": 4} for n, name in enumerate(["one", "two"])]
+    nodes = [NODE | {"label": f"{name} (10.0.0.{n})", "gpus": n} for n, name in enumerate(["one", "two"])]
     replica = REPLICA | {"node": "one (10.0.0.0)", "shards": [["one (10.0.0.0)", 8], ["two (10.0.0.1)", 9]]}
     lines = status(monkeypatch, {"nodes": nodes, "models": [{"name": "large", "replicas": [replica]}]})
     assert [[word.strip() for word in line if word.strip()] for line in lines[1:]] == [
-        ["one (10.0.0.0)", "4", "large", "ab12", "7", "1 of 4 taken"],
-        ["one (10.0.0.0)", "4", "large", "ab12, shard 0", "8"],
-        ["two (10.0.0.1)", "4", "large", "ab12, shard 1", "9"],
+        ["one (10.0.0.0)", "4", "0", "64 GB", "large", "ab12", "7", "1 of 4 taken"],
+        ["one (10.0.0.0)", "4", "0", "64 GB", "large", "ab12, shard 0", "8"],
+        ["two (10.0.0.1)", "4", "1", "64 GB", "large", "ab12, shard 1", "9"],
     ]
+
+
+def test_memory_of_gpus_is_shown_where_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = NODE | {"label": "one", "gpus": 2.0, "gpu_memory": 160_000_000_000}
+    _, line = status(monkeypatch, {"nodes": [node], "models": []})
+    assert [word.strip() for word in line if word.strip()] == ["one", "4", "2 (160 GB)", "64 GB", "-"]
 
 
 def test_a_server_without_a_cluster_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chaski.cluster.memory import NodeMemory, host_bytes, shortage, too_few
+from chaski.cluster.memory import NodeMemory, beside_gpus, host_bytes, shortage, too_few
 from chaski.cluster.replica_options import ReplicaOptions
 from chaski.cluster.shared_files import SharedFile
 from chaski.ml.backend import HOST
@@ -67,7 +67,27 @@ def test_too_few_nodes_are_named() -> None:
     assert too_few(1, 8, nodes) is None, "Ray waits for a node with so many cores"
     message = too_few(2, 4, nodes)
     assert message is not None
-    assert "split over 2 nodes of 4 cores (--shards, CHASKI_THREADS), and the cluster has 1" in message
+    assert "takes 2 nodes of 4 cores (--shards, CHASKI_THREADS), and the cluster has 1" in message
+
+
+def test_what_gpus_hold_takes_no_memory_of_the_host() -> None:
+    nodes = [
+        NodeMemory("a", 4, 1_000_000_000, 2, 48_000_000_000),
+        NodeMemory("b", 4, 2_000_000_000, 1, 16_000_000_000),
+        NodeMemory("c", 4, 64_000_000_000),
+    ]
+    assert beside_gpus([20_000_000_000, 9_000_000_000], 1, nodes) == [4_000_000_000, 0]
+    assert beside_gpus([20_000_000_000], 0.5, nodes) == [12_000_000_000]
+    assert beside_gpus([20_000_000_000], 2, nodes) == [0], "both GPUs of a"
+    assert beside_gpus([20_000_000_000], 0, nodes) == [20_000_000_000]
+    assert beside_gpus([5], 1, [NodeMemory("d", 4, 9, 1)]) == [5], "nobody knows what that GPU holds"
+    message = shortage([4_000_000_000], 4, nodes, 1)
+    assert message is not None
+    assert "needs 4.000 GB of memory beside its GPUs, and Ray has 2.000 GB on b" in message
+    assert too_few(2, 4, nodes, 1) is None
+    message = too_few(1, 4, nodes, 4)
+    assert message is not None
+    assert "takes 1 nodes of 4 cores and 4 GPUs (--shards, CHASKI_THREADS, --gpus)" in message
 
 
 def test_what_cannot_be_read_reserves_nothing(tmp_path: Path) -> None:

@@ -87,7 +87,16 @@ def test_a_server_lets_a_cluster_compute_and_its_replicas_may_die(tmp_path: Path
         shown = chaski(url, "ps")
         assert len(re.findall(r"replica \w+ on .*, process \d+: 0 of \d+ places taken", shown)) == 2
         status = chaski(url, "cluster", "status").splitlines()
-        assert status[0].split() == ["NODE", "CPUS", "MODEL", "REPLICA", "PROCESS", "PLACES"]
+        assert status[0].split() == [
+            "NODE",
+            "CPUS",
+            "GPUS",
+            "MEMORY",
+            "MODEL",
+            "REPLICA",
+            "PROCESS",
+            "PLACES",
+        ]
         assert {line.split("guide:latest")[1].split()[0] for line in status[1:]} == {
             each["name"] for each in again
         }

@@ -141,3 +141,34 @@ def test_a_replica_has_as_many_nodes_as_it_needs_and_waits_for_them(
         with pytest.raises(GGUFError):
             unloadable.tokenize("a")
         unloadable.close()
+
+
+def test_replicas_take_gpus_where_there_are_any(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray believes in a GPU that is not there: what a replica takes is seen, and the processor computes."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    with (
+        TemporaryDirectory(prefix="ck-", dir="/tmp") as folder,
+        head(Path(folder) / "ray", "--num-gpus", "1") as at,
+        cluster(at, "layers", (1, 1)) as machines,
+    ):
+        (node,) = machines.nodes()
+        assert node.gpus == 1
+        assert node.memory > 0
+        model = machines.open_model(path, context=1024)
+        assert model.generate("once", num_predict=9, ignore_eos=True).token_ids
+        assert visible_gpus(the_replica(model).pid) == "0"
+        model.close()
+        on_processor = machines.open_model(path, context=1024, num_gpu=0)
+        assert on_processor.generate("once", num_predict=9, ignore_eos=True).token_ids
+        assert visible_gpus(the_replica(on_processor).pid) == ""
+        on_processor.close()
+
+
+def visible_gpus(pid: int) -> str | None:
+    """What the worker of a replica was told of GPUs."""
+    children = [
+        word for file in Path(f"/proc/{pid}/task").glob("*/children") for word in file.read_text().split()
+    ]
+    (child,) = children
+    words = Path(f"/proc/{child}/environ").read_text().split("\0")
+    return dict(word.partition("=")[::2] for word in words).get("CUDA_VISIBLE_DEVICES")

@@ -1,0 +1,90 @@
+"""The GPUs of a node: how many Ray has there, and their memory, which Ray does not know.
+
+As a program, `python -m chaski.cluster.gpus`, it writes the bytes of memory of this machine's GPUs together.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from chaski.env import without_secrets
+
+__all__ = ["GPUMemory", "hide_others"]
+
+_log = logging.getLogger(__name__)
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+# Seconds that nodes which have just come may take to tell of their GPUs.
+_PATIENCE = 20.0
+
+
+class GPUMemory:
+    """What the GPUs of nodes have, each asked once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+
+    def of(self, nodes: Sequence[Mapping[str, Any]]) -> Sequence[int]:
+        """Return the bytes of all GPUs of each node, as `ray.nodes` has them; 0 where they are not known."""
+        new = [
+            each["NodeID"]
+            for each in nodes
+            if each["Resources"].get("GPU", 0) and each["NodeID"] not in self._known
+        ]
+        asked = {
+            node: ray.remote(_gpu_memory)
+            .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
+            .remote()
+            for node in new
+        }
+        if asked:
+            ray.wait(list(asked.values()), num_returns=len(asked), timeout=_PATIENCE)
+        for node, reply in asked.items():
+            try:
+                self._known[node] = ray.get(reply, timeout=0)
+            except Exception as error:  # Ray has errors of many kinds
+                _log.info("the memory of GPUs is not known: %s", error)
+                self._known[node] = 0
+        return [self._known.get(each["NodeID"], 0) for each in nodes]
+
+
+def hide_others() -> None:
+    """Let this process and its children see those GPUs only that Ray has given it."""
+    if not ray.get_gpu_ids():
+        os.environ[_VISIBLE] = ""
+
+
+def _gpu_memory() -> int:
+    """The task. Ray hides GPUs from it, so another process looks."""
+    environment = {name: value for name, value in without_secrets(os.environ).items() if name != _VISIBLE}
+    places = os.pathsep.join(map(os.path.abspath, sys.path))
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "chaski.cluster.gpus"],
+        env=environment | {"PYTHONPATH": places},
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE,
+        check=True,
+    )
+    return int(done.stdout)
+
+
+def main() -> None:
+    """Answer."""
+    from chaski.ml import usual_backend
+
+    logging.disable(logging.WARNING)
+    _, gpus = usual_backend()
+    print(sum(gpu.memory_bytes for gpu in gpus))
+
+
+if __name__ == "__main__":
+    main()
