@@ -27,7 +27,7 @@ PYTEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run test coverage test-slow test-web test-aarch64 web check-web lint format types native bench docs links
-.PHONY: guide test-gpu wheel test-debian sdist sbom clean
+.PHONY: guide test-gpu test-avx-vnni wheel test-debian sdist sbom clean
 
 run: .venv/installed
 	$(BIN)/chaski run guide "how do I use fewer cores?" --verbose < /dev/null
@@ -74,6 +74,10 @@ check-web: web/node_modules
 web/node_modules: web/package.json web/package-lock.json
 	cd web && npm ci --silent --no-audit --no-fund
 	touch $@
+
+# The kernels for AVX-VNNI, with a model of its instructions. Needs a processor with AVX2.
+test-avx-vnni: .venv/developing
+	PATH="$(CURDIR)/$(BIN):$$PATH" tools/test_avx_vnni.sh
 
 # The kernels for 64-bit ARM, by qemu. Needs a cross compiler, and is skipped with a word where there is none.
 test-aarch64:

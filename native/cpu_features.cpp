@@ -1,5 +1,9 @@
 #include "cpu_features.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #if defined(__linux__)
 #include <sys/auxv.h>
 #include <sys/syscall.h>
@@ -27,12 +31,19 @@ bool follows_the_rule();
 }
 #endif
 
+// Not every compiler that knows the instructions can ask for them.
+static bool has_avx_vnni() {
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & 1u << 4) != 0;
+}
+
 // __builtin_cpu_supports also asks the system (XGETBV) whether it saves the wide registers.
 static CpuFeatures detect() {
     __builtin_cpu_init();
     CpuFeatures f{};
     f.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
              __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
+    f.avx2_vnni = f.avx2 && has_avx_vnni();
     f.avx512 = f.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                __builtin_cpu_supports("avx512vnni");

@@ -22,6 +22,9 @@ CHASKI_DECLARE(portable)
 #ifdef CHASKI_WITH_AVX2
 CHASKI_DECLARE(avx2)
 #endif
+#ifdef CHASKI_WITH_AVX2_VNNI
+CHASKI_DECLARE(avx2_vnni)
+#endif
 #ifdef CHASKI_WITH_AVX512
 CHASKI_DECLARE(avx512)
 namespace avx512 {
@@ -55,6 +58,9 @@ std::vector<Isa> find_isas() {
 #endif
 #ifdef CHASKI_WITH_AVX2
     if (cpu.avx2) found.push_back({&avx2::kernels, &avx2::kOps, avx2::peaks});
+#endif
+#ifdef CHASKI_WITH_AVX2_VNNI
+    if (cpu.avx2_vnni) found.push_back({&avx2_vnni::kernels, &avx2_vnni::kOps, avx2_vnni::peaks});
 #endif
 #ifdef CHASKI_WITH_AVX512
     if (cpu.avx512) found.push_back({&avx512::kernels, &avx512::kOps, avx512::peaks});

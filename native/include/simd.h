@@ -88,7 +88,7 @@ inline constexpr bool kHasAmx = false;
 #endif
 
 namespace chaski::CHASKI_ISA {
-#if !defined(__AVX2__) || defined(__AVX512VNNI__)
+#if !defined(__AVX2__) || defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 template <int kMaxCode>
 inline constexpr int dot4_run = 1;
 using PairSums = I32x16;

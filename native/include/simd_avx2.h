@@ -1,4 +1,4 @@
-// simd.h for AVX2 with FMA and F16C: two registers per vector.
+// simd.h for AVX2 with FMA and F16C, and with AVX-VNNI where there is that: two registers per vector.
 #pragma once
 
 #include <immintrin.h>
@@ -181,6 +181,18 @@ CHASKI_INLINE U8x64 lookup(const uint8_t* table, U8x64 index) {
     return {_mm256_shuffle_epi8(entries, index.lo), _mm256_shuffle_epi8(entries, index.hi)};
 }
 
+#if defined(__AVXVNNI__)  // one instruction, which adds in 32 bits and does not saturate
+template <int kMaxCode>
+inline constexpr int dot4_bias = 0;
+template <int kMaxCode>
+CHASKI_INLINE I32x16 dot4(I32x16 acc, U8x64 w, int32_t x) {
+    const __m256i all = _mm256_set1_epi32(x);
+    return {_mm256_dpbusd_avx_epi32(acc.lo, w.lo, all), _mm256_dpbusd_avx_epi32(acc.hi, w.hi, all)};
+}
+CHASKI_INLINE I32x16 dot2(I32x16 acc, I32x16 w, I32x16 x) {
+    return {_mm256_dpwssd_avx_epi32(acc.lo, w.lo, x.lo), _mm256_dpwssd_avx_epi32(acc.hi, w.hi, x.hi)};
+}
+#else
 // vpmaddubsw adds two products in 16 bits, saturating: exact for codes up to 129 (2 * 129 * 127 < 2^15).
 // Larger codes are multiplied as signed numbers, code - 128, with the sign moved to the activation.
 template <int kMaxCode>
@@ -245,6 +257,7 @@ template <int H>
 CHASKI_INLINE I32x16 words(U8x64 a, int offset) {
     return {words<H>(a.lo, offset), words<H>(a.hi, offset)};
 }
+#endif
 
 CHASKI_INLINE I32x16 pairs(I32x16 a, I32x16 b) {
     return {_mm256_blend_epi16(a.lo, _mm256_slli_epi32(b.lo, 16), 0xaa),
