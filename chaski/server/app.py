@@ -100,6 +100,7 @@ def _routes() -> list[Route]:
         *_get("/docs", general.docs),
         *_get("/api/version", general.version),
         *_get("/api/status", general.status),
+        *_get("/api/key", general.key),
         *_get("/api/tags", store.tags),
         *_get("/api/ps", store.ps),
         *_get("/api/live/cache", live.cache),

@@ -204,6 +204,15 @@ def test_changing_models_wants_an_admin(guarded: Running, method: str, path: str
     assert guarded.ask(method, path, {}, {"Authorization": "Bearer admin-key"}).status == 400
 
 
+def test_what_a_key_allows_is_told(guarded: Running, models: Path) -> None:
+    assert guarded.get("/api/key").status == 401
+    for key, may in (("user-key", False), ("admin-key", True)):
+        assert guarded.get("/api/key", authorization=f"Bearer {key}").json == {"may_change_models": may}
+        assert guarded.get("/api/key", **{"x-api-key": key}).json == {"may_change_models": may}
+    with running(Settings(address=SOMEWHERE), models) as open_to_all:
+        assert open_to_all.get("/api/key").json == {"may_change_models": True}
+
+
 # ---- where it listens ----
 
 

@@ -3,19 +3,69 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import pytest
 
-from tests.server.running import Running
+from chaski.names import ModelName
+from chaski.server.settings import Settings
+from chaski.store.create import create
+from chaski.store.recipe import Recipe
+from chaski.store.store import Store
+from tests.server.conftest import SOMEWHERE
+from tests.server.running import Running, running
 from tests.web.conftest import DESKTOP, PHONE, Open, ask, ended, picture
 from tests.web.test_accessibility import axe, faults
 
 __all__ = ["axe"]
 
 pytestmark = pytest.mark.slow
+
+ARCHITECTURES = Path(__file__).parents[1] / "data/architectures"
+WINDOW, ALL, STATES = "the last 8 tokens", "all tokens", "states"
+
+
+@pytest.fixture(scope="module")
+def windowed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server with a model whose layers see 8 tokens or all, and one with states; both are random."""
+    folder = tmp_path_factory.mktemp("windowed")
+    for name in ("gemma3", "lfm2"):
+        recipe = Recipe(sources=[ARCHITECTURES / f"{name}.gguf"])
+        for _ in create(Store(folder), ModelName.parse(name), recipe):
+            pass
+    with running(Settings(address=SOMEWHERE, parallel=4), folder) as server:
+        yield server
+
+
+def write(server: Running, model: str, prompt: str, **options: Any) -> Any:
+    """An answer to a prompt of as many tokens as it has characters."""
+    chosen = {"num_ctx": 256, "temperature": 0, "ignore_eos": True, **options}
+    return server.post(
+        "/api/generate", {"model": model, "prompt": prompt, "raw": True, "stream": False, "options": chosen}
+    ).json
+
+
+def kinds(page: Any, *names: str) -> list[Any]:
+    return [page.get_by_role("region", name=f"Cells: {name}") for name in names]
+
+
+def colored(canvas: Any, share: float) -> bool:
+    """Whether a lane has the color of a sequence there, at a share of its length; hatches are grey."""
+    pixels: bool = canvas.evaluate(
+        """(canvas, share) => {
+            const scale = devicePixelRatio;
+            const left = 26 * scale + share * (canvas.width - 26 * scale);
+            const data = canvas.getContext("2d").getImageData(Math.min(left, canvas.width - 1), 4, 1, 1).data;
+            return Math.max(...data.slice(0, 3)) - Math.min(...data.slice(0, 3)) > 60;
+        }""",
+        share,
+    )
+    return pixels
 
 
 def chatted(page: Any) -> None:
@@ -33,7 +83,7 @@ def test_every_cell_is_shown(guided: Running, open_page: Open, axe: str) -> None
     chatted(page)
     page.get_by_role("link", name="Live").click()
     part = page.get_by_role("region", name="Cells: all tokens")
-    canvas = part.locator("canvas")
+    canvas = part.get_by_role("slider", name="Cells of all tokens")
     canvas.wait_for()
     told = guided.get("/api/live/cache?model=helper").json
     (kind,) = told["kinds"]
@@ -73,7 +123,7 @@ def test_it_reads_one_stream_and_only_while_it_is_seen(guided: Running, open_pag
     page.on("request", lambda request: asked.append(request.url.removeprefix(guided.url)))
     page.on("requestfailed", lambda request: ended.append(request.url.removeprefix(guided.url)))
     page.get_by_role("link", name="Live").click()
-    page.locator("canvas").wait_for()
+    page.locator("canvas").first.wait_for()
     page.wait_for_timeout(3000)
     live = [path for path in asked if path.startswith(("/api/", "/metrics"))]
     assert live.count("/api/live?stream=1") == 1
@@ -130,7 +180,7 @@ def test_a_stream_that_is_cut_is_opened_again(guided: Running, open_page: Open) 
     page.get_by_role("alert").get_by_text("The server cannot be reached.").wait_for()
     page.get_by_text("No model is in memory").wait_for()
     assert page.get_by_role("alert").count() == 0
-    page.locator("canvas").wait_for()
+    page.locator("canvas").first.wait_for()
     assert len(times) == 3
     assert all(after - before >= 0.9 for before, after in pairwise(times))
 
@@ -144,6 +194,128 @@ def test_the_time_to_the_first_token_comes_from_the_stream(guided: Running, open
     assert "–" in chart.inner_text()
     guided.post("/api/generate", {"model": "helper", "prompt": "x", "stream": False})
     chart.locator("strong").get_by_text(" s").wait_for()
+
+
+def test_what_a_window_has_dropped_is_seen(windowed: Running, open_page: Open, axe: str) -> None:
+    counts = []
+    for begin in range(4):  # until the cells of the window do not suffice for all that was computed
+        answer = write(windowed, "gemma3", "0123456789"[begin:] * 24, num_predict=9)
+        counts.append(answer["prompt_eval_count"] + 8)
+    page = open_page(windowed, "/#/live")
+    window, whole = kinds(page, WINDOW, ALL)
+    window.get_by_text("tokens dropped by the window").first.wait_for()
+    assert "dropped" not in whole.locator(".row").inner_text()
+    lanes = [part.get_by_role("slider", name="Tokens by position") for part in (window, whole)]
+    # The window has the end of the first sequence only; all of it is in the other cells.
+    share = counts[0] / max(counts)
+    shares = (0.1 * share, 0.5 * share, 0.995 * share)
+    assert [colored(lanes[0], each) for each in shares] == [False, False, True]
+    assert [colored(lanes[1], each) for each in shares] == [True, True, True]
+    lanes[0].hover(position={"x": 27, "y": 5})
+    window.get_by_text("The window has dropped sequence 0, position 0.").wait_for()
+    whole.get_by_text("sequence 0, position 0").wait_for()
+    page.mouse.move(0, 0)
+    window.get_by_text("Point at a cell").wait_for()
+    table = page.get_by_role("region", name="Sequences").inner_text()
+    assert f"{counts[0]}\t" in table
+    assert "dropped" in table
+    for lane in lanes:  # the last token, which both have
+        lane.press("End")
+        window.get_by_text(f"sequence 0, position {counts[0] - 1}").wait_for()
+    lanes[0].hover(position={"x": 60, "y": 5})
+    picture(page, "live-window")
+    assert faults(page, axe) == []
+
+
+def test_cells_fit_a_phone_and_are_touched(windowed: Running, open_page: Open) -> None:
+    write(windowed, "gemma3", "0123456789" * 20, num_predict=9)
+    page = open_page(windowed, "/#/live", viewport=PHONE, has_touch=True, is_mobile=True, color_scheme="dark")
+    page.get_by_label("The cache of").select_option("gemma3:latest")
+    page.get_by_role("region", name="What the server does now").evaluate("all => all.scrollTo(0, 2000)")
+    whole = page.get_by_role("region", name=f"Cells: {ALL}")
+    cells = whole.get_by_role("slider", name="Cells of")
+    cells.wait_for()
+    for part in page.locator(".live .card, .live canvas").all():
+        box = part.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= PHONE["width"]
+    cells.tap(position={"x": 5, "y": 5})
+    whole.get_by_text("Cell 0: sequence").wait_for()
+    page.locator("[aria-pressed=true]").wait_for(state="attached")
+    picture(page, "live-phone")
+
+
+def test_a_token_is_followed_by_pointing_and_by_keys(windowed: Running, open_page: Open) -> None:
+    prompt = "0123456789" * 6
+    for text in (prompt, prompt[:40] + "abcd"):
+        write(windowed, "lfm2", text, num_predict=8)
+    page = open_page(windowed, "/#/live")
+    page.get_by_label("The cache of").select_option("lfm2:latest")
+    whole, states = kinds(page, ALL, STATES)
+    cells = whole.get_by_role("slider", name="Cells of")
+    cells.wait_for()
+
+    def drawn() -> list[str]:
+        return [canvas.evaluate("canvas => canvas.toDataURL()") for canvas in page.locator("canvas").all()]
+
+    before = drawn()
+    cells.hover(position={"x": 3, "y": 3})
+    whole.get_by_text("Cell 0: sequence").wait_for()
+    states.get_by_text("Row ", exact=False).and_(states.locator(".pointed")).wait_for()  # that has read it
+    assert all(one != other for one, other in zip(before, drawn(), strict=True))
+    page.mouse.move(0, 0)
+    whole.get_by_text("Point at a cell").wait_for()
+    assert drawn() == before
+    # The same by keys.
+    cells.focus()
+    whole.get_by_text("Cell 0: sequence").wait_for()
+    page.keyboard.press("ArrowRight")
+    whole.get_by_text("position 1").wait_for()
+    assert "Cell 1: sequence" in (cells.get_attribute("aria-valuetext") or "")
+    page.keyboard.press("Tab")
+    lanes = whole.get_by_role("slider", name="Tokens by position")
+    assert lanes.evaluate("canvas => canvas === document.activeElement")
+    page.keyboard.press("End")
+    last = max(slot["tokens"] for slot in windowed.get("/api/live/cache?model=lfm2").json["slots"]) - 1
+    whole.get_by_text(f"position {last}").wait_for()
+    page.keyboard.press("ArrowLeft")
+    whole.get_by_text(f"position {last - 1}").wait_for()
+    # So do the rows of the table, which are reached by Tab, too.
+    page.get_by_role("button", name="Show the cells of sequence 0").focus()
+    whole.get_by_text("Sequence 0: ").wait_for()
+    assert drawn() != before
+    page.get_by_role("button", name="Show the cells of sequence 0").blur()
+    whole.get_by_text("Point at a cell").wait_for()
+    assert drawn() == before
+    cells.focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Show the cells of sequence").and_(
+        page.locator("[aria-pressed=true]")
+    ).wait_for()
+
+
+def test_cached_guessed_and_dropped_tokens_over_time(windowed: Running, open_page: Open) -> None:
+    page = open_page(windowed, "/#/live")
+    names = ("Cached prompt tokens", "Guessed tokens", "Dropped tokens")
+    cached, guessed, dropped = (page.get_by_role("figure").filter(has_text=name) for name in names)
+    cached.locator("polyline").nth(2).wait_for(state="attached")  # two seconds are there
+    before = windowed.get("/api/live").json["models"]
+    for _ in range(2):
+        write(windowed, "gemma3", "0123456789" * 90, num_predict=250)
+    dropped.locator("strong").get_by_text("0", exact=True).wait_for()
+    for chart in (cached, dropped):
+        chart.get_by_text(re.compile("at most [1-9]")).wait_for()
+    page.wait_for_timeout(1500)
+    now = windowed.get("/api/live").json["models"]
+
+    def total(of: Any) -> int:
+        return sum(map(of, now))
+
+    assert f"{total(lambda each: each['dropped_tokens']):,} in all" in dropped.inner_text()
+    tiers = total(lambda each: sum(each["cached_tokens_by_tier"].values()))
+    assert f"{tiers:,} in all" in cached.inner_text()
+    assert f"{total(lambda each: each['proposed_tokens']):,} in all" in guessed.inner_text()
+    assert total(lambda each: each["dropped_tokens"]) > sum(each["dropped_tokens"] for each in before)
 
 
 def test_on_a_phone_and_without_a_model(fake: Running, open_page: Open) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 from starlette.responses import HTMLResponse, Response
 
 from chaski.server.http.endpoint import HTTPRequest, Reply
+from chaski.server.http.guard import may_change_models
 from chaski.server.telemetry.gauges import kv_cache_usage
 
-__all__ = ["API_VERSION", "docs", "health", "metrics", "openapi", "status", "version"]
+__all__ = ["API_VERSION", "docs", "health", "key", "metrics", "openapi", "status", "version"]
 
 API_VERSION = "0.32.15"
 """The version of Ollama's API; clients choose features by it."""
@@ -25,6 +26,11 @@ async def version(http: HTTPRequest) -> Reply:
 async def status(http: HTTPRequest) -> Reply:
     """Tell that no cloud is used."""
     return {"cloud": {"disabled": True, "source": "config"}}
+
+
+async def key(http: HTTPRequest) -> Reply:
+    """What the client's key allows besides asking models."""
+    return {"may_change_models": may_change_models(http.request.headers, http.services.settings)}
 
 
 async def health(http: HTTPRequest) -> Reply:

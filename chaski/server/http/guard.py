@@ -24,7 +24,7 @@ from chaski.server.network.hosts import without_port
 from chaski.server.settings import Settings
 from chaski.server.telemetry.exchange import note_key
 
-__all__ = ["Guard", "key_of"]
+__all__ = ["Guard", "key_of", "may_change_models"]
 
 _LOCAL_ENDINGS = (".localhost", ".local", ".internal")
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "0.0.0.0", "[::1]")
@@ -114,6 +114,11 @@ class Guard:
         if not admin and changes:
             return Problem(403, "forbidden: changing models wants an admin key")
         return None
+
+
+def may_change_models(headers: Headers, settings: Settings) -> bool:
+    """Return whether a request with these headers may change models: with an admin key, or where none is."""
+    return not settings.has_keys or _position(key_of(headers), settings.admin_keys) > 0
 
 
 def _is_near(host: str, scope: Scope) -> bool:

@@ -1,32 +1,69 @@
 const WIDTH = 300;
 const HEIGHT = 70;
 
-/** Values over time as a line; gaps where there is none. The last and the largest one are written. */
-export function Chart(props: { title: string; values: (number | null)[]; most: number; show: (value: number) => string }) {
-  const { title, values, most, show } = props;
-  const known = values.filter((value) => value !== null);
-  const top = Math.max(...known, 0);
-  const last = known.at(-1);
-  const x = (index: number) => ((index + most - values.length) / Math.max(1, most - 1)) * WIDTH;
-  const y = (value: number) => HEIGHT - 2 - (top ? value / top : 0) * (HEIGHT - 6);
-  const points = values.flatMap((value, index) => (value === null ? [] : [`${x(index).toFixed(1)},${y(value).toFixed(1)}`]));
+export interface Line {
+  /** Empty where a chart has one line only. */
+  name: string;
+  values: (number | null)[];
+}
+
+interface ChartProps {
+  title: string;
+  lines: Line[];
+  most: number;
+  show: (value: number) => string;
+  /** What is written below besides the largest value. */
+  note?: string;
+}
+
+/** Values over time as lines, without those that are null. The last ones and the largest one are written. */
+export function Chart({ title, lines, most, show, note }: ChartProps) {
+  const top = Math.max(0, ...lines.flatMap(({ values }) => values.map((value) => value ?? 0)));
+  const last = lines.map(({ values }) => values.findLast((value) => value !== null) ?? null);
+  const now = last.map((value) => (value === null ? "–" : show(value)));
+  const told = lines.map(({ name }, index) => (last[index] === null ? "nothing yet" : `now ${name} ${now[index]}`.replace("  ", " ")));
   return (
     <figure class="chart">
       <figcaption>
         <span>{title}</span>
-        <strong>{last === undefined ? "–" : show(last)}</strong>
+        <span class="values">
+          {lines.map(({ name }, index) => (
+            <span key={name}>
+              {name && (
+                <svg class="key" viewBox="0 0 16 6" aria-hidden="true">
+                  <line class={`line-${index}`} x1="0" x2="16" y1="3" y2="3" />
+                </svg>
+              )}
+              {name && `${name} `}
+              <strong>{now[index]}</strong>
+            </span>
+          ))}
+        </span>
       </figcaption>
       <svg
+        class="lines"
         viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
         preserveAspectRatio="none"
         role="img"
-        aria-label={`${title}: ${last === undefined ? "nothing yet" : `now ${show(last)}, at most ${show(top)}`}`}
+        aria-label={`${title}: ${[...new Set(told)].join(", ")}; at most ${show(top)}`}
       >
-        <line x1="0" x2={WIDTH} y1={HEIGHT - 1} y2={HEIGHT - 1} />
-        {points.length > 1 && <polyline points={points.join(" ")} />}
-        {points.length === 1 && <circle r="2" cx={points[0]!.split(",")[0]} cy={points[0]!.split(",")[1]} />}
+        <line class="ground" x1="0" x2={WIDTH} y1={HEIGHT - 1} y2={HEIGHT - 1} />
+        {lines.map(({ name, values }, index) => (
+          <Values key={name} values={values} most={most} top={top} index={index} />
+        ))}
       </svg>
-      <span class="note">at most {show(top)}</span>
+      <span class="note">
+        at most {show(top)}
+        {note && `, ${note}`}
+      </span>
     </figure>
   );
+}
+
+function Values({ values, most, top, index }: { values: (number | null)[]; most: number; top: number; index: number }) {
+  const x = (place: number) => ((place + most - values.length) / Math.max(1, most - 1)) * WIDTH;
+  const y = (value: number) => HEIGHT - 2 - (top ? value / top : 0) * (HEIGHT - 6);
+  const points = values.flatMap((value, place) => (value === null ? [] : [[x(place).toFixed(1), y(value).toFixed(1)]]));
+  if (points.length === 1) return <circle class={`line-${index}`} r="2" cx={points[0]![0]} cy={points[0]![1]} />;
+  return points.length ? <polyline class={`line-${index}`} points={points.join(" ")} /> : null;
 }

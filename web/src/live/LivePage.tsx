@@ -3,9 +3,23 @@ import { useRef, useState } from "preact/hooks";
 import { bytes } from "../models/list";
 import { count } from "../models/memory";
 import type { LiveModel } from "../server/types";
-import { Cells, colorOf } from "./Cells";
-import { Chart } from "./Chart";
-import { type CachePicture, figures, liveProblem, picture, pictureProblem, samples, useLive, usePicture } from "./watch";
+import { Cells } from "./Cells";
+import { Chart, type Line } from "./Chart";
+import { colorOf } from "./picture";
+import {
+  type CachePicture,
+  figures,
+  liveProblem,
+  picture,
+  pictureProblem,
+  type Sample,
+  samples,
+  type Totals,
+  totals,
+  useLive,
+  usePicture,
+} from "./watch";
+import { keptOf, type Pointed, type Token, tokenAt } from "./ways";
 
 const SHOWN = 180;
 
@@ -56,46 +70,72 @@ export function LivePage() {
   );
 }
 
-/** The picture of a model's cells and its sequences; one sequence may be chosen. */
+/** The picture of a model's cells and its sequences; one sequence may be chosen, and one token pointed at. */
 function CacheOf({ model }: { model: LiveModel }) {
   const [chosen, setChosen] = useState<number | null>(null);
+  const [pointed, setPointed] = useState<Pointed | null>(null);
   const place = useRef<HTMLDivElement>(null);
   usePicture(model.name, place);
   const seen = picture.value?.model === model.name ? picture.value : null;
+  const token = seen && tokenAt(seen, pointed);
+  const shared = { chosen, token, onPoint: setPointed, onChoose: setChosen };
   return (
     <div class="cache" ref={place}>
       {pictureProblem.value && <p class="problem" role="alert">{pictureProblem.value}</p>}
-      {seen?.kinds.map((kind) => <Cells key={kind.kind} kind={kind} chosen={chosen} onChoose={setChosen} />)}
-      {seen && <Sequences seen={seen} chosen={chosen} onChoose={setChosen} />}
+      {seen?.kinds.map((kind) => <Cells key={kind.kind} kind={kind} slots={seen.slots} pointed={pointed} {...shared} />)}
+      {seen && <Sequences seen={seen} {...shared} />}
     </div>
   );
 }
 
 function Charts() {
   const seen = samples.value;
-  const charts: [string, (number | null)[], (value: number) => string][] = [
-    ["Prompt tokens a second", seen.map((each) => each.prompts), (value) => count(Math.round(value))],
-    ["Answer tokens a second", seen.map((each) => each.answers), (value) => count(Math.round(value))],
-    ["Time to the first token", seen.map((each) => each.first), (value) => `${value.toFixed(value < 0.1 ? 3 : 2)} s`],
-    ["Answers that are computed", seen.map((each) => each.running), count],
-    ["Requests that wait", seen.map((each) => each.waiting), count],
-    ["Memory of models", seen.map((each) => each.memory), bytes],
+  const one = (of: (sample: Sample) => number | null): Line[] => [{ name: "", values: seen.map(of) }];
+  const several = (names: Record<string, keyof Totals>): Line[] =>
+    Object.entries(names).map(([name, of]) => ({ name, values: seen.map(({ rates }) => rates && rates[of]) }));
+  const whole = (value: number) => count(Math.round(value));
+  const all = totals.value;
+  const sum = (...names: (keyof Totals)[]) => all && `${count(names.reduce((sum, name) => sum + all[name], 0))} in all`;
+  const charts: [string, Line[], (value: number) => string, (string | null)?][] = [
+    ["Prompt tokens a second", one((each) => each.prompts), whole],
+    ["Answer tokens a second", one((each) => each.answers), whole],
+    ["Time to the first token", one((each) => each.first), (value) => `${value.toFixed(value < 0.1 ? 3 : 2)} s`],
+    [
+      "Cached prompt tokens a second",
+      several({ cells: "cells", memory: "memory", disk: "disk" }),
+      whole,
+      sum("cells", "memory", "disk"),
+    ],
+    ["Guessed tokens a second", several({ guessed: "guessed", right: "right" }), whole, all && shareRight(all)],
+    ["Dropped tokens a second", several({ "": "dropped" }), whole, sum("dropped")],
+    ["Answers that are computed", one((each) => each.running), count],
+    ["Requests that wait", one((each) => each.waiting), count],
+    ["Memory of models", one((each) => each.bytes), bytes],
   ];
   return (
     <section class="charts" aria-label="The last three minutes">
-      {charts.map(([title, values, show]) => (
-        <Chart key={title} title={title} values={values} most={SHOWN} show={show} />
+      {charts.map(([title, lines, show, note]) => (
+        <Chart key={title} title={title} lines={lines} most={SHOWN} show={show} note={note ?? undefined} />
       ))}
     </section>
   );
 }
 
+function shareRight({ guessed, right }: Totals): string {
+  return `${count(guessed)} in all${guessed ? `, ${Math.round((100 * right) / guessed)} % right` : ""}`;
+}
+
 /** The sequences as a table: what the picture shows, for those who do not see it, and for the keyboard. */
-function Sequences(props: { seen: CachePicture; chosen: number | null; onChoose: (sequence: number | null) => void }) {
-  const { seen, chosen, onChoose } = props;
+function Sequences(props: {
+  seen: CachePicture;
+  chosen: number | null;
+  token: Token | null;
+  onPoint: (pointed: Pointed | null) => void;
+  onChoose: (sequence: number | null) => void;
+}) {
+  const { seen, chosen, token, onPoint, onChoose } = props;
   const tokenKinds = seen.kinds.filter((kind) => !kind.is_state);
-  const held = (sequence: number) =>
-    tokenKinds.map((kind) => kind.runs.filter(([owner]) => owner === sequence).reduce((all, run) => all + run[3], 0));
+  const held = (sequence: number) => tokenKinds.map((kind) => keptOf(kind, sequence));
   return (
     <section class="card sequences" aria-label="Sequences">
       <table>
@@ -113,13 +153,20 @@ function Sequences(props: { seen: CachePicture; chosen: number | null; onChoose:
         </thead>
         <tbody>
           {seen.slots.map((slot, index) => (
-            <tr key={index}>
+            <tr
+              key={index}
+              class={token?.sequence === index ? "on" : undefined}
+              onMouseEnter={() => onPoint({ sequence: index, position: null })}
+              onMouseLeave={() => onPoint(null)}
+            >
               <td>
                 <button
                   type="button"
                   class="quiet"
                   aria-pressed={chosen === index}
                   aria-label={`Show the cells of sequence ${index}`}
+                  onFocus={() => onPoint({ sequence: index, position: null })}
+                  onBlur={() => onPoint(null)}
                   onClick={() => onChoose(chosen === index ? null : index)}
                 >
                   <svg class="swatch" viewBox="0 0 10 10" aria-hidden="true">

@@ -33,17 +33,26 @@ export interface CachePicture {
   kinds: CacheKind[];
 }
 
-/** One second: tokens a second, mean seconds to the first token of answers that ended, requests, bytes. */
+/** Tokens of all models: those of prompts that were cached, by tier, those dropped, guessed, and guessed right. */
+export type Totals = Record<"cells" | "memory" | "disk" | "dropped" | "guessed" | "right", number>;
+
+/**
+ * One second: tokens a second, mean seconds to the first token of answers that ended, requests, bytes; and the
+ * totals of `Totals` a second, null where the second before is not known.
+ */
 export interface Sample {
   prompts: number;
   answers: number;
   first: number | null;
   running: number;
   waiting: number;
-  memory: number;
+  bytes: number;
+  rates: Totals | null;
 }
 
 export const figures = signal<LiveFigures | null>(null);
+/** Since each model was loaded. */
+export const totals = signal<Totals | null>(null);
 export const samples = signal<Sample[]>([]);
 export const liveProblem = signal("");
 export const picture = signal<CachePicture | null>(null);
@@ -116,11 +125,41 @@ function note(told: LiveFigures): void {
     first: ended > 0 ? (first_token_seconds - before!.first_token_seconds) / ended : null,
     running: total((each) => each.running),
     waiting: told.server.waiting_for_load + total((each) => each.waiting),
-    memory: told.server.models_bytes,
+    bytes: told.server.models_bytes,
+    rates: rates(told.models, told.server.uptime_seconds - (before?.uptime_seconds ?? Infinity)),
   };
   samples.value = [...samples.value.slice(-(KEPT - 1)), sample];
   figures.value = told;
   liveProblem.value = "";
+}
+
+const NONE: Totals = { cells: 0, memory: 0, disk: 0, dropped: 0, guessed: 0, right: 0 };
+const NAMES = Object.keys(NONE) as (keyof Totals)[];
+/** The last totals of each model: one whose process is busy tells none for a while. */
+const known = new Map<string, Totals>();
+
+/** Notes the totals of models, and returns by how much they grew in so many seconds; null if that is unknown. */
+function rates(models: LiveModel[], seconds: number): Totals | null {
+  const all = { ...NONE };
+  const grown = { ...NONE };
+  for (const model of models) {
+    const before = known.get(model.name);
+    const now = totalsOf(model) ?? before;
+    if (!now) continue;
+    known.set(model.name, now);
+    for (const name of NAMES) {
+      all[name] += now[name];
+      grown[name] += before ? Math.max(0, now[name] - before[name]) / seconds : 0;
+    }
+  }
+  totals.value = all;
+  return seconds > 0 && Number.isFinite(seconds) ? grown : null;
+}
+
+function totalsOf(model: LiveModel): Totals | null {
+  const { cached_tokens_by_tier: cached, dropped_tokens: dropped = 0 } = model;
+  if (!cached) return null;
+  return { ...cached, dropped, guessed: model.proposed_tokens ?? 0, right: model.accepted_tokens ?? 0 };
 }
 
 let isAsked = false;

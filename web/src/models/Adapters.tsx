@@ -3,7 +3,7 @@ import { useEffect, useState } from "preact/hooks";
 
 import { json, request } from "../server/requests";
 import { Icon } from "../shell/Icon";
-import { models } from "./list";
+import { mayChange, models } from "./list";
 
 interface Adapter {
   id: number;
@@ -26,7 +26,7 @@ export function Adapters() {
     setProblem("");
     work.then(readAdapters).catch((error: Error) => setProblem(error.message));
   };
-  useEffect(() => act(Promise.resolve()), []);
+  useEffect(() => act(Promise.resolve()), [mayChange.value]); // with another key, too
   return (
     <section class="card" aria-label="LoRA adapters">
       <h2>LoRA adapters</h2>
@@ -47,21 +47,25 @@ export function Adapters() {
                 step={0.1}
                 aria-label={`Scale of ${each.name}`}
                 value={each.scale}
+                disabled={!mayChange.value}
                 onChange={(event) => act(setScale(each.id, event.currentTarget.valueAsNumber || 0))}
               />
             </label>
-            <button
-              type="button"
-              class="icon-button"
-              aria-label={`Unload ${each.name}`}
-              onClick={() => act(request("POST", "/v1/unload_lora_adapter", { lora_name: each.name }))}
-            >
-              <Icon name="trash" />
-            </button>
+            {mayChange.value && (
+              <button
+                type="button"
+                class="icon-button"
+                aria-label={`Unload ${each.name}`}
+                onClick={() => act(request("POST", "/v1/unload_lora_adapter", { lora_name: each.name }))}
+              >
+                <Icon name="trash" />
+              </button>
+            )}
           </li>
         ))}
       </ul>
-      <Load onLoad={(body) => act(request("POST", "/v1/load_lora_adapter", body))} />
+      {mayChange.value && <Load onLoad={(body) => act(request("POST", "/v1/load_lora_adapter", body))} />}
+      {!mayChange.value && !adapters.value.length && <p class="note">None is loaded.</p>}
       {problem && <p class="problem" role="alert">{problem}</p>}
     </section>
   );

@@ -1,9 +1,10 @@
 import { useEffect, useState } from "preact/hooks";
 
 import type { ListedModel, ShownModel } from "../server/types";
+import { wantsKey } from "../server/key";
 import { Question } from "../shell/Dialog";
 import { Icon } from "../shell/Icon";
-import { bytes, models, modelsProblem, readModels, readRunning, removeModel, running, show } from "./list";
+import { bytes, mayChange, models, modelsProblem, readModels, readRunning, removeModel, running, show } from "./list";
 import { Adapters } from "./Adapters";
 import { CopyDialog, CreateDialog } from "./MakeDialogs";
 import { MemoryNeeds } from "./MemoryNeeds";
@@ -27,17 +28,30 @@ export function ModelsPage() {
   return (
     <div class="scroller" tabIndex={0} role="region" aria-label="Models of this server">
       <div class="page">
-        <form class="pull" onSubmit={pull}>
-          <input
-            aria-label="Name of a model to pull"
-            placeholder="llama3.2:3b, hf.co/USER/REPOSITORY:QUANT"
-            value={name}
-            onInput={(event) => setName(event.currentTarget.value)}
-          />
-          <button type="submit" class="primary" disabled={!name.trim()}>
-            <Icon name="down" /> Pull
-          </button>
-        </form>
+        {mayChange.value && (
+          <form class="pull" onSubmit={pull}>
+            <input
+              aria-label="Name of a model to pull"
+              placeholder="llama3.2:3b, hf.co/USER/REPOSITORY:QUANT"
+              value={name}
+              onInput={(event) => setName(event.currentTarget.value)}
+            />
+            <button type="submit" class="primary" disabled={!name.trim()}>
+              <Icon name="down" /> Pull
+            </button>
+          </form>
+        )}
+        {mayChange.value === false && (
+          <div class="card row" role="note">
+            <p>
+              Your key may ask models, and not change them. To pull, make, copy or delete models, and to load or
+              scale adapters, the server wants an admin key.
+            </p>
+            <button type="button" onClick={() => (wantsKey.value = "other")}>
+              Use another key
+            </button>
+          </div>
+        )}
         {Object.values(pulls.value).map((each) => (
           <PullCard key={each.name} pull={each} />
         ))}
@@ -96,17 +110,19 @@ function ModelCard({ model }: { model: ListedModel }) {
             {each}
           </span>
         ))}
-        <span class="card-tools">
-          <button type="button" class="icon-button" aria-label={`Make a model from ${model.name}`} onClick={() => setAsks("make")}>
-            <Icon name="plus" />
-          </button>
-          <button type="button" class="icon-button" aria-label={`Copy ${model.name}`} onClick={() => setAsks("copy")}>
-            <Icon name="copy" />
-          </button>
-          <button type="button" class="icon-button" aria-label={`Delete ${model.name}`} onClick={() => setAsks("delete")}>
-            <Icon name="trash" />
-          </button>
-        </span>
+        {mayChange.value && (
+          <span class="card-tools">
+            <button type="button" class="icon-button" aria-label={`Make a model from ${model.name}`} onClick={() => setAsks("make")}>
+              <Icon name="plus" />
+            </button>
+            <button type="button" class="icon-button" aria-label={`Copy ${model.name}`} onClick={() => setAsks("copy")}>
+              <Icon name="copy" />
+            </button>
+            <button type="button" class="icon-button" aria-label={`Delete ${model.name}`} onClick={() => setAsks("delete")}>
+              <Icon name="trash" />
+            </button>
+          </span>
+        )}
       </div>
       <p class="note">{facts.join(" · ")}</p>
       {loaded && (

@@ -7,12 +7,19 @@ import type { ListedModel, RunningModel, ShownModel } from "../server/types";
 export const models = signal<ListedModel[]>([]);
 export const running = signal<RunningModel[]>([]);
 export const modelsProblem = signal("");
+/** Whether the key may change models; null until the server has said it. */
+export const mayChange = signal<boolean | null>(null);
 
 const shown = new Map<string, Promise<ShownModel>>();
 
 export async function readModels(): Promise<void> {
   try {
-    models.value = (await json<{ models: ListedModel[] }>("GET", "/api/tags")).models;
+    const [list, key] = await Promise.all([
+      json<{ models: ListedModel[] }>("GET", "/api/tags"),
+      json<{ may_change_models: boolean }>("GET", "/api/key"),
+    ]);
+    mayChange.value = key.may_change_models;
+    models.value = list.models;
     modelsProblem.value = "";
     await readRunning();
   } catch (error) {

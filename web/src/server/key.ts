@@ -3,8 +3,8 @@ import { signal } from "@preact/signals";
 
 const NAME = "chaski.key";
 
-/** True while the server has refused a request for its key. */
-export const wantsKey = signal(false);
+/** Why a key is asked for: the server has refused a request, or the user wants another one. */
+export const wantsKey = signal<"refused" | "other" | null>(null);
 
 export function readKey(): string {
   return sessionStorage.getItem(NAME) ?? localStorage.getItem(NAME) ?? "";
@@ -13,7 +13,7 @@ export function readKey(): string {
 export function keepKey(key: string, stays: boolean): void {
   forgetKey();
   (stays ? localStorage : sessionStorage).setItem(NAME, key);
-  wantsKey.value = false;
+  wantsKey.value = null;
 }
 
 export function forgetKey(): void {

@@ -27,7 +27,7 @@ export async function request(
     if (signal?.aborted) throw error;
     throw new ServerError(0, "The server cannot be reached.");
   }
-  if (response.status === 401) wantsKey.value = true;
+  if (response.status === 401) wantsKey.value = "refused";
   if (!response.ok) throw new ServerError(response.status, await problem(response));
   return response;
 }

@@ -55,6 +55,7 @@ export interface RunningModel {
 /** What the server and its models do now: a line of `/api/live`. */
 export interface LiveFigures {
   server: {
+    uptime_seconds: number;
     models_bytes: number;
     waiting_for_load: number;
     first_tokens: number;
@@ -74,6 +75,10 @@ export interface LiveModel {
   prefix_cache: { tier: string; blocks: number; tokens: number; bytes: number; max_bytes: number }[];
   prompt_tokens_per_second?: number;
   generated_tokens_per_second?: number;
+  cached_tokens_by_tier?: { cells: number; memory: number; disk: number };
+  dropped_tokens?: number;
+  proposed_tokens?: number;
+  accepted_tokens?: number;
 }
 
 export interface ShownModel {

@@ -1,7 +1,7 @@
 import { useState } from "preact/hooks";
 
 import { readModels } from "../models/list";
-import { forgetKey, keepKey } from "../server/key";
+import { forgetKey, keepKey, readKey, wantsKey } from "../server/key";
 import { Dialog } from "./Dialog";
 
 export function KeyDialog() {
@@ -13,8 +13,9 @@ export function KeyDialog() {
     keepKey(key.trim(), stays);
     void readModels();
   };
+  const close = wantsKey.value === "other" ? () => (wantsKey.value = null) : undefined;
   return (
-    <Dialog title="This server wants a key">
+    <Dialog title={close ? "Another key" : "This server wants a key"} onClose={close}>
       <form onSubmit={save}>
         <label class="field">
           API key
@@ -26,11 +27,17 @@ export function KeyDialog() {
             autofocus
           />
         </label>
+        {!close && readKey() && <p class="problem" role="alert">The server does not know this key.</p>}
         <label class="check">
           <input type="checkbox" checked={stays} onChange={(event) => setStays(event.currentTarget.checked)} />
           Keep it in this browser, not only in this tab
         </label>
         <div class="row end">
+          {close && (
+            <button type="button" onClick={close}>
+              Cancel
+            </button>
+          )}
           <button type="submit" class="primary">
             Use this key
           </button>
