@@ -8,9 +8,7 @@ BUILD_REQUIREMENTS := "scikit-build-core>=0.11" "nanobind>=2.4"
 # cmake and ninja, where the system has none.
 BUILD_TOOLS := $(BIN)/python -c "from scikit_build_core.build import get_requires_for_build_editable as needs; \
 	print(*needs())"
-# Installed beside the package or without it, whose build would be configured anew.
-DEPENDENCIES = $(shell $(PYTHON) -c "import tomllib; \
-	print(*map(repr, tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies']))")
+# Installed without the package, whose build would be configured anew.
 DOCS_REQUIREMENTS = $(shell $(PYTHON) -c "import tomllib; \
 	print(*map(repr, tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs']))")
 WHEEL_PYTHON = $(shell $(PYTHON) -c "import sys; print('cp%d%d' % sys.version_info[:2])")
@@ -160,22 +158,17 @@ clean:
 	tools=$$($(BUILD_TOOLS)) && { test -z "$$tools" || $(PIP) install --no-compile $$tools; }
 	touch $@
 
-# The native core is compiled by the package's own build, while what the package depends on is fetched. Python
-# compiles the modules of that when it first imports them. Of the kernels only those that are fastest on this
-# processor are compiled: it takes half the time. Wheels, `pip install .` and `.venv/developing` have all.
+# The native core is compiled by the package's own build, while what the package depends on is fetched. Of the
+# kernels only those that are fastest on this processor are compiled: it takes half the time. Wheels,
+# `pip install .` and `.venv/developing` have all.
 .venv/installed: .venv/building $(NATIVE)
-	@mkdir -p build; echo "compiling the native core; the log is build/core.log"; \
-	{ $(BIN)/python -m pip --verbose --disable-pip-version-check install --no-build-isolation --no-deps -e . \
-	--config-settings=cmake.define.CHASKI_THIS_PROCESSOR=ON 2>&1; \
-	echo "exit $$?"; } | tee build/core.log | sed -un 's|^ *\(\[[0-9]*/[0-9]*\]\) [A-Z].*/\([^/]*/[^/]*\)\.o$$|\1 \2|p' & core=$$!; \
-	$(PIP) install --no-compile $(DEPENDENCIES); fetched=$$?; wait $$core; \
-	test "$$(tail -n 1 build/core.log)" = "exit 0" || { cat build/core.log; exit 1; }; exit $$fetched
+	@echo "compiling the native core; the log is build/core.log"
+	@$(BIN)/python -m tools.install CHASKI_THIS_PROCESSOR=ON
 	touch $@
 
 # Compiles what changed, and the program that compares the instruction sets.
 .venv/developing: .venv/installed
-	$(PIP) install --no-build-isolation -e ".[dev]" --config-settings=cmake.define.CHASKI_COMPARISON=ON \
-		--config-settings=cmake.define.CHASKI_THIS_PROCESSOR=OFF
+	@$(BIN)/python -m tools.install --extra dev CHASKI_COMPARISON=ON CHASKI_THIS_PROCESSOR=OFF
 	touch $@
 
 .venv/packaging: .venv/building
