@@ -21,7 +21,7 @@ import numpy as np
 from chaski.cluster.router import Router
 from chaski.cluster.routing import Speed
 
-__all__ = ["POLICIES", "Conversations", "Machine", "Outcome", "Turn", "simulate"]
+__all__ = ["BLOCK", "POLICIES", "Conversations", "Kept", "Machine", "Outcome", "Turn", "simulate"]
 
 BLOCK = 256
 
@@ -199,26 +199,33 @@ class _Asked:
         return self.turns[self.index]
 
 
+class Kept:
+    """The blocks of prompts that a replica keeps, of so many tokens at most, the last used ones longest."""
+
+    def __init__(self, max_tokens: int) -> None:
+        self._max = max_tokens // BLOCK
+        self._blocks: OrderedDict[int, None] = OrderedDict()
+
+    def take(self, blocks: Iterable[int]) -> int:
+        """Keep the blocks of a prompt -> how many of them were there, from the first one on."""
+        hits, is_hit = 0, True
+        for block in blocks:
+            is_hit = is_hit and block in self._blocks
+            hits += is_hit
+            self._blocks[block] = None
+            self._blocks.move_to_end(block)
+        while len(self._blocks) > self._max:
+            self._blocks.popitem(last=False)
+        return hits
+
+
 @dataclass(slots=True)
 class _Replica:
-    machine: Machine
-    kept: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    kept: Kept
     waiting: deque[_Asked] = field(default_factory=deque)
     answers: int = 0
     free_at: float = 0.0
     work: float = 0.0
-
-    def take_blocks(self, blocks: Iterable[int]) -> int:
-        """Keep the blocks of a prompt -> how many of them were there, from the first one on."""
-        hits, is_hit = 0, True
-        for block in blocks:
-            is_hit = is_hit and block in self.kept
-            hits += is_hit
-            self.kept[block] = None
-            self.kept.move_to_end(block)
-        while len(self.kept) * BLOCK > self.machine.kept_tokens:
-            self.kept.popitem(last=False)
-        return hits
 
 
 def simulate(trace: Conversations, machine: Machine, num_replicas: int, policy: str) -> Outcome:
@@ -233,7 +240,7 @@ def simulate(trace: Conversations, machine: Machine, num_replicas: int, policy: 
 class _Run:
     def __init__(self, machine: Machine, num_replicas: int, policy: Policy) -> None:
         self._machine, self._policy = machine, policy
-        self._replicas = [_Replica(machine) for _ in range(num_replicas)]
+        self._replicas = [_Replica(Kept(machine.kept_tokens)) for _ in range(num_replicas)]
         self._events: list[tuple[float, int, Callable[[_Asked], None], _Asked]] = []
         self._numbers = count()
         self._now = 0.0
@@ -266,7 +273,7 @@ class _Run:
     def _begin(self, replica: _Replica, asked: _Asked) -> None:
         turn = asked.turn
         replica.answers += 1
-        cached = min(replica.take_blocks(turn.blocks) * BLOCK, turn.prompt_tokens - 1)
+        cached = min(replica.kept.take(turn.blocks) * BLOCK, turn.prompt_tokens - 1)
         self._cached += cached
         self._prompted += turn.prompt_tokens
         seconds = (turn.prompt_tokens - cached) / self._machine.prefill

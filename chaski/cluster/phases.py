@@ -1,0 +1,245 @@
+"""Prompts and answers on the same replicas or on different ones, in simulated time: whether that pays.
+
+Replicas work in steps, as the engine does: one step computes a token of each answer, and as many tokens of
+prompts as a batch has room for. Apart, some replicas compute prompts alone. The blocks of a prompt then go
+over the link to the replica that writes the answer, but for those that it has of the same session.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+
+from chaski.cluster.simulation import BLOCK, Conversations, Kept, Turn
+
+__all__ = ["Engine", "Link", "Phases", "simulate_phases"]
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What all replicas are like, measured.
+
+    prefill      tokens of prompts a second
+    one, many    seconds of a step with one answer, and of one with `width` answers
+    batch        tokens of a step at most
+    places       answers that a replica writes at a time
+    cell_bytes   keys and values of a token
+    kept_tokens  tokens of prompts whose blocks it keeps
+    """
+
+    prefill: float
+    one: float
+    many: float
+    width: int = 8
+    batch: int = 512
+    places: int = 8
+    cell_bytes: int = 32_768
+    kept_tokens: int = 200_000
+
+    def seconds(self, answers: int, prompt_tokens: int) -> float:
+        """Return the time of a step. Beside prompts, tokens of answers take as long as theirs."""
+        if prompt_tokens:
+            return (answers + prompt_tokens) / self.prefill
+        return self.one + (self.many - self.one) * (answers - 1) / (self.width - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A connection between replicas: seconds until the first byte arrives, and bytes a second."""
+
+    latency: float = 0.0002
+    bandwidth: float = 125e6
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """What came of a trace. Times are seconds.
+
+    first_token  from the question to the first token, the mean and the 99th of 100
+    gap          between two tokens of an answer, the mean and the 99th of 100
+    moved_bytes  of blocks over links, for an answer
+    """
+
+    answers_per_second: float
+    first_token: float
+    first_token_p99: float
+    gap: float
+    gap_p99: float
+    moved_bytes: float
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A turn on its way: tokens of its prompt and answer that are left, and when it had its last one."""
+
+    turns: Sequence[Turn]
+    index: int
+    at: float
+    prompt_left: int = 0
+    answer_left: int = 0
+    last: float = 0.0
+
+    @property
+    def turn(self) -> Turn:
+        return self.turns[self.index]
+
+
+@dataclass(slots=True)
+class _Replica:
+    kept: Kept
+    places: int
+    waiting: deque[_Asked] = field(default_factory=deque)
+    answers: list[_Asked] = field(default_factory=list)
+    arriving: deque[_Asked] = field(default_factory=deque)
+    link_free_at: float = 0.0
+    is_busy: bool = False
+
+    @property
+    def load(self) -> int:
+        return len(self.waiting) + len(self.answers) + len(self.arriving)
+
+
+def simulate_phases(
+    trace: Conversations, engine: Engine, num_replicas: int, num_prefill: int = 0, link: Link | None = None
+) -> Phases:
+    """Answer all questions of a trace; `num_prefill` of the replicas compute prompts alone, 0: all do both.
+
+    Replicas that write answers share the places of all, so that the memory is the same. Each takes the blocks
+    of others one after the other.
+    """
+    run = _Run(engine, num_replicas, num_prefill, Link() if link is None else link)
+    run.answer(trace)
+    return run.outcome()
+
+
+class _Run:
+    def __init__(self, engine: Engine, num_replicas: int, num_prefill: int, link: Link) -> None:
+        self._engine, self._link = engine, link
+        num_writing = num_replicas - num_prefill
+        places = engine.places * num_replicas // num_writing
+        self._writing = [_Replica(Kept(engine.kept_tokens), places) for _ in range(num_writing)]
+        self._prompting = [_Replica(Kept(engine.kept_tokens), 0) for _ in range(num_prefill)]
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
+        self._now = 0.0
+        # Where a session's prompts are computed, where its answers are written, and what is there of it.
+        self._homes: dict[tuple[int, bool], _Replica] = {}
+        self._moved: dict[int, int] = {}
+        self._first: list[float] = []
+        self._gaps: list[float] = []
+        self._num_bytes = 0.0
+
+    def answer(self, trace: Conversations) -> None:
+        """Let everything happen."""
+        for start, turns in trace.sessions():
+            self._at(start, lambda turns=turns: self._ask(turns, 0))  # type: ignore[misc]
+        while self._events:
+            self._now, _, happen = heapq.heappop(self._events)
+            happen()
+
+    def _at(self, when: float, happen: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (when, next(self._numbers), happen))
+
+    def _ask(self, turns: Sequence[Turn], index: int) -> None:
+        asked = _Asked(turns, index, self._now)
+        replica = self._home(asked, self._prompting or self._writing)
+        cached = min(self._cached(replica, asked), asked.turn.prompt_tokens - 1)
+        asked.prompt_left, asked.answer_left = asked.turn.prompt_tokens - cached, asked.turn.answer_tokens
+        replica.waiting.append(asked)
+        self._begin(replica)
+
+    def _cached(self, replica: _Replica, asked: _Asked) -> int:
+        """Tokens of a prompt that are there; also those of the answer before, where it was written there."""
+        cached = replica.kept.take(asked.turn.blocks) * BLOCK
+        if asked.index and replica.places:
+            before = asked.turns[asked.index - 1]
+            if cached >= before.prompt_tokens // BLOCK * BLOCK:
+                return max(cached, before.prompt_tokens + before.answer_tokens)
+        return cached
+
+    def _home(self, asked: _Asked, replicas: Sequence[_Replica]) -> _Replica:
+        """The replica that had the session before, or the one with the least to do."""
+        key = asked.turn.session, replicas[0].places > 0
+        if key not in self._homes:
+            self._homes[key] = min(replicas, key=lambda replica: replica.load)
+        return self._homes[key]
+
+    def _begin(self, replica: _Replica) -> None:
+        """Begin the next step of a replica, if it has something to do and does nothing yet."""
+        if replica.is_busy:
+            return
+        while replica.arriving and len(replica.answers) < replica.places:
+            replica.answers.append(replica.arriving.popleft())
+        writing = list(replica.answers)
+        room, parts = self._engine.batch - len(writing), list[tuple[_Asked, int]]()
+        free = replica.places - len(writing) if replica.places else len(replica.waiting)
+        for asked in list(replica.waiting)[:free]:
+            if room:
+                parts.append((asked, min(room, asked.prompt_left)))
+                room -= parts[-1][1]
+        if not writing and not parts:
+            return
+        replica.is_busy = True
+        seconds = self._engine.seconds(len(writing), sum(tokens for _, tokens in parts))
+        self._at(self._now + seconds, lambda: self._end(replica, writing, parts))
+
+    def _end(self, replica: _Replica, writing: list[_Asked], parts: list[tuple[_Asked, int]]) -> None:
+        replica.is_busy = False
+        for asked in writing:
+            self._gaps.append(self._now - asked.last)
+            self._write(replica, asked)
+        for asked, tokens in parts:
+            asked.prompt_left -= tokens
+            if not asked.prompt_left:
+                replica.waiting.remove(asked)
+                self._first.append(self._now - asked.at)
+                replica.answers.append(asked)
+                self._write(replica, asked)
+                if not replica.places and asked.answer_left:
+                    replica.answers.remove(asked)
+                    self._move(asked)
+        self._begin(replica)
+
+    def _write(self, replica: _Replica, asked: _Asked) -> None:
+        """A token of an answer is there."""
+        asked.last = self._now
+        asked.answer_left -= 1
+        if asked.answer_left:
+            return
+        replica.answers.remove(asked)
+        following = asked.index + 1
+        if following < len(asked.turns):
+            think = asked.turns[following].think
+            self._at(self._now + think, lambda: self._ask(asked.turns, following))
+
+    def _move(self, asked: _Asked) -> None:
+        """Send what the writing replica does not have of a session, behind what it is sent already."""
+        target = self._home(asked, self._writing)
+        there = self._moved.get(asked.turn.session, 0)
+        num_bytes = (asked.turn.prompt_tokens - there) * self._engine.cell_bytes
+        self._moved[asked.turn.session] = asked.turn.prompt_tokens + asked.turn.answer_tokens
+        self._num_bytes += num_bytes
+        begin = max(self._now + self._link.latency, target.link_free_at)
+        target.link_free_at = begin + num_bytes / self._link.bandwidth
+        self._at(target.link_free_at, lambda: self._arrive(target, asked))
+
+    def _arrive(self, target: _Replica, asked: _Asked) -> None:
+        target.arriving.append(asked)
+        self._begin(target)
+
+    def outcome(self) -> Phases:
+        """Sum it up."""
+        first, gaps = np.array(self._first), np.array(self._gaps)
+        return Phases(
+            answers_per_second=len(first) / self._now,
+            first_token=float(first.mean()),
+            first_token_p99=float(np.quantile(first, 0.99)),
+            gap=float(gaps.mean()),
+            gap_p99=float(np.quantile(gaps, 0.99)),
+            moved_bytes=self._num_bytes / len(first),
+        )
