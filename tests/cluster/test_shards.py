@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import chaski
 from chaski.errors import ClusterError
 from chaski.formats.quant import QuantType
+from tests import tiny_vision
 from tests.cluster.namespaces import Namespaces
 from tests.ml.sharded.test_traffic import bytes_of_a_token
 from tests.tiny_llama import write_tiny_llama
@@ -62,14 +64,29 @@ def computed(path: Path, backend: str) -> object:
     return logits.tobytes(), answers
 
 
-@pytest.mark.parametrize("name", ["gemma3", "gpt-oss", "qwen3moe", "qwen35"])
-def test_the_same_bits(addresses: list[str], monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt-oss", "qwen3moe", "qwen35"])
+def test_the_same_bits(
+    addresses: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
     path = ARCHITECTURES / f"{name}.gguf"
+    if name == "llama":
+        path = write_tiny_llama(tmp_path / "tiny.gguf", matrices=QuantType.Q8_0)
     expected = computed(path, "cpu")
     for split, count in (("layers", 2), ("rows", 2), ("rows", 4)):
         monkeypatch.setenv("CHASKI_NODES", ",".join(addresses[:count]))
         monkeypatch.setenv("CHASKI_SPLIT", split)
         assert computed(path, "sharded") == expected
+
+
+@pytest.mark.parametrize(("split", "count"), [("layers", 2), ("rows", 2), ("rows", 4)])
+def test_the_same_bits_behind_images(
+    addresses: list[str], monkeypatch: pytest.MonkeyPatch, split: str, count: int
+) -> None:
+    path = tiny_vision.DATA / "gemma3.gguf"
+    expected = tiny_vision.logits(path, "two")
+    monkeypatch.setenv("CHASKI_NODES", ",".join(addresses[:count]))
+    monkeypatch.setenv("CHASKI_SPLIT", split)
+    np.testing.assert_array_equal(tiny_vision.logits(path, "two"), expected)
 
 
 @pytest.mark.parametrize(("split", "count"), [("layers", 2), ("rows", 2)])
