@@ -24,7 +24,7 @@ PYTEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # environment says not to. The tests start hundreds of interpreters, which took a fifth of their time otherwise.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run test coverage test-slow test-web test-aarch64 web check-web lint format types native bench docs links
+.PHONY: run test coverage test-slow test-web test-web-short test-aarch64 web check-web lint format types native bench docs links
 .PHONY: guide test-gpu test-avx-vnni wheel test-debian sdist sbom clean
 
 run: .venv/installed
@@ -59,6 +59,14 @@ test-slow: .venv/developing
 test-web: .venv/developing web/node_modules
 	$(PIP) install playwright
 	$(BIN)/python -m pytest tests/web
+
+# A few of them, for continuous integration: a reload in mid-answer, by keyboard only, keys, and what a window
+# has dropped.
+test-web-short: .venv/developing
+	$(PIP) install playwright
+	cd tests/web && ../../$(BIN)/python -m pytest test_keys.py \
+		test_chat.py::test_a_reload_in_the_middle_of_an_answer test_chat.py::test_by_keyboard_only \
+		test_live.py::test_what_a_window_has_dropped_is_seen
 
 # The page of the server, from its sources; needs node. What it makes is committed.
 web: web/node_modules
