@@ -15,7 +15,7 @@ ARG EXTRAS=all
 COPY --from=build /wheels /wheels
 RUN pip install --no-cache-dir "$(echo /wheels/*.whl)[${EXTRAS}]" && rm -rf /wheels \
     && useradd --system --uid 999 --user-group --create-home --home-dir /var/lib/chaski chaski
-USER chaski
+USER 999
 ENV HOME=/var/lib/chaski OLLAMA_MODELS=/var/lib/chaski/models OLLAMA_HOST=0.0.0.0:11434
 VOLUME /var/lib/chaski
 EXPOSE 11434

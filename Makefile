@@ -93,6 +93,7 @@ lint: .venv/developing types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(filter-out CMakeLists.txt,$(NATIVE)) $(KERNELS)
+	$(BIN)/hadolint --ignore DL3008 --ignore DL3013 Dockerfile  # Debian and pip bring what is newest
 
 format: .venv/developing
 	$(BIN)/ruff check --fix .
