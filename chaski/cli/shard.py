@@ -48,7 +48,8 @@ def command(listen: str, key_file: str | None, threads: int | None, models: tupl
         folders,
         CPUOptions(threads or environment.threads, environment.isa, environment.variants),
     )
-    click.echo(f"chaski computes parts of models at {server.address}", err=True)
+    speed = "" if server.speed is None else f", reading {server.speed() / 1e9:.1f} GB/s"
+    click.echo(f"chaski computes parts of models at {server.address}{speed}", err=True)
     try:
         threading.Event().wait()
     except KeyboardInterrupt:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,7 +128,13 @@ def serve_member(
     if backend == "sharded":
         raise UnsupportedError("a node computes by itself: use the backend cpu or cuda")
     host, port = listening_address(address)
-    return MemberServer(host, port, key, lambda options: open_backend(backend, options, cpu), folders)
+    speed = None
+    if backend == "cpu":
+        from chaski.ml.cpu.thread_rates import reading_rate
+        from chaski.ml.machine import physical_cores
+
+        speed = partial(reading_rate, cpu.threads or physical_cores(), cpu.isa)
+    return MemberServer(host, port, key, lambda options: open_backend(backend, options, cpu), folders, speed)
 
 
 def measure_machine(

@@ -89,7 +89,7 @@ class NodesOptions:
     """The nodes that compute a model together: processes of `chaski shard`, on this machine or on others.
 
     `addresses`: the host and the port of each. `split`: `layers` or `rows`. `shares`: how much of the layers
-    each takes; None for as much as its free memory allows. `key_file`: the file with the key of all nodes.
+    each takes; None for what its speed and memory allow. `key_file`: the file with the key of all nodes.
     """
 
     addresses: tuple[tuple[str, int], ...] = ()

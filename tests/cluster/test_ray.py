@@ -168,8 +168,8 @@ def head(folder: Path, *options: str, mark: str | None = None) -> Iterator[str]:
         port = free.getsockname()[1]
     mark = mark or secrets.token_hex(8)
     where = ["--node-ip-address", "127.0.0.1", "--port", str(port), "--temp-dir", str(folder)]
-    start_ray(mark, "--head", *where, "--include-dashboard", "false", *options)
     try:
+        start_ray(mark, "--head", *where, "--include-dashboard", "false", *options)
         yield f"127.0.0.1:{port}"
     finally:
         for pid, _ in marked_processes(mark):

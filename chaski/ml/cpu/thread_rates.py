@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import cache
 from statistics import fmean, median
 
 import numpy as np
@@ -13,7 +14,7 @@ from chaski import _native
 from chaski.ml.scaling import Machine, ThreadRates
 from chaski.ml.trace import Column
 
-__all__ = ["measure_machine"]
+__all__ = ["measure_machine", "reading_rate"]
 
 I64 = npt.NDArray[np.int64]
 
@@ -57,6 +58,19 @@ def measure_machine(
     transfer = _transfer(processors, isa) if processors > 1 else 0.0
     alone = _batch(processors, isa) if crowds else 0.0
     return Machine(processors, rates, transfer, {n: max(_batch(n, isa) - alone, 0.0) for n in crowds})
+
+
+@cache
+def reading_rate(threads: int, isa: str = "auto") -> float:
+    """Return the bytes a second that so many threads read from memory, measured once.
+
+    It takes some tenths of a second.
+
+    Raises ValueError if this build or this machine does not have the instruction set.
+    """
+    isa = _native.isa_names()[-1] if isa == "auto" else isa
+    pool = _native.ThreadPool(threads)
+    return max(_native.read_bandwidth(pool, isa, _MOST // 2) for _ in range(_TURNS))
 
 
 def _waits(pool: _native.ThreadPool, isa: str) -> tuple[float, float]:

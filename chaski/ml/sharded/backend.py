@@ -24,6 +24,7 @@ from chaski.ml.sharded.placement import FreeNodes, HeldBuffer, Splitting
 from chaski.ml.sharded.plan import ShardedPlan
 from chaski.ml.sharded.rounding import blocks_of
 from chaski.ml.sharded.rows import RowSplit, without_first_outputs
+from chaski.ml.sharded.shares import layer_shares
 
 __all__ = ["ShardedBackend"]
 
@@ -49,7 +50,7 @@ class ShardedBackend:
     ) -> None:
         """The last backend of these members that closes ends them.
 
-        shares  how much of the layers each member takes; None for as much as its free memory allows
+        shares  how much of the layers each member takes; None for what `layer_shares` gives
         behind_first  how many of the last layers members behind the first have in any case, see `LayerSplit`
         name  what `open_backend` knows it by
         """
@@ -96,7 +97,8 @@ class ShardedBackend:
     def place(self, weights: Sequence[tuple[Weight, TensorInfo]]) -> None:
         self._types = {weight: info.type for weight, info in weights}
         if self._split == "layers":
-            self._splitting = LayerSplit(self._shares or self._free_memory(), self._behind_first)
+            shares = self._shares or self._usual_shares(sum(info.nbytes for _, info in weights))
+            self._splitting = LayerSplit(shares, self._behind_first)
         on_each = self._splitting.place(weights)
         for weight, _ in weights:
             weight.handle = self._splitting.held[weight]
@@ -244,10 +246,12 @@ class ShardedBackend:
     def _device_name(self, member: int, device: str) -> str:
         return self._members[member].node.device_name(device)
 
-    def _free_memory(self) -> Sequence[float]:
-        """The memory that is left on the device with which each member computes."""
-        replies = self._ask_all("devices")
-        return [max(1.0, found["devices"][0]["available_bytes"]) for found, _ in replies]
+    def _usual_shares(self, num_bytes: int) -> Sequence[float]:
+        """Shares by the speed of members, and by what is left on the devices with which they compute."""
+        asked = {"backend": self._number, "measure": True}
+        replies = self._members.ask_all("devices", [asked] * len(self._members))
+        memory = [max(1.0, found["devices"][0]["available_bytes"]) for found, _ in replies]
+        return layer_shares(num_bytes, memory, [found["speed"] for found, _ in replies])
 
 
 class ShardedCells:

@@ -9,7 +9,7 @@ from pathlib import Path
 from chaski.errors import OptionError
 from chaski.ml.sharded.frames import Frames
 from chaski.ml.sharded.links import Listener, connect
-from chaski.ml.sharded.session import OpenBackend
+from chaski.ml.sharded.session import MeasureSpeed, OpenBackend
 from chaski.ml.sharded.sessions import Sessions
 
 __all__ = ["MemberServer", "listening_address"]
@@ -29,20 +29,28 @@ class MemberServer:
     """Listens until `close`. Each head has a session with memory of its own.
 
     folders  where files are looked for by their names, besides the paths that a head has them at
+    speed    of this machine; None where nobody measures it
 
     Raises ClusterError where nobody can listen at the address.
     """
 
     def __init__(
-        self, host: str, port: int, key: bytes, opening: OpenBackend, folders: Sequence[Path] = ()
+        self,
+        host: str,
+        port: int,
+        key: bytes,
+        opening: OpenBackend,
+        folders: Sequence[Path] = (),
+        speed: MeasureSpeed | None = None,
     ) -> None:
         def connect_to(address: tuple[str, int]) -> Frames:
             return Frames(connect(*address, key))
 
-        self._sessions = Sessions(connect_to, opening, folders)
+        self._sessions = Sessions(connect_to, opening, folders, speed)
         self._listener = Listener(host, port, key, lambda socket: self._sessions.take(Frames(socket)))
         self.address = f"{host}:{self._listener.port}"
         self.port = self._listener.port
+        self.speed = speed
 
     @property
     def num_sessions(self) -> int:

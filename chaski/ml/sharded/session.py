@@ -35,7 +35,7 @@ from chaski.ml.sharded.frames import Channel, Message
 from chaski.ml.sharded.links import PATIENCE
 from chaski.ml.sharded.member_plan import MemberPlan, Rows
 
-__all__ = ["ALIVE", "SILENCE", "Connect", "OpenBackend", "Session"]
+__all__ = ["ALIVE", "SILENCE", "Connect", "MeasureSpeed", "OpenBackend", "Session"]
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +50,9 @@ _SMALL = 1 << 16
 
 OpenBackend = Callable[[BackendOptions], Backend]
 """Opens the backend that a member computes with."""
+
+MeasureSpeed = Callable[[], float]
+"""Measures once how many bytes of weights a member reads in a second."""
 
 Connect = Callable[[Any], Channel]
 """Connects to another member by its address. Raises ClusterError where it cannot be reached."""
@@ -74,9 +77,15 @@ class Session:
     """
 
     def __init__(
-        self, connect: Connect, opening: OpenBackend, folders: Sequence[Path], requests: Channel
+        self,
+        connect: Connect,
+        opening: OpenBackend,
+        folders: Sequence[Path],
+        requests: Channel,
+        speed: MeasureSpeed | None = None,
     ) -> None:
         self._connect = connect
+        self._speed = speed
         self._opening = opening
         self._folders = folders
         self._requests = requests
@@ -208,7 +217,8 @@ class Session:
         if all(each.name != HOST for each in devices):
             memory = total_memory(), available_memory()
             devices.append(Device(HOST, cpu_name(), physical_cores(), (), *memory))
-        return {"devices": list(map(encoding.encode_device, devices))}, []
+        speed = self._speed() if self._speed is not None and fields.get("measure") else None
+        return {"devices": list(map(encoding.encode_device, devices)), "speed": speed}, []
 
     def _sibling(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
         self._parts.append(_Part(self._part(fields).backend.sibling()))

@@ -11,7 +11,7 @@ from chaski.errors import ClusterError
 from chaski.ml.sharded.encoding import Fields
 from chaski.ml.sharded.frames import Channel
 from chaski.ml.sharded.links import PATIENCE
-from chaski.ml.sharded.session import SILENCE, Connect, OpenBackend, Session
+from chaski.ml.sharded.session import SILENCE, Connect, MeasureSpeed, OpenBackend, Session
 
 __all__ = ["Sessions"]
 
@@ -22,9 +22,17 @@ class Sessions:
     connect  connects to another member by the address that heads know it by
     opening  opens the backend of a session
     folders  where files are looked for by their names, besides the paths that a head has them at
+    speed    of the member; None where nobody measures it
     """
 
-    def __init__(self, connect: Connect, opening: OpenBackend, folders: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        opening: OpenBackend,
+        folders: Sequence[Path] = (),
+        speed: MeasureSpeed | None = None,
+    ) -> None:
+        self._speed = speed
         self._connect = connect
         self._opening = opening
         self._folders = folders
@@ -75,7 +83,9 @@ class Sessions:
             with self._changed:
                 if name in self._sessions:
                     raise ClusterError("there is a session of that name")
-                self._sessions[name] = Session(self._connect, self._opening, self._folders, channel)
+                self._sessions[name] = Session(
+                    self._connect, self._opening, self._folders, channel, self._speed
+                )
                 self._changed.notify_all()
             return
         with self._changed:  # connections are taken at the same time, in any order
