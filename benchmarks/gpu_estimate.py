@@ -4,20 +4,20 @@
     python -m benchmarks.gpu_estimate --work decode      one of the steps, with every kind of kernel
 
 The plans are the backend's own, for a GPU that computes nothing. Each kernel is compiled for it, which tells
-its registers and how many warps a multiprocessor has room for. It reads matrices, keys and values once. The
-estimate is the longer of reading at the rate of a copy and of multiplying at the rate that was measured in
-prompts, and for each kernel the time that was measured besides: see docs/gpu.md. A bound takes the rate of a
-copy and the tensor cores' rate on paper, and nothing for a kernel. What is estimated is not measured.
+its registers, how many warps a multiprocessor has room for, and with nvdisasm its instructions, as it is and
+in a build that may round as it likes (gpu_compiled.py). It reads matrices, keys and values once. The estimate
+is the longer of reading at the rate of a copy and of multiplying at the rate that was measured in prompts,
+and for each kernel the time that was measured besides: see docs/gpu.md. A bound takes the rate of a copy and
+the tensor cores' rate on paper, and nothing for a kernel. What is estimated is not measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.gpu_compiled import FREE, Compiled
 from benchmarks.make_models import SHAPES, write_hollow
 from chaski import _native
 from chaski.kvcache import CacheSize, KVTypes, build_cache
@@ -34,7 +35,6 @@ from chaski.ml.backend import BackendOptions, Device
 from chaski.ml.cuda.backend import CUDABackend
 from chaski.ml.cuda.device import KernelLaunch
 from chaski.ml.cuda.device import Program as Source
-from chaski.ml.cuda.driver import compile_program
 from chaski.ml.cuda.lowering import Kernel, Matrix, Step
 from chaski.ml.cuda.plan import CUDAPlan
 from chaski.ml.cuda.storage import KVStorage
@@ -118,31 +118,14 @@ class Kind:
         return self.count * _KERNEL + max(self.num_bytes / _COPY, self.products / _PRODUCTS)
 
 
-@dataclass(slots=True)
-class Compiled:
-    """What the compiler has told of kernels, by program."""
-
-    known: dict[Source, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
-
-    def occupancy(self, kernel: Kernel) -> tuple[int, int]:
-        """Registers of a thread, and warps that a multiprocessor has at a time."""
-        registers, static = self._found(kernel.program)[kernel.name]
-        warps = -(-kernel.threads // 32)
-        by_registers = _REGISTERS // (-(-registers // 8) * 8 * 32 * warps)
-        by_shared = _SHARED // max(1024, static + kernel.shared + 1024)
-        blocks = min(by_registers, by_shared, _THREADS // kernel.threads, _BLOCKS)
-        there = min(blocks, -(-math.prod(kernel.grid) // _CORES))
-        return registers, there * warps
-
-    def _found(self, program: Source) -> Mapping[str, tuple[int, int]]:
-        if program not in self.known:
-            told: list[str] = []
-            compile_program(program, _ARCHITECTURE, ("--ptxas-options=-v",), told.append)
-            pattern = r"entry function '(\w+)'.*?Used (\d+) registers(?:.*?(\d+) bytes smem)?"
-            parts = re.split(r"(?=Compiling entry function)", "".join(told))
-            found = [re.search(pattern, part, re.DOTALL) for part in parts]
-            self.known[program] = {m[1]: (int(m[2]), int(m[3] or 0)) for m in found if m is not None}
-        return self.known[program]
+def warps_of(kernel: Kernel, compiled: Compiled) -> int:
+    """The warps of a kernel that a multiprocessor has at a time."""
+    code = compiled.of(kernel.program)[kernel.name]
+    warps = -(-kernel.threads // 32)
+    by_registers = _REGISTERS // (-(-code.registers // 8) * 8 * 32 * warps)
+    by_shared = _SHARED // max(1024, code.shared + kernel.shared + 1024)
+    blocks = min(by_registers, by_shared, _THREADS // kernel.threads, _BLOCKS)
+    return min(blocks, -(-math.prod(kernel.grid) // _CORES)) * warps
 
 
 def kinds_of(steps: Sequence[Step], sizes: Mapping[str, int], tokens: int, history: int) -> Sequence[Kind]:
@@ -189,7 +172,7 @@ def kernels_of(path: Path, sequences: int, tokens: int, before: int) -> Sequence
                 np.arange(1, sequences + 1, dtype=np.int32) * len(positions) - 1,
             )
             program.launch(program.prepare(batch), [40] * sequences)
-        return kinds_of(plan._steps, plan._newest_sizes, sequences * tokens, sequences * (before + tokens))
+        return kinds_of(plan.steps, plan.newest_sizes, sequences * tokens, sequences * (before + tokens))
 
 
 def main() -> None:
@@ -199,7 +182,7 @@ def main() -> None:
     parser.add_argument("--type", default="Q4_K_M")
     parser.add_argument("--work", choices=_WORK, help="the kernels of this one")
     arguments = parser.parse_args()
-    compiled = Compiled()
+    compiled = Compiled(_ARCHITECTURE)
     with TemporaryDirectory() as name:
         path = Path(name) / "hollow.gguf"
         write_hollow(path, SHAPES[arguments.shape], arguments.type, "hollow")
@@ -212,7 +195,7 @@ def main() -> None:
             kinds = kernels_of(path, sequences, tokens, before)
             count, num_bytes = sum(kind.count for kind in kinds), sum(kind.num_bytes for kind in kinds)
             seconds = sum(kind.estimate for kind in kinds)
-            warps = sum(kind.estimate * compiled.occupancy(kind.kernel)[1] for kind in kinds) / seconds
+            warps = sum(kind.estimate * warps_of(kind.kernel, compiled) for kind in kinds) / seconds
             shown = [f"{count}", f"{num_bytes / 1e9:.2f}"]
             shown += [f"{1e3 * each:.2f}" for each in (sum(kind.bound for kind in kinds), seconds)]
             shown += [
@@ -224,20 +207,27 @@ def main() -> None:
 
 
 def kernels_table(kinds: Sequence[Kind], compiled: Compiled) -> None:
-    """Print each kind of kernel, the longest first."""
+    """Print each kind of kernel, the longest first, beside what a build that is free to round makes of it."""
+    free = Compiled(_ARCHITECTURE, FREE)
     print(
-        "| kernel | of | blocks x threads | count | GB | ms at least | ms by estimate | registers | warps |"
+        "| kernel | of | blocks x threads | count | GB | ms at least | ms by estimate | warps | registers "
+        "| spills | instructions | registers, free | instructions, free |"
     )
-    print("|---|---|--:|--:|--:|--:|--:|--:|--:|")
+    print("|---|---|" + "--:|" * 11)
     for kind in sorted(kinds, key=lambda kind: -kind.estimate):
         kernel = kind.kernel
         format = kernel.program.defines[0][1] if kernel.program.defines else ""
-        registers, warps = compiled.occupancy(kernel)
-        times = f"{1e3 * kind.bound:.3f} | {1e3 * kind.estimate:.3f}"
-        print(
-            f"| {kernel.name} | {format} | {math.prod(kernel.grid)} x {kernel.threads} | {kind.count} "
-            f"| {kind.num_bytes / 1e9:.2f} | {times} | {registers} | {warps} |"
-        )
+        code, other = (each.of(kernel.program)[kernel.name] for each in (compiled, free))
+        cells: list[object] = [
+            kernel.name,
+            format,
+            f"{math.prod(kernel.grid)} x {kernel.threads}",
+            kind.count,
+        ]
+        cells += [f"{kind.num_bytes / 1e9:.2f}", f"{1e3 * kind.bound:.3f}", f"{1e3 * kind.estimate:.3f}"]
+        cells += [warps_of(kernel, compiled), code.registers, code.spills, code.instructions]
+        cells += [other.registers, other.instructions]
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,22 @@ def test_kernels_see_mistakes_of_kernels() -> None:
         gpu.run([KernelLaunch(kernel, (1, 1, 1), 33, 0, bytes(64))])
     with pytest.raises(ComputationError, match="are nobody's"):
         gpu.upload(4096, np.zeros(4, np.uint8))
+
+
+@pytest.mark.parametrize("count", [1, 5, 90])
+@pytest.mark.parametrize("bad", [-1, 11])
+def test_an_index_outside_of_a_table_is_refused(tmp_path: Path, count: int, bad: int) -> None:
+    with closing(open_backend(NAME)) as backend:
+        weights = bound(backend, tmp_path, {"table": uniform(11, 64)})
+        graph = Graph()
+        ids = graph.input("ids", (Dim("tokens", 90),), DType.I32)
+        graph.output("y", ops.embedding(ids, weights["table"]))
+        plan = backend.compile(graph)
+        given = np.full(count, 10, np.int32)
+        plan.launch({"ids": given}).wait()
+        given[-1] = bad
+        with pytest.raises(ValueError, match="ids has an index outside of 0 to 10"):
+            plan.launch({"ids": given})
 
 
 def test_kernels_can_be_timed(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -15,6 +14,34 @@ from tests.native.matmul_rule import QUANTIZED_TYPES
 pytest.importorskip("cuda.bindings.nvrtc", reason="the runtime compiler is not installed")
 
 ARCHITECTURES = ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"]
+_SMALL = """
+add_vector average_rows chunked_conv concat_columns dispatch embedding gaussian_top_k
+group_by_expert keep_chunked_inputs keep_delta_rows keep_inputs lora_down matmul_float move_cells
+multiply_vector product quantize_rows rms rope rows scale_experts scale_rows scatter slice
+space_to_depth top_k_of_parts unpack
+"""
+LIMITS: dict[str, tuple[int, int]] = {
+    **dict.fromkeys(_SMALL.split(), (40, 0)),
+    "attention_join": (56, 0),
+    "combine": (56, 0),
+    "elementwise": (56, 0),
+    "lora_up": (56, 0),
+    "top_k": (56, 0),
+    "router": (64, 0),
+    "short_conv": (72, 0),
+    "store": (72, 0),
+    "rotate_cells": (80, 0),
+    "matmul 1": (88, 0),
+    "attention_chunk": (96, 0),
+    "rms_norm": (96, 0),
+    "layer_norm": (104, 0),
+    "attention": (112, 0),
+    "gated_delta": (128, 0),
+    "matmul_many 128": (128, 200),
+    "matmul 8": (224, 0),
+}
+"""Registers of a thread, and bytes of spills, that a kernel may have at most, by its name, or by that and the
+tokens that it is compiled for. Products of many tokens have 128, so that two blocks of threads fit."""
 FLOATS = ["F32Weights", "F16Weights", "BF16Weights"]
 
 
@@ -90,15 +117,16 @@ def other_programs() -> list[Program]:
 
 
 def check(program: Program, architecture: str) -> None:
-    from chaski.ml.cuda.driver import compile_program
+    """Its kernels take no more registers than they may, and keep no more than that elsewhere."""
+    from benchmarks.gpu_compiled import kernels_in
 
-    messages: list[str] = []
-    code = compile_program(program, architecture, ("--ptxas-options=-v",), messages.append)
-    assert code[:4] == b"\x7fELF"
-    spilled = re.findall(r"(\d+) bytes spill stores", "".join(messages))
-    assert spilled, "the compiler says nothing of registers"
-    # Products of many tokens share registers between two blocks of threads, and some keep a little elsewhere.
-    assert max(map(int, spilled)) <= (200 if program.file == "matmul_many" else 0), messages
+    found = kernels_in(program, architecture)
+    assert found
+    for name, code in found.items():
+        tokens = dict(program.defines).get("CHASKI_TOKENS")
+        registers, spills = LIMITS.get(name) or LIMITS[f"{name} {tokens}"]
+        assert code.registers <= registers, f"{name}: {code}"
+        assert code.spills <= spills, f"{name}: {code}"
 
 
 @pytest.mark.timed
@@ -125,9 +153,31 @@ def test_programs_of_formats(program: Program) -> None:
     check(program, "sm_90")
 
 
+def one_of_each() -> list[Program]:
+    """A program of each kind: the first of those that differ in more than types of weights and of storage."""
+    kinds: dict[object, Program] = {}
+    for program in (*programs_of_formats(), *other_programs()):
+        defines = dict(program.defines)
+        if defines.get("CHASKI_FORMAT", "Q4_K") == "Q4_K":
+            of_kind = [defines.get(f"CHASKI_{what}") for what in ("TOKENS", "SPLIT", "EXPERTS", "EACH")]
+            kinds.setdefault((program.file, "CHASKI_WEIGHTS" in defines, *of_kind), program)
+    return list(kinds.values())
+
+
+OTHERS = [each for each in ARCHITECTURES if each != "sm_90"]
+
+
+@pytest.mark.timed
+@pytest.mark.long
+@pytest.mark.parametrize("architecture", OTHERS)
+@pytest.mark.parametrize("program", one_of_each(), ids=str)
+def test_a_program_of_each_kind_for_other_architectures(program: Program, architecture: str) -> None:
+    check(program, architecture)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", [each for each in ARCHITECTURES if each != "sm_90"])
-def test_other_architectures(architecture: str) -> None:
+@pytest.mark.parametrize("architecture", OTHERS)
+def test_all_for_other_architectures(architecture: str) -> None:
     for program in (*other_programs(), *programs_of_formats()):
         check(program, architecture)
 

@@ -311,7 +311,7 @@ def _cached_code(program: Program, architecture: str) -> bytes:
 def compile_program(
     program: Program,
     architecture: str,
-    more_options: Sequence[str] = (),
+    options: Sequence[str] = OPTIONS,
     tell: Callable[[str], None] = lambda messages: None,
 ) -> bytes:
     """Compile a program for an architecture such as `sm_90` -> machine code. It needs no GPU.
@@ -327,8 +327,8 @@ def compile_program(
         [name.encode() for name in known],
     )
     defines = (f"-D{name}={value}" for name, value in program.defines)
-    options = [option.encode() for option in (f"-arch={architecture}", *OPTIONS, *defines, *more_options)]
-    (status,) = nvrtc.nvrtcCompileProgram(made, len(options), options)
+    given = [option.encode() for option in (f"-arch={architecture}", *options, *defines)]
+    (status,) = nvrtc.nvrtcCompileProgram(made, len(given), given)
     _, size = nvrtc.nvrtcGetProgramLogSize(made)
     log = bytes(size)
     nvrtc.nvrtcGetProgramLog(made, log)

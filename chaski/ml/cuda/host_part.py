@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.ml.backend import Backend
-from chaski.ml.cuda.lowering import Derived, Lowering, Made, Sizes, staged_for
+from chaski.ml.cuda.lowering import Derived, Lowering, Made, Sizes, largest_of, staged_for
 from chaski.ml.cuda.operations import HOST_OPERATIONS
 from chaski.ml.graph import Graph, Tensor
 from chaski.ml.plan import Plan
@@ -63,13 +63,13 @@ class _HostPart:
     def make(self, inputs: Mapping[str, npt.NDArray[Any]], _: Sizes) -> Made:
         """The arrays of all nodes, for a batch."""
         positions = inputs[self._name]
-        if not self._keeps or not len(positions):
-            return self._computed(positions), {}
-        last = int(positions.max())
-        if last >= _MOST_KEPT or int(positions.min()) < 0:
+        last = largest_of(positions)
+        if not self._keeps or last >= _MOST_KEPT or not len(positions):
             return self._computed(positions), {}
         if last >= self._filled:
             self._fill(last + 1)
+        if len(positions) == 1:
+            return [rows[last : last + 1] for rows in self._kept], {}
         return [rows[positions] for rows in self._kept], {}
 
     def _computed(self, positions: npt.NDArray[Any]) -> list[F32]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +39,7 @@ __all__ = [
     "Staged",
     "Step",
     "is_quantized",
+    "largest_of",
     "matrices_of",
     "matrix_of",
     "staged_for",
@@ -141,8 +143,7 @@ class Step:
     arguments: Sequence[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(NamedTuple):
     """An input whose elements are indices from 0 to below a limit, or below the size of a dimension."""
 
     name: str
@@ -167,6 +168,7 @@ class Derived:
 
 _TYPES: Mapping[DType, npt.DTypeLike] = {DType.I32: np.int32, DType.F32: np.float32}
 _PRODUCTS = ("linear", "first_outputs", "expert_linear")
+_FEW = 64
 # What the super-scales of 256 activations take (matmul.h).
 _SUPER_BYTES = 36
 
@@ -423,14 +425,21 @@ def _groups(products: Sequence[Tensor], sums: Mapping[Tensor, Tensor]) -> dict[T
     return groups
 
 
+def largest_of(array: npt.NDArray[np.int32]) -> int:
+    """The largest of numbers read without a sign, so that what is negative is too large; 0 for none."""
+    size = array.size
+    if size > _FEW:
+        return int(np.maximum.reduce(array.view(np.uint32), axis=None))
+    if size == 1:
+        return array.item() & 0xFFFFFFFF
+    return max((value & 0xFFFFFFFF for value in array.ravel().tolist()), default=0)
+
+
 def tasks_of(spans: npt.NDArray[np.int32], chunk: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """The chunks of what each token sees -> (tasks, 2) [token, chunk], and (tokens + 1,) each one's first."""
     if len(spans) == 1:  # most batches of one sequence
         ((begin, end, first),) = spans.tolist()
-        count = -(-(first + end - begin) // chunk) - first // chunk
-        alone = np.zeros((count, 2), np.int32)
-        alone[:, 1] = np.arange(count)
-        return alone, np.array([0, count], np.int32)
+        return _tasks_of_one(-(-(first + end - begin) // chunk) - first // chunk)
     first, ends = spans[:, 2], spans[:, 2] + spans[:, 1] - spans[:, 0]
     counts = -(-ends // chunk) - first // chunk
     starts = np.zeros(len(spans) + 1, np.int32)
@@ -438,6 +447,13 @@ def tasks_of(spans: npt.NDArray[np.int32], chunk: int) -> tuple[npt.NDArray[np.i
     tokens = np.repeat(np.arange(len(spans), dtype=np.int32), counts)
     chunks = np.arange(len(tokens), dtype=np.int32) - starts[tokens]
     return np.stack([tokens, chunks], axis=1), starts
+
+
+@lru_cache
+def _tasks_of_one(count: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """The chunks of a token that is alone; a history has the same number of them for many steps."""
+    tasks = np.stack([np.zeros(count, np.int32), np.arange(count, dtype=np.int32)], axis=1)
+    return tasks, np.array([0, count], np.int32)
 
 
 def tiles_of(spans: npt.NDArray[np.int32], most: int) -> npt.NDArray[np.int32]:

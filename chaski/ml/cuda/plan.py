@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from time import perf_counter
 from typing import Any
 
@@ -26,6 +27,7 @@ from chaski.ml.cuda.lowering import (
     Sizes,
     Staged,
     Step,
+    largest_of,
     staged_for,
 )
 from chaski.ml.cuda.operations import HOST_OPERATIONS, lower_node
@@ -50,7 +52,6 @@ class CUDAPlan:
     def __init__(self, graph: Graph, gpu: GPU, host: Backend) -> None:
         self._gpu = gpu
         lowering = Lowering(graph, gpu.device.cores)
-        self._declared = graph.inputs
         for name, node in graph.inputs.items():
             lowering.staged[node] = staged_for(name, node)
         host_parts = add_host_parts(graph, lowering, host)
@@ -63,7 +64,10 @@ class CUDAPlan:
         self._derived: Sequence[Derived] = [*host_parts, *lowering.derived]
         self._dims: Mapping[str, int] = lowering.dims
         self._inputs = {name: lowering.staged[node] for name, node in graph.inputs.items()}
-        self._leading = {name: lowering.dim(node) for name, node in graph.inputs.items()}
+        self._reads = [
+            (name, staged.rows, np.dtype(staged.dtype), lowering.dim(graph.inputs[name]))
+            for name, staged in self._inputs.items()
+        ]
         outputs = {name: lowering.place(node) for name, node in graph.outputs.items()}
         self._offsets, arena = placed(_alive(self._steps, outputs.values()), _ALIGNMENT)
         self._outputs = {
@@ -76,7 +80,7 @@ class CUDAPlan:
         self.bytes = self._uploads.end
         self._address = 0
         self._recorded: dict[tuple[int, ...], object] = {}
-        self._newest_sizes: Sizes = {}
+        self._newest_key: tuple[int, ...] = ()
         self._newest: weakref.ref[CUDALaunch] | None = None
         keep_in_forks(self, gpu)
 
@@ -109,23 +113,22 @@ class CUDAPlan:
         if self._newest is not None and (newest := self._newest()) is not None:
             newest.keep()
         given = dict(sizes) if sizes else {}
-        arrays = {name: self._read(name, value, given) for name, value in inputs.items()}
-        uploads = [(self._inputs[name], array) for name, array in arrays.items()]
+        arrays = self._read(inputs, given)
+        uploads = [*arrays.values()]
         for derived in self._derived:
             made, new_sizes = derived.make(arrays, given)
             given |= new_sizes
-            uploads += zip(derived.targets, made, strict=True)
+            uploads += made
         self._check(arrays, given)
         self._uploads.send(uploads, given)
-        key = tuple(_class_of(given[name], most) for name, most in self._dims.items())
+        key = tuple([_class_of(given[name], most) for name, most in self._dims.items()])
         try:
             if key not in self._recorded:
-                sizes = dict(zip(self._dims, key, strict=True))
-                self._recorded[key] = self._gpu.record(self._launches(sizes))
+                self._recorded[key] = self._gpu.record(self._launches(self._sizes_of(key)))
             self._gpu.run(self._recorded[key])
         except OutOfMemoryError as error:
             raise ran_out(error) from error
-        self._newest_sizes = dict(zip(self._dims, key, strict=True))
+        self._newest_key = key
         launch = CUDALaunch(self, given)
         self._newest = weakref.ref(launch)
         return launch
@@ -153,7 +156,7 @@ class CUDAPlan:
         """
         known: dict[tuple[str, Any], float] = {}
         for step in self._steps:
-            kernel = step.choose(self._newest_sizes)
+            kernel = step.choose(self.newest_sizes)
             if kernel is None:
                 continue
             first = kernel.program.defines[0][1] if kernel.program.defines else ""
@@ -176,24 +179,41 @@ class CUDAPlan:
             yield name, known[name, kernel]
 
     @property
+    def steps(self) -> Sequence[Step]:
+        """Its kernels, in order."""
+        return self._steps
+
+    @property
+    def newest_sizes(self) -> Sizes:
+        """The sizes that the newest run was recorded for."""
+        return self._sizes_of(self._newest_key)
+
+    def _sizes_of(self, key: tuple[int, ...]) -> Sizes:
+        return dict(zip(self._dims, key, strict=True))
+
+    @property
     def outputs(self) -> Sequence[str]:
         """The names of its results."""
         return list(self._outputs)
 
-    def _read(self, name: str, value: Input, sizes: dict[str, int]) -> npt.NDArray[Any]:
-        staged, dim = self._inputs[name], self._leading[name]
-        size = len(value)
-        if sizes.setdefault(dim, size) != size or size > staged.rows:
-            raise ValueError(f"input {name}: {size} rows, where {dim} is {sizes[dim]}, at most {staged.rows}")
-        return np.ascontiguousarray(value, staged.dtype)
+    def _read(self, inputs: Mapping[str, Input], sizes: dict[str, int]) -> dict[str, npt.NDArray[Any]]:
+        """The inputs as arrays, in the order that they are uploaded in; their sizes are added to `sizes`."""
+        arrays = {}
+        for name, most, dtype, dim in self._reads:
+            value = inputs[name]
+            size = len(value)
+            if sizes.setdefault(dim, size) != size or size > most:
+                raise ValueError(f"input {name}: {size} rows, where {dim} is {sizes[dim]}, at most {most}")
+            arrays[name] = np.asarray(value, dtype)
+        return arrays
 
     def _check(self, arrays: Mapping[str, npt.NDArray[Any]], sizes: Mapping[str, int]) -> None:
-        for check in self._checks:
-            limit = check.limit if check.limit_dim is None else sizes[check.limit_dim]
-            array = arrays[check.name]
-            # Without a sign, what is negative is too large.
-            if array.size and int(array.view(np.uint32).max()) >= limit:
-                raise ValueError(f"{check.name} has an index outside of 0 to {limit - 1}")
+        for name, limit, limit_dim in self._checks:
+            array = arrays[name]
+            if limit_dim is not None:
+                limit = sizes[limit_dim]
+            if array.size and largest_of(array) >= limit:
+                raise ValueError(f"{name} has an index outside of 0 to {limit - 1}")
 
     def _launches(self, sizes: Sizes) -> list[KernelLaunch]:
         launches = [self._uploads.launch()]
@@ -269,6 +289,7 @@ class CUDALaunch:
             }
 
 
+@lru_cache(4096)
 def _class_of(size: int, most: int) -> int:
     """The next power of two, at most the maximum: kernels are recorded for so many rows."""
     return min(most, 1 << max(0, size - 1).bit_length())

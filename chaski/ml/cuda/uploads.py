@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from struct import Struct
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from chaski.ml.arena import aligned
@@ -33,8 +33,9 @@ class Uploads:
         for each in staged:
             self.places[each] = end
             end += aligned(each.size, _ALIGNMENT)
-        self._numbers = {each: index + 1 for index, each in enumerate(staged)}
-        self._list_bytes = aligned(8 * _ENTRY * (len(staged) + 1), _ALIGNMENT)
+        self._counts = Struct(f"{len(dims)}q")
+        self._list = Struct(f"{_ENTRY * (len(staged) + 1)}q")
+        self._list_bytes = aligned(self._list.size, _ALIGNMENT)
         self._packed_at = end
         self.end = end + self._list_bytes + (end - begin)
 
@@ -42,28 +43,22 @@ class Uploads:
         """Take memory of the host. `address` is that of the device's memory, in which all places are."""
         self._gpu, self._address = gpu, address + self._packed_at
         self._memory = gpu.staging(self.end - self._packed_at)
-        self._list = self._memory[: 8 * _ENTRY * (len(self.places) + 1)].view(np.int64).reshape(-1, _ENTRY)
-        self._list[:] = 0
-        self._list[:, 2] = [address + at for at in (self.sizes_at, *self.places.values())]
-        words = self._memory[self._list_bytes :]
-        self._words: Mapping[Any, npt.NDArray[Any]] = {
-            np.dtype(dtype): words.view(dtype) for dtype in (np.int32, np.float32)
-        }
+        self._bytes = self._memory.data
+        self._targets = [address + at for at in (self.sizes_at, *self.places.values())]
 
-    def send(self, arrays: Sequence[tuple[Staged, npt.NDArray[Any]]], sizes: Mapping[str, int]) -> None:
-        """Copy sizes and arrays to the device, when those before are copied."""
+    def send(self, arrays: Sequence[npt.NDArray[Any]], sizes: Mapping[str, int]) -> None:
+        """Copy sizes and arrays to the device, when those before are copied: all arrays, in their order."""
+        parts = [self._counts.pack(*[sizes[name] for name in self._dims])]
+        parts += [array.tobytes() for array in arrays]
+        end = self._list_bytes
+        entries: list[int] = []
+        for part, target in zip(parts, self._targets, strict=True):
+            entries += (end, len(part) // 4, target)
+            end += len(part)
         self._gpu.wait_uploads()
-        counts = np.array([sizes[name] for name in self._dims], np.int64).view(np.int32)
-        end = self._put(0, counts, 0)
-        for staged, array in arrays:
-            end = self._put(self._numbers[staged], array, end)
-        self._gpu.upload(self._address, self._memory[: self._list_bytes + 4 * end])
-
-    def _put(self, number: int, array: npt.NDArray[Any], at: int) -> int:
-        """Put an array behind the others -> where the next one begins, in words."""
-        self._words[array.dtype][at : at + array.size] = array.reshape(-1)
-        self._list[number, :2] = self._list_bytes + 4 * at, array.size
-        return at + array.size
+        self._list.pack_into(self._bytes, 0, *entries)
+        self._bytes[self._list_bytes : end] = b"".join(parts)
+        self._gpu.upload(self._address, self._memory[:end])
 
     def launch(self) -> KernelLaunch:
         """The kernel that takes all arrays to their places."""

@@ -31,6 +31,7 @@ __all__ = ["attention", "attention_by_distance", "rope", "rotate_cells", "store"
 
 _LANES = 16
 _CHUNK = 256
+_NO_PAIRS = np.empty((0, 2), np.int32)
 _ROWS = 16  # queries of a block of threads that goes through a whole history
 
 
@@ -308,11 +309,11 @@ def _tasks(lowering: Lowering, spans: Tensor, cells: Tensor) -> tuple[Staged, St
     starts = Staged(most + 1, 1, np.int32)
 
     def make(inputs: Mapping[str, npt.NDArray[Any]], _: Sizes) -> Made:
-        given = inputs[name].reshape(-1, 3)
+        given = inputs[name]
         if len(given) > most:
-            return [np.empty((0, 2), np.int32), np.empty(0, np.int32)], {dim: 0}
-        found, firsts = tasks_of(given, _CHUNK)
-        return [found, firsts], {dim: len(found)}
+            return (_NO_PAIRS, _NO_PAIRS), {dim: 0}
+        made = tasks_of(given, _CHUNK)
+        return made, {dim: len(made[0])}
 
     lowering.derived.append(Derived((tasks, starts), make))
     lowering.shared_parts["tasks", spans] = tasks, starts, most
@@ -336,9 +337,9 @@ def _tiles(lowering: Lowering, spans: Tensor, neighbours: int, few: int) -> Stag
     tiles = Staged(tokens.maximum, 2, np.int32)
 
     def make(inputs: Mapping[str, npt.NDArray[Any]], _: Sizes) -> Made:
-        given = inputs[name].reshape(-1, 3)
-        made = np.empty((0, 2), np.int32) if len(given) <= few else tiles_of(given, neighbours)
-        return [made], {dim: len(made)}
+        given = inputs[name]
+        made = _NO_PAIRS if len(given) <= few else tiles_of(given, neighbours)
+        return (made,), {dim: len(made)}
 
     lowering.derived.append(Derived((tiles,), make))
     lowering.shared_parts[dim, spans] = tiles
