@@ -25,7 +25,7 @@ PYTEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run test coverage test-slow test-web test-web-short test-aarch64 web check-web lint format types native bench docs links
-.PHONY: guide test-gpu test-avx-vnni wheel test-debian sdist sbom clean
+.PHONY: guide test-gpu test-avx-vnni wheel test-debian test-container sdist sbom clean
 
 run: .venv/installed
 	$(BIN)/chaski run guide "how do I use fewer cores?" --verbose < /dev/null
@@ -93,7 +93,7 @@ lint: .venv/developing types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(filter-out CMakeLists.txt,$(NATIVE)) $(KERNELS)
-	$(BIN)/hadolint --ignore DL3008 --ignore DL3013 Dockerfile  # Debian and pip bring what is newest
+	$(BIN)/hadolint --ignore DL3008 Dockerfile  # Debian brings what is newest
 
 format: .venv/developing
 	$(BIN)/ruff check --fix .
@@ -141,6 +141,11 @@ wheel: .venv/packaging
 # skipped with a word without them.
 test-debian: wheel
 	tools/test_debian.sh dist/chaski-*-cp311-*.whl
+
+# The image of the Dockerfile, built by buildah without a daemon, and a container of it. Needs root and buildah,
+# and is skipped with a word without them.
+test-container:
+	tools/test_container.sh
 
 # What an installation of the wheel consists of, with versions and licenses, by the schema of CycloneDX.
 sbom: wheel
