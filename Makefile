@@ -25,7 +25,7 @@ PYTEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run test coverage test-slow test-web test-web-short test-aarch64 web check-web lint format types native bench docs links
-.PHONY: guide test-gpu test-avx-vnni wheel test-debian test-container sdist sbom clean
+.PHONY: guide test-gpu gpu-packages test-avx-vnni wheel test-debian test-container sdist sbom clean
 
 run: .venv/installed
 	$(BIN)/chaski run guide "how do I use fewer cores?" --verbose < /dev/null
@@ -51,6 +51,11 @@ coverage: .venv/developing
 # network: it takes the packages that are there.
 test-gpu:
 	tools/test_gpu.sh --only-tests
+
+# For a machine with a GPU and no network, whose Python may be another one: carried there, test-gpu takes it.
+GPU_PYTHON ?= 3.12
+gpu-packages: .venv/developing
+	$(PIP) install --target build/packages --upgrade --only-binary :all: --python-version $(GPU_PYTHON) msgspec
 
 test-slow: .venv/developing
 	$(BIN)/python $(PYTEST) -m "not oracle"

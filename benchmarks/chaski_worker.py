@@ -6,7 +6,8 @@ import argparse
 import itertools
 import json
 import sys
-from dataclasses import asdict, fields
+
+from msgspec.structs import asdict
 
 import chaski
 from chaski.cli.bench import Workload, measure, seconds_since_process_start
@@ -17,7 +18,7 @@ __all__: list[str] = []
 def main() -> None:
     """Load once, measure, and measure again until standard input ends."""
     arguments = _arguments()
-    workload = Workload(*(getattr(arguments, field.name) for field in fields(Workload)))
+    workload = Workload(*(getattr(arguments, name) for name in Workload.__struct_fields__))
     with chaski.load(
         arguments.model, threads=arguments.threads, context=workload.context, parallel=workload.batch
     ) as model:

@@ -12,10 +12,10 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 import chaski
 from benchmarks.speculation import MAX_PROPOSED, Answer, as_json, decode

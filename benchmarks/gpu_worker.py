@@ -9,9 +9,10 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import astuple
 
 import chaski
 from benchmarks.make_models import SHAPES, make

@@ -14,6 +14,7 @@ measured rate, and multiply faster by as much.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import multiprocessing
 import os
 import socket
@@ -23,13 +24,14 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 import chaski
 from benchmarks.make_models import write, write_hollow
@@ -48,7 +50,7 @@ from chaski.ml.sharded.simulation import Batch, Link, Node, Simulated, simulate,
 _EIGHT = cast("Llama", SHAPES["llama-3.1-8b"])
 MODELS: Mapping[str, Llama] = {
     "8B": _EIGHT,
-    "70B": replace(_EIGHT, num_layers=80, hidden_size=8192, num_heads=64, ffn_size=28672),
+    "70B": dataclasses.replace(_EIGHT, num_layers=80, hidden_size=8192, num_heads=64, ffn_size=28672),
 }
 LINKS = {"1 GbE, 0.2 ms": (2e-4, 125e6), "10 GbE, 0.05 ms": (5e-5, 1250e6)}
 TYPE = "Q4_K_M"
@@ -75,7 +77,7 @@ class Measured:
             replace(node, bandwidth=node.bandwidth * factor, rate=node.rate * factor)
             for node in (self.decode, self.prefill)
         ]
-        return replace(self, decode=nodes[0], prefill=nodes[1])
+        return dataclasses.replace(self, decode=nodes[0], prefill=nodes[1])
 
 
 def main() -> None:
@@ -106,7 +108,7 @@ def main() -> None:
 def measure(folder: Path, threads: int, repeat: int, shape: Llama = _EIGHT) -> Measured:
     """Measure this machine as a node of so many threads, and say what was found."""
     path = folder / "layers.gguf"
-    write(path, replace(shape, num_layers=2), TYPE, "two layers")
+    write(path, dataclasses.replace(shape, num_layers=2), TYPE, "two layers")
     decode = fitted_node(path, threads, 1, repeat)
     prefill = fitted_node(path, threads, PREFILL, max(2, repeat // 8))
     message, byte = value_costs()

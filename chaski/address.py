@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from chaski.errors import OptionError
 
@@ -13,8 +14,7 @@ DEFAULT_PORT = 11434
 _SCHEME_PORTS = {"http": 80, "https": 443}
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """A host and a port; `scheme` and `path` matter to clients only."""
 
     host: str

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
+from msgspec import Struct
+
 from chaski.errors import OptionError
 
 __all__ = [
@@ -103,8 +105,7 @@ class ModelName:
         return f"{self.host}/{self.namespace}/{self.model}:{self.tag}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Digest:
+class Digest(Struct, frozen=True, order=True):
     """The SHA-256 of some bytes, 64 small hexadecimal digits. Only valid ones exist."""
 
     hex: str

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
+
+from msgspec import Struct
 
 from chaski.address import Address
 from chaski.errors import ChaskiError, ModelNotFoundError
@@ -23,8 +24,7 @@ _MAX_LINE = 8 << 20
 _USUAL_ADDRESS = ""  # as `Address` reads nothing
 
 
-@dataclass(frozen=True, slots=True)
-class Remote:
+class Remote(Struct, frozen=True):
     """A server at an address, and the key that it may want."""
 
     address: Address

@@ -5,8 +5,9 @@
 #   tools/test_gpu.sh                 tests and benchmarks, the benchmarks in 8 minutes
 #   tools/test_gpu.sh --only-tests    tests alone
 #
-# It needs Python with numpy, jinja2, click, sentencepiece, nanobind, scikit-build-core, cmake, pytest, hypothesis,
-# cuda-bindings and NVRTC; what else is there is used. PYTHON names an interpreter (.venv/bin/python, or python3).
+# It needs Python with numpy, msgspec, jinja2, click, sentencepiece, nanobind, scikit-build-core, cmake, pytest, hypothesis,
+# cuda-bindings and NVRTC; what else is there is used, and what lies in build/packages, where `make gpu-packages` puts
+# what such machines often lack. PYTHON names an interpreter (.venv/bin/python, or python3).
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -15,7 +16,7 @@ built="$PWD/build/on-gpu"
 "$python" -m pip install --quiet --no-build-isolation --no-deps --upgrade --target "$built" .
 # Tests import the package from here, and the native module lies beside it.
 cp "$built"/chaski/_native*.so chaski/
-export PYTHONPATH="$PWD:${PYTHONPATH:-}" CHASKI_TEST_GPU=1
+export PYTHONPATH="$PWD:${PYTHONPATH:-}:$PWD/build/packages" CHASKI_TEST_GPU=1
 logs=build/test-gpu && mkdir -p "$logs"
 
 # Files of tests, several at a time: pytest-xdist may be missing. Each prints its last line, and what failed.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from msgspec import Struct
 
 from chaski.batches.lines import BatchLine
 from chaski.batches.results import Results
@@ -20,8 +21,7 @@ _MOST_FAILURES = 16
 """After so many crashes in a row nothing more is asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Struct, frozen=True):
     """HTTP status, object and id of an answer; and seconds to wait before it may be asked for again."""
 
     status: int
@@ -34,8 +34,7 @@ Ask: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[Reply]]
 """Asks a route with a body. Raises ChaskiError where nobody answers at all."""
 
 
-@dataclass(slots=True)
-class Tokens:
+class Tokens(Struct):
     """Tokens of prompts and of answers together."""
 
     prompts: int = 0

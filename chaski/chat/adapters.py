@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from msgspec import Struct
 
 from chaski.errors import OptionError
 
@@ -15,8 +16,7 @@ MAX_ADAPTERS = 8
 """The adapters that one request may mix."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterChoice:
+class AdapterChoice(Struct, frozen=True):
     """An adapter that is loaded, and the factor by which its change counts, beside its file's own."""
 
     name: str

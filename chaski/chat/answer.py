@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chaski.chat.events import Done, DoneReason, Event, PromptScores, Text, Thinking, ToolCall
 from chaski.sample import Sampled
@@ -11,8 +12,7 @@ from chaski.sample import Sampled
 __all__ = ["Answer", "collect"]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """A whole answer. `done` has all counts and times.
 
     text        text for the user

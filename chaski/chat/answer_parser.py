@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from chaski.chat.events import Done, Event, Text, Thinking, ToolCall
 from chaski.sample import Sampled

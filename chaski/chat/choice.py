@@ -8,8 +8,9 @@ because the template that is stored with a renderer is not complete.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from chaski.chat.defaults import no_renderer
 from chaski.chat.formats import ChatFormat, GoFormat, JinjaFormat

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from chaski.chat.options import GenerateOptions, parse_options
 from chaski.chat.sources import StoredFormat
@@ -27,8 +28,7 @@ _LOADING = {"num_ctx", "num_thread", "num_gpu", "main_gpu", "draft_num_predict",
 _NONE_BELOW_ZERO = {"seed", "repeat_last_n", "dry_penalty_last_n"}
 
 
-@dataclass(frozen=True, slots=True)
-class Defaults:
+class Defaults(Struct, frozen=True):
     """Defaults of a model. The options and the system message of a request take precedence over them.
 
     options   keyword options of `LLM.generate`

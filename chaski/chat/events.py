@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from chaski.chat.marks import Holds
 from chaski.sample import Sampled
@@ -23,8 +24,7 @@ __all__ = [
 DoneReason = Literal["stop", "length", "cancelled"]
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Struct, frozen=True):
     """A piece of the answer.
 
     `token_ids` are the tokens whose text begins in this piece, so each token of the answer is in exactly one;
@@ -37,8 +37,7 @@ class Text:
     logprobs: tuple[Sampled, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Thinking:
+class Thinking(Struct, frozen=True):
     """A piece of the thoughts before the answer; its tokens are as in `Text`."""
 
     text: str
@@ -46,8 +45,7 @@ class Thinking:
     logprobs: tuple[Sampled, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(Struct, frozen=True):
     """A complete call of a tool. `arguments` is a JSON object in the order in which the model wrote it.
 
     Its tokens are as in `Text`.
@@ -59,8 +57,7 @@ class ToolCall:
     logprobs: tuple[Sampled, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PromptTokens:
+class PromptTokens(Struct, frozen=True):
     """The tokens of the prompt, given before it is computed if the request asks for them.
 
     count      number of tokens, rows of images included
@@ -71,8 +68,7 @@ class PromptTokens:
     token_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PromptScores:
+class PromptScores(Struct, frozen=True):
     """Log-probability of each token of the prompt, given the tokens before it; the first token has none.
 
     The event comes before all text, if option `prompt_logprobs` is set.
@@ -81,8 +77,7 @@ class PromptScores:
     logprobs: tuple[Sampled, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class Done(Struct, frozen=True, kw_only=True):
     """The end of the answer, always the last event.
 
     reason            "stop": an end token or a stop string; "length": a limit on tokens; "cancelled": its

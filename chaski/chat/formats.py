@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from msgspec import Struct
 
 from chaski.chat.images import with_image_parts, with_numbered_images, with_placed_images
 from chaski.errors import OptionError, UnsupportedError
@@ -34,8 +35,7 @@ _NOTHING: Mapping[str, Any] = {}
 _OLLAMA_KEYS = ("thinking", "tool_calls", "tool_name")
 
 
-@dataclass(frozen=True, slots=True)
-class ChatFormat:
+class ChatFormat(Struct, frozen=True):
     """Writes conversations as text. Messages, tools and `think` are those of Ollama's API.
 
     capabilities   Ollama's words for what it knows: tools, insert, thinking
@@ -89,8 +89,7 @@ class ChatFormat:
         return parser_for(self.parser_name, tools, prompt, thinks, tags, call_tag, thought)
 
 
-@dataclass(frozen=True, slots=True)
-class GoFormat(ChatFormat):
+class GoFormat(ChatFormat, frozen=True):
     """Writes conversations by a template of Ollama."""
 
     template: GoTemplate | None = None
@@ -113,8 +112,7 @@ class GoFormat(ChatFormat):
         return ChatFormat.fill_in(self, prompt, suffix, tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class JinjaFormat(ChatFormat):
+class JinjaFormat(ChatFormat, frozen=True):
     """Writes conversations by the file's template, or as plain text. `insertion` is the format to fill in."""
 
     template: ChatTemplate | PlainTemplate | None = None

@@ -15,10 +15,10 @@ and text lowers all three coordinates of what follows by the same number, its `e
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.chat.groups import Groups
 from chaski.model.multimodal import Image
@@ -39,8 +39,7 @@ __all__ = [
 _ROW_BITS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class ImageRun:
+class ImageRun(Struct, frozen=True):
     """Rows of an image, from `first_row` on, at `positions` of a sequence."""
 
     positions: range

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
+
+from msgspec import Struct
 
 from chaski.chat.groups import Groups, not_inside, outside, without
 from chaski.chat.image_rows import ImageRun, Images, entries, moved_down, whole
@@ -19,8 +20,7 @@ _PLACEHOLDER = re.compile(r"\[img-(\d+)\]")
 Encode = Callable[[str], list[int]]
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(Struct, frozen=True):
     """The beginning of a sequence: token ids, and entries below 0 for rows of images (`chat.image_rows`).
 
     `groups` are the rows that attend to each other.

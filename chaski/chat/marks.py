@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from msgspec import Struct
 
 __all__ = ["Hold", "Holds", "Mark", "altered", "common_length"]
 
@@ -17,8 +18,7 @@ Holds: TypeAlias = tuple[Hold, ...]
 _OTHER = "\ue0c4"
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """The prompt is kept for so many `seconds` up to a place: behind `characters` of a message's content.
 
     `message` is the number of the message in its conversation; one that is not there is the prompt's end.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Any, Literal, TypedDict
+
+from msgspec import Struct
 
 from chaski.chat.adapters import AdapterChoice, AdapterOption, adapter_choices
 from chaski.errors import OptionError
@@ -73,8 +74,7 @@ class GenerateOptions(TypedDict, total=False):
     early_stopping: bool | Literal["never"]
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerOptions:
+class AnswerOptions(Struct, frozen=True):
     """Options that bound an answer and its prompt, and hold the answer to a format.
 
     num_predict  tokens to generate at most; below 0 as many as the context holds, ten times that with
@@ -208,8 +208,8 @@ _NOT_SEARCHED: Mapping[str, tuple[object, ...]] = {
     "bad_words": ((), []),
     "shift": (False,),
 }
-_LIMITS = {item.name for item in fields(AnswerOptions)}
-_SAMPLING = {item.name for item in fields(SamplingOptions)}
+_LIMITS = set(AnswerOptions.__struct_fields__)
+_SAMPLING = set(SamplingOptions.__struct_fields__)
 
 
 def parse_options(options: Mapping[str, Any]) -> tuple[AnswerOptions, SamplingOptions]:

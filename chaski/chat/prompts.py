@@ -7,10 +7,12 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Items
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chaski.chat.answer_parser import AnswerParser
 from chaski.chat.arguments import check_roles
@@ -53,8 +55,7 @@ _PARSED: Mapping[str, Any] = {"special": True}
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class Prepared(Struct, frozen=True, kw_only=True):
     """A checked request for an answer, with its prompt.
 
     prompt    at most as many tokens as the context holds

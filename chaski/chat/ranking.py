@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from chaski.errors import ContextLengthError, OptionError, UnsupportedError
 
@@ -26,8 +27,7 @@ RANKING_TEMPLATE = "tokenizer.chat_template.rerank"
 """The key of a file that says how its model is asked, with {query} and {document} where they belong."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
+class Ranked(Struct, frozen=True):
     """A document among those that were ranked.
 
     index     place among the documents, counted from 0
@@ -68,8 +68,7 @@ def checked_template(template: str | None, is_causal: bool) -> str | None:
     return template
 
 
-@dataclass(frozen=True, slots=True)
-class Separators:
+class Separators(Struct, frozen=True):
     """The tokens before, between and behind the two texts that an encoder compares."""
 
     first: list[int]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chaski.chat.arguments import message_list, string_list, text_list, token_ids
 from chaski.chat.images import ImageSource, image_bytes
@@ -28,8 +30,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Generate:
+class Generate(Struct, frozen=True):
     """Continue a prompt, a text or ids, with image files at its placeholders.
 
     tells_prompt  an event with the tokens of the prompt comes first
@@ -49,8 +50,7 @@ class Generate:
     written: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Chat:
+class Chat(Struct, frozen=True):
     """Answer a conversation. The `images` of a message are indices of those of the request.
 
     think       whether the model thinks, or how much; None for its default
@@ -91,8 +91,7 @@ class Chat:
     written: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Fill:
+class Fill(Struct, frozen=True):
     """Write the text between a prompt and a suffix; it begins with `begun`.
 
     The other fields are as in `Chat`.
@@ -111,8 +110,7 @@ class Fill:
     written: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Embed:
+class Embed(Struct, frozen=True):
     """Make a vector of each text, or list of ids; the answer has a row for each."""
 
     texts: tuple[str | tuple[int, ...], ...]
@@ -120,8 +118,7 @@ class Embed:
     normalize: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
+class Rank(Struct, frozen=True):
     """Score the relevance of each document to a query; the answer has a row for each.
 
     `truncate` cuts off the end of documents that are too long.

@@ -6,8 +6,10 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chaski.chat.images import ImageSource
 from chaski.chat.requests import Chat, Fill, Generate
@@ -20,8 +22,7 @@ ProgressOption: TypeAlias = bool | Callable[[float], None]
 """True for a bar on the standard error, or a function that is called with the done share, from 0 to 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """A call for an answer, and the images that it counts, as the user gave them.
 
     place  place in a list of several, as an error names it; empty for a call that comes alone

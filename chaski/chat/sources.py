@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from chaski.chat.file_templates import file_templates
 from chaski.formats.gguf import GGUFFile
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["StoredFormat", "TemplateSources"]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredFormat:
+class StoredFormat(Struct, frozen=True):
     """The chat format of a stored model, as far as the model's file does not define it.
 
     name      name of the model, for messages
@@ -30,8 +30,7 @@ class StoredFormat:
     parser: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateSources:
+class TemplateSources(Struct, frozen=True):
     """The sources of a model's chat format, in its file and in the store.
 
     name           name of the model, for messages

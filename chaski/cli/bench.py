@@ -13,11 +13,11 @@ import secrets
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import click
+from msgspec import Struct, to_builtins
 
 from chaski.cli.charts import Bar, Chart, PlotCommand, check_plot, plot_option, show
 from chaski.cli.completion import model_names
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["BenchResult", "Workload", "command", "compute", "measure", "seconds_since_process_start"]
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(Struct, frozen=True):
     """Tokens of a sequence by what is done with them, and how many sequences there are."""
 
     prompt: int
@@ -45,8 +44,7 @@ class Workload:
         return self.depth + self.prompt + 1 + self.generate
 
 
-@dataclass(frozen=True, slots=True)
-class BenchResult:
+class BenchResult(Struct, frozen=True):
     """Rates are lists over the repeats, each in tokens of all sequences."""
 
     prefill_tokens_per_second: list[float]
@@ -298,9 +296,9 @@ def _peak_bytes() -> int:
 def _json(results: Results) -> str:
     """One result alone, or a list of all, each with its depth and batch."""
     if len(results) == 1:
-        return json.dumps(asdict(results[0][1]))
+        return json.dumps(to_builtins(results[0][1]))
     return json.dumps(
-        [{"depth": each.depth, "batch": each.batch, **asdict(result)} for each, result in results]
+        [{"depth": each.depth, "batch": each.batch, **to_builtins(result)} for each, result in results]
     )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from chaski.cli.layout import section
 from chaski.ml import CPUOptions
@@ -56,18 +58,18 @@ def as_json(report: PlanReport) -> dict[str, Any]:
     return {
         "machine": {
             "processors": report.machine.processors,
-            "rates": {count: asdict(rates) for count, rates in report.machine.rates.items()},
+            "rates": {count: to_builtins(rates) for count, rates in report.machine.rates.items()},
             "transfer": report.machine.transfer,
             "crowded": dict(report.machine.crowded),
         },
-        "assumed": asdict(report.memory),
+        "assumed": to_builtins(report.memory),
         **{
             stage.name: {
                 "tokens": stage.tokens,
                 "measured": dict(stage.measured),
                 "predicted": {count: found.seconds for count, found in stage.predicted.items()},
                 "saturated": dict(stage.saturated),
-                "steps": [asdict(row) for row in rows_of(stage)],
+                "steps": [to_builtins(row) for row in rows_of(stage)],
                 "waiting": {count: found.path.waiting for count, found in stage.predicted.items()},
                 "python": {count: python_seconds(found) for count, found in stage.predicted.items()},
             }

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, cycle, islice, pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
+from msgspec import Struct
 
 from chaski.cli.picture import BAR, COLORS, GAP, INK, LINE, WIDTH, Picture
 
@@ -23,8 +23,7 @@ _LEFT, _RIGHT = 200, 230
 _TERMINAL = "-"
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """A bar of several parts, one behind the other, with words before and behind it.
 
     ticks: values that are marked on it.
@@ -40,8 +39,7 @@ class Bar:
         return max(sum(self.parts), *self.ticks, 0.0) if self.ticks else sum(self.parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(Struct, frozen=True):
     """Bars of one scale, from zero. names: of the parts of each bar, none where there is one part."""
 
     title: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from chaski.cli.layout import duration, section, size_in_bytes
 
@@ -17,8 +18,7 @@ __all__ = ["Answered", "cache_text", "stats_text"]
 _SHOWN = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """An answer that is complete. first_seconds: from the message to the first piece of the answer."""
 
     done: Done

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 __all__ = ["FoundImages", "find_images"]
 
@@ -18,8 +19,7 @@ _QUOTES = "'\""
 _MAX_LENGTH = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class FoundImages:
+class FoundImages(Struct, frozen=True):
     """text: without the paths of the files. missing: what looks like the path of an image, but is no file."""
 
     text: str

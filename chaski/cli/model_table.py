@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 __all__ = ["DESCRIPTIONS", "MEASURED", "OTHERS", "ModelRow", "model_rows"]
 
@@ -24,8 +25,7 @@ OTHERS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
+class Description(Struct, frozen=True):
     """The names that people know an architecture by, and facts that no code says.
 
     tools, thinking: formats of `chaski.text.parsers` in which models of the family call tools and think.
@@ -169,8 +169,7 @@ DESCRIPTIONS: Mapping[str, Description] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRow:
+class ModelRow(Struct, frozen=True):
     """An architecture and what models of it can do.
 
     embeddings: "yes", "by file" where those do whose file names a pooling, or "no".

@@ -37,7 +37,8 @@ def command(family: str, as_json: bool) -> None:
     random models.
     """
     import json
-    from dataclasses import asdict
+
+    from msgspec import to_builtins
 
     from chaski.cli.model_table import OTHERS, model_rows
 
@@ -47,7 +48,7 @@ def command(family: str, as_json: bool) -> None:
             f"no native architecture fits {family!r}; `chaski models` lists all. {OTHERS}"
         )
     if as_json:
-        click.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        click.echo(json.dumps([to_builtins(row) for row in rows], indent=2))
         return
     click.echo("\n".join(map(_details, rows)) if family else _table(rows))
     if not family:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
 
 from chaski.cli.completion import model_names
 from chaski.cli.devices import device_options
@@ -167,8 +167,7 @@ def _preload_line_editor() -> None:
     Thread(target=preload, daemon=True).start()
 
 
-@dataclass(frozen=True, slots=True)
-class _Opener:
+class _Opener(Struct, frozen=True):
     """Opens a model: of a running server that has it, unless an option says how to load it, else here."""
 
     threads: int | None

@@ -6,11 +6,11 @@ import os
 import pwd
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import click
+from msgspec import Struct, field
 
 from chaski.cli.service_files import HOME, LABEL, USER, launchd_agent, systemd_unit
 
@@ -61,8 +61,7 @@ class Manager(Protocol):
     def logs(self, run: Run, lines: int, follow: bool) -> None: ...
 
 
-@dataclass(frozen=True)
-class Systemd:
+class Systemd(Struct, frozen=True):
     """The unit chaski.service: of the machine (`system`), or of the user."""
 
     system: bool
@@ -123,8 +122,7 @@ class Systemd:
         return run("systemctl", *([] if self.system else ["--user"]), *words, may_fail=may_fail)
 
 
-@dataclass(frozen=True)
-class Launchd:
+class Launchd(Struct, frozen=True):
     """An agent of the user on macOS."""
 
     domain: str = field(default_factory=lambda: f"gui/{os.getuid()}")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator
 from contextlib import closing
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chaski.cli.answer_output import AnswerOutput, report
 from chaski.cli.chat_figures import Answered
@@ -33,8 +34,7 @@ __all__ = ["Session", "read_format", "read_think"]
 _LOADING = {"num_ctx": 1, "num_thread": 1, "num_gpu": 0, "main_gpu": 0}
 
 
-@dataclass(slots=True)
-class Session:
+class Session(Struct):
     """A conversation with a model, and its settings.
 
     name        name of the model, as the user gave it

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from chaski.cli.layout import size_in_bytes
 from chaski.cli.top_cells import cell_lines
@@ -33,8 +34,7 @@ ORDERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@dataclass(slots=True)
-class View:
+class View(Struct):
     """How somebody looks at the figures.
 
     chosen: name of a model, else the first one. order: one of ORDERS. first: index of the first sequence that

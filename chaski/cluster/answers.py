@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from time import monotonic
 from typing import Generic, TypeVar
+
+from msgspec.structs import replace
 
 from chaski.chat.events import Done, Event, Text, Thinking, ToolCall
 from chaski.chat.requests import Chat

@@ -11,10 +11,12 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from chaski import errors
 from chaski.cluster.links import new_key
@@ -48,8 +50,7 @@ _PAUSE = 3.0
 _LEAVING = 20.0
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """A machine of a cluster: its name, its address, and what Ray may use there: cores, memory and GPUs.
 
     `memory` and `gpu_memory`, that of all GPUs together, are bytes; 0 where they are not known.
@@ -68,8 +69,7 @@ class Node:
         return node_label(self.name, self.address)
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Wanted(Struct, frozen=True):
     """The replicas of a model that are wanted: how many, and of which generation at least."""
 
     options: ReplicaOptions
@@ -82,7 +82,7 @@ class _Wanted:
             "deploy": self.options.model,
             "number": self.number,
             "generation": self.generation,
-            "options": asdict(self.options),
+            "options": to_builtins(self.options),
         }
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from queue import SimpleQueue
 from time import monotonic
 from typing import Any
 
 import ray
+from msgspec import to_builtins
 from ray import serve
 
 from chaski.cluster.directory import NAMESPACE, Directory
@@ -84,7 +84,7 @@ class Deployments:
         return {
             model: None
             if members is None
-            else [asdict(member) for member in (*members, *self._unplaced(model))]
+            else [to_builtins(member) for member in (*members, *self._unplaced(model))]
             for model, members in found.items()
         }
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from chaski.cluster.links import Address
 
 __all__ = ["Member", "Members", "node_label"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class Member(Struct, frozen=True, kw_only=True):
     """A replica that can be connected to, or one that could not load the model.
 
     name      unlike that of any other replica, now and later

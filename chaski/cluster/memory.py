@@ -14,9 +14,10 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, to_builtins
 
 from chaski.cluster.links import new_key
 from chaski.cluster.named_nodes import key_of_nodes, named_nodes
@@ -36,8 +37,7 @@ _USED_OPTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NodeMemory:
+class NodeMemory(Struct, frozen=True):
     """A node, by what replicas call it: the cores, the memory and the GPUs that Ray may give away there.
 
     `gpu_memory`: bytes of all of its GPUs together; 0 where they are not known.
@@ -59,7 +59,7 @@ def host_bytes(options: ReplicaOptions, shards: int = 1) -> Sequence[int] | None
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "chaski.cluster.memory", str(shards)],
-            input=json.dumps(asdict(options)),
+            input=json.dumps(to_builtins(options)),
             env=without_secrets(os.environ)
             | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)), "CHASKI_BACKEND": "cpu"},
             capture_output=True,

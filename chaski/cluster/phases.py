@@ -10,18 +10,17 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from itertools import count
 
 import numpy as np
+from msgspec import Struct, field
 
 from chaski.cluster.simulation import BLOCK, Conversations, Kept, Turn
 
 __all__ = ["Engine", "Link", "Phases", "simulate_phases"]
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
+class Engine(Struct, frozen=True):
     """What all replicas are like, measured.
 
     prefill      tokens of prompts a second
@@ -48,16 +47,14 @@ class Engine:
         return self.one + (self.many - self.one) * (answers - 1) / (self.width - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """A connection between replicas: seconds until the first byte arrives, and bytes a second."""
 
     latency: float = 0.0002
     bandwidth: float = 125e6
 
 
-@dataclass(frozen=True, slots=True)
-class Phases:
+class Phases(Struct, frozen=True):
     """What came of a trace. Times are seconds.
 
     first_token  from the question to the first token, the mean and the 99th of 100
@@ -73,8 +70,7 @@ class Phases:
     moved_bytes: float
 
 
-@dataclass(slots=True)
-class _Asked:
+class _Asked(Struct):
     """A turn on its way: tokens of its prompt and answer that are left, and when it had its last one."""
 
     turns: Sequence[Turn]
@@ -89,8 +85,7 @@ class _Asked:
         return self.turns[self.index]
 
 
-@dataclass(slots=True)
-class _Replica:
+class _Replica(Struct):
     kept: Kept
     places: int
     waiting: deque[_Asked] = field(default_factory=deque)

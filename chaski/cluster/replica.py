@@ -9,11 +9,11 @@ import logging
 import os
 import socket
 import threading
-from dataclasses import replace
 from time import monotonic, sleep
 from typing import Any
 
 import ray
+from msgspec.structs import replace
 from ray import serve
 
 from chaski.cluster.directory import Directory

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Any
+
+from msgspec import Struct, to_builtins
 
 from chaski.cluster.shared_files import SharedFile
 
 __all__ = ["ReplicaOptions"]
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaOptions:
+class ReplicaOptions(Struct, frozen=True):
     """What all replicas of a model are made of.
 
     files    the model's own file, and those of options that are files, by the names of the options
@@ -37,7 +37,7 @@ class ReplicaOptions:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> ReplicaOptions:
-        """Return the options that `asdict` has made of them."""
+        """Return the options that `to_builtins` has made of them."""
         files = {name: SharedFile(**file) for name, file in values["files"].items()}
         return cls(**{**values, "files": files, "shards": tuple(values["shards"])})
 
@@ -47,5 +47,5 @@ class ReplicaOptions:
 
         So a server that was started again finds its replicas.
         """
-        said = json.dumps(asdict(self), sort_keys=True).encode()
+        said = json.dumps(to_builtins(self), sort_keys=True).encode()
         return f"chaski-{blake2b(said, digest_size=8).hexdigest()}"

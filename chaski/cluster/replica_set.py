@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import count
 from time import monotonic
+
+from msgspec import Struct
 
 from chaski import errors
 from chaski.cluster.members import Member, Members
@@ -33,8 +34,7 @@ _BLOCK_ROUNDS = 4
 _FIRST_SPEED = Speed(prefill=300.0, answer_seconds=5.0)
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaState:
+class ReplicaState(Struct, frozen=True):
     """A replica as it is now: `answers` of its `places` are taken; `shards` are those of `Member`."""
 
     name: str
@@ -47,8 +47,7 @@ class ReplicaState:
     shards: tuple[tuple[str, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Replacement:
+class Replacement(Struct, frozen=True):
     """How far replicas are replaced: so many are new, so many old ones take requests or end their answers.
 
     is_done  True as soon as no old one is left, and as many new ones as there have to be
@@ -61,8 +60,7 @@ class Replacement:
     problem: ChaskiError | None
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where a request goes: the number of the replica, the connection, tokens to compute of its prompt."""
 
     replica: int

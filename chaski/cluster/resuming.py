@@ -10,7 +10,9 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chaski.chat.events import Done, Event, Text, Thinking, ToolCall
 from chaski.errors import ComputationError
@@ -29,8 +31,7 @@ def continued(call: Answerable, delivered: Delivered) -> Answerable:
     return replace(call, written=tuple(delivered.token_ids))
 
 
-@dataclass(slots=True)
-class _Run:
+class _Run(Struct):
     """Events of one kind, one after the other: their text together, and how many tokens they have.
 
     Other events than text and thoughts are runs of their own, kept as they are.

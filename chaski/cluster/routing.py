@@ -7,7 +7,8 @@ are seconds, by what was measured, and are added up. `choose` is a pure function
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 __all__ = ["Candidate", "Load", "Speed", "choose", "seconds_to_first_token"]
 
@@ -16,8 +17,7 @@ __all__ = ["Candidate", "Load", "Speed", "choose", "seconds_to_first_token"]
 _SHARE_OF_OTHERS = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Speed:
+class Speed(Struct, frozen=True):
     """How fast a replica is, as measured.
 
     prefill         tokens of prompts a second
@@ -30,8 +30,7 @@ class Speed:
     beside: float = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True):
     """What a replica has to do.
 
     places   answers that it computes at a time
@@ -44,8 +43,7 @@ class Load:
     pending: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A replica that could answer, by its number; it holds the first `cached` tokens of the prompt."""
 
     replica: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 __all__ = ["Bounds", "Scaler"]
 
@@ -15,8 +16,7 @@ _UP, _DOWN = 3.0, 60.0
 _FULL = 0.7
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """The least and the greatest number of replicas."""
 
     least: int = 1

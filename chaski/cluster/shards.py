@@ -11,10 +11,10 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import ray
+from msgspec import Struct
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from chaski.cluster.gpus import hide_others
@@ -29,8 +29,7 @@ from chaski.store.store import Store
 __all__ = ["ShardGroup"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(Struct, frozen=True):
     """Where a shard listens, and the process that it is."""
 
     address: Address

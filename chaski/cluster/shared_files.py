@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from chaski.errors import ModelNotFoundError, OptionError
 from chaski.names import Digest, ModelName
@@ -13,8 +14,7 @@ from chaski.store.store import Store
 __all__ = ["SharedFile"]
 
 
-@dataclass(frozen=True, slots=True)
-class SharedFile:
+class SharedFile(Struct, frozen=True):
     """A file as the server has it: where, and how large; and a model of the store that it is of."""
 
     path: str

@@ -10,13 +10,13 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 from time import perf_counter
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct, field
 
 from chaski.cluster.router import Router
 from chaski.cluster.routing import Speed
@@ -26,8 +26,7 @@ __all__ = ["BLOCK", "POLICIES", "Conversations", "Kept", "Machine", "Outcome", "
 BLOCK = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """What all replicas are like.
 
     places         answers that it computes at a time
@@ -44,8 +43,7 @@ class Machine:
     kept_tokens: int = 200_000
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """A question: when it is asked if the turn before is answered by then, its prompt's blocks, its answer.
 
     think  seconds between the answer before and this question
@@ -58,8 +56,7 @@ class Turn:
     think: float
 
 
-@dataclass(frozen=True, slots=True)
-class Conversations:
+class Conversations(Struct, frozen=True):
     """A trace: sessions that begin with one of some system prompts, and grow turn by turn.
 
     The choice of the system prompt is as uneven as words in a text (Zipf). `rate` is sessions a second.
@@ -108,8 +105,7 @@ class Policy(Protocol):
     def ended(self, replica: int, prefill: float | None, seconds: float) -> None: ...
 
 
-@dataclass(slots=True)
-class _Blind:
+class _Blind(Struct):
     """Looks at the prompt in no way: `pick` takes the numbers of answers that each replica has."""
 
     pick: Callable[[list[int]], int]
@@ -127,8 +123,7 @@ class _Blind:
         self.answers[replica] -= 1
 
 
-@dataclass(slots=True)
-class _ByPrefix:
+class _ByPrefix(Struct):
     router: Router
     tokens: dict[Turn, int] = field(default_factory=dict)
 
@@ -168,8 +163,7 @@ POLICIES: dict[str, Callable[[int, Machine], Policy]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What came of a trace. Times are seconds, of the first token from the question on.
 
     hot_spot          the work of the busiest replica beside the mean of all
@@ -184,8 +178,7 @@ class Outcome:
     decision_seconds: float
 
 
-@dataclass(slots=True)
-class _Asked:
+class _Asked(Struct):
     """A turn of a session on its way: number `index`, asked at `at`, with its first token at `first`."""
 
     turns: list[Turn]
@@ -219,8 +212,7 @@ class Kept:
         return hits
 
 
-@dataclass(slots=True)
-class _Replica:
+class _Replica(Struct):
     kept: Kept
     waiting: deque[_Asked] = field(default_factory=deque)
     answers: int = 0

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chaski.convert.adapter_base import AdapterBase
@@ -44,8 +44,7 @@ _UNSUPPORTED_LISTS = ("modules_to_save", "layer_replication", "target_parameters
 _SHOWN = 5
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterSummary:
+class AdapterSummary(Struct, frozen=True):
     """The sizes of a written adapter. num_matrices: those of the model that it changes. bytes: of tensors."""
 
     architecture: str

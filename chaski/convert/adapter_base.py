@@ -7,8 +7,9 @@ checkpoint would have.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from chaski.convert.checkpoint import plain_name, text_settings
 from chaski.convert.config import Config, read_config
@@ -53,8 +54,7 @@ _SIZES = {
 _MOST = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterBase:
+class AdapterBase(Struct, frozen=True):
     """config: the text model's own settings. names: the plain names of tensors that are known to be there.
 
     shapes: the tensors of a GGUF file by name; empty for a folder.

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+
+from msgspec import Struct
 
 from chaski.convert.config import Config, read_config
 from chaski.convert.families import find_family
@@ -33,8 +34,7 @@ _BUFFERS = (r"(.*\.)?rotary_emb\.inv_freq", r"(.*\.)?position_ids", r".*\.attent
 _SHOWN = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """config: with the text model's own settings on top. tensors: by plain name.
 
     plan: what the text model's file has. vision: the encoder of images, if there is one to convert.
@@ -50,8 +50,7 @@ class Checkpoint:
     target: DraftTarget | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DraftTarget:
+class DraftTarget(Struct, frozen=True):
     """The checkpoint that a draft was trained for. Its weights need not be there."""
 
     folder: Path

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chaski.convert.checkpoint import Checkpoint, computing, plan_conversion
@@ -36,8 +36,7 @@ _TEMPLATE = "tokenizer.chat_template"
 _LAYERS_OF_70B = 80
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Struct, frozen=True):
     """The sizes of a written file: bytes are those of the tensors.
 
     left_out: tasks whose adapters are not in it, where it has none.

@@ -8,11 +8,11 @@ sources stand together, the rank is the sum of theirs, and each has its own rows
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chaski.convert.tensors import Arrange, Concatenated, Mapped, Planned, TensorShape, parts_of
@@ -24,8 +24,7 @@ __all__ = ["Factors", "Pair", "combine"]
 F32: TypeAlias = NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """The factors of a matrix of the checkpoint, by which scale · second @ first is added to it.
 
     first: A, (rank, columns). second: B, (rows, rank).
@@ -40,8 +39,7 @@ class Pair:
         return self.first.shape[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(Struct, frozen=True):
     """The factors of some rows: `rows` and `columns` of the source, in the order of the tensor.
 
     begin: the first of these rows in the tensor.
@@ -53,8 +51,7 @@ class _Piece:
     begin: int
 
 
-@dataclass(frozen=True, slots=True)
-class Factors:
+class Factors(Struct, frozen=True):
     """The factors of a tensor of GGUF, (rows, columns). Their elements are read when they are asked for.
 
     groups: pieces of the same source, which share their rows of A.

@@ -7,9 +7,10 @@ before them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chaski.convert.config import Config
@@ -36,8 +37,7 @@ __all__ = [
 VISION_TENSORS = (r"vision_(tower|model)\..*", r"(multi_modal_projector|mlp1)\..*")
 
 
-@dataclass(frozen=True, slots=True)
-class VisionFamily:
+class VisionFamily(Struct, frozen=True):
     """The conversion of an architecture's image encoder to GGUF.
 
     It stands in the file of the text model, or in one of its own as llama.cpp reads it: a projector.
@@ -69,8 +69,7 @@ class VisionFamily:
             yield replace(planned, name=name[1:-1])
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Struct, frozen=True):
     """The conversion of checkpoints of one architecture to GGUF.
 
     architecture: GGUF's name of it. metadata: from its configuration, keys without the architecture before
@@ -109,8 +108,7 @@ class Family:
     ineffective: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """A tensor that layers have: its name in GGUF and in the checkpoint, inside the layer and without suffix.
 
     shape, arrange, shift, source_shape: as in `Mapped`.

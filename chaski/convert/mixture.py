@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chaski.errors import OptionError
 from chaski.formats.quant import QuantType
@@ -35,8 +36,7 @@ _SMALLER_BLOCKS = {
 _PLAIN = (QuantType.F32, QuantType.F16, QuantType.BF16)
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(Struct, frozen=True):
     """The sizes that a choice depends on besides names and shapes."""
 
     num_layers: int
@@ -46,8 +46,7 @@ class Sizes:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Mixture:
+class Mixture(Struct, frozen=True):
     """A choice of types. number: how `general.file_type` counts it."""
 
     name: str

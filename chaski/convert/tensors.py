@@ -7,10 +7,10 @@ part that is being written.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chaski.errors import ModelError
@@ -80,8 +80,7 @@ def third(index: int, values: NDArray[Any]) -> NDArray[Any]:
     return values[index * len(values) // 3 : (index + 1) * len(values) // 3]
 
 
-@dataclass(frozen=True, slots=True)
-class Mapped:
+class Mapped(Struct, frozen=True):
     """One tensor of the checkpoint, or several of the same shape one after the other.
 
     names: those tensors. source_shape: what each must have, by default `shape`.
@@ -127,8 +126,7 @@ def parts_of(view: NDArray[Any]) -> Iterator[NDArray[Any]]:
             yield from parts_of(part)
 
 
-@dataclass(frozen=True, slots=True)
-class Concatenated:
+class Concatenated(Struct, frozen=True):
     """The rows of several parts, one part after the other. The parts may come from one tensor."""
 
     name: str
@@ -149,8 +147,7 @@ class Concatenated:
             yield from part.chunks(sources, type)
 
 
-@dataclass(frozen=True, slots=True)
-class Adapted:
+class Adapted(Struct, frozen=True):
     """A matrix, and the product of `first` (rows, rank) and `second` (rank, columns) times `scale`.
 
     Both are those with the number `index` among `count` that stand in one tensor each.
@@ -193,8 +190,7 @@ class Adapted:
             yield quantize(values, type)
 
 
-@dataclass(frozen=True, slots=True)
-class Padded:
+class Padded(Struct, frozen=True):
     """A matrix with `extra` rows of zeros behind its own."""
 
     mapped: Mapped
@@ -221,8 +217,7 @@ class Padded:
             yield quantize(row, type)
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(Struct, frozen=True):
     """Values that follow from the configuration, written in float32."""
 
     name: str
@@ -242,8 +237,7 @@ class Constant:
         yield quantize(self.values, type)
 
 
-@dataclass(frozen=True, slots=True)
-class Integers:
+class Integers(Struct, frozen=True):
     """A tensor of whole numbers, written in int32. source: the checkpoint's name of it."""
 
     name: str
@@ -266,8 +260,7 @@ class Integers:
         yield np.ascontiguousarray(source.data, np.int32).reshape(-1).view(np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class PackedExperts:
+class PackedExperts(Struct, frozen=True):
     """Expert matrices that the checkpoint has in MXFP4 already; only bits move.
 
     blocks: (experts, rows, columns / 32, 16) bytes, neighbours in one byte, the first in its low half.

@@ -11,12 +11,12 @@ import secrets
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chaski.errors import FormatError
@@ -34,8 +34,7 @@ _ARRAY_INTEGERS = ("<i4", "<i8", "<u8")
 _TYPE_OF_DTYPE = {dtype: type for type, dtype in NUMBERS.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class LazyTensor:
+class LazyTensor(Struct, frozen=True):
     """A tensor whose bytes are made while the file is written.
 
     chunks: called once; gives uint8 arrays that together are the tensor's bytes.

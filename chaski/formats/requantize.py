@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chaski.errors import UnsupportedError
@@ -39,8 +39,7 @@ def _untold(done: int, total: int) -> None:
     """Progress that nobody wants to know."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Mixture:
+class _Mixture(Struct, frozen=True):
     """Types of the matrices. better: of the values and the way down, in the layers that matter most."""
 
     usual: QuantType

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chaski.errors import FormatError, ModelNotFoundError, UnsupportedError
@@ -115,8 +116,7 @@ def open_safetensors(path: Path) -> dict[str, SafeTensor]:
     return {entry.name: entry.tensor(path, data[begin:]) for entry in entries}
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(Struct, frozen=True):
     """A row of the header; offsets count from its end."""
 
     name: str

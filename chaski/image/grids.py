@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil, floor, sqrt
 
 import numpy as np
+from msgspec import Struct
 
 from chaski.errors import ImageError
 from chaski.image.files import Pixels
@@ -50,8 +50,7 @@ def _inside(size: Size, canvas: Size) -> Size:
     return canvas[0], min(ceil(size[1] * by_height), canvas[1])
 
 
-@dataclass(frozen=True, slots=True)
-class SpareTiles:
+class SpareTiles(Struct, frozen=True):
     """The way LFM2-VL sees an image: whole with a number of rows in `tokens`, a large one in tiles besides.
 
     patch, unit  pixels along a side of a patch, and of the square of patches that becomes a row

@@ -6,10 +6,10 @@ Checked number by number against Hugging Face's processors on Pillow (tests/imag
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+from msgspec import Struct
 
 from chaski.errors import ImageError
 from chaski.image.files import Pixels
@@ -37,8 +37,7 @@ Triple = tuple[float, float, float]
 _MOST_UNEQUAL = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Normal:
+class Normal(Struct, frozen=True):
     """Mean and deviation of each channel, of values from 0 to 1, that become 0 and 1."""
 
     mean: Triple

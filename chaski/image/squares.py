@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.image.transforms import Values, patches
 
 __all__ = ["Patches", "in_squares"]
 
 
-@dataclass(frozen=True, slots=True)
-class Patches:
+class Patches(Struct, frozen=True):
     """pixels (n, elements of a patch), row and column (n,) of each; grid: rows and columns of squares."""
 
     pixels: npt.NDArray[np.float32]

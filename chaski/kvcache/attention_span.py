@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 __all__ = ["AttentionSpan"]
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionSpan:
+class AttentionSpan(Struct, frozen=True):
     """The part of its own sequence that a token sees in a layer; without options all up to itself.
 
     window  how many tokens a token sees, itself included (the meaning of the models' papers; the reference

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.errors import UnsupportedError
 from chaski.kvcache.batch import Batch
@@ -37,8 +38,7 @@ class KVShape:
     rope: Rope | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class KVTypes:
+class KVTypes(Struct, frozen=True):
     """The element types that keys and values are stored in; they may differ."""
 
     keys: DType

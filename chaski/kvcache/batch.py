@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 __all__ = ["AttendedImage", "Batch", "BatchAdapters"]
 
 
-@dataclass(frozen=True, slots=True)
-class AttendedImage:
+class AttendedImage(Struct, frozen=True):
     """An image for layers that attend to images: it has `num_rows` rows, and `position` is its token's.
 
     `first` is the position of the first such image of the sequence.
@@ -24,8 +23,7 @@ class AttendedImage:
     first: int
 
 
-@dataclass(frozen=True, slots=True)
-class BatchAdapters:
+class BatchAdapters(Struct, frozen=True):
     """The LoRA adapters of a batch: `lists` (n,) has the number of each token's list, or -1.
 
     `uses` (m, 3) are the lists, one after the other: number of the list, slot, and bits of a float32 scale.
@@ -35,8 +33,7 @@ class BatchAdapters:
     uses: npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """Tokens of one or more sequences that are computed together.
 
     tokens, positions, sequences (n,)  what each token is, and where it stands; the tokens of a sequence come

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chaski.kvcache.base import Cache, KVTypes
 from chaski.kvcache.causal import CausalCache
@@ -29,8 +30,7 @@ def build_cache(backend: Backend, layers: Sequence[LayerKind], size: CacheSize, 
     return WrapperCache(caches, [kinds[number] for number in range(len(layers))])
 
 
-@dataclass(frozen=True, slots=True)
-class KindMemory:
+class KindMemory(Struct, frozen=True):
     """The memory for the layers of one kind. `cells` are the rows of each layer's storage."""
 
     kind: str

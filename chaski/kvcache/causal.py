@@ -8,11 +8,11 @@ each run of tokens of one sequence, and with arrays for what there is one of for
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.errors import CacheFullError, NotSupportedError
 from chaski.kvcache.attention_span import AttentionSpan
@@ -306,8 +306,7 @@ def _key_shift(
     return KeyShift(backend, [(buffer, rope) for buffer, rope in rotated if len(rope.frequencies)], max_cells)
 
 
-@dataclass(frozen=True, slots=True)
-class CausalLayer:
+class CausalLayer(Struct, frozen=True):
     """One layer's face of the cache, while a graph is recorded."""
 
     keys: KVBuffer
@@ -319,8 +318,7 @@ class CausalLayer:
         return ops.store(k, self.cells, self.keys), ops.store(v, self.cells, self.values), self.mask
 
 
-@dataclass(frozen=True, slots=True)
-class StoredLayer:
+class StoredLayer(Struct, frozen=True):
     """One layer's face of the cache in a graph that stores nothing."""
 
     keys: Tensor

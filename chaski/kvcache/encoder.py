@@ -12,11 +12,12 @@ image while others look at the same place takes another one, and there is one, b
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chaski.kvcache.base import KVShape, KVTypes, kv_buffers
 from chaski.kvcache.batch import AttendedImage, Batch
@@ -29,8 +30,7 @@ from chaski.ml.graph import AnyMask, Dim, DType, Graph, KVBuffer, Tensor
 __all__ = ["EncoderCache", "EncoderLayer"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
+class _Held(Struct, frozen=True):
     """An image of `num_rows` rows in `place`, for the tokens from `position` on."""
 
     position: int
@@ -38,8 +38,7 @@ class _Held:
     place: int
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
+class _State(Struct, frozen=True):
     """The length of a sequence, and its image.
 
     A token at one of the positions `lost` would see an image whose rows are no longer there.
@@ -255,8 +254,7 @@ def _joined(arrays: Sequence[npt.NDArray[np.int32]]) -> npt.NDArray[np.int32]:
     return np.concatenate(arrays) if arrays else np.zeros(0, np.int32)
 
 
-@dataclass(frozen=True, slots=True)
-class EncoderLayer:
+class EncoderLayer(Struct, frozen=True):
     """One layer's face of the cache, while a graph is recorded.
 
     `encoded` (rows, row_size) is what this batch brings of images, if anything. `attending` (n,) int32 are

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 __all__ = ["Extent", "Span", "covered"]
 
@@ -14,8 +14,7 @@ Span = tuple[int, int]
 """Positions from the first to the second: of rows of tokens. A state has both at the end of its tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(Struct, frozen=True):
     """Rows of tokens at positions `begin` to `end`, or the state that the first `end` tokens leave behind.
 
     Rows have a cell for each token. A state has one cell, and `begin` is `end`; `ends_prompt` is True for the

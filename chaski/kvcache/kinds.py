@@ -6,7 +6,8 @@ A layer that keeps nothing, as one that only feeds forward, is not declared.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chaski.kvcache.attention_span import AttentionSpan
 from chaski.kvcache.base import KVShape, KVTypes
@@ -30,8 +31,7 @@ __all__ = [
 _EVERYTHING = AttentionSpan()
 
 
-@dataclass(frozen=True, slots=True)
-class CacheSize:
+class CacheSize(Struct, frozen=True):
     """Room for `sequences` sequences of up to `capacity` tokens, and up to `max_batch` tokens in a batch."""
 
     sequences: int
@@ -39,8 +39,7 @@ class CacheSize:
     max_batch: int
 
 
-@dataclass(frozen=True, slots=True)
-class BufferRow:
+class BufferRow(Struct, frozen=True):
     """The content of one cell of a layer in one buffer, which has `cells` cells, or those of the kind."""
 
     role: KVRole
@@ -50,8 +49,7 @@ class BufferRow:
     cells: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Causal:
+class Causal(Struct, frozen=True):
     """Self-attention: keys and values of the tokens within `span`."""
 
     shape: KVShape
@@ -68,8 +66,7 @@ class Causal:
         return _keys_and_values(self.shape, types)
 
 
-@dataclass(frozen=True, slots=True)
-class Encoder:
+class Encoder(Struct, frozen=True):
     """Cross-attention: keys and values of up to `max_rows` rows that an encoder made of a sequence's image.
 
     The rows have `row_size` elements.
@@ -89,16 +86,14 @@ class Encoder:
         return _keys_and_values(self.shape, types)
 
 
-@dataclass(frozen=True, slots=True)
-class StateShape:
+class StateShape(Struct, frozen=True):
     """`heads` rows of `size` numbers, float32."""
 
     heads: int
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoints:
+class Checkpoints(Struct, frozen=True):
     """States of a sequence that are kept, so that a shorter prefix can be resumed: the newest `count`.
 
     None has less than `first` tokens, and `interval` tokens at least lie between two of them.
@@ -120,8 +115,7 @@ class Checkpoints:
 _EVERY_SO_OFTEN = Checkpoints()
 
 
-@dataclass(frozen=True, slots=True)
-class Recurrent:
+class Recurrent(Struct, frozen=True):
     """A recurrence: what its states look like, in the order in which the layer will find them.
 
     A recurrence in chunks has states where a position is a multiple of `chunk`. For the tokens since then it

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.ml.backend import CacheConfig, MaskForm
 from chaski.ml.graph import AnyMask, DenseMask, Dim, DType, Graph, Mask, PagedMask
@@ -17,8 +17,7 @@ __all__ = ["MaskInputs", "dense_mask", "paged_mask"]
 I32 = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class MaskInputs:
+class MaskInputs(Struct, frozen=True):
     """The inputs of a graph that say what tokens see of `num_cells` cells.
 
     A batch has up to `max_sequences` sequences, of which tokens see up to `max_length` positions.

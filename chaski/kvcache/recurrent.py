@@ -14,11 +14,12 @@ chunk stays open until the next token comes, so that its last token can be dropp
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chaski.errors import NotSupportedError
 from chaski.kvcache.batch import Batch
@@ -32,8 +33,7 @@ __all__ = ["RecurrentCache", "RecurrentLayer"]
 I32 = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
+class _State(Struct, frozen=True):
     """The row that holds what is left of the first `length` tokens of a sequence.
 
     `ends_prompt` is True for the state from which other answers to a prompt begin.
@@ -47,8 +47,7 @@ class _State:
 _EMPTY = _State(0, 0)
 
 
-@dataclass(slots=True)
-class _Track:
+class _Track(Struct):
     """The states of a sequence: checkpoints, and those that the last batch read and wrote.
 
     `length` tokens are stored, and of those from `oldest` on their rows too, where layers keep some. `before`
@@ -322,8 +321,7 @@ class RecurrentCache:
                 self._rows.release([oldest])
 
 
-@dataclass(frozen=True, slots=True)
-class RecurrentLayer:
+class RecurrentLayer(Struct, frozen=True):
     """One layer's face of the cache, while a graph is recorded: what operations on states ask for.
 
     `states` and `rows` are the layer's, in the order in which it declared them. `segments` (n, 5) int32 has

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 __all__ = ["ALIGNMENT", "Buffer", "aligned", "placed"]
 
 ALIGNMENT = 64
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Buffer:
+class Buffer(Struct, frozen=True, eq=False):
     """Bytes of an arena, large enough for the largest run. `width` is the elements of one row."""
 
     size: int

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import TensorInfo
@@ -56,8 +56,7 @@ ByDevice = Mapping[str, int]
 """Bytes on each device, by its name. Memory of one device is no use to another: nobody adds them up."""
 
 
-@dataclass(frozen=True, slots=True)
-class BackendOptions:
+class BackendOptions(Struct, frozen=True):
     """Options that do not depend on a device.
 
     `flash_attention`: whether attention goes through its history chunk by chunk (the fused form) or computes
@@ -67,8 +66,7 @@ class BackendOptions:
     flash_attention: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class CPUOptions:
+class CPUOptions(Struct, frozen=True):
     """Options of the processor, for every backend that computes on it, be it some layers only.
 
     `threads`: number of cores that a plan may use; None for every physical core this process may use.
@@ -84,8 +82,7 @@ class CPUOptions:
     trace: PlanTrace | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NodesOptions:
+class NodesOptions(Struct, frozen=True):
     """The nodes that compute a model together: processes of `chaski shard`, on this machine or on others.
 
     `addresses`: the host and the port of each. `split`: `layers` or `rows`. `shares`: how much of the layers
@@ -98,8 +95,7 @@ class NodesOptions:
     key_file: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GPUOptions:
+class GPUOptions(Struct, frozen=True):
     """Where a model is on a machine with GPUs. No bit of any result depends on it.
 
     `numbers`: the GPUs that hold it. `layers`: how many of the last layers they hold, where the output is one
@@ -128,8 +124,7 @@ class MaskForm(Enum):
     F16 = "f16"
 
 
-@dataclass(frozen=True, slots=True)
-class CacheConfig:
+class CacheConfig(Struct, frozen=True):
     """The layout of caches that a backend requires or computes fastest with.
 
     `padding`: the number of cells is a multiple of it.
@@ -156,8 +151,7 @@ class CacheConfig:
         return -(-cells // multiple) * multiple
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """A processor with memory of its own.
 
     `name` is its own on this machine, and short: `HOST`, or the like of `cuda:0`. `model` is the product.
@@ -174,8 +168,7 @@ class Device:
     variants: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceMemory:
+class DeviceMemory(Struct, frozen=True):
     """Bytes held on one device: weights, key/value storage, the buffers of plans, and LoRA adapters.
 
     `shared`: those of the weights that others had there already, so that they took no memory.
@@ -196,8 +189,7 @@ class DeviceMemory:
         return self.weights + self.cache + self.plans + self.adapters
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """Bytes that a backend holds on each device that it has some on, and in all."""
 
     devices: tuple[DeviceMemory, ...]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.errors import UnsupportedError
 from chaski.ml.graph import (
@@ -117,8 +117,7 @@ def copy_cells(sources: Tensor, targets: Tensor, buffer: KVBuffer) -> Tensor:
     return sources.graph.record("copy_cells", (sources, targets, buffer), shape, buffer.dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class DistanceBias:
+class DistanceBias(Struct, frozen=True):
     """A number that is added to the score of a key for its distance behind or before the query.
 
     `table` (heads, 2 · reach + 1): that of the distance 0 is in the middle, and keys that are further away

@@ -10,13 +10,13 @@ backend reserves memory for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from chaski.formats.quant import QuantType
 
@@ -57,8 +57,7 @@ class DType(Enum):
     I32 = "i32"
 
 
-@dataclass(frozen=True, slots=True)
-class Dim:
+class Dim(Struct, frozen=True):
     """A dimension whose size is given when the plan runs, never above `maximum`."""
 
     name: str
@@ -68,20 +67,22 @@ class Dim:
 Shape = tuple["int | Dim", ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Tensor:
+class Tensor(Struct, frozen=True, eq=False):
     """A value in a graph. Made by `Graph` and the functions of `chaski.ml.ops`, never by models directly.
 
     `dtype` is nominal: what the model means. A backend may compute in another type, as the cpu does, which
     rounds to int8 before products with quantized matrices.
     """
 
-    graph: Graph = field(repr=False)
+    graph: Graph
     op: str
-    operands: tuple[Operand, ...] = field(repr=False)
+    operands: tuple[Operand, ...]
     shape: Shape
     dtype: DType
     attributes: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __repr__(self) -> str:
+        return f"Tensor(op={self.op!r}, shape={self.shape}, dtype={self.dtype}, attributes={self.attributes})"
 
     def __add__(self, other: Tensor) -> Tensor:
         if self.shape != other.shape:
@@ -102,8 +103,7 @@ class Tensor:
         return self.graph.record("rows", (self, indices), (indices.shape[0], *self.shape[1:]), self.dtype)
 
 
-@dataclass(slots=True, eq=False)
-class Weight:
+class Weight(Struct, eq=False):
     """A parameter of a model: declared with its shape, later bound to the file's tensor by its name.
 
     `shape` is (rows, columns) for matrices: `linear` maps `columns` inputs to `rows` outputs.
@@ -140,8 +140,7 @@ class KVRole(Enum):
     STATES = "states"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class KVBuffer:
+class KVBuffer(Struct, frozen=True, eq=False):
     """Storage of one layer's keys or values: `cells` rows of (`heads`, `size`), owned by a backend."""
 
     role: KVRole
@@ -152,8 +151,7 @@ class KVBuffer:
     handle: object
 
 
-@dataclass(frozen=True, slots=True)
-class Mask:
+class Mask(Struct, frozen=True):
     """The cells that each token of a batch sees, without a matrix: the cost follows the visible cells.
 
     `cells` (any,) int32 lists cells, sequence after sequence, each in order of position. `spans` (n, 3)
@@ -166,15 +164,13 @@ class Mask:
     spans: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class DenseMask:
+class DenseMask(Struct, frozen=True):
     """The mask as a matrix (n, cells) of floats: 0 where a token sees a cell, else minus infinity."""
 
     matrix: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class PagedMask:
+class PagedMask(Struct, frozen=True):
     """The mask by pages of `page` cells, for storage in which every token lies at its place of a page.
 
     The batch's tokens stand sequence after sequence. `block_table` (sequences, blocks) int32: position p of
@@ -194,8 +190,7 @@ class PagedMask:
 AnyMask = Mask | DenseMask | PagedMask
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Rope:
+class Rope(Struct, frozen=True, eq=False):
     """A rotary embedding of heads (Su et al. 2021): it turns pairs of elements by position · frequency.
 
     `frequencies` (pairs,) float32 are in radians per position. The pairs are neighbours, (2j, 2j + 1), or
@@ -211,8 +206,7 @@ class Rope:
     axes: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AdapterTable:
+class AdapterTable(Struct, frozen=True, eq=False):
     """The adapters that a backend holds, by slot and by the number of the matrix that they change.
 
     `max_width`: the ranks of all adapters of a row, each rounded up to 16, are not more than that together.
@@ -224,8 +218,7 @@ class AdapterTable:
     handle: object
 
 
-@dataclass(slots=True, eq=False)
-class Adapters:
+class Adapters(Struct, eq=False):
     """The changes that LoRA adapters make to products of a graph while it is recorded.
 
     lists    for each leading dimension, by name: the list of adapters of each of its rows (n,), or -1
@@ -254,8 +247,7 @@ class Adapters:
 Operand = Tensor | Weight | KVBuffer | AdapterTable
 
 
-@dataclass(slots=True, eq=False)
-class Graph:
+class Graph(Struct, eq=False):
     """The recorded operations of one forward pass, in an order in which they can be run.
 
     `dtype` is the nominal type of activations. Inputs, storage and indices say their own. `adapters` change

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from enum import Enum
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from chaski.ml.graph import Dim, Graph, KVBuffer, Operand, Tensor, Weight
 
@@ -56,6 +56,7 @@ def _value(value: Any) -> object:
         return value.item()
     if isinstance(value, tuple | list):
         return [_value(each) for each in value]
-    if is_dataclass(value) and not isinstance(value, type):
-        return type(value).__name__, [(f.name, _value(getattr(value, f.name))) for f in fields(value)]
+    if isinstance(value, Struct):
+        parts = [(name, _value(getattr(value, name))) for name in value.__struct_fields__]
+        return type(value).__name__, parts
     raise TypeError(f"no digest of {type(value).__name__}")

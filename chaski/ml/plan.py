@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 __all__ = ["FromLaunch", "Input", "Launch", "Plan", "misfit"]
 
@@ -26,8 +26,7 @@ class Launch(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FromLaunch:
+class FromLaunch(Struct, frozen=True, eq=False):
     """An int32 input with elements from a result of an earlier launch, which the host need not see.
 
     `values` (n,) are the elements, but for those at `places`: place j gets what `output` of `launch` has at

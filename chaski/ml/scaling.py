@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from chaski.ml.trace import Column, TracedRun, TracedStep
 
@@ -31,8 +31,7 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadRates:
+class ThreadRates(Struct, frozen=True):
     """Rates of a number of threads together, and what they lose between two pieces and two phases."""
 
     bandwidth: float
@@ -45,8 +44,7 @@ class ThreadRates:
     """Seconds from the end of the last piece of a phase to the beginning of the next phase."""
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """An assumption for more threads than the machine has.
 
     `node_bandwidth`: bytes per second that each memory node gives at most; None if every thread adds what the
@@ -57,8 +55,7 @@ class Memory:
     nodes: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """Measured rates by number of threads, one and all processors among them.
 
     `transfer` is the seconds in which a thread takes a byte from the cache of another core. `crowded` is the
@@ -112,8 +109,7 @@ class Machine:
         return found.bandwidth, found.speed, found.claim, found.barrier
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch:
+class Batch(Struct, frozen=True, eq=False):
     """A batch as one thread computes it: the mean of each piece over runs of middling length, in seconds.
 
     `steps[i]`, `phases[i]` and `items[i]`, the share of the step's items, are those of piece i. While the
@@ -178,8 +174,7 @@ class Batch:
         return 0 if step.rows is None else self.sizes[step.rows]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Path:
+class Path(Struct, frozen=True, eq=False):
     """The critical path: in each phase, the pieces of the thread that is done last.
 
     `on_path[i]` says whether piece i is one of them; `waiting` is the rest of the time, in seconds: claims,
@@ -190,8 +185,7 @@ class Path:
     waiting: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prediction:
+class Prediction(Struct, frozen=True, eq=False):
     """A batch on `threads` threads; `lanes[i]` computes piece i from `started[i]` to `ended[i]`, seconds.
 
     `computing`, `reading` and `transferring` are the parts of each piece's time.

@@ -6,11 +6,11 @@ A backend that is opened with a `PlanTrace` adds every run of its plans to it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 __all__ = ["Column", "PlanTrace", "TracedRun", "TracedStep"]
 
@@ -27,8 +27,7 @@ class Column(IntEnum):
     ENDED = 6
 
 
-@dataclass(frozen=True, slots=True)
-class TracedStep:
+class TracedStep(Struct, frozen=True):
     """A step of a plan.
 
     `weights` names its matrices of `weight_bytes`, of which each row of the dimension `rows` reads the share
@@ -53,8 +52,7 @@ class TracedStep:
         return self.weight_bytes * min(1.0, rows * self.row_share) + self.cell_bytes * cells
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TracedRun:
+class TracedRun(Struct, frozen=True, eq=False):
     """A run of a plan; times are nanoseconds of `time.perf_counter_ns`.
 
     `pieces` (n, 7) has the items that a thread took at once, thread by thread, each in order.
@@ -69,8 +67,7 @@ class TracedRun:
     pieces: npt.NDArray[np.int64]
 
 
-@dataclass(slots=True)
-class PlanTrace:
+class PlanTrace(Struct):
     """All runs of the plans of a backend.
 
     `cut_for`: the number of threads for which the work of each step is cut into pieces, whoever computes

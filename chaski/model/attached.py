@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.errors import ModelError, OptionError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
@@ -38,8 +38,7 @@ from chaski.model.registry import Model, ModelConfig
 __all__ = ["AttachedDraft", "BlockDraft", "StepDraft", "Target"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Target:
+class Target(Struct, frozen=True, eq=False):
     """The model that a draft proposes for, and its file."""
 
     model: Model

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
@@ -25,8 +24,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class DecoderConfig:
+class DecoderConfig(Struct, frozen=True):
     """The metadata that all transformer decoders have; a model reads the rest of its keys itself.
 
     `ffn_sizes` and `kv_heads` have a number for each layer; models whose layers are alike take `ffn_size` and

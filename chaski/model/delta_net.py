@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile
@@ -17,8 +18,7 @@ __all__ = ["DeltaConfig", "GatedDeltaNet"]
 _LENGTH_EPS = 1e-6  # the same in all models, whatever epsilon their norms have
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaConfig:
+class DeltaConfig(Struct, frozen=True):
     """Sizes of the gated delta nets. Value heads share the key heads.
 
     tiled  value head h has the key head h modulo their number; else consecutive value heads share one

@@ -7,12 +7,14 @@ sees llama.cpp's names with nothing missing. What a row does not mention is the 
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile, GGUFValue, StringArray, TensorInfo, open_gguf
@@ -22,8 +24,7 @@ __all__ = ["DIALECTS", "Dialect", "in_our_names", "open_model"]
 _TOKENIZER = "tokenizer.ggml."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
+class Dialect(Struct, frozen=True, kw_only=True):
     """The differences in files of one architecture. Keys are those of the architecture, without its name.
 
     architecture  what llama.cpp calls it; "" for the same
@@ -357,7 +358,7 @@ def _renamed(file: GGUFFile, dialect: Dialect) -> Iterator[TensorInfo]:
         if len(names) > 1:
             yield from _taken_in_turn(info, names)
         else:
-            yield info if names == (name,) else replace(info, name=names[0])
+            yield info if names == (name,) else dataclasses.replace(info, name=names[0])
 
 
 def _taken_in_turn(info: TensorInfo, names: Sequence[str]) -> Iterator[TensorInfo]:

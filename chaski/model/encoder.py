@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chaski.kvcache import KindMemory, KVShape, LayerCache, MaskInputs
 from chaski.ml import ops
@@ -61,8 +62,7 @@ def encoder_memory(backend: Backend, shape: EncoderShape, dtype: DType) -> KindM
     return KindMemory("patches of an image", 1, cells, num_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Cells:
+class _Cells(Struct, frozen=True):
     """The keys and values of the patches of a tile for one attention, and what looks at them sees all."""
 
     keys: KVBuffer
@@ -85,8 +85,7 @@ class _Cells:
         return ops.store(k, self.cells, self.keys), ops.store(v, self.cells, self.values), self.mask
 
 
-@dataclass(slots=True)
-class _Patches:
+class _Patches(Struct):
     """The cache of an encoder: patches see all of their tile. Layers overwrite the keys of the one before."""
 
     graph: Graph

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
@@ -12,8 +14,7 @@ from chaski.ml.nn import Module
 __all__ = ["HiddenStates", "ImageRows", "Inputs", "output_rows"]
 
 
-@dataclass(frozen=True, slots=True)
-class ImageRows:
+class ImageRows(Struct, frozen=True):
     """`rows` (n, size) of images and the `places` (n,) of the tokens that they stand for; n is 0 for text."""
 
     rows: Tensor
@@ -64,8 +65,7 @@ class HiddenStates:
         return x
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
+class Inputs(Struct, frozen=True):
     """The tokens of a batch. `outputs` indexes the rows to keep at the end.
 
     `images` is there for models that see, and `types` (tokens,) for those that tell two texts apart: 0 in the

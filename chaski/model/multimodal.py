@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.kvcache import KVShape, LayerCache
 from chaski.ml.graph import Dim, Graph, Tensor
@@ -26,8 +27,7 @@ _DIGEST_BYTES = 16
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Tile:
+class Tile(Struct, frozen=True, eq=False):
     """A part of an image that is encoded by itself: the inputs of the encoder, and how many rows it makes."""
 
     arrays: Arrays
@@ -88,8 +88,7 @@ class Image:
         return sum(array.nbytes for tile in self.tiles for array in tile.arrays.values())
 
 
-@dataclass(frozen=True, slots=True)
-class EncoderShape:
+class EncoderShape(Struct, frozen=True):
     """Sizes for which an encoder reserves memory.
 
     max_patches, max_rows  what goes in and what comes out of it for the largest tile

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.formats.adapter import MAX_RANK
 from chaski.kvcache import Cache, Encoder
@@ -32,8 +32,7 @@ MAX_USES = 8
 _NO_PLACES = np.zeros(0, np.int32)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Adapted:
+class Adapted(Struct, frozen=True, eq=False):
     """The plan of batches with adapters, the table that it reads, and the numbers of the matrices there."""
 
     plan: Plan
@@ -41,8 +40,7 @@ class Adapted:
     numbers: Mapping[Weight, int]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Run:
+class Run(Struct, frozen=True, eq=False):
     """A batch that was launched. Its results stay until nobody has this any more."""
 
     launch: Launch

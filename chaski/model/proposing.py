@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Cache
@@ -44,16 +44,14 @@ TOKEN_BESIDE = 0.1
 _LARGE_VOCABULARY = 1 << 15
 
 
-@dataclass(frozen=True, slots=True)
-class ProposingCost:
+class ProposingCost(Struct, frozen=True):
     """The time of a proposal, and of each of its tokens besides, as shares of a batch that makes a token."""
 
     token: float
     proposal: float = 0.0
 
 
-@dataclass(slots=True, eq=False)
-class ProposalRequest:
+class ProposalRequest(Struct, eq=False):
     """A request for `most` tokens behind `token`, the last of a sequence, which was chosen from `row`.
 
     `saved` is how much smaller than positions the numbers are that turn text there: see

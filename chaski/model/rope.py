@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
@@ -15,8 +15,7 @@ from chaski.ml.nn.rope import Yarn, rope_frequencies, yarn_frequencies
 __all__ = ["RopeConfig", "read_axes", "read_rope"]
 
 
-@dataclass(frozen=True, slots=True)
-class RopeConfig:
+class RopeConfig(Struct, frozen=True):
     """`dims` elements of each head are rotated. `scale` is 1/factor of linear scaling; `yarn` excludes it."""
 
     dims: int

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.ml import ops
 from chaski.ml.backend import Backend
@@ -50,8 +50,7 @@ class TopLogit:
         return chosen
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Clusters:
+class Clusters(Struct, frozen=True, eq=False):
     """A vocabulary in clusters of one size, for an output layer that looks at the nearest ones only.
 
     tokens     those of each cluster (clusters, size)

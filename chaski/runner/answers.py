@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.errors import GGUFError
 from chaski.formats.gguf import GGUFFile, open_inside
@@ -39,8 +39,7 @@ class Encoder(Protocol):
         """Release it."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerTexts:
+class AnswerTexts(Struct, frozen=True):
     """The answers of a file, n of them, and what chooses one.
 
     texts         the answers

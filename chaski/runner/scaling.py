@@ -7,11 +7,11 @@ threads as there are say how far it is off.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
 import numpy as np
+from msgspec import Struct
 
 from chaski.ml import measure_machine
 from chaski.ml.machine import physical_cores
@@ -42,8 +42,7 @@ Traces = Callable[[int, int | None], Sequence[TracedRun]]
 """The runs of a model on so many threads, cut for so many, if these are others."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Runs:
+class Runs(Struct, frozen=True, eq=False):
     """Batches of one kind: the prompt's, or those of decoding. `after`: the caller alone, seconds."""
 
     runs: Sequence[TracedRun]
@@ -51,8 +50,7 @@ class Runs:
     after: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Stage:
+class Stage(Struct, frozen=True, eq=False):
     """Prefill or decode, a batch of `tokens`: seconds by number of threads.
 
     `saturated` has what is predicted if memory gives no more than what was measured.
@@ -67,8 +65,7 @@ class Stage:
     """A run on all threads."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PlanReport:
+class PlanReport(Struct, frozen=True, eq=False):
     """All that was measured and predicted, and what was assumed of larger machines."""
 
     machine: Machine
@@ -155,8 +152,7 @@ def _bytes_read(run: TracedRun) -> float:
     return sum(step.bytes_read(run.sizes) for step in run.steps)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """All steps of one kind: bytes that they read, seconds of them on the critical path by threads."""
 
     operation: str
@@ -193,8 +189,7 @@ def rows_of(stage: Stage) -> list[Row]:
     return sorted(rows, key=lambda row: row.seconds[1], reverse=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """A piece on its thread: seconds since the launch."""
 
     kind: tuple[str, str]

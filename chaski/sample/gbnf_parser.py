@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 __all__ = ["Choice", "GbnfNode", "GbnfParser", "Reference", "Repeat", "Terminal"]
 
@@ -26,27 +27,23 @@ _ESCAPED = {"n": "\n", "r": "\r", "t": "\t"}
 _REPEATS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
-@dataclass(frozen=True, slots=True)
-class Terminal:
+class Terminal(Struct, frozen=True):
     """A part that stands for itself, in Lark. `is_blank`: it has only blanks and line breaks."""
 
     lark: str
     is_blank: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(Struct, frozen=True):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(Struct, frozen=True):
     item: GbnfNode
     suffix: str
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """Sequences, one of which is taken."""
 
     sequences: Sequence[Sequence[GbnfNode]]

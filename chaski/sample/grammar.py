@@ -10,12 +10,12 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.errors import OptionError
 from chaski.sample.lark import AnswerPrefix, Constraint, refused, written
@@ -39,8 +39,7 @@ _FIXED_BLANKS: Mapping[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class GrammarVocabulary:
+class GrammarVocabulary(Struct, frozen=True):
     """A vocabulary as bytes.
 
     tokens       the bytes that each token adds to a text; control tokens as they are spelled

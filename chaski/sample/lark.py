@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
 
 from chaski.errors import OptionError
 from chaski.sample.gbnf import is_gbnf, lark_rules
@@ -29,8 +30,7 @@ _WORDS = {"format": "holds a schema", "regex": "is one", "choice": "holds texts"
 _BLANKS_BEHIND_THOUGHT = r"/[ \t\r\n]{0,8}/"
 
 
-@dataclass(frozen=True, slots=True)
-class Constraint:
+class Constraint(Struct, frozen=True):
     """A rule that an answer must follow. `kind` is the name of the option that gives it."""
 
     kind: ConstraintKind
@@ -52,8 +52,7 @@ class Constraint:
         return text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerPrefix:
+class AnswerPrefix(Struct, frozen=True, kw_only=True):
     """The text before an answer: perhaps a thought, and a header.
 
     opening  begins a thought
@@ -72,7 +71,7 @@ class AnswerPrefix:
     @classmethod
     def read(cls, value: Any) -> AnswerPrefix:
         """Read it from a mapping of its fields. Raises OptionError."""
-        kinds = {item.name: bool if item.name in ("is_open", "repeats") else str for item in fields(cls)}
+        kinds = {name: bool if name in ("is_open", "repeats") else str for name in cls.__struct_fields__}
         is_known = isinstance(value, Mapping) and {"opening", "closing"} <= value.keys() <= kinds.keys()
         if not is_known or not all(type(item) is kinds[name] for name, item in value.items()):
             raise OptionError(

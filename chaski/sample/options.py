@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from chaski.errors import SamplingError
 
@@ -25,8 +26,7 @@ def nearest(name: str, value: Any) -> Any:
     return min(max(value, least), most) if _is_number(value) else value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingOptions:
+class SamplingOptions(Struct, frozen=True, kw_only=True):
     """Sampling options under the names that Ollama gave them.
 
     `top_k` of 0 or less or above the vocabulary keeps every token. Anything else out of range raises

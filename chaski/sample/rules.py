@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 __all__ = ["TokenRules", "forbidden"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRules:
+class TokenRules(Struct, frozen=True, kw_only=True):
     """Tokens that may not be chosen, and the places where they may not.
 
     suppressed  tokens that are never chosen, whatever else is left, as the file of the model says

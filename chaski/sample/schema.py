@@ -9,9 +9,10 @@ bring together is closed as a whole: closing each part would leave nothing that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from urllib.parse import unquote
+
+from msgspec import Struct, field
 
 from chaski.errors import OptionError
 
@@ -42,8 +43,7 @@ def closed(schema: Schema) -> dict[str, Any]:
     return result
 
 
-@dataclass(slots=True)
-class _Declared:
+class _Declared(Struct):
     """The keys that a schema knows, those of its parts included. `is_object`: whether it declares any."""
 
     names: dict[str, None] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing
@@ -121,7 +122,7 @@ async def _asking(remote: Remote | None, in_flight: int, parallel: int | None) -
         async with _asking_server(remote, in_flight) as ask:
             yield ask
         return
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from chaski.env import Environment
     from chaski.runner.service.worker.client import Worker
@@ -131,7 +132,7 @@ async def _asking(remote: Remote | None, in_flight: int, parallel: int | None) -
     from chaski.store.store import Store
 
     # Its requests are not sent over HTTP, so they make no spans.
-    usual = Settings.of(replace(Environment.read(), is_otel_disabled=True))
+    usual = Settings.of(dataclasses.replace(Environment.read(), is_otel_disabled=True))
     settings = replace(usual, parallel=parallel or usual.parallel, most_parallel=_HERE)
     app = create_app(settings, Store.default(), Worker)
     async with app.router.lifespan_context(app):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from chaski.errors import ResponseNotFoundError
 from chaski.server.network.jsons import dump
@@ -16,8 +17,7 @@ _MAX_BYTES = 64 << 20
 _MAX_COUNT = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class StoredResponse:
+class StoredResponse(Struct, frozen=True):
     """fields: the object that was sent. turns: the conversation, this answer included.
 
     input: the items that the request brought.

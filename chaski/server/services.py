@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from chaski.batches.run import Ask
 from chaski.server.batches.files import FileStore
@@ -38,8 +39,7 @@ _MAKERS = 8
 _UPLOADS_SHARE = 4  # one in so many connections may upload
 
 
-@dataclass(frozen=True, slots=True)
-class Services:
+class Services(Struct, frozen=True):
     """The objects that all handlers share. responses: those of OpenAI's API. threads: those of Anthropic's.
 
     form_places: those for files that are uploaded.

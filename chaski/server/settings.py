@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 import resource
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
+
+from msgspec import Struct, field
 
 from chaski.address import DEFAULT_PORT, Address
 from chaski.cluster.scaling import Bounds
@@ -27,8 +28,7 @@ _SPARE_HANDLES = 256
 _MANY_HANDLES = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """The settings; `chaski.env` says what they mean. Times are seconds; `math.inf` is for ever.
 
     access_log   the file with a line of JSON for each request, "-" for standard error; None for none

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from chaski.names import Digest, ModelName
 from chaski.store.manifest import CONFIG, Manifest, ManifestLayer, media_type
@@ -20,8 +21,7 @@ __all__ = ["BundledModel", "bundled_model", "bundled_models", "read_bundled"]
 _FOLDER = Path(__file__).parents[1] / "models"
 
 
-@dataclass(frozen=True, slots=True)
-class BundledModel:
+class BundledModel(Struct, frozen=True):
     """config, parameters: the bytes of the blobs that describe the model and have its options."""
 
     name: ModelName

@@ -6,9 +6,10 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
+
+from msgspec import Struct
 
 from chaski.errors import DigestError, RegistryError, StoreError
 from chaski.store.blobs import Blobs
@@ -24,8 +25,7 @@ _GRACE_SECONDS = 0.1
 _SAVE_BYTES = 16 << 20  # how much a killed process may have to fetch again, of each part
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """The pace at which blobs are fetched and sent.
 
     connections       parts that travel at the same time

@@ -8,11 +8,11 @@ from __future__ import annotations
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 import httpcore2
+from msgspec import Struct
 
 from chaski import __version__
 from chaski.errors import RegistryError
@@ -32,8 +32,7 @@ class TemporaryError(RegistryError):
     """A request failed in a way that a retry may mend."""
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(Struct, frozen=True):
     """The registries that may be reached, and how.
 
     insecure        http without TLS is allowed, where a name or a redirect asks for it

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from chaski.errors import FormatError, OptionError
 from chaski.formats.bounded_json import TooManyValuesError, load_json
@@ -39,8 +40,7 @@ def media_type(kind: str) -> str:
     return _KIND + kind
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestLayer:
+class ManifestLayer(Struct, frozen=True):
     """A blob and what it is. `source` is the model that it came from, `name` that of a tensor."""
 
     media_type: str
@@ -55,8 +55,7 @@ class ManifestLayer:
         return self.media_type.removeprefix(_KIND)
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Struct, frozen=True):
     """The layers of a model, in order, and the blob that describes them."""
 
     config: ManifestLayer

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec import Struct, field
 
 from chaski.errors import ModelNotFoundError, OptionError, StoreError, UnsupportedError
 from chaski.formats.bounded_json import TooManyValuesError, load_json
@@ -22,8 +23,7 @@ _SHOWN_NAMES = 8
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class StoredConfig:
+class StoredConfig(Struct, frozen=True):
     """The config blob of a model's manifest; empty where it says nothing."""
 
     model_format: str = ""
@@ -42,7 +42,7 @@ class StoredConfig:
         """Read the blob; unknown keys are passed over. Raises StoreError."""
         found = _read_json(data, dict, "config")
         families = found.get("model_families") or []
-        texts = {key: found.get(key) or "" for key in cls.__slots__ if key != "model_families"}
+        texts = {key: found.get(key) or "" for key in cls.__struct_fields__ if key != "model_families"}
         if not isinstance(families, list) or not all(
             isinstance(x, str) for x in [*families, *texts.values()]
         ):
@@ -50,8 +50,7 @@ class StoredConfig:
         return cls(model_families=tuple(families), **texts)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredModel:
+class StoredModel(Struct, frozen=True):
     """A model ready to be opened: its file, and what its layers set. A plain file sets nothing.
 
     name        its name in the store; None for a plain file

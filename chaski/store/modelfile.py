@@ -16,7 +16,8 @@ import codecs
 import logging
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chaski.errors import ModelfileError
 from chaski.store.parameters import DEPRECATED, LISTS, Parameter, parse_parameter
@@ -49,8 +50,7 @@ _BYTE_ORDER_MARKS = {
 _QUOTES = ('"""', '"')
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
+class Instruction(Struct, frozen=True):
     """One instruction. key: the parameter's name, or the role of a message; of others empty."""
 
     command: str
@@ -61,8 +61,7 @@ class Instruction:
         return " ".join(filter(None, (self.command.upper(), self.key, _quoted(self.value))))
 
 
-@dataclass(frozen=True, slots=True)
-class Modelfile:
+class Modelfile(Struct, frozen=True):
     """The instructions, in order. `str` gives the text of the file."""
 
     instructions: tuple[Instruction, ...]

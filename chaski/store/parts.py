@@ -8,17 +8,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+
+from msgspec import Struct
 
 __all__ = ["Part", "PartialFile", "forget_parts", "plan_parts"]
 
 _MAX_PARTS = 100_000
 
 
-@dataclass(slots=True)
-class Part:
+class Part(Struct):
     """A range of a blob and how many bytes of it, from its beginning on, are on the disk."""
 
     number: int

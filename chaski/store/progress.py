@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from chaski.names import Digest
 
 __all__ = ["StoreProgress"]
 
 
-@dataclass(frozen=True, slots=True)
-class StoreProgress:
+class StoreProgress(Struct, frozen=True):
     """A step, or how far a blob is: bytes in all and bytes done."""
 
     status: str

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from chaski.errors import ModelNotFoundError, OptionError, UnsupportedError
 from chaski.names import Digest, ModelName
@@ -20,8 +21,7 @@ _FILE_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}(/[A-Za-z0-9_][A-Za-z
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointFiles:
+class CheckpointFiles(Struct, frozen=True):
     """The files of a checkpoint as blobs of the store, by their paths in its folder.
 
     Raises OptionError for a path that is not relative, or of other characters than file names need.
@@ -41,8 +41,7 @@ ModelSource: TypeAlias = ModelName | Path | Digest | CheckpointFiles
 """A model of the store, a folder to convert or its files as blobs, or a GGUF file: its path or its blob."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class Recipe(Struct, frozen=True, kw_only=True):
     """The parts that a model is made of. None and empty values are those of the model that it is made from.
 
     sources   a model of the store, the folder of a checkpoint or its files as blobs, or GGUF files: paths, or

@@ -11,8 +11,9 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from chaski.env import Environment
 from chaski.errors import ChaskiError, FormatError, ModelNotFoundError, OptionError, StoreError
@@ -33,8 +34,7 @@ _YOUNG_SECONDS = 3600
 _STATE = ".state"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A model of the store. digest: of the manifest's bytes. modified: seconds since 1970.
 
     bundled: where it is inside the package; its blobs need not be in the folder then.

@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chaski.errors import ChaskiError, ModelNotFoundError, StoreError
 from chaski.names import Digest, ModelName
@@ -19,8 +21,7 @@ from chaski.store.store import Entry, Store
 __all__ = ["Finding", "verify"]
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """The state of a blob, or of a manifest, which has no digest. problem: None where all is well.
 
     models: the names of the models that it belongs to. is_aside: the damaged blob has another name now.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
 
 from chaski.formats.file_types import file_type
 
@@ -15,8 +16,7 @@ _PROJECTORS = ("clip", "mmproj")
 _UNITS = ((10**9, "B", 1), (10**6, "M", 2), (10**3, "K", 0))
 
 
-@dataclass(frozen=True, slots=True)
-class WeightSummary:
+class WeightSummary(Struct, frozen=True):
     """kind: which layer it makes. size: parameters, as people write them. file_type: its mixture of types."""
 
     kind: Literal["model", "projector", "adapter"]

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import TensorInfo

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import numpy.typing as npt
 import pytest
+from msgspec.structs import replace
 
 from chaski.kvcache import EncoderCache, KVShape, KVTypes
 from chaski.kvcache.batch import AttendedImage, Batch

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
 
 import pytest
+from msgspec.structs import asdict
 
 from chaski.sample.grammar import GrammarCompiler, GrammarVocabulary
 from chaski.sample.lark import AnswerPrefix, Constraint

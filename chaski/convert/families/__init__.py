@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
+
+from msgspec.structs import replace
 
 from chaski.convert.config import Config
 from chaski.convert.family import VISION_TENSORS, Family

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chaski.convert.config import Config
 from chaski.convert.family import Family, Row, in_layer
@@ -27,8 +29,7 @@ __all__ = [
 HEADS = (r"cls\..*", r"pooler\..*", r"lm_head\..*")
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(Struct, frozen=True):
     """Names that a checkpoint has for the tensors of a model like BERT.
 
     layers: what stands before the number of a layer. parts: by GGUF's names, what stands in a layer.

@@ -7,9 +7,9 @@ and output layer are its own where the checkpoint has none.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chaski.convert.config import Config
@@ -48,8 +48,7 @@ def _target_size(config: Config) -> int:
     return config.part("target").get("hidden_size", int) if own is None else own
 
 
-@dataclass(frozen=True, slots=True)
-class TokenIds:
+class TokenIds(Struct, frozen=True):
     """The target's id of each token of a smaller vocabulary. Checkpoints say how far it is from its own."""
 
     name: str

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from chaski.convert.config import Config
 from chaski.convert.families import gemma4_vision
@@ -26,8 +26,7 @@ DEFAULTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Layer:
+class _Layer(Struct, frozen=True):
     """The sizes that differ from layer to layer. `stores` is None where keys serve as values."""
 
     is_near: bool

@@ -6,7 +6,8 @@ An adapter adds the product of two narrow matrices to a weight (Hu et al. 2021).
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from chaski.convert.config import Config
 from chaski.convert.families.bert import Names, encoder_metadata, encoder_tensors

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chaski.convert.config import Config

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from chaski.convert.config import Config, read_json
 from chaski.errors import TokenizerError
@@ -16,8 +17,7 @@ FAIRSEQ_MODEL = "sentencepiece.bpe.model"
 """The model file of XLM-RoBERTa and its kin, whose ids are not those of the file."""
 
 
-@dataclass(frozen=True, slots=True)
-class AddedToken:
+class AddedToken(Struct, frozen=True):
     """A token that is found in text before the text is cut. special: it never comes out as text."""
 
     id: int
@@ -25,8 +25,7 @@ class AddedToken:
     special: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizerFiles:
+class TokenizerFiles(Struct, frozen=True):
     """tokenizer: `tokenizer.json`; config: `tokenizer_config.json`; generation: `generation_config.json`.
 
     model: the config of the model. Absent files are empty.

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from chaski.errors import TokenizerError, UnsupportedError
 from chaski.text.tokenizer.vocabulary import TokenType
@@ -19,15 +20,13 @@ __all__ = ["BPE", "UNIGRAM", "Piece", "SentencePieceModel", "parse_model", "read
 UNIGRAM, BPE = 1, 2  # as the trainer's settings number them
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     text: str
     score: float
     type: TokenType
 
 
-@dataclass(frozen=True, slots=True)
-class SentencePieceModel:
+class SentencePieceModel(Struct, frozen=True):
     pieces: list[Piece]
     kind: int
     add_space_prefix: bool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from chaski import _native
 
@@ -12,8 +12,7 @@ __all__ = ["Limits", "measure_limits"]
 _BYTES = 512 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Peak rates of `threads` threads together, with the instruction set `isa`."""
 
     isa: str

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from chaski import _native
 from chaski.ml.arena import Buffer
@@ -19,8 +20,7 @@ from chaski.ml.graph import Dim, Graph, KVBuffer, Operand, Tensor, Weight
 __all__ = ["Buffer", "Call", "Lowering", "Place", "Vector", "is_quantized_product", "offset", "width"]
 
 
-@dataclass(frozen=True, slots=True)
-class Vector:
+class Vector(Struct, frozen=True):
     """A one-dimensional weight: its place in the weights' memory."""
 
     offset: int
@@ -36,8 +36,7 @@ Places = Place | None | tuple[Place, ...]
 """The places of an argument of a step: None where an operand is absent, several where it is a list."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One native step: the method's name, its arguments, places among them, and which places it touches."""
 
     step: str

@@ -6,8 +6,9 @@ import hashlib
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from chaski import _native
 from chaski.errors import ModelError
@@ -23,8 +24,7 @@ def laid_out_type(type: QuantType) -> QuantType:
     return QuantType.MXFP4 if type is QuantType.MXFP4_INTERLEAVED else type
 
 
-@dataclass(frozen=True, slots=True)
-class StoredMatrix:
+class StoredMatrix(Struct, frozen=True):
     """A matrix of a file, the `index`-th of those of its tensor, and where it goes in the weights' memory."""
 
     weight: Weight

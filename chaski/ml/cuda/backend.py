@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from chaski import _native
 from chaski.errors import OutOfMemoryError, UnsupportedError

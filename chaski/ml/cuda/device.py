@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.errors import DeviceError, OutOfMemoryError
 from chaski.ml.backend import Device
@@ -23,8 +23,7 @@ Grid = tuple[int, int, int]
 """Blocks of threads along x, y and z."""
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """A file of kernels and the macros that it is compiled with."""
 
     file: str
@@ -35,8 +34,7 @@ Kernel = Any
 """A kernel of a compiled program, of which only its GPU knows the form."""
 
 
-@dataclass(frozen=True, slots=True)
-class KernelLaunch:
+class KernelLaunch(Struct, frozen=True):
     """A kernel with its argument, the bytes of a C struct."""
 
     kernel: Kernel

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski import _native
 from chaski.errors import UnsupportedError
@@ -59,8 +59,7 @@ class Addressed(Protocol):
         """Its first byte."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Matrix:
+class Matrix(Struct, frozen=True, eq=False):
     """A matrix of weights in panels."""
 
     type: int
@@ -74,8 +73,7 @@ class Matrix:
         return self.memory.address + self.offset
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Staged:
+class Staged(Struct, frozen=True, eq=False):
     """An array that is uploaded before every run: at most `rows` times `width` elements of 4 bytes."""
 
     rows: int
@@ -88,29 +86,25 @@ class Staged:
         return 4 * self.rows * self.width
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Constant:
+class Constant(Struct, frozen=True, eq=False):
     """An array that all runs read."""
 
     array: npt.NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(Struct, frozen=True):
     """The place of a dimension's size on the device, an int64."""
 
     dim: str
 
 
-@dataclass(frozen=True, slots=True)
-class Double:
+class Double(Struct, frozen=True):
     """A number that a kernel takes in double precision."""
 
     value: float
 
 
-@dataclass(frozen=True, slots=True)
-class Quantized:
+class Quantized(Struct, frozen=True):
     """Activations as int8; without super-blocks where they come in blocks of 32 alone."""
 
     values: Buffer
@@ -124,8 +118,7 @@ class Quantized:
         return self.values, self.scales, self.sums, self.supers
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(Struct, frozen=True):
     """A kernel in the form that suits the sizes of a run."""
 
     program: Program
@@ -135,8 +128,7 @@ class Kernel:
     shared: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """A kernel and its arguments; `choose` returns None where it is not needed for these sizes."""
 
     choose: Callable[[Sizes], Kernel | None]
@@ -155,8 +147,7 @@ Made = tuple[Sequence[npt.NDArray[Any]], Mapping[str, int]]
 """Arrays, and sizes of new dimensions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Derived:
+class Derived(Struct, frozen=True):
     """Arrays that the host makes of the inputs and sizes: `make` returns them, and sizes of new dimensions.
 
     It raises ValueError for inputs that do not fit.

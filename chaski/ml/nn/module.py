@@ -8,16 +8,16 @@ A file may hold the rows of several parts in one tensor where the module says so
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from chaski.ml.graph import Weight
 
 __all__ = ["Joined", "Module"]
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(Struct, frozen=True):
     """One tensor of a file in place of several: `whole` holds the rows of `parts`, one part after the other.
 
     Both are names of modules: `blk.3.attn_qkv.weight` is there for `blk.3.attn_q.weight` and the others.

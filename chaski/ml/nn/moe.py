@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chaski.ml import ops
 from chaski.ml.graph import Tensor, Weight
@@ -14,8 +15,7 @@ from chaski.ml.nn.module import Joined, Module
 __all__ = ["ExpertLinear", "GatedSharedExpert", "MoE", "MoEWithSharedExpert", "RouterConfig", "SharedExpert"]
 
 
-@dataclass(frozen=True, slots=True)
-class RouterConfig:
+class RouterConfig(Struct, frozen=True):
     """Configuration of the choice of a token's experts; see `router`.
 
     has_bias       the file has a bias that takes part in the choice only (`exp_probs_b`)

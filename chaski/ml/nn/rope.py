@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.ml.graph import Weight
 from chaski.ml.nn.module import Module
@@ -36,8 +36,7 @@ def rope_frequencies(
     return frequencies.astype(np.float32)
 
 
-@dataclass(frozen=True, slots=True)
-class Yarn:
+class Yarn(Struct, frozen=True):
     """YaRN (Peng et al. 2023): for a context `factor` times as long as the `trained` one.
 
     Pairs that turn more than `beta_fast` times within the trained context keep their frequency, those that

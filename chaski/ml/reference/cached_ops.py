@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.formats.dequantize import dequantize
 from chaski.formats.quant import QuantType
@@ -49,8 +49,7 @@ def rope(x: F32, table: F32, *, neox: bool) -> F32:
     return y
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
+class Storage(Struct, frozen=True):
     """Keys or values: `rows` (cells, heads, size), each the float32 value of what `type` can hold.
 
     Permuted values are (heads, size, cells).

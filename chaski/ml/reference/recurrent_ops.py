@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.ml.recurrent_ops import CHUNK, RING, padded_columns
 from chaski.ml.reference.cached_ops import Storage
@@ -79,8 +78,7 @@ def gated_delta(
     return y
 
 
-@dataclass(slots=True)
-class _Recurrence:
+class _Recurrence(Struct):
     """One head of a sequence: rows of its last tokens, its state at the last boundary, and a place for more.
 
     States are (key size, value size). The state is that at the boundary `since`: a full chunk behind it stays

@@ -8,7 +8,8 @@ are sorted over a whole batch, and stay together. No bit depends on it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chaski.ml.elementwise import ELEMENTWISE
 from chaski.ml.graph import Dim, Graph, KVBuffer, Operand, Tensor
@@ -43,8 +44,7 @@ _STORAGE = ("store", "stored")
 _CELLS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Chunks:
+class Chunks(Struct, frozen=True):
     """A graph for up to `ROWS` rows at once, and the same for more: graphs one after the other.
 
     `dim` names the dimension of the rows. Inputs of another one are given to every chunk.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from chaski.errors import ModelError, ModelNotFoundError
 
@@ -17,8 +18,7 @@ _HEAD = 1 << 20
 _SAMPLES, _SAMPLE = 256, 4096
 
 
-@dataclass(frozen=True, slots=True)
-class SameFile:
+class SameFile(Struct, frozen=True):
     """A file as one node has it: its path, its size, and a hash of its beginning and of many samples.
 
     The beginning of a model's file says all of it but the weights; the samples tell weights apart.

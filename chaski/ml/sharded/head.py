@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski import __version__, errors
 from chaski.errors import ClusterError
@@ -29,8 +29,7 @@ _log = logging.getLogger(__name__)
 Share = Callable[[float], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """A message to a member that is to be sent, and its reply."""
 
     member: Member

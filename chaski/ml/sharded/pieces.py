@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chaski.errors import UnsupportedError
 from chaski.ml.graph import AdapterTable, Dim, Graph, KVBuffer, Operand, Shape, Tensor, Weight
@@ -20,16 +22,14 @@ __all__ = ["Gather", "OwnedRows", "Piece", "Result", "Send", "TopOfParts", "cut_
 _WRITES = ("store", "rotate_cells", "copy_cells")
 
 
-@dataclass(frozen=True, slots=True)
-class OwnedRows:
+class OwnedRows(Struct, frozen=True):
     """Where the rows of a table are cut: the name of the input with the ids, and what each source has."""
 
     ids: str
     cuts: Sequence[Cut]
 
 
-@dataclass(frozen=True, slots=True)
-class Gather:
+class Gather(Struct, frozen=True):
     """A value put together of the parts of `sources`, which each member calls `part`, and sends as `number`.
 
     `leading` names the dimension of its rows, which have `width` elements. Where there are none, none travel.
@@ -46,8 +46,7 @@ class Gather:
     owned: OwnedRows | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Struct, frozen=True):
     """A value that other members wait for, of some rows only where those of a table are cut.
 
     `leading` names the dimension of its rows; where there are none, nothing is sent.
@@ -63,8 +62,7 @@ class Send:
     block: int = 0
 
 
-@dataclass(slots=True)
-class Piece:
+class Piece(Struct):
     """What a member does on one level: gather, compute, send.
 
     The inputs of the graph are inputs of the whole graph, by their names, or values of the same names.
@@ -78,16 +76,14 @@ class Piece:
     sends: list[Send] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class TopOfParts:
+class TopOfParts(Struct, frozen=True):
     """Where the parts of rows are cut whose largest elements are known, and the input that says how many."""
 
     cuts: Sequence[Cut]
     counts: str
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """An output of the graph: the members that have it, or parts of it in groups of a row, and its value.
 
     `leading` names the dimension of its rows. `top`: the members have the largest elements of their parts.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.formats.gguf import TensorInfo
 from chaski.ml.graph import Graph, KVBuffer, KVRole, Operand, Tensor, Weight
@@ -40,16 +40,14 @@ def cuts(count: int, members: int) -> Sequence[Cut]:
     return list(pairwise(ends))
 
 
-@dataclass(frozen=True, slots=True)
-class HeldWeight:
+class HeldWeight(Struct, frozen=True):
     """A weight as a member has it: all of it, its part, both or nothing."""
 
     whole: Weight | None = None
     part: Weight | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HeldBuffer:
+class HeldBuffer(Struct, frozen=True):
     """Storage of the members, None for those that have nothing; `is_cut` where each has some of the heads."""
 
     buffers: Sequence[KVBuffer | None]
@@ -63,16 +61,14 @@ class HeldTable:
         self.number = number
 
 
-@dataclass(frozen=True, slots=True)
-class Owned:
+class Owned(Struct, frozen=True):
     """Rows of a table that is cut: the row of a token is that of the member whose part has its id."""
 
     ids: Tensor
     cuts: Sequence[Cut]
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(Struct, frozen=True):
     """The place of a node.
 
     members  those that compute it; each has all of the result, or its part along `axis`

@@ -7,10 +7,10 @@ are rounded to the same int8 and the same scales; whoever sends a row makes sure
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski import _native
 from chaski.errors import ClusterError
@@ -26,8 +26,7 @@ _BLOCK, _SUPER_BLOCK = 32, 256
 _AMAX, _SHIFTS = 4, 4
 
 
-@dataclass(frozen=True, slots=True)
-class RoundedRows:
+class RoundedRows(Struct, frozen=True):
     """Rows (rows, width) in blocks of 32 or super-blocks of 256: what they are rounded to, as bytes."""
 
     rows: int

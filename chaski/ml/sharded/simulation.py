@@ -11,8 +11,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import count
+
+from msgspec import Struct, field
 
 from chaski.ml.graph import Dim, Tensor, Weight
 from chaski.ml.sharded.pieces import OwnedRows, Piece
@@ -24,8 +25,7 @@ _PRODUCTS = ("linear", "first_outputs", "expert_linear")
 _FLOAT = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """What one node takes for its work.
 
     piece      seconds of a piece besides its products
@@ -44,8 +44,7 @@ class Node:
         return self.piece + max(work.num_bytes / self.bandwidth, work.products / self.rate)
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """What a value takes from one node to another.
 
     latency    seconds from one port to the other
@@ -64,24 +63,21 @@ class Link:
         return (self.message + num_bytes * self.byte) / 2
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """What a piece computes: bytes of matrices that it reads at least once, and multiply-adds."""
 
     num_bytes: int
     products: int
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """A batch: the seconds of each piece of each member, and the size of each dimension by its name."""
 
     seconds: Sequence[Sequence[float]]
     sizes: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Simulated:
+class Simulated(Struct, frozen=True):
     """Batches: seconds in all, those in which each node computes its pieces, and bytes of all values."""
 
     seconds: float
@@ -115,8 +111,7 @@ def simulate(
     return _Run(pieces, batches, link).run(head)
 
 
-@dataclass(slots=True, eq=False)
-class _Flow:
+class _Flow(Struct, eq=False):
     """A value on its way through two ports."""
 
     source: int
@@ -126,8 +121,7 @@ class _Flow:
     left: float
 
 
-@dataclass(slots=True)
-class _Member:
+class _Member(Struct):
     """How far a member is: the batch and the piece that are next, and whether it waits for the values.
 
     `arrived` has those that it was sent: from which member, of which batch, and their numbers.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
@@ -94,7 +95,7 @@ class Model(Decoder):
         c = self.config
         shape = KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope())
         chunked = Causal(shape, AttentionSpan(chunk=self._chunk))
-        full = Causal(replace(shape, rope=_NO_ROPE))
+        full = Causal(dataclasses.replace(shape, rope=_NO_ROPE))
         return [chunked if is_chunked else full for is_chunked in self._chunked]
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:

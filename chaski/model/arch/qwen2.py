@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from chaski.ml.graph import Rope
 from chaski.model.arch import llama

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from chaski.formats.gguf import GGUFFile
 from chaski.model.arch import qwen3next

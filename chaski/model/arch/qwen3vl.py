@@ -5,7 +5,7 @@ Parts of the rows of images are added behind its first layers, see `Inputs.with_
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile

@@ -9,10 +9,10 @@ vocabulary in clusters; files of llama.cpp's converter have none, and then all t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from chaski.errors import ModelError
 from chaski.formats.dequantize import dequantize

@@ -6,9 +6,8 @@ as in transformers; llama.cpp approximates it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile
@@ -26,8 +25,7 @@ _PROJECTOR_EPS = 1e-5
 _MAX_TILES = 12  # where a file does not say it, as older ones
 
 
-@dataclass(frozen=True, slots=True)
-class VisionConfig:
+class VisionConfig(Struct, frozen=True):
     """`square` patches become one row each way. The 6B has other norms than the 300M, without biases.
 
     counts: the numbers of tiles that an image may have, without that of the whole.

@@ -7,9 +7,9 @@ approximates it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile
@@ -28,8 +28,7 @@ _COLORS = 3
 _MAX_TILES = 16  # where a file does not say it, as those of llama.cpp and Ollama
 
 
-@dataclass(frozen=True, slots=True)
-class VisionConfig:
+class VisionConfig(Struct, frozen=True):
     """`square` patches become one row each way.
 
     second_norm: what the file calls the second norm of a layer. llama.cpp's converter gave it the name of

@@ -8,10 +8,10 @@ llama.cpp leaves out one more of them, and so differs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
@@ -28,8 +28,7 @@ from chaski.model.projectors.vit import Block, is_swapped
 I32 = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class VisionConfig:
+class VisionConfig(Struct, frozen=True):
     """The sizes of the encoder. `is_swapped` is that of `Block`.
 
     taken      the layers whose states the text model gets, counted from 1; 0 is what goes into the first

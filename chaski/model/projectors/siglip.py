@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile
@@ -16,8 +16,7 @@ from chaski.model.projectors.vit import Block, is_swapped
 __all__ = ["SigLIPConfig", "Tower"]
 
 
-@dataclass(frozen=True, slots=True)
-class SigLIPConfig:
+class SigLIPConfig(Struct, frozen=True):
     """`side` patches are next to each other in an image of `edge` pixels; what is behind them is cut off."""
 
     edge: int

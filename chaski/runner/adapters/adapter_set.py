@@ -6,9 +6,10 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
+
+from msgspec import Struct, field
 
 from chaski.chat.adapters import AdapterChoice
 from chaski.errors import AdapterNotFoundError, OptionError, OutOfMemoryError
@@ -30,8 +31,7 @@ _LANES = 16  # ranks are rounded up to multiples of it
 _SHARE = 0.25
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterInfo:
+class AdapterInfo(Struct, frozen=True, kw_only=True):
     """An adapter of a model. `is_used`: a request is being computed with it, or waits for that."""
 
     name: str
@@ -43,8 +43,7 @@ class AdapterInfo:
     is_used: bool
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class _Resident:
+class _Resident(Struct, eq=False, weakref=True):
     """An adapter in a slot, which is emptied when nobody has this any more. `width`: ranks, rounded up."""
 
     slot: int
@@ -52,8 +51,7 @@ class _Resident:
     users: weakref.WeakSet[AppliedAdapters] = field(default_factory=weakref.WeakSet)
 
 
-@dataclass(slots=True, eq=False)
-class _Named:
+class _Named(Struct, eq=False):
     """An adapter that has a name. `last_used` grows with every use."""
 
     path: Path

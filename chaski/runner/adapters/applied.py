@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 __all__ = ["AppliedAdapters", "Use"]
 
@@ -26,8 +26,7 @@ class Use(NamedTuple):
         return int(np.float32(self.scale).view(np.int32))
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class AppliedAdapters:
+class AppliedAdapters(Struct, frozen=True, eq=False, weakref=True):
     """The adapters of a sequence; `key` is equal for those that change the same tokens in the same way."""
 
     key: str

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from chaski.errors import OptionError, UnsupportedError
 from chaski.runner.adapters.adapter_set import AdapterInfo, AdapterSet
@@ -23,31 +24,27 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class LoadAdapter:
+class LoadAdapter(Struct, frozen=True):
     """Read the adapter of a file under a name. Answered by `Adapters`."""
 
     name: str
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class UnloadAdapter:
+class UnloadAdapter(Struct, frozen=True):
     """Forget an adapter. Answered by `Adapters`."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class ListAdapters:
+class ListAdapters(Struct, frozen=True):
     """Answered by `Adapters`."""
 
 
 AdapterCall: TypeAlias = LoadAdapter | UnloadAdapter | ListAdapters
 
 
-@dataclass(frozen=True, slots=True)
-class Adapters:
+class Adapters(Struct, frozen=True):
     """All adapters of the model, in the order in which they were loaded."""
 
     adapters: tuple[AdapterInfo, ...]

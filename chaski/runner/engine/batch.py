@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from chaski.chat.image_rows import ImageRun, attended_in, coordinates
 from chaski.kvcache.batch import AttendedImage, Batch, BatchAdapters
@@ -20,8 +20,7 @@ from chaski.runner.engine.sequence import Sequence
 __all__ = ["PreparedBatch", "prepare_batch"]
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedBatch:
+class PreparedBatch(Struct, frozen=True):
     """A batch: sequences with their numbers of tokens and outputs, and the inputs of the plan.
 
     `images` are the rows of images in it, in the order of its tokens. `num_top_logits` are the numbers of top

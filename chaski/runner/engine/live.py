@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 __all__ = ["LiveSequence", "LiveSequences", "TokenTotals"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveSequence:
+class LiveSequence(Struct, frozen=True, kw_only=True):
     """A sequence that has not ended. Counts are in tokens.
 
     number     its number among all sequences of the process
@@ -59,8 +59,7 @@ class TokenTotals(NamedTuple):
         return cls(*map(sum, zip(cls(), *parts, strict=True)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveSequences:
+class LiveSequences(Struct, frozen=True, kw_only=True):
     """The sequences of an engine, `num_sequences` in all, of which `sequences` has the first ones.
 
     `seconds` are those of a clock that only goes forward.

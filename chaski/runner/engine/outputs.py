@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 __all__ = ["Outputs"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Outputs:
+class Outputs(Struct, frozen=True, eq=False):
     """Outputs of the model for so many tokens: float32 rows (n, size)."""
 
     rows: npt.NDArray[np.float32]

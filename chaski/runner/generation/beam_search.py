@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.chat.events import Done, DoneReason
 from chaski.errors import ChaskiError, SamplingError
@@ -33,8 +33,7 @@ F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class BeamOptions:
+class BeamOptions(Struct, frozen=True):
     """Options of a beam search, in the terms of transformers.
 
     num_beams       sequences that grow together

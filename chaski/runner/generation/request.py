@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from chaski.chat.groups import Groups, not_inside, outside
 from chaski.chat.image_rows import Images
@@ -35,8 +36,7 @@ class TextDecoder(Protocol):
         """Return the rest of the text at its end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shift:
+class Shift(Struct, frozen=True):
     """The context shift: `num_keep` tokens of a full context stay, and about half of the rest goes."""
 
     context: int
@@ -49,8 +49,7 @@ class Shift:
         return range(not_inside(self.num_keep, groups), outside(self.num_keep + count, groups))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationRequest:
+class GenerationRequest(Struct, frozen=True, kw_only=True):
     """A prompt to compute, how to continue it, and when to end.
 
     groups          positions of the prompt that are computed together

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chaski.chat.events import Text
 from chaski.errors import OptionError
@@ -77,8 +78,7 @@ class _Match:
         return length + (self.stop[length] == character)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenText:
+class TokenText(Struct, frozen=True):
     """A sampled token and the text that it completed, which may be none."""
 
     text: str

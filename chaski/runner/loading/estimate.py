@@ -10,9 +10,10 @@ import json
 import logging
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
+
+from msgspec import Struct
 
 from chaski.env import Environment
 from chaski.errors import ChaskiError
@@ -30,8 +31,7 @@ from chaski.store.store import Store
 __all__ = ["Estimate"]
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """The memory of a model at one size.
 
     prefix_cache: bytes that blocks of its prefix cache may take later on the host.

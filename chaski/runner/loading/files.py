@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from chaski.chat.defaults import Defaults
 from chaski.errors import ChaskiError, ModelNotFoundError
@@ -19,8 +20,7 @@ __all__ = ["OpenedModel", "found_projector", "image_projector", "stored_projecto
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedModel:
+class OpenedModel(Struct, frozen=True):
     """A model that was looked up once, with what goes without saying for it, and its file, open."""
 
     found: StoredModel

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chaski.env import Environment
 from chaski.errors import OptionError
@@ -14,8 +16,7 @@ from chaski.ml.backend import Device, GPUOptions
 __all__ = ["GPUWishes", "checked_split"]
 
 
-@dataclass(frozen=True, slots=True)
-class GPUWishes:
+class GPUWishes(Struct, frozen=True):
     """The options of a user on GPUs. None and empty leave a choice to the memory that the GPUs have.
 
     num_gpu  how many of the last layers are on GPUs, where the output is one more behind the last

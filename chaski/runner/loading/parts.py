@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chaski.env import Environment
 from chaski.formats.gguf import GGUFFile
@@ -30,8 +32,7 @@ from chaski.store.model import find_model
 __all__ = ["ModelParts", "ReservedModel"]
 
 
-@dataclass(frozen=True, slots=True)
-class ModelParts:
+class ModelParts(Struct, frozen=True):
     """Network, files, sizes and draft, and what backends are told. See `chaski.load`.
 
     `draft` is the file of a draft model, `attached` a draft that is no model by itself.

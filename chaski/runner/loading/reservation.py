@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chaski.errors import OptionError, OutOfMemoryError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
@@ -32,8 +34,7 @@ _MIN_OUTPUTS = 16
 _MAX_LIKELY = 128
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryNeeds:
+class MemoryNeeds(Struct, frozen=True):
     """Bytes that a model takes on each device, and bytes that are available there.
 
     `plans` is None where it was not computed, because the rest does not fit already. `draft` are all bytes of

@@ -15,18 +15,18 @@ import json
 import os
 import re
 import secrets
+import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from struct import Struct
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.errors import FormatError
 from chaski.kvcache import Span
@@ -60,13 +60,12 @@ TEMPORARY = ".tmp"
 _ABANDONED = 3600.0
 
 _MAGIC = b"chaski prefix block 1\n"
-_HEAD = Struct("<II")
+_HEAD = struct.Struct("<II")
 _MAX_HEAD = 1 << 20
 _NAME = re.compile(r"([0-9a-f]{32})-([0-9a-f]{32})-(\d{1,9})-(\d{1,3})-([0-9_+,]*)\.block")
 
 
-@dataclass(frozen=True, slots=True)
-class FiledBlock:
+class FiledBlock(Struct, frozen=True):
     """A block as the name of its file describes it. `num_bytes` is what its parts take in memory."""
 
     name: bytes

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.kvcache import Span
 from chaski.runner.prefix import naming
@@ -17,8 +17,7 @@ __all__ = ["Block", "KnownBlock", "Part", "room_of"]
 _LANES = 16
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class Part(Struct, frozen=True, eq=False):
     """Rows of the tokens at positions `begin` to `end`, or a state, see `chaski.kvcache.Extent`.
 
     `data` (bytes,) uint8 is a block of `CellRows`, in which rows lie at the places of their positions.
@@ -52,8 +51,7 @@ class KnownBlock(Protocol):
         """The positions of its parts for a leaf of the cache."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Block:
+class Block(Struct, frozen=True, eq=False):
     """A block in memory. `parts` has those of each leaf of the cache."""
 
     name: bytes

@@ -6,27 +6,24 @@ prompt at most.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from chaski.chat.requests import Chat, Fill, Generate
 
 __all__ = ["Blocks", "ListBlocks", "NameBlocks", "block_number"]
 
 
-@dataclass(frozen=True, slots=True)
-class NameBlocks:
+class NameBlocks(Struct, frozen=True):
     """Answered by `Blocks`: the whole blocks of the prompt of a request, in their order."""
 
     request: Generate | Chat | Fill
 
 
-@dataclass(frozen=True, slots=True)
-class ListBlocks:
+class ListBlocks(Struct, frozen=True):
     """Answered by `Blocks`: those that the prefix cache holds, in any order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Blocks:
+class Blocks(Struct, frozen=True):
     """Numbers of blocks, and how many tokens the prompt has, or all blocks together."""
 
     numbers: tuple[int, ...]

@@ -15,8 +15,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chaski.errors import ChaskiError
 from chaski.runner.prefix.block_files import (
@@ -53,8 +55,7 @@ _RECOUNT = 64
 _OTHER_SPEED = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class DiskLimits:
+class DiskLimits(Struct, frozen=True):
     """The most bytes of all files together, and the most that are written in a day."""
 
     max_bytes: int

@@ -8,10 +8,11 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from heapq import heapify, heappop, heappush
 from pathlib import Path
+
+from msgspec import Struct
 
 from chaski.runner.prefix.block_files import (
     SUFFIX,
@@ -32,8 +33,7 @@ _DAY_LOG = "written.json"
 _EARLY = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class FolderUse:
+class FolderUse(Struct, frozen=True):
     """The blocks of one model: `model` is what it was loaded as, `used` the time of the last use."""
 
     path: Path
@@ -44,15 +44,13 @@ class FolderUse:
     used: float
 
 
-@dataclass(slots=True)
-class DayLog:
+class DayLog(Struct):
     """Bytes that all processes have written today."""
 
     num_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(Struct, frozen=True):
     path: str
     name: bytes
     before: bytes

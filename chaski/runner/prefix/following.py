@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from chaski.runner.engine.sequence import Sequence
 from chaski.runner.prefix.slots import Slot
@@ -13,8 +13,7 @@ LEAST = 64
 """The number of tokens to save for which a sequence waits. A batch of fewer takes little longer with them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Following:
+class Following(Struct, frozen=True):
     """`sequence` starts when the slot of `leader` holds the `length` tokens that both begin with.
 
     The leader has no more of them to compute than the sequence would have, so nobody waits for longer than

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 __all__ = ["LONGEST", "SHARE", "Pins"]
 
@@ -19,8 +20,7 @@ SHARE = 2
 _MOST = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class _Pin:
+class _Pin(Struct, frozen=True):
     seconds: float
     until: float
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future
-from dataclasses import dataclass
 from math import isfinite
 from time import perf_counter
+
+from msgspec import Struct
 
 from chaski.chat.image_rows import attended_in
 from chaski.kvcache import Extent
@@ -27,8 +28,7 @@ class BlockMissing(Exception):  # noqa: N818, nobody but the prompt cache sees i
     """A block is not there any more, or took too long."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
+class _Read(Struct, frozen=True):
     block: KnownBlock
     result: Future[Block | None] | Block | None
     started: float

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 __all__ = ["NOTHING_RESTORED", "Restored"]
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(Struct, frozen=True):
     """Tokens of a prompt that came back from `memory` and from `disk` in `seconds`, and what time that saved.
 
     It is what computing them would have taken, by the speed so far, less what it took. They are those at

@@ -8,9 +8,10 @@ about.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from chaski.chat.groups import Groups, not_inside
 from chaski.runner.prefix import naming
@@ -18,8 +19,7 @@ from chaski.runner.prefix import naming
 __all__ = ["Placement", "Policy", "Slot", "common_prefix", "place", "shared_prefix"]
 
 
-@dataclass(slots=True, eq=False)
-class Slot:
+class Slot(Struct, eq=False):
     """`index` is the sequence id in the cache; `tokens` are what the cache holds there.
 
     `groups` are those of the sequence that runs in it, or ran last. `last_used` grows with every use; 0 means

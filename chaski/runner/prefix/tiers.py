@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from time import perf_counter
+
+from msgspec import Struct, field
 
 from chaski.kvcache import Extent, LeafCache, Span
 from chaski.runner.prefix import naming
@@ -34,8 +35,7 @@ _MOST_LOOKED_AT = 4
 _STATE_SHARE = 0.01
 
 
-@dataclass(slots=True)
-class TierCounts:
+class TierCounts(Struct):
     """Totals since the model was loaded: tokens that came back by tier, seconds saved, blocks of no use."""
 
     tokens: dict[str, int] = field(default_factory=lambda: {"memory": 0, "disk": 0})
@@ -43,8 +43,7 @@ class TierCounts:
     failed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Capture:
+class Capture(Struct, frozen=True):
     """A block of a sequence whose rows lie in cells still, leaf by leaf.
 
     `ancestors` are the names of the blocks before it, the nearest first.
@@ -59,8 +58,7 @@ class Capture:
     to_disk: bool
 
 
-@dataclass(frozen=True, slots=True)
-class FoundPrefix:
+class FoundPrefix(Struct, frozen=True):
     """The first `length` tokens of a prompt, of which `start` are in cells, in `blocks` from there on."""
 
     start: int

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 __all__ = ["TierUse"]
 
 
-@dataclass(frozen=True, slots=True)
-class TierUse:
+class TierUse(Struct, frozen=True):
     """The blocks of a model in a `tier`: memory, or disk.
 
     It holds up to `max_bytes`, on disk of all models together.

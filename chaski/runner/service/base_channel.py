@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from chaski.chat.answer_parser import AnswerParser
 from chaski.chat.events import Event
@@ -39,8 +40,7 @@ from chaski.runner.states.calls import EraseSlot, LoadState, SavedState, SaveSlo
 __all__ = ["ActiveCall", "BaseChannel"]
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class ActiveCall:
+class ActiveCall(Struct, eq=False, weakref=True):
     """A call that is being answered: the callback of its replies, and whether it is cancelled."""
 
     put: ReplyCallback

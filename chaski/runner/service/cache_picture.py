@@ -6,10 +6,10 @@ It says where tokens are and never which ones they are.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.kvcache import Extent, LeafCache
 from chaski.runner.engine.engine import Engine
@@ -17,13 +17,11 @@ from chaski.runner.engine.engine import Engine
 __all__ = ["CacheKind", "CachePicture", "CacheSlot", "DescribeCache", "cache_picture"]
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeCache:
+class DescribeCache(Struct, frozen=True):
     """Answered by `CachePicture`."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CacheKind:
+class CacheKind(Struct, frozen=True, eq=False):
     """The cells of all layers of one kind. A cell in several runs is shared; one in none is free.
 
     `runs` (runs, 5) int32 has rows of sequence, cell, position, count and step: `count` tokens of the
@@ -45,8 +43,7 @@ class CacheKind:
         return cells.astype(np.int32)
 
 
-@dataclass(frozen=True, slots=True)
-class CacheSlot:
+class CacheSlot(Struct, frozen=True):
     """A sequence of the cache: its tokens, and whether a request is being computed in it.
 
     shifted_at  the position from which on tokens were moved when the context was full; None for none
@@ -57,8 +54,7 @@ class CacheSlot:
     shifted_at: int | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CachePicture:
+class CachePicture(Struct, frozen=True, eq=False):
     """The cache between two batches."""
 
     slots: tuple[CacheSlot, ...]

@@ -7,8 +7,9 @@ Nothing here computes or sends.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+
+from msgspec import Struct
 
 from chaski.chat.events import Event
 from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
@@ -41,22 +42,19 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizeChat:
+class TokenizeChat(Struct, frozen=True):
     """Answered by `Tokens`: the whole prompt of a conversation, with rows of images as in `Tokenize`."""
 
     chat: Chat
 
 
-@dataclass(frozen=True, slots=True)
-class RenderChat:
+class RenderChat(Struct, frozen=True):
     """Answered by a `String`: the text that the chat format makes of a conversation."""
 
     chat: Chat
 
 
-@dataclass(frozen=True, slots=True)
-class Tokenize:
+class Tokenize(Struct, frozen=True):
     """Answered by `Tokens`. With images, rows of image k are the id -1 - k."""
 
     text: str
@@ -65,41 +63,35 @@ class Tokenize:
     images: tuple[bytes, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Detokenize:
+class Detokenize(Struct, frozen=True):
     """Answered by a `String`."""
 
     token_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Describe:
+class Describe(Struct, frozen=True):
     """Answered by `Info`. With `wait_loaded` the answer waits until all of the model is in memory."""
 
     wait_loaded: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LookLive:
+class LookLive(Struct, frozen=True):
     """Answered by `LiveSequences`, which are those of now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
+class Tokens(Struct, frozen=True):
     """The ids of a text."""
 
     token_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class String:
+class String(Struct, frozen=True):
     """A text."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Info:
+class Info(Struct, frozen=True, kw_only=True):
     """Description of a loaded model. `context` is in tokens for each sequence, `memory` in bytes.
 
     engine  the engine that computes it: native or llama.cpp

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from chaski.chat.answer import Answer, collect
 from chaski.chat.events import Done, Event

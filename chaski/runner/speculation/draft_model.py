@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from chaski.errors import NotSupportedError
 from chaski.kvcache import Cache
@@ -26,8 +26,7 @@ from chaski.runner.speculation.speculator import PayingLength
 __all__ = ["DraftModel", "DraftModelSpeculator"]
 
 
-@dataclass(slots=True, eq=False)
-class _Job:
+class _Job(Struct, eq=False):
     """A request for `most` tokens behind `tokens`, which `slot` is to hold; `pending` are to be computed."""
 
     slot: int

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from chaski.model.block_program import BlockProgram
 from chaski.model.output_rows import OutputRow
@@ -22,19 +23,17 @@ __all__ = ["OwnHeads", "OwnSpeculator"]
 _LAST, _MOST_RARE = 64, 1 / 16
 
 
-@dataclass(frozen=True, slots=True)
-class Proposer:
+class Proposer(Struct, frozen=True):
     """A program, and what it costs to propose with it: see `PayingLength`."""
 
     program: ProposingProgram | BlockProgram
     cost: ProposingCost
 
 
-@dataclass(slots=True, eq=False)
-class _Asked(ProposalRequest):
+class _Asked(ProposalRequest, eq=False, kw_only=True):
     """A request, and who is to fill it."""
 
-    proposer: Proposer = field(kw_only=True)
+    proposer: Proposer
 
 
 class OwnHeads:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from chaski.chat.requests import Chat, Fill, Generate
 
 __all__ = ["EraseSlot", "LoadState", "SaveSlot", "SaveState", "SavedState", "StateCall"]
 
 
-@dataclass(frozen=True, slots=True)
-class SaveState:
+class SaveState(Struct, frozen=True):
     """Compute what nobody has computed of a prompt, and write its state to a file. Answered by `SavedState`.
 
     call  a request for an answer to the prompt; only what decides the prompt and its owner counts
@@ -22,8 +22,7 @@ class SaveState:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class LoadState:
+class LoadState(Struct, frozen=True):
     """Take the state of a file into memory. Answered by `SavedState`.
 
     path        the file, by its absolute path
@@ -34,8 +33,7 @@ class LoadState:
     cache_salt: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SaveSlot:
+class SaveSlot(Struct, frozen=True):
     """Write the state of the sequence in a slot to a file. Answered by `SavedState`.
 
     slot        number of the slot, from 0
@@ -50,8 +48,7 @@ class SaveSlot:
     max_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EraseSlot:
+class EraseSlot(Struct, frozen=True):
     """Forget the sequence in a slot, which is as in `SaveSlot`. Answered by `SavedState`."""
 
     slot: int
@@ -61,8 +58,7 @@ class EraseSlot:
 StateCall: TypeAlias = SaveState | LoadState | SaveSlot | EraseSlot
 
 
-@dataclass(frozen=True, slots=True)
-class SavedState:
+class SavedState(Struct, frozen=True):
     """The report on a state that was saved, loaded or erased.
 
     tokens     the tokens that a prompt can take over with it

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from struct import Struct
 from typing import Any
 from zlib import crc32
+
+from msgspec import Struct
 
 from chaski.errors import FormatError, StateError
 from chaski.runner.prefix import naming
@@ -34,14 +35,13 @@ from chaski.runner.prefix.blocks import Block
 __all__ = ["StateHead", "StateSummary", "bytes_beside", "read_state", "summary", "write_state"]
 
 _MAGIC = b"chaski state 1\n"
-_TAIL = Struct("<II")
+_TAIL = struct.Struct("<II")
 _MAX_HEAD = 16 << 20
 
 Sizes = Callable[[FiledBlock], Sequence[Sequence[int]] | None]
 
 
-@dataclass(frozen=True, slots=True)
-class StateHead:
+class StateHead(Struct, frozen=True):
     """The head of a state.
 
     origin       all that its numbers depend on, see `PrefixTiers`
@@ -94,8 +94,7 @@ def write_state(
     return written, len(_MAGIC) + sum(sizes) + len(text) + _TAIL.size
 
 
-@dataclass(frozen=True, slots=True)
-class StateSummary:
+class StateSummary(Struct, frozen=True):
     """The head of a state in short: the name of its model, and its number of tokens."""
 
     model: str

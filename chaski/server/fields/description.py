@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+
+from msgspec import Struct, field
 
 __all__ = [
     "FLAG",
@@ -44,8 +45,7 @@ TEXT_OR_OBJECTS = {"oneOf": [TEXT, OBJECTS]}
 TEXT_OR_OBJECT = {"oneOf": [TEXT, OBJECT]}
 
 
-@dataclass(frozen=True, slots=True)
-class ReadFields:
+class ReadFields(Struct, frozen=True):
     """The fields that are read of an object, or of each object of a list.
 
     inner    the fields that are read, each with what is read inside of it; None where all of it is
@@ -66,8 +66,7 @@ class ReadFields:
         return name in self.inner or (self.is_open and name not in self.neutral)
 
 
-@dataclass(frozen=True, slots=True)
-class ReadKinds:
+class ReadKinds(Struct, frozen=True):
     """Objects of several kinds, which their field `tag` names.
 
     An object of a kind that is not here is not looked into: its dialect refuses it, or names all of it.
@@ -98,8 +97,7 @@ def reads(
     return ReadFields({**dict.fromkeys(names), **inner}, neutral or {})
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """A field of a request.
 
     schema  its JSON schema, without the description

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
+
+from msgspec import to_builtins
 
 from chaski.errors import OptionError
 from chaski.server.http.api import ndjson
@@ -35,7 +36,7 @@ async def cache(http: HTTPRequest) -> Reply:
         }
         for kind in picture.kinds
     ]
-    return {"model": loaded[0].name, "slots": [asdict(slot) for slot in picture.slots], "kinds": kinds}
+    return {"model": loaded[0].name, "slots": [to_builtins(slot) for slot in picture.slots], "kinds": kinds}
 
 
 async def live(http: HTTPRequest) -> Reply:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from chaski.chat.options import is_search
 from chaski.server.dialects import openai

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from msgspec import to_builtins
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -50,7 +50,7 @@ async def ps(http: HTTPRequest) -> Reply:
     shown: dict[str, Any] = {"models": await asyncio.to_thread(running, services.catalog, loaded)}
     cluster: Cluster | None = http.request.app.state.cluster
     if cluster is not None:
-        shown["nodes"] = [{"label": node.label, **asdict(node)} for node in cluster.nodes()]
+        shown["nodes"] = [{"label": node.label, **to_builtins(node)} for node in cluster.nodes()]
     return shown
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from msgspec import Struct
 from starlette.responses import Response
 
 from chaski.server.http.problems import Problem
@@ -28,8 +28,7 @@ _ANTHROPIC_KINDS = {
 _OPENAI_KINDS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error"}
 
 
-@dataclass(frozen=True, slots=True)
-class Api:
+class Api(Struct, frozen=True):
     """The form of errors and streams of one API.
 
     media_type  the type of a stream

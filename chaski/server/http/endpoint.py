@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
 from typing import Any, Self, TypeAlias
 
+from msgspec import Struct, field
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
@@ -37,8 +37,7 @@ Reply: TypeAlias = Mapping[str, Any] | Response | Stream
 """The result of a handler: an object for the body, a whole response, or pieces of a stream."""
 
 
-@dataclass(frozen=True, slots=True)
-class HTTPRequest:
+class HTTPRequest(Struct, frozen=True):
     """A request with JSON. client: who asks, for fairness between them. services: what the app shares.
 
     ignored: what of it the answer leaves out; a header of the answer says so.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from chaski import errors
 from chaski.errors import BusyError, ChaskiError, ContextLengthError, OptionError
@@ -43,8 +44,7 @@ _CRASHED = (
 _FOLDERS = re.compile(r"(?<![\w:/.])/(?:[^\s/:'\"]+/)+")
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """An error as it is reported.
 
     retry_after  seconds after which it may help to ask again

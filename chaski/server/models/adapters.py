@@ -10,10 +10,12 @@ import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chaski.errors import AdapterNotFoundError, ModelNotFoundError, OptionError, UnsupportedError
 from chaski.model.dialects import open_model
@@ -25,8 +27,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}")
 _MOST = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenAdapter:
+class ChosenAdapter(Struct, frozen=True):
     """An adapter that a request is computed with. key: what the process of the model calls it."""
 
     name: str
@@ -40,8 +41,7 @@ class ChosenAdapter:
         return cls(path.name, path.name, path, scale)
 
 
-@dataclass(frozen=True, slots=True)
-class ServedAdapter:
+class ServedAdapter(Struct, frozen=True):
     """An adapter with a name.
 
     number   what llama.cpp's API calls it

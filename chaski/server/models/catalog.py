@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from chaski.chat.adapters import AdapterChoice
 from chaski.errors import AdapterNotFoundError, ModelNotFoundError, OptionError
@@ -23,8 +24,7 @@ __all__ = ["Catalog", "Found"]
 _MAX_INFOS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """A model that a request names. label: the name as the request has it.
 
     adapter: where the name is that of an adapter: that one, on the model that it was made for.

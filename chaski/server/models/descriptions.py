@@ -6,10 +6,12 @@ import logging
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from chaski.cluster.model import ClusterModel
 from chaski.errors import ChaskiError
@@ -142,7 +144,7 @@ def _replicas(loaded: LoadedModel) -> dict[str, Any]:
     """The replicas of a model in a cluster: which machine does what."""
     if not isinstance(loaded.worker, ClusterModel):
         return {}
-    return {"replicas": [asdict(replica) for replica in loaded.worker.replicas()]}
+    return {"replicas": [to_builtins(replica) for replica in loaded.worker.replicas()]}
 
 
 def _tiers(loaded: LoadedModel) -> dict[str, Any]:

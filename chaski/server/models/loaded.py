@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from chaski.errors import ChaskiError
 from chaski.runner.service.asynchronous import AsyncModel
@@ -45,8 +46,7 @@ OpenWorker = Callable[..., WorkerLike]
 """Takes the path of a model, `progress`, and options of `chaski.load`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelNeeds:
+class ModelNeeds(Struct, frozen=True, kw_only=True):
     """The requirements of a request on its model. None leaves the choice to the server.
 
     path        the file of the weights; names that share it share what is loaded
@@ -74,8 +74,7 @@ class ModelNeeds:
     keep_alive: float | None = None
 
 
-@dataclass(slots=True, eq=False)
-class LoadedModel:
+class LoadedModel(Struct, eq=False):
     """A model in memory.
 
     users     requests that use it or wait for a place in it

@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
+from msgspec import Struct
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
@@ -180,8 +180,7 @@ class _Budget:
                 return
 
 
-@dataclass(slots=True)
-class _Share:
+class _Share(Struct):
     """The bytes of the budget that one request holds."""
 
     budget: _Budget

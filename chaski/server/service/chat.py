@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from chaski.chat.events import Done, PromptScores, PromptTokens, ToolCall
 from chaski.runner.service.messages import Answerable
@@ -94,8 +95,7 @@ class ChatService:
                             yield delta
 
 
-@dataclass(slots=True)
-class _Answer:
+class _Answer(Struct):
     """The state of an answer so far.
 
     prompt         text of the prompt, kept if the answer repeats it (`echoes`)

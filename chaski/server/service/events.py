@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from chaski.chat.events import Done, Text, Thinking, ToolCall
 
@@ -25,8 +26,7 @@ __all__ = [
 AnswerPiece: TypeAlias = Text | Thinking | ToolCall
 
 
-@dataclass(frozen=True, slots=True)
-class TopScore:
+class TopScore(Struct, frozen=True):
     """A token with its bytes and its natural log-probability."""
 
     token: str
@@ -35,16 +35,14 @@ class TopScore:
     token_id: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+class Score(Struct, frozen=True):
     """A token of the answer, and the most likely tokens in its place."""
 
     chosen: TopScore
     top: Sequence[TopScore] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Prompted:
+class Prompted(Struct, frozen=True):
     """The prompt, for requests that ask for it.
 
     first   its first token, which has no log-probability
@@ -56,8 +54,7 @@ class Prompted:
     scores: Sequence[Score] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(Struct, frozen=True):
     """Pieces of the answer, and the scores of the tokens that they came from, if those were asked for.
 
     prompt_tokens: number of tokens of the prompt, the cached ones included
@@ -70,8 +67,7 @@ class Delta:
     prompted: Prompted | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
+class Finish(Struct, frozen=True, kw_only=True):
     """The end of an answer.
 
     done         the last event of the engine
@@ -103,8 +99,7 @@ ServiceEvents: TypeAlias = AsyncGenerator[ServiceEvent, None]
 """An event of an answer: any number of deltas, then one `Finish`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
+class Whole(Struct, frozen=True):
     """A whole answer."""
 
     content: str

@@ -6,11 +6,12 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+
+from msgspec import Struct
 
 from chaski.chat.options import is_search, merged_options, require_whole
 from chaski.errors import ContextLengthError, OptionError
@@ -35,8 +36,7 @@ _NO_SHIFT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """A request that is being answered, with its model, its record and its `AnswerOptions.cache_salt`.
 
     adapters: those that it is computed with, in order.

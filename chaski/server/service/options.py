@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from chaski.chat.adapters import adapter_choices
 from chaski.chat.options import GenerateOptions, parse_options
@@ -51,8 +52,7 @@ _MAX_BIASES = 4096
 _GENERATE = GenerateOptions.__annotations__.keys()
 
 
-@dataclass(frozen=True, slots=True)
-class RequestOptions:
+class RequestOptions(Struct, frozen=True):
     """generate: options of a generation, as `chaski.runner` takes them. The others are for loading.
 
     gpus: `num_gpu` and `main_gpu`, where they are given.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from chaski.chat.marks import Mark
 
@@ -13,8 +14,7 @@ __all__ = ["ChatRequest", "EmbedRequest", "GenerateRequest", "ModelRequest", "Re
 ToolChoice = Literal["auto", "none", "required"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelRequest:
+class ModelRequest(Struct, frozen=True, kw_only=True):
     """The fields of all requests.
 
     options     Ollama's options, checked by type; they take precedence over those of the model
@@ -42,8 +42,7 @@ class ModelRequest:
     draw: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatRequest(ModelRequest):
+class ChatRequest(ModelRequest, frozen=True, kw_only=True):
     """Answer a conversation. Messages may have `images`, files as bytes.
 
     tool_choice  "auto", "none", "required", or the name of the only tool to call
@@ -67,8 +66,7 @@ class ChatRequest(ModelRequest):
     begun: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerateRequest(ModelRequest):
+class GenerateRequest(ModelRequest, frozen=True, kw_only=True):
     """Answer a prompt, or continue it as it is (`raw`), or write the text between it and `suffix`.
 
     context  tokens of an earlier conversation that precede the prompt
@@ -96,8 +94,7 @@ class GenerateRequest(ModelRequest):
         return bool(self.suffix) or self.begun is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbedRequest(ModelRequest):
+class EmbedRequest(ModelRequest, frozen=True, kw_only=True):
     """Vectors of texts, or of lists of tokens; `dimensions` cuts them and makes their length 1 again."""
 
     inputs: Sequence[str | Sequence[int]]
@@ -105,8 +102,7 @@ class EmbedRequest(ModelRequest):
     normalize: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RerankRequest(ModelRequest):
+class RerankRequest(ModelRequest, frozen=True, kw_only=True):
     """Rank documents by their relevance to a query.
 
     top_n              number of the best documents to return

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chaski.server.service.calls import chat_call
 from chaski.server.service.jobs import Jobs, check_ids
@@ -13,8 +14,7 @@ from chaski.server.service.requests import ChatRequest, ModelRequest
 __all__ = ["TokenService", "Tokenized"]
 
 
-@dataclass(frozen=True, slots=True)
-class Tokenized:
+class Tokenized(Struct, frozen=True):
     """The tokens of a text, and the number of tokens that the context holds."""
 
     token_ids: list[int]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.chat.requests import Rank, embed_request
 from chaski.errors import UnsupportedError
@@ -18,8 +17,7 @@ __all__ = ["Embedded", "VectorService"]
 F32 = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class Embedded:
+class Embedded(Struct, frozen=True):
     """Vectors (n, size) or relevances (n,), float32, with their number of tokens and seconds."""
 
     rows: F32

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from time import perf_counter
+
+from msgspec import Struct, field
 
 from chaski.server.telemetry.record import RequestRecord
 
@@ -14,8 +15,7 @@ __all__ = ["CLIENT_LEFT", "EXCHANGE", "Exchange", "note_error", "note_key"]
 CLIENT_LEFT = 499  # as other servers write a client that did not wait for the answer
 
 
-@dataclass(slots=True, eq=False)
-class Exchange:
+class Exchange(Struct, eq=False):
     """A request over HTTP, from its head to the end of its answer.
 
     id         what the answer's header X-Request-Id says

@@ -5,8 +5,9 @@ It is filled once, by `Recorder`, and all that is told of requests is made of it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from chaski.chat.events import Done
 
@@ -19,8 +20,7 @@ Operation = Literal[
 """The operation of a request. OpenTelemetry defines the first three names and lacks the others."""
 
 
-@dataclass(slots=True, eq=False)
-class RequestRecord:
+class RequestRecord(Struct, eq=False):
     """A request to a model. Times are seconds of `time.perf_counter`; None: it has not come so far.
 
     model     the name of the model, for people

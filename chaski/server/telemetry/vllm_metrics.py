@@ -7,8 +7,9 @@ docs/observability.md lists what is left out.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
+
+from msgspec import Struct
 
 from chaski.server.telemetry.record import Ending, RequestRecord
 
@@ -37,8 +38,7 @@ _REQUEST = (
 _TOKENS = tuple(digit * 10**power for power in range(6) for digit in (1, 2, 5))
 
 
-@dataclass(frozen=True, slots=True)
-class VLLMSeries:
+class VLLMSeries(Struct, frozen=True):
     """What is counted while an answer comes: its tokens, and the seconds between two pieces of it."""
 
     generated: Callable[[float], None]

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from msgspec import Struct
 from starlette.datastructures import Headers
 
 __all__ = ["PageFile", "page_file", "page_headers", "wants_page"]
@@ -54,8 +54,7 @@ def page_headers(mcp_servers: tuple[str, ...]) -> dict[str, str]:
     return {"Content-Security-Policy": text, **_HEADERS}
 
 
-@dataclass(frozen=True, slots=True)
-class PageFile:
+class PageFile(Struct, frozen=True):
     """A file of the page. compressed: its bytes by gzip; None where that makes them no shorter."""
 
     media_type: str

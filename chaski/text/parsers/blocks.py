@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from chaski.text.parsers.json_text import JsonScanner
 from chaski.text.parsers.readers import CallReader
 
 
-@dataclass(frozen=True, slots=True)
-class CallBlock:
+class CallBlock(Struct, frozen=True):
     """A block of calls: from `opening` to `closing`, or without `closing` to the end of a JSON value.
 
     With `is_bare` the opening is the first character of the call itself, and counts only at the start of the

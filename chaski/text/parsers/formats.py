@@ -7,7 +7,9 @@ Sources: the models' chat templates and cards.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chaski.errors import UnsupportedError
 from chaski.text.parsers.blocks import CallBlock
@@ -32,8 +34,7 @@ from chaski.text.parsers.stream import StreamParser
 _THINK = ("<think>", "</think>")
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(Struct, frozen=True):
     """The answer format of a family: blocks of calls, tags of thinking, and `silent` tags to leave out.
 
     thinks   whether its models think; a model that does not may still write the tags

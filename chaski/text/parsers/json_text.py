@@ -6,8 +6,9 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NoReturn
+
+from msgspec import Struct
 
 _IN_STRING = re.compile(r'["\\]')
 _OUTSIDE = re.compile(r'["{}\[\]]')
@@ -19,8 +20,7 @@ _MAX_DEPTH = 128
 _MAX_DIGITS = 4300
 
 
-@dataclass(slots=True)
-class JsonScanner:
+class JsonScanner(Struct):
     """Finds where a JSON value ends, over any portions of text. `depth` counts open brackets."""
 
     depth: int = 0

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from chaski.text.parsers.pieces import Content, Lead, Piece, Thought
 from chaski.text.parsers.stream import held_back

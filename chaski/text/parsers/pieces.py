@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Content:
+
+class Content(Struct, frozen=True):
     """Text for the user."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Thought:
+class Thought(Struct, frozen=True):
     """Text that the model wrote for itself."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class FoundCall:
+class FoundCall(Struct, frozen=True):
     """A complete call. `arguments` is a JSON object in the order in which the model wrote it."""
 
     name: str
     arguments: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Lead:
+class Lead(Struct, frozen=True):
     """The text before the content of an answer, for callers that hold the answer to a grammar.
 
     opening  begins a thought

@@ -12,8 +12,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from chaski.errors import TemplateError
 
@@ -26,8 +27,7 @@ _LONGEST_SOURCE = 128 * 1024
 _Value = TypeVar("_Value")
 
 
-@dataclass(frozen=True, slots=True)
-class RenderLimits:
+class RenderLimits(Struct, frozen=True):
     """The limits of one rendering. `characters`: of its output, and of any single value on the way there.
 
     All values that it makes may take `_STEPS` times as many bytes, whether it keeps them or not.

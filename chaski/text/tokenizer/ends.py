@@ -7,7 +7,8 @@ mean beside others, are those that llama.cpp goes by (its `llama-vocab.cpp`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chaski.errors import TokenizerError
 from chaski.formats.string_array import StringArray
@@ -66,8 +67,7 @@ _NAMED_ENDS = ("eos", "eot", "eom")
 _ENDS_OF_FILL_IN = ("fim_pad", "fim_rep", "fim_sep")
 
 
-@dataclass(frozen=True, slots=True)
-class MarkedTokens:
+class MarkedTokens(Struct, frozen=True):
     """ends: ids that end an answer. controls: ids that are control tokens, whatever the file types them."""
 
     ends: frozenset[int]

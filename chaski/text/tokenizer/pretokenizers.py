@@ -9,11 +9,11 @@ pattern of a row is applied in turn and cuts every piece further into matches an
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chaski.errors import TokenizerError
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     import regex
 
 
-@dataclass(frozen=True, slots=True)
-class PreTokenizer:
+class PreTokenizer(Struct, frozen=True):
     """One rule.
 
     ignore_merges  a word that is a token is taken whole

@@ -8,11 +8,11 @@ are those of `sentencepiece_model.proto`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chaski.errors import TokenizerError
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 _MODEL_TYPE_BPE = 2
 
 
-@dataclass(frozen=True, slots=True)
-class NormalizerSettings:
+class NormalizerSettings(Struct, frozen=True):
     """The normalization of text; the defaults are those of Llama 2."""
 
     add_space_prefix: bool = True

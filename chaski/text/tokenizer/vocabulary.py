@@ -6,11 +6,11 @@ It reads and checks the `tokenizer.ggml.*` metadata. How text is cut into tokens
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeVar, cast
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chaski import _native
@@ -44,8 +44,7 @@ class TokenType(IntEnum):
 _TYPES_OF_TEXT = (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED)
 
 
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
+class Vocabulary(Struct, frozen=True):
     """Tokens as the file spells them, with one `TokenType` each; ids are positions.
 
     Tokens that end an answer by their spelling are control tokens, whatever type the file gives them.

@@ -8,9 +8,10 @@ Chinese characters and punctuation as words of their own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from chaski.errors import TokenizerError, optional_package
 from chaski.text.tokenizer.vocabulary import PREFIX, TokenType, Vocabulary, read_scalar, string_list
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 _BEGINS, _CONTINUES = "▁", "##"
 
 
-@dataclass(frozen=True, slots=True)
-class WordPieceOptions:
+class WordPieceOptions(Struct, frozen=True):
     """The normalization of WordPiece: lowercase letters, and no accents (None: as `lowercase` says)."""
 
     lowercase: bool

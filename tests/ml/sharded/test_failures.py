@@ -6,12 +6,12 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from time import sleep
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import chaski
 from chaski.errors import (

@@ -7,7 +7,6 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,6 +14,7 @@ from zlib import crc32
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import chaski
 from chaski.errors import FormatError, OptionError

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chaski.convert.config import Config
@@ -110,8 +110,7 @@ def _pairs(name: str, source: str, modules: Mapping[str, tuple[str, TensorShape]
         yield Mapped(f"{name}.{part}.bias", shape[:1], (f"{source}.{module}.bias",))
 
 
-@dataclass(frozen=True, slots=True)
-class _Gate:
+class _Gate(Struct, frozen=True):
     """The opening of a gate; with `is_closed`, one minus that."""
 
     name: str

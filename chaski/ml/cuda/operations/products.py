@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from chaski.formats.quant import QuantType
 from chaski.ml.cuda.device import Program
@@ -71,8 +72,7 @@ def add(lowering: Lowering, node: Tensor, a: Tensor, b: Tensor) -> None:
     elementwise(lowering, node, a, b)
 
 
-@dataclass(frozen=True, slots=True)
-class _Product:
+class _Product(Struct, frozen=True):
     """A product, the node whose values it makes, a residual that is added, and how many rows it takes."""
 
     node: Tensor
@@ -90,8 +90,7 @@ class _Product:
         return matrix_of(self.node), self.rows, y, vector_of(bias), self.residual
 
 
-@dataclass(frozen=True, slots=True)
-class _Sharing:
+class _Sharing(Struct, frozen=True):
     """How matrices share the rows of so many tokens: one has all, or each expert those of some `pairs`.
 
     There are `pairs` of every token.

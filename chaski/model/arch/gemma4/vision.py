@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
@@ -24,8 +25,7 @@ from chaski.model.config import read_normal
 from chaski.model.multimodal import EncoderShape, Image
 
 
-@dataclass(frozen=True, slots=True)
-class VisionConfig:
+class VisionConfig(Struct, frozen=True):
     """`square` patches are averaged each way; `num_positions` rows and columns have an embedding."""
 
     patch_size: int

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
+from msgspec import Struct
 
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
@@ -23,8 +23,7 @@ from chaski.model.multimodal import EncoderShape, Image, Layout
 Activation = Callable[[Tensor, Tensor], Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class VisionConfig:
+class VisionConfig(Struct, frozen=True):
     """`square` patches are merged each way. `neox`: how the pairs of a rope lie in the file."""
 
     longest_edge: int

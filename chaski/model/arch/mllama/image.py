@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.formats.gguf import GGUFFile
 from chaski.image import CLIP, Values, in_tiles, open_image, patches
@@ -18,8 +17,7 @@ _TYPES = {"i": np.int32, "f": np.float32}
 _MULTIPLE = 8  # to which the rows of a tile are filled up
 
 
-@dataclass(frozen=True, slots=True)
-class Tiling:
+class Tiling(Struct, frozen=True):
     """Up to `max_tiles` tiles of `edge` pixels, in patches of `patch_size`.
 
     What is computed does not depend on the image: all tiles, used or not, take part.

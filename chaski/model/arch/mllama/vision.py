@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import KVShape, LayerCache
@@ -15,8 +15,7 @@ from chaski.model.multimodal import EncoderShape, Image
 _FIRST_NORM_EPS = 1e-5  # of the norms around the layers, which no configuration says
 
 
-@dataclass(frozen=True, slots=True)
-class VisionConfig:
+class VisionConfig(Struct, frozen=True):
     """`taken` are the layers before which states are taken for the projector, besides the last ones."""
 
     tiling: Tiling

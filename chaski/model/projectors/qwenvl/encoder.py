@@ -7,11 +7,11 @@ stand in a grid: the text model turns them by coordinates, see `chaski.chat.imag
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile
@@ -35,8 +35,7 @@ _COLORS, _FRAMES = 3, 2
 Norm = Callable[[int], LayerNorm | RMSNorm]
 
 
-@dataclass(frozen=True, slots=True)
-class VisionConfig:
+class VisionConfig(Struct, frozen=True):
     """`square` patches are merged each way. Layers not in `full` see windows of `window` squares a side."""
 
     patch_size: int

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.image import Normal, Values, in_bounds, open_image, patches
 
@@ -14,16 +13,14 @@ __all__ = ["Limits", "Patches", "read_patches"]
 I32 = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """The numbers of pixels that a picture has at least and at most, once it is resized."""
 
     smallest: int
     largest: int
 
 
-@dataclass(frozen=True, slots=True)
-class Patches:
+class Patches(Struct, frozen=True):
     """pixels (n, elements of a patch), places (n, 2): row and column of each patch.
 
     windows (n, 2)  the first patch of each one's window, and the one behind the last

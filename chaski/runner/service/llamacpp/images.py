@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
@@ -37,8 +36,7 @@ class PictureReader:
         return Image({_FILE: np.frombuffer(png, np.uint8)}, count, (count,))
 
 
-@dataclass(frozen=True, slots=True)
-class ImagePrompt(Prompt):
+class ImagePrompt(Prompt, frozen=True):
     """A prompt with images, and the pieces that llama.cpp makes its tokens of."""
 
     pieces: tuple[str | Image, ...] = ()

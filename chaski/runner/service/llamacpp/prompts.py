@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+
+from msgspec import Struct
 
 from chaski.chat.conversation import Conversation
 from chaski.chat.defaults import Defaults
@@ -23,8 +24,7 @@ from chaski.text.tokenizer.vocabulary import Vocabulary
 __all__ = ["LlamaPrompts", "PromptConfig"]
 
 
-@dataclass(frozen=True, slots=True)
-class PromptConfig:
+class PromptConfig(Struct, frozen=True):
     """The fields of a model's configuration that prompts need."""
 
     vocab_size: int

@@ -49,14 +49,10 @@ __all__ = ["LlamaCppChannel"]
 _WAITING = 32
 
 
-class LlamaCppCall(ActiveCall):
+class LlamaCppCall(ActiveCall, eq=False):
     """A call that is cancelled by closing the connection of its answer."""
 
-    __slots__ = ("_socket",)
-
-    def __init__(self, put: ReplyCallback) -> None:
-        super().__init__(put)
-        self._socket: socket.socket | None = None
+    _socket: socket.socket | None = None
 
     def opened(self, connection: socket.socket) -> None:
         """Remember the socket of the answer, so that `cancel` can close it."""

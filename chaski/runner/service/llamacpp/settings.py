@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from chaski.chat.defaults import Defaults
 from chaski.env import Environment
@@ -29,8 +29,7 @@ _BLOCK, _FREE = 256, 2
 _BYTES = {DType.F32: 4.0, DType.F16: 2.0, DType.BF16: 2.0, DType.Q8_0: 34 / 32, DType.Q4_0: 18 / 32}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LlamaSettings:
+class LlamaSettings(Struct, frozen=True, kw_only=True):
     """See `chaski.load` for what they mean.
 
     trained       tokens that the model was made for, more of which llama.cpp never gives to a sequence

@@ -10,12 +10,12 @@ import json
 import types
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from operator import attrgetter
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
+from msgspec import Struct
 
 from chaski import errors
 from chaski.chat.events import Done, PromptScores, PromptTokens, Text, Thinking, ToolCall
@@ -44,8 +44,7 @@ from chaski.runner.states.calls import EraseSlot, LoadState, SavedState, SaveSlo
 __all__ = ["Cancel", "Failure", "Load", "LoadProgress", "Received", "WireMessage", "decode", "encode"]
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True):
     """The first message to a worker: arguments of `chaski.load`. Answered by `LoadProgress` and `Info`."""
 
     model: str
@@ -53,25 +52,21 @@ class Load:
     log_level: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(Struct, frozen=True):
     """Cancels the call of this number, whose replies are not awaited any more. Not answered."""
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(Struct, frozen=True):
     """The worker has read the call of this number. One that it has not read can go to another process."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadProgress:
+class LoadProgress(Struct, frozen=True):
     """The share of the model that is loaded, 0 to 1."""
 
     share: float
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """An error in place of an answer: the name of a class in `chaski.errors`, and its message.
 
     `excess`: for a prompt that is too long, its number of tokens and the limit; empty otherwise.
@@ -134,8 +129,8 @@ def decode(data: bytes) -> tuple[int, WireMessage]:
 
 
 def _plain(value: object) -> object:
-    """Return a JSON value for a type that JSON lacks. Nested dataclasses become lists of their fields."""
-    if is_dataclass(value) and not isinstance(value, type):
+    """Return a JSON value for a type that JSON lacks. Nested structs become lists of their fields."""
+    if isinstance(value, Struct):
         return _values(type(value))(value)
     if isinstance(value, Mapping):
         return dict(value)
@@ -149,9 +144,9 @@ _encoder = json.JSONEncoder(default=_plain, separators=(",", ":"), check_circula
 
 
 @cache
-def _values(kind: type) -> Callable[[Any], Iterable[Any]]:
-    """Reads the fields of a dataclass, in order; files become base64 where they are declared as bytes."""
-    names = [field.name for field in fields(kind)]
+def _values(kind: type[Struct]) -> Callable[[Any], Iterable[Any]]:
+    """Reads the fields of a struct, in order; files become base64 where they are declared as bytes."""
+    names = kind.__struct_fields__
     hints = get_type_hints(kind)
     if any(hints[name] == tuple[bytes, ...] for name in names):
         return lambda value: [
@@ -161,9 +156,9 @@ def _values(kind: type) -> Callable[[Any], Iterable[Any]]:
             for name in names
         ]
     match names:
-        case []:
+        case ():
             return lambda value: ()
-        case [name]:
+        case (name,):
             return lambda value: (getattr(value, name),)
         case _:
             return attrgetter(*names)
@@ -189,7 +184,7 @@ def _reader(kind: Any) -> FieldReader:
         return _array(np.dtype(element).newbyteorder("<"))
     if origin is tuple:
         return _many(_reader(arguments[0]))
-    if is_dataclass(kind) or hasattr(kind, "_fields"):
+    if hasattr(kind, "__struct_fields__") or hasattr(kind, "_fields"):
         return _record(kind)
     return _scalar(origin or kind)
 
@@ -260,8 +255,8 @@ def _many(reader: FieldReader) -> FieldReader:
 
 
 def _record(kind: Any) -> FieldReader:
-    """A dataclass or a named tuple."""
-    names = kind._fields if hasattr(kind, "_fields") else [field.name for field in fields(kind)]
+    """A struct or a named tuple."""
+    names = kind._fields if hasattr(kind, "_fields") else kind.__struct_fields__
     hints = get_type_hints(kind)
     readers = [_reader(hints[name]) for name in names]
     is_positional = hasattr(kind, "_fields") or len(kind.__match_args__) == len(names)

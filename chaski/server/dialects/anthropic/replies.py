@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from chaski.chat.events import Text, Thinking, ToolCall
 from chaski.server.dialects.anthropic.marks import created_tokens
@@ -19,8 +20,7 @@ _Event = tuple[str, dict[str, Any]]
 """The name and the data of a server-sent event."""
 
 
-@dataclass(slots=True)
-class Blocks:
+class Blocks(Struct):
     """The events of one stream: blocks of thinking, text and calls, one open at a time.
 
     content: the blocks as far as they are there

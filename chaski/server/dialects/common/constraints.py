@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from chaski.errors import OptionError, UnsupportedError
 from chaski.server.fields.reader import Fields
@@ -22,8 +23,7 @@ TEXTS = ("bad_words", "dry_sequence_breakers")
 _KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
 
-@dataclass(frozen=True, slots=True)
-class Constrained:
+class Constrained(Struct, frozen=True):
     """The constraint of an answer: a `format`, or `options` with another kind of constraint."""
 
     format: Any = None

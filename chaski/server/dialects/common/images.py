@@ -5,8 +5,9 @@ from __future__ import annotations
 import binascii
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from chaski.errors import ImageError, OptionError
 from chaski.image import MAX_BYTES, image_format
@@ -20,8 +21,7 @@ _IMAGE = "[img]"  # in a content: here belongs the next image; without it, image
 _LINK = "image URLs are not currently supported, please use base64 encoded data instead"
 
 
-@dataclass(slots=True)
-class Spoken:
+class Spoken(Struct):
     """Texts and images that come in turns, as content of one message in Ollama's form."""
 
     text: str = ""

@@ -7,12 +7,12 @@ import math
 import secrets
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from chaski.chat.events import Text, Thinking, ToolCall
 from chaski.server.dialects.common.cached import cached_by_tier
@@ -24,8 +24,7 @@ from chaski.server.service.events import Delta, Finish, Prompted, Score, TopScor
 __all__ = ["Chunks", "chat_whole", "completion_whole", "embeddings", "shown_scores"]
 
 
-@dataclass(slots=True)
-class Chunks:
+class Chunks(Struct):
     """The chunks of one stream: they share an id and a time.
 
     completion    what is completed; None for a chat

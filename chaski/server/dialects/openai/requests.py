@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chaski.chat.options import is_search
 from chaski.durations import parse_duration
@@ -42,8 +44,7 @@ _TO_THE_END = -2
 _PLAIN_OPTIONS_OF_OPENAI = ("seed", "frequency_penalty", "presence_penalty")
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionRequest:
+class CompletionRequest(Struct, frozen=True):
     """A request of /v1/completions.
 
     prompts       a request for each of them; they differ in nothing else

@@ -5,8 +5,9 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from chaski.chat.events import Text, Thinking, ToolCall
 from chaski.server.dialects.common.cached import cached_by_tier
@@ -30,8 +31,7 @@ _EMPTY: Mapping[str, Mapping[str, Any]] = {
 """The fields of each type of item before it has any content, and the prefix of its id."""
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(Struct):
     """The item that is being written."""
 
     item: dict[str, Any]
@@ -39,8 +39,7 @@ class _Open:
     scores: list[dict[str, Any]] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class Items:
+class Items(Struct):
     """The response to one request: feed it events; it gives those of the stream, and is the whole at last."""
 
     request: ResponseRequest

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from chaski.errors import OptionError, ResponseNotFoundError, UnsupportedError
 from chaski.server.dialects.common.constraints import read_constraint
@@ -23,8 +24,7 @@ _LATER = ("background", "conversation", "prompt", "context_management")
 _LOGPROBS = "message.output_text.logprobs"
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseRequest:
+class ResponseRequest(Struct, frozen=True):
     """A request of /v1/responses.
 
     chat     the conversation to answer, earlier turns and instructions included

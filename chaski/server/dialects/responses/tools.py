@@ -7,8 +7,9 @@ and such items in the input are read as calls of that function.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from chaski.errors import OptionError
 from chaski.server.dialects.common.custom import PARAMETERS, custom_description, custom_input
@@ -30,8 +31,7 @@ def _object(required: list[str], **properties: Mapping[str, Any]) -> Mapping[str
     return {"type": "object", "properties": properties, "required": required}
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(Struct, frozen=True):
     """The form of calls of one type of tool.
 
     call         the type of the item
@@ -54,8 +54,7 @@ class Form:
     parameters: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
+class Tool(Struct, frozen=True):
     """A tool of a request. namespace: that it belongs to, or nothing."""
 
     form: Form

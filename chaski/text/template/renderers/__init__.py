@@ -8,15 +8,15 @@ leaves open (an answer that goes on, results without ids) is as in Ollama.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from msgspec import Struct
 
 __all__ = ["RENDERERS", "Renderer", "find_renderer"]
 
 
-@dataclass(frozen=True, slots=True)
-class Renderer:
+class Renderer(Struct, frozen=True):
     """parts: files that make the template, one behind the other. parser: the format of the answers."""
 
     parser: str
