@@ -122,8 +122,27 @@ def test_the_same_bits_while_they_are_laid_out() -> None:
     assert all(np.array_equal(results[0], later) for later in results)
 
 
+def test_a_small_file_on_the_disk_is_computed_with_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WeightFiles, "are_in_memory", lambda files, share: False)
+    with chaski.load(PATHS[0], context=64) as model:
+        assert is_loading()
+        first = model.logits(IDS)
+        model.wait_loaded()
+        assert np.array_equal(first, model.logits(IDS))
+
+
+def test_a_small_file_is_read_at_once_where_there_is_no_room_for_both_forms(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(WeightFiles, "are_in_memory", lambda files, share: False)
+    monkeypatch.setattr(loading, "available_memory", lambda: 0)
+    with chaski.load(PATHS[0], context=64):
+        assert not is_loading()
+
+
 def test_a_file_that_is_not_in_memory_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "WARM", 1.1)
+    monkeypatch.setattr(loading, "SOON_BYTES", 0)
     shares: list[float] = []
     with chaski.load(PATHS[0], context=64, progress=shares.append) as model:
         assert not is_loading()
@@ -155,6 +174,7 @@ def test_a_disk_reads_ahead(tmp_path: Path) -> None:
 def test_matrices_are_read_ahead_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(WeightFiles, "are_in_memory", lambda files, share: False)
+    monkeypatch.setattr(loading, "SOON_BYTES", 0)
     monkeypatch.setattr(
         WeightFiles, "read_ahead", lambda files, matrices: asked.extend(matrix.place for matrix in matrices)
     )

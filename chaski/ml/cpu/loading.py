@@ -2,9 +2,10 @@
 
 Most of a warm start is new memory: the system clears every page before it hands it out. A file that lies in
 the system's memory already can be computed with as it is, a little slower, so `load` only says where matrices
-are, the first run reads them there, and a thread takes the memory and lays them out behind it. Any other file
-is read here, once. Memory that processes share is laid out by one of them; the others wait for it as they
-would for themselves.
+are, the first run reads them there, and a thread takes the memory and lays them out behind it. So it is with
+a file on the disk that is small: then the first run computes while the disk reads. Any other file is read
+here, once, which shows how far it is. Memory that processes share is laid out by one of them; the others wait
+for it as they would for themselves.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from chaski.forks import ForkGuard
 from chaski.ml.backend import ProgressCallback
 from chaski.ml.cpu.shared_memory import SharedMemory
 from chaski.ml.cpu.weight_files import StoredMatrix, WeightFiles, unreadable
+from chaski.ml.machine import available_memory
 
 __all__ = ["Loading"]
 
@@ -30,8 +32,11 @@ GROUP_BYTES = 64 << 20
 # While one is laid out, the disk reads so many of the next ones.
 GROUPS_AHEAD = 2
 
-# Share of a file that must be in memory; with less, reading the file twice costs more than it saves.
+# Share of a file that must be in memory for it to count as there.
 WARM = 0.99
+
+# A file on the disk that is no larger is there within seconds; whoever waits for a larger one sees progress.
+SOON_BYTES = 2 << 30
 
 # Without a run in so many seconds the thread begins anyway.
 PATIENCE = 1.0
@@ -95,7 +100,7 @@ class Loading:
         if self._stays_in_files:
             for part in untouched:
                 part.touch()
-        elif is_complete or (len(groups) > 1 and self._files.are_in_memory(WARM)):
+        elif is_complete or (len(groups) > 1 and self._is_there_soon(groups)):
             self._lay_out_behind(groups, untouched)
         else:
             for part in untouched:
@@ -134,6 +139,12 @@ class Loading:
         self._files = WeightFiles([])
         if self._shared is not None:
             self._shared.close()
+
+    def _is_there_soon(self, groups: Groups) -> bool:
+        """Return whether to compute with files as they are: in memory, or small with room for both forms."""
+        num_bytes = sum(matrix.num_bytes for group in groups for matrix in group)
+        is_small = num_bytes <= min(SOON_BYTES, available_memory() // 2)
+        return is_small or self._files.are_in_memory(WARM)
 
     def _lay_out_behind(self, groups: Groups, untouched: Sequence[Touchable]) -> None:
         self._thread = threading.Thread(

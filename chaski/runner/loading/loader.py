@@ -32,7 +32,6 @@ from chaski.runner.loading.files import OpenedModel, found_projector
 from chaski.runner.loading.parts import ModelParts, ReservedModel
 from chaski.runner.loading.prefix import open_tiers
 from chaski.runner.loading.pulling import find_or_pull
-from chaski.runner.loading.read_ahead import begin_reading
 from chaski.runner.prefix.slots import Policy
 from chaski.runner.prefix.tiers import PrefixTiers
 from chaski.store.model import StoredModel
@@ -97,7 +96,6 @@ def load(
     """
     started = perf_counter()
     opened = model if isinstance(model, OpenedModel) else OpenedModel.of(find_or_pull(model))
-    begin_reading(opened.file.path)
     _require_native(opened, check_engine(engine) or opened.defaults.engine, projector)
     _check_tokenizer(opened.file)
     parts = ModelParts.of(
