@@ -14,6 +14,11 @@ def multiply_add_rate(pool: ThreadPool, isa: str, type: str) -> float | None:
 def read_bandwidth(pool: ThreadPool, isa: str, bytes: int) -> float:
     """Bytes per second that all threads read from that much memory, at most."""
 
+def spread_memory(nodes: Sequence[int]) -> None:
+    """
+    Lets the pages of large memory that is taken from now on lie on these memory nodes in turns.
+    """
+
 class PackedMatrix:
     """A weight matrix in the layout of the kernels, with its memory."""
 

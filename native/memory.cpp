@@ -2,6 +2,14 @@
 
 #include <sys/mman.h>
 
+#if defined(__linux__)
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include <array>
+#include <climits>
 #include <new>
 
 namespace chaski {
@@ -21,7 +29,37 @@ std::byte* reserve(std::size_t bytes, std::size_t alignment) {
     return reinterpret_cast<std::byte*>(aligned);
 }
 
+// A bit for each memory node.
+constexpr std::size_t kWordBits = sizeof(unsigned long) * CHAR_BIT;
+constexpr std::size_t kMostNodes = 1024;
+std::array<unsigned long, kMostNodes / kWordBits> spread_over{};
+bool is_spread = false;
+
+void spread(void* data, std::size_t bytes) {
+#if defined(__linux__)
+    if (is_spread) syscall(SYS_mbind, data, bytes, MPOL_INTERLEAVE, spread_over.data(), kMostNodes + 1, 0);
+#else
+    static_cast<void>(data), static_cast<void>(bytes);
+#endif
+}
+
 }  // namespace
+
+void spread_memory(const std::vector<int>& nodes) {
+    spread_over.fill(0);
+    is_spread = false;
+#if defined(__linux__)
+    int policy = MPOL_DEFAULT;
+    if (syscall(SYS_get_mempolicy, &policy, nullptr, 0, nullptr, 0) != 0 || policy != MPOL_DEFAULT) return;
+    for (const int node : nodes) {
+        if (node < 0 || static_cast<std::size_t>(node) >= kMostNodes) continue;
+        spread_over[node / kWordBits] |= 1ul << (node % kWordBits);
+        is_spread = true;
+    }
+#else
+    static_cast<void>(nodes);
+#endif
+}
 
 Region::Region(std::size_t bytes, int protection, int flags, int descriptor, std::size_t offset)
     : size_(bytes) {
@@ -34,6 +72,7 @@ Region::Region(std::size_t bytes, int protection, int flags, int descriptor, std
         munmap(data_, mapped_);
         throw std::bad_alloc();
     }
+    if (bytes >= kHugePage) spread(data_, mapped_);
 }
 
 Region::Region(std::size_t bytes)

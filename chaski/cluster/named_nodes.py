@@ -27,12 +27,17 @@ def named_nodes(addresses: Sequence[Address], split: str, key: bytes) -> Iterato
     with NamedTemporaryFile(prefix="chaski-nodes-", suffix=".key") as file:
         file.write(key_of_nodes(key))
         file.flush()
-        os.environ |= {
+        named = {
             "CHASKI_NODES": ",".join(f"{_host(host)}:{port}=1" for host, port in addresses),
             "CHASKI_NODES_KEY": file.name,
             "CHASKI_SPLIT": split,
         }
-        yield
+        os.environ |= named
+        try:
+            yield
+        finally:
+            for name in named:
+                os.environ.pop(name, None)
 
 
 def _host(host: str) -> str:

@@ -9,11 +9,20 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["available_memory", "cpu_model", "cpu_name", "physical_cores", "total_memory", "usable_processors"]
+__all__ = [
+    "available_memory",
+    "cpu_model",
+    "cpu_name",
+    "memory_nodes",
+    "physical_cores",
+    "total_memory",
+    "usable_processors",
+]
 
 _CGROUP = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
 _PROCESSORS = Path("/sys/devices/system/cpu")
+_NODES = Path("/sys/devices/system/node")
 _CPU_INFO = Path("/proc/cpuinfo")
 _MODEL = ("cpu family", "model", "stepping", "CPU implementer", "CPU variant", "CPU part", "CPU revision")
 
@@ -37,6 +46,22 @@ def physical_cores() -> int:
 def usable_processors() -> int:
     """Processors that this process may run on, hyper-threads included."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory_nodes() -> list[int]:
+    """The numbers of the memory nodes whose processors this process may run on; none where nobody says so."""
+    if not hasattr(os, "sched_getaffinity"):
+        return []
+    usable = os.sched_getaffinity(0)
+    lists = {int(path.parent.name[4:]): path.read_text() for path in _NODES.glob("node[0-9]*/cpulist")}
+    return sorted(node for node, text in lists.items() if usable & set(_numbers(text)))
+
+
+def _numbers(text: str) -> Iterator[int]:
+    """Yield the numbers of a list such as 0-3,8-11."""
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)
 
 
 def total_memory() -> int:

@@ -1,13 +1,15 @@
-// The limits of the machine for Python.
+// The limits of the machine, and its memory nodes, for Python.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <stdexcept>
 
 #include "isa.h"
 #include "machine_limits.h"
+#include "memory.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -43,6 +45,8 @@ void bind_limits(nb::module_& m) {
           "Multiply-adds per second of all threads, at most: int8, bf16 or fp32; None if there are none.");
     m.def("read_bandwidth", &bandwidth, "pool"_a, "isa"_a, "bytes"_a,
           "Bytes per second that all threads read from that much memory, at most.");
+    m.def("spread_memory", &spread_memory, "nodes"_a,
+          "Lets the pages of large memory that is taken from now on lie on these memory nodes in turns.");
 }
 
 }  // namespace chaski

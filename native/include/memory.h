@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace chaski {
 
@@ -12,6 +13,11 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t align_up(std::size_t bytes, std::size_t alignment = kAlignment) {
     return (bytes + alignment - 1) / alignment * alignment;
 }
+
+// From now on the pages of large regions lie on these memory nodes in turns, so that all threads together
+// read as fast as all nodes give. Without nodes, where the user has a policy for the process or the system
+// refuses, they lie where it puts them. For the main thread.
+void spread_memory(const std::vector<int>& nodes);
 
 enum class Access { kRead, kReadAndWrite };
 

@@ -23,6 +23,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(machine, "_CGROUP", tmp_path / "cgroup")
     monkeypatch.setattr(machine, "_OWN_GROUPS", tmp_path / "own")
     monkeypatch.setattr(machine, "_CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine, "_NODES", tmp_path / "nodes")
     allow(monkeypatch, range(8))
     return tmp_path
 
@@ -72,7 +73,18 @@ def test_quotas_of_version_1(root: Path, quota: str, threads: int) -> None:
     assert machine.physical_cores() == threads
 
 
+def test_memory_nodes_are_those_of_processors_that_may_be_used(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for node, processors in enumerate(("0-1,4-5", "2-3,6-7", "")):  # the last has memory alone
+        write(root, f"nodes/node{node}/cpulist", processors)
+    assert machine.memory_nodes() == [0, 1]
+    allow(monkeypatch, range(2, 4))
+    assert machine.memory_nodes() == [1]
+
+
 def test_a_machine_that_tells_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.memory_nodes() == []
     monkeypatch.setattr(machine, "_PROCESSORS", root / "nothing")
     assert machine.physical_cores() == 8
 

@@ -32,7 +32,7 @@ from chaski.ml.cpu.stored_cells import StoredCells
 from chaski.ml.cpu.variants import KernelVariants
 from chaski.ml.cpu.weight_files import StoredMatrix, laid_out_type
 from chaski.ml.graph import AdapterTable, DType, Graph, KVBuffer, KVRole, Weight
-from chaski.ml.machine import available_memory, cpu_name, physical_cores, total_memory
+from chaski.ml.machine import available_memory, cpu_name, memory_nodes, physical_cores, total_memory
 
 __all__ = ["CPUBackend"]
 
@@ -67,6 +67,8 @@ class CPUBackend:
         self._is_plain = not options.flash_attention
         self._options = options, cpu
         self._pool = pool or _native.ThreadPool(threads)
+        nodes = memory_nodes()
+        _native.spread_memory(nodes if len(nodes) > 1 else [])
         self._variants = variants or KernelVariants(cpu.variants, self.isa, threads)
         keep_in_forks(self, self._pool)
         self._loading = Loading(self._pool, self.isa)
