@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from msgspec import to_builtins
 
 from benchmarks.engines import CHASKI, Values, Workload
 from benchmarks.machine import Machine
@@ -38,7 +40,7 @@ class Run:
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Run:
-        """The run that `asdict` made this of."""
+        """The run that `to_builtins` made this of."""
         engine = _RENAMED_ENGINES.get(data["engine"], data["engine"])
         return cls(**data | {"engine": engine, "limits": [Limits(**one) for one in data["limits"]]})
 
@@ -76,7 +78,7 @@ class Record:
     def write(self, path: Path) -> None:
         """Replace the file at once, so that whoever is cut off loses no more than the last run."""
         unfinished = path.with_suffix(".part")
-        unfinished.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        unfinished.write_text(json.dumps(to_builtins(self), indent=1) + "\n")
         unfinished.rename(path)
 
     @property

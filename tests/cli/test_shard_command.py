@@ -37,7 +37,7 @@ def shard(key: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     try:
         assert process.stderr is not None
         told = process.stderr.readline()
-        found = re.search(r"at (\S+:\d+)$", told.strip())
+        found = re.fullmatch(r".* at (\S+:\d+), reading \d+\.\d GB/s", told.strip())
         assert found is not None, told
         yield found[1], process
     finally:
@@ -71,7 +71,7 @@ def test_two_processes_compute_a_model(key: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_options(key: Path) -> None:
     for options, told in (
-        (["--listen", "nowhere"], "is no address to listen at"),
+        (["--listen", "nowhere", "--key", str(key)], "is no address to listen at"),
         ([], "no key is named"),
         (["--key", str(key.with_name("none"))], "cannot be read"),
     ):
