@@ -89,7 +89,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("split", ["layers", "rows"])
+@pytest.mark.parametrize("split", ["layers", pytest.param("rows", marks=pytest.mark.slow)])
 def test_a_shard_dies_in_the_middle_of_an_answer(
     path: Path, alone: tuple[str, list[int]], split: str
 ) -> None:
@@ -108,6 +108,7 @@ def test_a_shard_dies_in_the_middle_of_an_answer(
     wait_for(lambda: not any(map(is_running, last)), 30)
 
 
+@pytest.mark.slow
 def test_a_replica_has_as_many_nodes_as_it_needs_and_waits_for_them(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +144,7 @@ def test_a_replica_has_as_many_nodes_as_it_needs_and_waits_for_them(
         unloadable.close()
 
 
+@pytest.mark.slow
 def test_replicas_take_gpus_where_there_are_any(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray believes in a GPU that is not there: what a replica takes is seen, and the processor computes."""
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
