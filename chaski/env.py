@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -17,7 +18,7 @@ from chaski.durations import parse_duration
 from chaski.errors import OptionError
 from chaski.names import AUTO, ENGINES
 
-__all__ = ["Environment", "Variable", "variables", "without_secrets"]
+__all__ = ["Environment", "Variable", "child_environment", "variables", "without_secrets"]
 
 _LONGEST_WAIT = 86400.0
 
@@ -152,6 +153,14 @@ def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     """An environment without the keys of this server, for processes that have no use for them."""
     secret = {variable.name for variable in variables() if variable.parse is _secrets}
     return {name: value for name, value in environment.items() if name not in secret}
+
+
+def child_environment() -> dict[str, str]:
+    """Return the environment of a process that runs a module of ours, without keys that it has no use for.
+
+    It looks for modules where this process does.
+    """
+    return without_secrets(os.environ) | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
 
 
 def _secrets(text: str) -> tuple[str, ...]:

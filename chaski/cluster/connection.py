@@ -26,7 +26,7 @@ from chaski.cluster.replica_options import ReplicaOptions
 from chaski.cluster.replica_set import ReplicaSet
 from chaski.cluster.scaling import Bounds
 from chaski.cluster.shared_files import SharedFile
-from chaski.env import Environment, without_secrets
+from chaski.env import Environment, child_environment
 from chaski.errors import ChaskiError, ClusterError
 from chaski.ml.backend import ProgressCallback
 from chaski.names import AUTO
@@ -298,7 +298,6 @@ class _RayProcess:
         self._end, theirs = socket.socketpair()
         self._end.settimeout(_SILENCE)
         self._lines = self._end.makefile("rb")
-        places = os.pathsep.join(map(os.path.abspath, sys.path))
         # Ray reads this when it is imported. A cluster takes nobody without its token, unless that is meant.
         mode = {"RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "token")}
         with theirs:
@@ -307,7 +306,7 @@ class _RayProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # the standard output belongs to the parent's own data
                 pass_fds=[theirs.fileno()],
-                env=without_secrets(os.environ) | mode | {"PYTHONPATH": places},
+                env=child_environment() | mode,
                 # Ctrl-C on a terminal goes to a whole group: what it means is for the parent to decide.
                 process_group=0,
             )

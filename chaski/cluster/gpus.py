@@ -15,7 +15,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from chaski.env import without_secrets
+from chaski.env import child_environment
 
 __all__ = ["GPUMemory", "hide_others"]
 
@@ -27,7 +27,7 @@ _PATIENCE = 20.0
 
 
 class GPUMemory:
-    """What the GPUs of nodes have, each asked once."""
+    """The memory of the GPUs of nodes; it asks each node once."""
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
@@ -64,11 +64,11 @@ def hide_others() -> None:
 
 def _gpu_memory() -> int:
     """The task. Ray hides GPUs from it, so another process looks."""
-    environment = {name: value for name, value in without_secrets(os.environ).items() if name != _VISIBLE}
-    places = os.pathsep.join(map(os.path.abspath, sys.path))
+    environment = child_environment()
+    environment.pop(_VISIBLE, None)
     done = subprocess.run(
         [sys.executable, "-P", "-m", "chaski.cluster.gpus"],
-        env=environment | {"PYTHONPATH": places},
+        env=environment,
         capture_output=True,
         text=True,
         timeout=_PATIENCE,
@@ -78,7 +78,7 @@ def _gpu_memory() -> int:
 
 
 def main() -> None:
-    """Answer."""
+    """Print the bytes."""
     from chaski.ml import usual_backend
 
     logging.disable(logging.WARNING)

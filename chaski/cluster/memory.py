@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ from msgspec import Struct, to_builtins
 from chaski.cluster.links import new_key
 from chaski.cluster.named_nodes import key_of_nodes, named_nodes
 from chaski.cluster.replica_options import ReplicaOptions
-from chaski.env import without_secrets
+from chaski.env import child_environment
 from chaski.ml.backend import HOST
 
 __all__ = ["NodeMemory", "beside_gpus", "host_bytes", "shortage", "too_few"]
@@ -60,8 +59,7 @@ def host_bytes(options: ReplicaOptions, shards: int = 1) -> Sequence[int] | None
         done = subprocess.run(
             [sys.executable, "-P", "-m", "chaski.cluster.memory", str(shards)],
             input=json.dumps(to_builtins(options)),
-            env=without_secrets(os.environ)
-            | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)), "CHASKI_BACKEND": "cpu"},
+            env=child_environment() | {"CHASKI_BACKEND": "cpu"},
             capture_output=True,
             text=True,
             timeout=_LONGEST,

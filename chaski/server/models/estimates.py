@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from chaski.env import without_secrets
+from chaski.env import child_environment
 from chaski.errors import OptionError, WorkerError
 from chaski.names import ModelName
 
@@ -52,7 +51,7 @@ async def _answer(question: bytes) -> dict[str, Any]:
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
-        env=without_secrets(os.environ) | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+        env=child_environment(),
         process_group=0,
     )
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import socket
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from chaski.chat.events import Text
-from chaski.env import without_secrets
+from chaski.env import child_environment
 from chaski.errors import ChaskiError, WorkerError
 from chaski.ml.backend import ProgressCallback
 from chaski.runner.service.messages import Info, ModelCall, ReplyCallback
@@ -145,15 +144,14 @@ class Process:
 
 
 def _spawn(end: socket.socket, folder: Path) -> subprocess.Popen[bytes]:
-    """Start the process with one end of a socket. It looks for modules where this process does."""
-    places = os.pathsep.join(map(os.path.abspath, sys.path))
+    """Start the process with one end of a socket."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "chaski.runner.service.worker", str(end.fileno())],
         stdin=subprocess.DEVNULL,
         stdout=2,  # the standard output belongs to the parent's own data
         pass_fds=[end.fileno()],
         cwd=folder,
-        env=without_secrets(os.environ) | {"PYTHONPATH": places},
+        env=child_environment(),
         # Ctrl-C on a terminal goes to a whole group: what it means is for the parent to decide.
         process_group=0,
     )
