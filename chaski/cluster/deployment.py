@@ -254,7 +254,7 @@ class _Deployment:
         return not any(self._missing(shards))
 
     def _resources(self) -> Mapping[str, Any]:
-        """What Ray Serve is told of the nodes of a replica: a bundle for each, where it has several."""
+        """Return what Ray Serve reserves for a replica: a bundle for each node, where it has several."""
         cpus, memory = self._options.options["threads"], self._host_bytes(self._shards)
         if self._shards == 1:
             host = memory[0] or None if memory else None

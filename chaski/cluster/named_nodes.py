@@ -32,12 +32,14 @@ def named_nodes(addresses: Sequence[Address], split: str, key: bytes) -> Iterato
             "CHASKI_NODES_KEY": file.name,
             "CHASKI_SPLIT": split,
         }
+        before = {name: os.environ[name] for name in named if name in os.environ}
         os.environ |= named
         try:
             yield
         finally:
-            for name in named:
-                os.environ.pop(name, None)
+            for name in named.keys() - before.keys():
+                del os.environ[name]
+            os.environ |= before
 
 
 def _host(host: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 
 import numpy as np
@@ -21,7 +22,7 @@ __all__ = ["Engine", "Link", "Phases", "simulate_phases"]
 
 
 class Engine(Struct, frozen=True):
-    """What all replicas are like, measured.
+    """The measured speed and size of each replica.
 
     prefill      tokens of prompts a second
     one, many    seconds of a step with one answer, and of one with `width` answers
@@ -55,7 +56,7 @@ class Link(Struct, frozen=True):
 
 
 class Phases(Struct, frozen=True):
-    """What came of a trace. Times are seconds.
+    """The result of a trace. Times are seconds.
 
     first_token  from the question to the first token, the mean and the 99th of 100
     gap          between two tokens of an answer, the mean and the 99th of 100
@@ -132,7 +133,7 @@ class _Run:
     def answer(self, trace: Conversations) -> None:
         """Let everything happen."""
         for start, turns in trace.sessions():
-            self._at(start, lambda turns=turns: self._ask(turns, 0))  # type: ignore[misc]
+            self._at(start, partial(self._ask, turns, 0))
         while self._events:
             self._now, _, happen = heapq.heappop(self._events)
             happen()

@@ -49,7 +49,7 @@ def usable_processors() -> int:
 
 
 def memory_nodes() -> list[int]:
-    """The numbers of the memory nodes whose processors this process may run on; none where nobody says so."""
+    """Return the numbers of the memory nodes whose processors this process may use; none if unknown."""
     if not hasattr(os, "sched_getaffinity"):
         return []
     usable = os.sched_getaffinity(0)
@@ -98,7 +98,7 @@ def cpu_model() -> str:
 
 
 def _cpu_info() -> dict[str, str]:
-    """What Linux says of the first processor."""
+    """Return the fields by which Linux describes the first processor; none on another system."""
     first = _CPU_INFO.read_text().split("\n\n", 1)[0] if _CPU_INFO.exists() else ""
     pairs = (line.partition(":") for line in first.splitlines())
     return {name.strip(): value.strip() for name, _, value in pairs}

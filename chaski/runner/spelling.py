@@ -10,7 +10,7 @@ __all__ = ["known_words", "spelled"]
 
 # Shorter words are one slip away from too many others; two letters that changed places tell more.
 _SHORTEST, _SHORTEST_SWAPPED = 5, 4
-# What is longer is no word, and what stands behind so many words is left alone: it would take long.
+# A longer text is no word, and only so many words of a question are looked at: more would take long.
 _LONGEST, _MOST_WORDS = 24, 100
 _SPACE = "Ġ"
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 __all__ = ["layer_shares"]
 
-# Of the free memory, so much may be weights; the rest is for caches and plans.
+# Weights may take this share of the free memory; caches and plans need the rest.
 _WEIGHTS = 0.8
 
 

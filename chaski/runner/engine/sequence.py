@@ -119,7 +119,7 @@ class Sequence(ABC):
 
     @property
     def totals(self) -> TokenTotals:
-        """What it adds to those of the engine, so far."""
+        """The tokens that it has added to the totals of the engine so far."""
         counts, restored = self.counts, self.restored
         cells = max(0, self.num_cached - restored.memory - restored.disk)
         cached = cells, restored.memory, restored.disk

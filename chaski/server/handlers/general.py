@@ -29,7 +29,7 @@ async def status(http: HTTPRequest) -> Reply:
 
 
 async def key(http: HTTPRequest) -> Reply:
-    """What the client's key allows besides asking models."""
+    """Tell whether the client's key may change models."""
     return {"may_change_models": may_change_models(http.request.headers, http.services.settings)}
 
 
