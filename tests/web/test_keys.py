@@ -56,7 +56,7 @@ def test_a_user_is_offered_no_change_of_models(guarded: Running, open_page: Open
     assert faults(page, axe) == []
     picture(page, "keys")
     # What it may do goes on as ever.
-    page.get_by_text("Memory").first.wait_for()
+    page.get_by_text("Fits: ").first.wait_for()
     page.get_by_role("link", name="New chat").click()
     page.get_by_label("Model", exact=True).select_option("small:latest")
     ask(page, "x")
