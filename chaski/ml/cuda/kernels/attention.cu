@@ -18,7 +18,7 @@ constexpr bool kBlockKeys = StorageOf<kKeys>::kInBlocks;
 // Whether tensor instructions multiply, for which a number of 16 bits is two bytes.
 constexpr bool kTensor =
     kIntegerKeys && kIntegerValues && kSize % 32 == 0 && kValueSize % 16 == 0 && kRows == 16;
-constexpr int kBands = (kValueSize / 16 + kWarps - 1) / kWarps;  // of 16 elements, for each warp
+constexpr int kBands = (kValueSize + 16 * kWarps - 1) / (16 * kWarps);  // of 16 elements, for each warp
 
 struct Attention {
     const float* q;  // [token][head][size]
@@ -146,7 +146,7 @@ CHASKI_INLINE void load_queries(const Attention& a, const Rows& rows, Workspace&
             if (lane() == 0) w.query_scales[r] = scale;
         }
     } else if constexpr (kBlockKeys) {
-        constexpr int kBlocksOfRow = kSize / 32;
+        constexpr int kBlocksOfRow = (kSize + 31) / 32;
         for (int item = group(); item < kRows * kBlocksOfRow; item += num_groups()) {
             quantize_query(a, rows, item / kBlocksOfRow, item % kBlocksOfRow, w);
         }
