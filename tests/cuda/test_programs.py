@@ -17,11 +17,12 @@ ARCHITECTURES = ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"]
 _SMALL = """
 add_vector average_rows chunked_conv concat_columns dispatch embedding gaussian_top_k
 group_by_expert keep_chunked_inputs keep_delta_rows keep_inputs lora_down matmul_float move_cells
-multiply_vector product quantize_rows rms rope rows scale_experts scale_rows scatter slice
+multiply_vector product rms rope rows scale_experts scale_rows scatter slice
 space_to_depth top_k_of_parts unpack
 """
 LIMITS: dict[str, tuple[int, int]] = {
     **dict.fromkeys(_SMALL.split(), (40, 0)),
+    "quantize_rows": (48, 0),
     "attention_join": (56, 0),
     "combine": (56, 0),
     "elementwise": (56, 0),
@@ -33,8 +34,8 @@ LIMITS: dict[str, tuple[int, int]] = {
     "rotate_cells": (80, 0),
     "matmul 1": (88, 0),
     "attention_chunk": (96, 0),
-    "rms_norm": (96, 0),
-    "layer_norm": (104, 0),
+    "rms_norm": (64, 0),
+    "layer_norm": (88, 0),
     "attention": (112, 0),
     "matmul_many 128": (128, 200),
     "gated_delta": (168, 0),
@@ -81,7 +82,11 @@ def other_programs() -> list[Program]:
         *(Program("matmul_float", (("CHASKI_WEIGHTS", each), ("CHASKI_TOKENS", 4))) for each in FLOATS),
         *(Program("embedding", (("CHASKI_WEIGHTS", each),)) for each in FLOATS),
         *(Program("quantize", (each,)) for each in rounding),
-        *(Program("norms", (("CHASKI_ROUNDS", 1), each)) for each in rounding),
+        *(
+            Program("norms", (("CHASKI_SIZE", size), each))
+            for size in (128, 4096, 16384)
+            for each in rounding
+        ),
         *(Program("elementwise", (("CHASKI_FORMULA", name), rounding[1])) for name in ELEMENTWISE),
         *(Program("storage", (("CHASKI_STORED", f"DType::{each}"),)) for each in stored),
         Program(

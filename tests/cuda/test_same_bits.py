@@ -104,6 +104,37 @@ def test_products(tmp_path: Path, backend: str, type: QuantType, tokens: int) ->
     assert_same(backend, path, record, list(range(tokens)))
 
 
+@pytest.mark.long
+@on_each
+@pytest.mark.parametrize(
+    ("type", "tokens"),
+    [
+        (QuantType.Q4_K, 129),
+        (QuantType.Q8_0, 70),
+        *(
+            pytest.param(type, tokens, marks=pytest.mark.slow)
+            for type, tokens in [
+                (QuantType.Q6_K, 129),
+                (QuantType.Q5_1, 129),
+                (QuantType.Q2_K, 40),
+                (QuantType.Q6_K, 33),
+            ]
+        ),
+    ],
+    ids=str,
+)
+def test_products_of_many_rows(tmp_path: Path, backend: str, type: QuantType, tokens: int) -> None:
+    """A block of threads has several panels of 16 rows, and a warp may have two."""
+    rows, width = 215, 1056 if type.block_size == 32 else 1280
+    path = write(
+        tmp_path / "a.gguf",
+        table=activations(MOST, width),
+        weight=bytes_as(random_weights(type, rows, width), type, (rows, width)),
+    )
+    record: Record = lambda ids, w: ops.linear(ops.embedding(ids, w["table"]), w["weight"])  # noqa: E731
+    assert_same(backend, path, record, list(range(tokens)))
+
+
 @on_each
 @pytest.mark.parametrize("type", [QuantType.Q8_0, QuantType.Q4_1, QuantType.IQ4_XS], ids=lambda t: t.name)
 def test_products_of_other_types_read_super_blocks_too(tmp_path: Path, backend: str, type: QuantType) -> None:
@@ -149,7 +180,7 @@ def test_rows_of_a_table(tmp_path: Path, backend: str, type: QuantType) -> None:
 
 
 @on_each
-@pytest.mark.parametrize("size", [1, 5, 16, 33, 64, 1100])
+@pytest.mark.parametrize("size", [1, 5, 16, 33, 64, 520, 1100, 8704])
 def test_norms(tmp_path: Path, backend: str, size: int) -> None:
     path = write(tmp_path / "a.gguf", table=uniform(11, 3 * size), weight=uniform(size), bias=uniform(size))
 
@@ -254,8 +285,10 @@ def test_cells_that_the_host_has_kept(tmp_path: Path, backend: str, types: tuple
     source = known.backend.cell_rows([known.keys, known.values])
     target = blank.backend.cell_rows([blank.keys, blank.values])
     block = np.zeros(source.num_bytes(100), np.uint8)
-    source.read(first[:37], block, 3, 100)
-    source.read(first[37:], block, 40, 100)
+    arriving = [source.read(first[:37], block, 3, 100), source.read(first[37:], block, 40, 100)]
+    for each in arriving:
+        assert each is not None
+        each.result()
     target.write(other[:1], block, 3, 100)
     target.write(other[1:], block, 4, 100)
     spans = [(0, 90 - i, 0) for i in range(4)]

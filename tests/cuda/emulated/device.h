@@ -102,6 +102,13 @@ template <class T>
 T value_of(T v, int number) {
     return emulated::exchange(v, 32, [number](int) { return number; });
 }
+inline std::int32_t largest_of_warp(std::int32_t v) {
+    for (int apart = 16; apart > 0; apart /= 2) {
+        const std::int32_t other = from_thread(v, apart);
+        v = other > v ? other : v;
+    }
+    return v;
+}
 inline std::uint32_t votes(bool is_set) {
     std::uint32_t found = 0;
     for (int i = 0; i < 32; ++i) found |= static_cast<std::uint32_t>(value_of<int>(is_set, i)) << i;

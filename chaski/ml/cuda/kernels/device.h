@@ -102,6 +102,7 @@ template <class T>
 inline T value_of(T v, int number) {
     return __shfl_sync(0xffffffffu, v, number);
 }
+inline int32_t largest_of_warp(int32_t v) { return __reduce_max_sync(0xffffffffu, v); }
 inline uint32_t votes(bool is_set) { return __ballot_sync(0xffffffffu, is_set); }
 inline int32_t count_bits(uint32_t x) { return __popc(x); }
 inline void barrier() { __syncthreads(); }

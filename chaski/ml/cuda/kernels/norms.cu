@@ -1,14 +1,15 @@
-// Norms of rows. A block of threads has one row; its first 16 lanes add up, each every 16th element, and then
-// all of them over a fixed tree.
+// Norms of rows of CHASKI_SIZE elements. A block of threads has one row; 16 lanes add up, each every 16th
+// element, and then all of them over a fixed tree.
 #include "quantize.h"
 
 namespace chaski::CHASKI_ISA {
+
+constexpr int kSize = CHASKI_SIZE;
 
 struct Norm {
     const float* x;
     Count n;
     int64_t heads;  // rows of a token
-    int64_t size;
     const float* weight;
     const float* bias;
     float eps;
@@ -16,99 +17,129 @@ struct Norm {
     Quantized quantized;
 };
 
-// What group 0 finds by `f`, in all threads; `f` begins after the row is in shared memory.
+// A row in shared memory, lane by lane, with zeros behind its end: a lane adds up what lies side by side. The
+// distances are such that neither writing neighbours nor reading lanes takes a bank twice.
+constexpr int kPositions = (kSize + kLanes - 1) / kLanes;  // of a lane
+constexpr int kStride = 4 * ((kPositions + 3) / 4 | 1);
+constexpr int kRowFloats = kLanes * kStride + 16;
+
+CHASKI_INLINE int place_of(uint32_t element) {
+    const uint32_t lane = element % kLanes;
+    return static_cast<int>(lane * kStride + lane / 8 * 16 + element / kLanes);
+}
+
+// What the first warp finds by `f`, in all threads; `f` begins after the row is in shared memory.
 template <class F>
-CHASKI_INLINE float by_first_group(float* result, const F& f) {
+CHASKI_INLINE float by_first_warp(float* result, const F& f) {
     barrier();
-    if (group() == 0) {
+    if (threadIdx.x < 32) {
         const float found = f();
-        if (lane() == 0) *result = found;
+        if (threadIdx.x == 0) *result = found;
     }
     barrier();
     return *result;
 }
 
-// The sum over a row, lane by lane, and then over lanes. Elements are read well before they are needed.
+// The sum over a row, lane by lane, and then over lanes, by a warp, of which both halves do the same. A lane
+// reads well before it adds. A lane behind the end of a row has a zero more, which may turn -0 into +0.
 template <class F>
-CHASKI_INLINE float row_sum(const float* row, int size, const F& f) {
-    constexpr int kAhead = 16;
-    const int whole = size / (kAhead * kLanes) * kAhead * kLanes;
-    float sum = 0.0f, next[kAhead];
-    if (whole > 0) {
-        for (int j = 0; j < kAhead; ++j) next[j] = row[j * kLanes + lane()];
-    }
-    for (int i = 0; i < whole; i += kAhead * kLanes) {
-        float now[kAhead];
-        for (int j = 0; j < kAhead; ++j) now[j] = next[j];
-        if (i + kAhead * kLanes < whole) {
-            for (int j = 0; j < kAhead; ++j) next[j] = row[i + (kAhead + j) * kLanes + lane()];
+CHASKI_INLINE float row_sum(const float* row, const F& f) {
+    constexpr int kAhead = 16, kEvenly = kPositions / (2 * kAhead) * 2 * kAhead;
+    const float* own = row + place_of(lane());
+    float sum = 0.0f;
+    if constexpr (kEvenly > 0) {
+        float even[kAhead], odd[kAhead];
+        load_each(own, even);
+#pragma unroll 1
+        for (int i = 0; i < kEvenly; i += 2 * kAhead) {
+            load_each(own + i + kAhead, odd);
+            for (const float v : even) sum = f(v, sum);
+            load_each(own + (i + 2 * kAhead < kEvenly ? i + 2 * kAhead : 0), even);
+            for (const float v : odd) sum = f(v, sum);
         }
-        for (int j = 0; j < kAhead; ++j) sum = f(now[j], sum);
     }
-    for (int i = whole + lane(); i < size; i += kLanes) sum = f(row[i], sum);
-    // The lanes behind the end of a row have a zero more, which may turn -0 into +0.
-    if (size % kLanes != 0 && lane() >= size % kLanes) sum = f(0.0f, sum);
-    return sum_lanes({sum});
+    for (int i = kEvenly; i < kPositions; i += 4) {
+        float four[4];
+        load_each(own + i, four);
+        for (int j = 0; j < 4 && i + j < kPositions; ++j) sum = f(four[j], sum);
+    }
+    for (int apart = 8; apart > 0; apart /= 2) sum = sum + device::from_thread(sum, apart);
+    return sum;
 }
 
-CHASKI_INLINE float inverse_length(const float* row, int size, float eps) {
-    const float squares = row_sum(row, size, [](float v, float sum) { return device::fma(v, v, sum); });
-    return 1.0f / device::square_root(squares / static_cast<float>(size) + eps);
+CHASKI_INLINE float inverse_length(const float* row, float eps) {
+    const float squares = row_sum(row, [](float v, float sum) { return device::fma(v, v, sum); });
+    return 1.0f / device::square_root(squares / static_cast<float>(kSize) + eps);
 }
 
-// The elements of a row that a thread has: kRounds times kEach neighbours.
-constexpr int kRounds = CHASKI_ROUNDS;
+// The elements of a row that a thread has: kRounds times kEach neighbours. The lowering counts threads, too.
+constexpr int kThreads = kSize > 8192 ? 1024 : (kSize + 255) / 256 * 32;
+constexpr int kRounds = (kSize + kThreads * kEach - 1) / (kThreads * kEach);
 struct Elements {
     float x[kRounds][kEach];
 
     CHASKI_INLINE static int first(int round) {
-        return static_cast<int>(round * blockDim.x + threadIdx.x) * kEach;
+        return (round * kThreads + static_cast<int>(threadIdx.x)) * kEach;
     }
-    CHASKI_INLINE void load(const float* from, int size, float other) {
+    CHASKI_INLINE void load(const float* from, float other) {
         for (int round = 0; round < kRounds; ++round) {
             const int i = first(round);
-            if (from != nullptr && size % kEach == 0 && i < size) {
-                load_each(from + i, x[round]);
-                continue;
+            for (float& v : x[round]) v = other;
+            if (from == nullptr) continue;
+            if constexpr (kSize % kEach == 0) {
+                if (i < kSize) load_each(from + i, x[round]);
+            } else {
+                for (int j = 0; j < kEach; ++j) {
+                    if (i + j < kSize) x[round][j] = from[i + j];
+                }
             }
-            for (int j = 0; j < kEach; ++j)
-                x[round][j] = from != nullptr && i + j < size ? from[i + j] : other;
         }
     }
-    CHASKI_INLINE void store(float* to, int size) const {
+    CHASKI_INLINE void store(float* to) const {
         for (int round = 0; round < kRounds; ++round) {
             const int i = first(round);
-            if (size % kEach == 0) {
-                if (i < size) store_each(to + i, x[round]);
-                continue;
+            if constexpr (kSize % kEach == 0) {
+                if (i < kSize) store_each(to + i, x[round]);
+            } else {
+                for (int j = 0; j < kEach; ++j) {
+                    if (i + j < kSize) to[i + j] = x[round][j];
+                }
             }
-            for (int j = 0; j < kEach && i + j < size; ++j) to[i + j] = x[round][j];
+        }
+    }
+    // To shared memory.
+    CHASKI_INLINE void share(float* row) const {
+        for (int round = 0; round < kRounds; ++round) {
+            const int i = first(round);
+            if (i >= kPositions * kLanes) continue;
+            for (int j = 0; j < kEach; ++j) {
+                row[place_of(i) + j * kStride] = kSize % kLanes == 0 || i + j < kSize ? x[round][j] : 0.0f;
+            }
         }
     }
 };
 
 // Where results of a row go that begins with element `at` of all rows.
 CHASKI_INLINE void finish(const Norm& a, const Elements& y, int64_t at) {
-    const auto size = static_cast<int>(a.size);
-    if (a.y != nullptr) y.store(a.y + at, size);
+    if (a.y != nullptr) y.store(a.y + at);
     if (a.quantized.values == nullptr) return;
     for (int round = 0; round < kRounds; ++round) {
-        const int i = static_cast<int>(round * blockDim.x + threadIdx.x) * kEach;
-        quantize(y.x[round], at + i, i < size, a.quantized);
+        const int i = Elements::first(round);
+        quantize(y.x[round], at + i, i < kSize, a.quantized);
     }
 }
 
-// Shared memory: a row, and the result of a sum.
+// Shared memory: a row, and the result of a sum. What is read before it is known whether a row exists is
+// memory of the plan, which has room for all rows of a launch.
 CHASKI_KERNEL(rms_norm, Norm) {
-    if (static_cast<int64_t>(blockIdx.x) >= *a.n * a.heads) return;
     auto* row = reinterpret_cast<float*>(device::shared());
-    const int64_t at = static_cast<int64_t>(blockIdx.x) * a.size;
-    const auto size = static_cast<int>(a.size);
+    const int64_t rows = *a.n * a.heads, at = static_cast<int64_t>(blockIdx.x) * kSize;
     Elements x, weight;
-    x.load(a.x + at, size, 0.0f);
-    weight.load(a.weight, size, 1.0f);
-    x.store(row, size);
-    const float scale = by_first_group(row + size, [&] { return inverse_length(row, size, a.eps); });
+    x.load(a.x + at, 0.0f);
+    weight.load(a.weight, 1.0f);
+    if (static_cast<int64_t>(blockIdx.x) >= rows) return;
+    x.share(row);
+    const float scale = by_first_warp(row + kRowFloats, [&] { return inverse_length(row, a.eps); });
     for (int round = 0; round < kRounds; ++round) {
         for (int j = 0; j < kEach; ++j) x.x[round][j] = x.x[round][j] * scale * weight.x[round][j];
     }
@@ -116,24 +147,23 @@ CHASKI_KERNEL(rms_norm, Norm) {
 }
 
 CHASKI_KERNEL(layer_norm, Norm) {
-    if (static_cast<int64_t>(blockIdx.x) >= *a.n * a.heads) return;
     auto* row = reinterpret_cast<float*>(device::shared());
-    float* result = row + a.size;
-    const int64_t at = static_cast<int64_t>(blockIdx.x) * a.size;
-    const auto size = static_cast<int>(a.size);
+    float* result = row + kRowFloats;
+    const int64_t rows = *a.n * a.heads, at = static_cast<int64_t>(blockIdx.x) * kSize;
     Elements x, weight, bias;
-    x.load(a.x + at, size, 0.0f);
-    weight.load(a.weight, size, 1.0f);
-    bias.load(a.bias, size, 0.0f);
-    x.store(row, size);
-    const float mean = by_first_group(result, [&] {
-        return row_sum(row, size, [](float v, float sum) { return v + sum; }) / static_cast<float>(size);
+    x.load(a.x + at, 0.0f);
+    weight.load(a.weight, 1.0f);
+    bias.load(a.bias, 0.0f);
+    if (static_cast<int64_t>(blockIdx.x) >= rows) return;
+    x.share(row);
+    const float mean = by_first_warp(result, [&] {
+        return row_sum(row, [](float v, float sum) { return v + sum; }) / static_cast<float>(kSize);
     });
     for (int round = 0; round < kRounds; ++round) {
         for (int j = 0; j < kEach; ++j) x.x[round][j] = x.x[round][j] - mean;
     }
-    x.store(row, size);
-    const float scale = by_first_group(result, [&] { return inverse_length(row, size, a.eps); });
+    x.share(row);
+    const float scale = by_first_warp(result, [&] { return inverse_length(row, a.eps); });
     for (int round = 0; round < kRounds; ++round) {
         for (int j = 0; j < kEach; ++j) {
             const float y = x.x[round][j] * scale * weight.x[round][j];

@@ -15,11 +15,13 @@ struct Quantized {
 };
 
 constexpr int kEach = 8;  // elements of a thread
-constexpr int kMostShift = 4, kMostMagnitudes = 1023;
+constexpr int kMostShift = 4;
+constexpr float kMostMagnitudes = 1023.0f;
 
-// Eight neighbours, whose address is a multiple of 16, at once.
-CHASKI_INLINE void load_each(const float* from, float (&x)[kEach]) {
-    for (int i = 0; i < kEach; i += 4) {
+// Neighbours, whose address is a multiple of 16, at once.
+template <int kCount>
+CHASKI_INLINE void load_each(const float* from, float (&x)[kCount]) {
+    for (int i = 0; i < kCount; i += 4) {
         const auto four = *reinterpret_cast<const float4*>(from + i);
         x[i] = four.x;
         x[i + 1] = four.y;
@@ -44,9 +46,27 @@ CHASKI_INLINE int32_t largest_of_block(int32_t bits) {
     return bits;
 }
 
-CHASKI_INLINE void store_values(int8_t* to, const int32_t (&q)[kEach]) {
+// A sum with 1.5 · 2²³ rounds what is below 2²², halves to even numbers; its low bits are those of what comes
+// of it.
+constexpr float kWhole = 12582912.0f;
+
+// Rounds x times a factor. `*sum` and `*magnitudes` are those of what comes of it, exactly.
+CHASKI_INLINE void round_each(const float (&x)[kEach], float factor, float (&rounded)[kEach], float* sum,
+                              float* magnitudes) {
+    *sum = *magnitudes = 0.0f;
+    for (int i = 0; i < kEach; ++i) {
+        rounded[i] = x[i] * factor + kWhole;
+        const float v = rounded[i] - kWhole;
+        *sum += v;
+        *magnitudes += device::as_float(magnitude_bits({v}).v);
+    }
+}
+
+CHASKI_INLINE void store_values(int8_t* to, const float (&rounded)[kEach]) {
     uint32_t words[2] = {};
-    for (int i = 0; i < kEach; ++i) words[i / 4] |= (static_cast<uint32_t>(q[i]) & 255) << 8 * (i % 4);
+    for (int i = 0; i < kEach; ++i) {
+        words[i / 4] |= (static_cast<uint32_t>(device::as_int(rounded[i])) & 255) << 8 * (i % 4);
+    }
     *reinterpret_cast<uint2*>(to) = {words[0], words[1]};
 }
 
@@ -54,30 +74,23 @@ CHASKI_INLINE float power_of_two(int exponent) { return device::as_float((127 + 
 
 // x are the elements from number `at` of all rows on. All threads of a warp call it, also those whose
 // elements do not exist.
-CHASKI_INLINE void quantize_block(const float (&x)[kEach], int64_t at, bool exists, const Quantized& to) {
+CHASKI_INLINE void quantize_block(const float (&x)[kEach], uint64_t at, bool exists, const Quantized& to) {
     const float amax = device::as_float(largest_of_block(largest_of(x)));
-    const bool is_usable = amax >= 1e-36f && amax < infinity();
-    const float factor = is_usable ? 127.0f / amax : 0.0f;
-    int32_t q[kEach], sum = 0;
-    for (int i = 0; i < kEach; ++i) sum += q[i] = is_usable ? device::round(x[i] * factor) : 0;
+    float rounded[kEach] = {}, sum = 0.0f, magnitudes;
+    if (amax >= 1e-36f && amax < infinity()) round_each(x, 127.0f / amax, rounded, &sum, &magnitudes);
     sum += device::from_thread(sum, 1);
     if (!exists) return;
-    store_values(to.values + at, q);
+    store_values(to.values + at, rounded);
     if (at % 32 == 0) to.scales[at / 32] = amax < 1e-36f ? 0.0f : amax / 127.0f;
     if (at % 16 == 0) to.sums[at / 16] = static_cast<int16_t>(sum);
 }
 
-CHASKI_INLINE void quantize_super_block(const float (&x)[kEach], int64_t at, bool exists,
+CHASKI_INLINE void quantize_super_block(const float (&x)[kEach], uint64_t at, bool exists,
                                         const Quantized& to) {
-    const int32_t largest = largest_of_block(largest_of(x));
-    int32_t bits = largest;
-    for (int apart = 4; apart < 32; apart *= 2) {
-        const int32_t other = device::from_thread(bits, apart);
-        bits = other > bits ? other : bits;
-    }
-    const float amax = device::as_float(bits);
+    const int32_t own_largest = largest_of(x), largest = largest_of_block(own_largest);
+    const float amax = device::as_float(device::largest_of_warp(own_largest));
     float whole = amax / 127.0f;
-    int32_t q[kEach] = {}, sum = 0;
+    float rounded[kEach] = {}, own = 0.0f;
     int shift = 0;
     if (!(amax >= 1e-34f && amax < infinity())) {  // the same in all threads of a warp
         whole = amax < 1e-34f ? 0.0f : whole;
@@ -87,37 +100,34 @@ CHASKI_INLINE void quantize_super_block(const float (&x)[kEach], int64_t at, boo
             const float part =
                 device::as_float(largest) * to_parts;  // of the least that shift 0 has room for
             shift = (part > 1.0f) + (part > 2.0f) + (part > 4.0f) + (part > 8.0f);
-            int32_t magnitudes = 0;
-            for (bool fits = false; device::votes(!fits) != 0;) {
-                const float factor = inverse * power_of_two(kMostShift - shift);
-                int32_t own = 0, total = 0;
-                for (int i = 0; i < kEach; ++i) {
-                    q[i] = device::round(x[i] * factor);
-                    own += q[i];
-                    total += q[i] < 0 ? -q[i] : q[i];
-                }
-                sum = own + device::from_thread(own, 1);
+            float magnitudes;
+            uint32_t over = 0;
+            for (bool is_coarser = true; is_coarser;) {
+                float total;
+                round_each(x, inverse * power_of_two(kMostShift - shift), rounded, &own, &total);
                 total += device::from_thread(total, 1);
-                const int32_t other = device::from_thread(total, 2);
+                const float other = device::from_thread(total, 2);
                 magnitudes = total > other ? total : other;
-                fits = magnitudes <= kMostMagnitudes || shift == kMostShift;
-                if (!fits) ++shift;
+                const bool is_over = magnitudes > kMostMagnitudes, has_next = is_over && shift < kMostShift;
+                over = device::votes(is_over);
+                is_coarser = over != 0 && device::votes(has_next) != 0;
+                if (has_next) ++shift;
             }
-            const uint32_t over = device::votes(magnitudes > kMostMagnitudes);
             is_done = over == 0;
             if (!is_done) {
                 int first = 0;
                 while ((over >> first & 1) == 0) ++first;
-                whole *= static_cast<float>(device::value_of(magnitudes, first)) / 1007.0f;
+                whole *= device::value_of(magnitudes, first) / 1007.0f;
             }
         }
     }
+    const auto sum = static_cast<int32_t>(own + device::from_thread(own, 1));
     const int32_t block_sum = (sum + device::from_thread(sum, 2)) << shift;
     if (!exists) return;
-    store_values(to.values + at, q);
+    store_values(to.values + at, rounded);
     SuperScale& super = to.supers[at / kSuperElements];
     const float unit = whole * 0.0625f;
-    const int block = static_cast<int>(at % kSuperElements) / 32;
+    const int block = static_cast<int>(at % kSuperElements / 32);
     if (at % kSuperElements == 0) super.unit = unit;
     if (at % 16 == 0) to.sums[at / 16] = static_cast<int16_t>(sum);
     if (at % 32 != 0) return;

@@ -35,17 +35,19 @@ def _norm(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight | None, bi
     assert isinstance(size, int)
     heads, dim, op = width(node) // size, lowering.dim(node), node.op
     threads = min(1024, -(-size // 256) * 32)  # with eight elements each
-    program = lowering.rounding("norms", node, ("CHASKI_ROUNDS", -(-size // (8 * threads))))
+    program = lowering.rounding("norms", node, ("CHASKI_SIZE", size))
+    positions = -(-size // 16)  # of each of 16 lanes, and then how far apart lanes are
+    shared = 4 * (16 * 4 * (-(-positions // 4) | 1) + 16 + 1)
     # Rows of several heads are rounded by a step of their own.
     rounded = lowering.quantized_with(node) if heads == 1 else (None,) * 4
     y = lowering.new_if_read(node) if heads == 1 else lowering.new(node)
 
     def choose(sizes: Sizes) -> Kernel:
-        return Kernel(program, op, (sizes[dim] * heads, 1, 1), threads, 4 * (size + 1))
+        return Kernel(program, op, (sizes[dim] * heads, 1, 1), threads, shared)
 
     lowering.step(
         choose,
-        *(x, lowering.count(node), heads, size, vector_of(weight), vector_of(bias)),
+        *(x, lowering.count(node), heads, vector_of(weight), vector_of(bias)),
         *(float(node.attributes["eps"]), y, *rounded),
     )
 
