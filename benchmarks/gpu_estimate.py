@@ -71,7 +71,7 @@ class PaperGPU:
     """A GPU whose memory has addresses and no content."""
 
     device = Device("cuda:0", "H200", _CORES, (_ARCHITECTURE,), 1 << 40, 1 << 40)
-    rule = _ARCHITECTURE
+    rule, shared_memory = _ARCHITECTURE, 227 << 10
 
     def __init__(self) -> None:
         self._next = 256

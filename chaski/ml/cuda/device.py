@@ -35,13 +35,17 @@ Kernel = Any
 
 
 class KernelLaunch(Struct, frozen=True):
-    """A kernel with its argument, the bytes of a C struct."""
+    """A kernel with its argument, the bytes of a C struct.
+
+    `is_early`: it may begin before what was launched before it has ended, and waits for that itself.
+    """
 
     kernel: Kernel
     grid: Grid
     threads: int
     shared: int
     argument: bytes
+    is_early: bool = False
 
 
 class GPU(Protocol):
@@ -57,6 +61,10 @@ class GPU(Protocol):
     @property
     def rule(self) -> str:
         """A name for the kind of device, for which programs are compiled."""
+
+    @property
+    def shared_memory(self) -> int:
+        """How many bytes of shared memory a block of threads may have."""
 
     def allocate(self, size: int) -> int:
         """Take memory -> its address, a multiple of 256. Its content is undefined."""

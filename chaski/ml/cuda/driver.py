@@ -118,6 +118,7 @@ class DriverGPU:
                 f"kernels need {_version(_LEAST_CAPABILITY)}; load the model with the cpu backend"
             )
         self._cores = self._attribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+        self.shared_memory = self._attribute(attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
         self._context = _checked(driver.cuDevicePrimaryCtxRetain(self._handle))
         self._bind()
         flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value
@@ -215,13 +216,13 @@ class DriverGPU:
         return recorded
 
     def _config(self, launch: KernelLaunch) -> Any:
-        """A launch whose kernel may begin before the one before it has ended; it waits by itself."""
+        """The driver's form of a launch. Older devices know no early ones."""
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
         config.blockDimX, config.blockDimY, config.blockDimZ = launch.threads, 1, 1
         config.sharedMemBytes = launch.shared
         config.hStream = self._stream
-        if self.capability >= (9, 0):
+        if launch.is_early and self.capability >= (9, 0):
             early = driver.CUlaunchAttribute()
             early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             early.value.programmaticStreamSerializationAllowed = 1
@@ -255,11 +256,8 @@ class DriverGPU:
         """Let a launch ask for as much shared memory as a block of threads may have."""
         known = driver.CUfunction_attribute
         own = _checked(driver.cuFuncGetAttribute(known.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kernel))
-        limit = self._attribute(
-            driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-        )
         most = known.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        _checked(driver.cuFuncSetAttribute(kernel, most, limit - own))
+        _checked(driver.cuFuncSetAttribute(kernel, most, self.shared_memory - own))
 
     def _attribute(self, attribute: Any) -> int:
         return int(_checked(driver.cuDeviceGetAttribute(attribute, self._handle)))

@@ -119,13 +119,14 @@ class Quantized(Struct, frozen=True):
 
 
 class Kernel(Struct, frozen=True):
-    """A kernel in the form that suits the sizes of a run."""
+    """A kernel in the form that suits the sizes of a run. `is_early`: as of a `KernelLaunch`."""
 
     program: Program
     name: str
     grid: Grid
     threads: int
     shared: int = 0
+    is_early: bool = False
 
 
 class Step(Struct, frozen=True):
@@ -167,16 +168,17 @@ _SUPER_BYTES = 36
 class Lowering:
     """The steps of a graph so far, and what they read.
 
-    `multiprocessors`: how many blocks of threads keep the device busy. `sums`: the products that a sum takes
-    in, each with that sum. `together`: products that one step computes, by the first of them. `staged`: what
-    is uploaded. `gathered`: rows of pairs that are read where those of tokens are. `checks`, `derived`: what
-    the host does before a run. `shared_parts`: what several nodes have
-    of one thing, by its kind and the node that it is made of.
+    `multiprocessors`: how many blocks of threads keep the device busy. `shared_memory`: how many bytes a
+    block of threads may share. `sums`: the products that a sum takes in, each with that sum. `together`:
+    products that one step computes, by the first of them. `staged`: what is uploaded. `gathered`: rows of
+    pairs that are read where those of tokens are. `checks`, `derived`: what the host does before a run.
+    `shared_parts`: what several nodes have of one thing, by its kind and the node that it is made of.
     """
 
-    def __init__(self, graph: Graph, multiprocessors: int) -> None:
+    def __init__(self, graph: Graph, multiprocessors: int, shared_memory: int) -> None:
         self.graph = graph
         self.multiprocessors = multiprocessors
+        self.shared_memory = shared_memory
         self.steps: list[Step] = []
         self.staged: dict[Tensor, Staged] = {}
         self.checks: dict[Check, None] = {}

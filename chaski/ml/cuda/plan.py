@@ -51,7 +51,7 @@ class CUDAPlan:
 
     def __init__(self, graph: Graph, gpu: GPU, host: Backend) -> None:
         self._gpu = gpu
-        lowering = Lowering(graph, gpu.device.cores)
+        lowering = Lowering(graph, gpu.device.cores, gpu.shared_memory)
         for name, node in graph.inputs.items():
             lowering.staged[node] = staged_for(name, node)
         host_parts = add_host_parts(graph, lowering, host)
@@ -223,7 +223,11 @@ class CUDAPlan:
             if kernel is not None:
                 compiled = self._gpu.kernel(kernel.program, kernel.name)
                 argument = self._argument(step)
-                launches.append(KernelLaunch(compiled, kernel.grid, kernel.threads, kernel.shared, argument))
+                launches.append(
+                    KernelLaunch(
+                        compiled, kernel.grid, kernel.threads, kernel.shared, argument, kernel.is_early
+                    )
+                )
         return launches
 
     def _argument(self, step: Step) -> bytes:

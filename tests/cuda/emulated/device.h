@@ -85,6 +85,9 @@ inline std::uint32_t select_bytes(std::uint32_t a, std::uint32_t b, std::uint32_
         y |= static_cast<std::uint32_t>(both >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
     return y;
 }
+inline std::int32_t shift_left(std::int32_t x, std::int32_t bits) {
+    return static_cast<std::int32_t>(static_cast<std::uint32_t>(x) << (bits & 31));
+}
 inline std::uint32_t subtract_bytes(std::uint32_t a, std::uint32_t x) {
     std::uint32_t y = 0;
     for (int i = 0; i < 32; i += 8) y |= (((a >> i & 255) - x) & 255) << i;

@@ -55,7 +55,7 @@ class EmulatedGPU:
     or `12:out of memory`. Like a real one, it computes nothing more for its process after the first two.
     """
 
-    rule = "emulated"
+    rule, shared_memory = "emulated", 227 << 10
 
     def __init__(self, number: int = 0) -> None:
         self.number = number

@@ -6,10 +6,11 @@
 
 #include <cstdint>
 
-// A kernel has one argument, a plain struct. `CHASKI_KERNEL(name, Arguments) { ... a.x ... }`. It begins
-// before the kernel before it has ended, and waits for that. One that is CHASKI_KERNEL_AHEAD says itself, by
-// `device::begin`, when it needs what others have computed; weights it may read before.
-// CHASKI_BOUNDS are the most threads of a block, and how many blocks are to fit a multiprocessor.
+// A kernel has one argument, a plain struct. `CHASKI_KERNEL(name, Arguments) { ... a.x ... }`. Where its
+// launch lets it begin before the kernel before it has ended, it waits for that. One that is
+// CHASKI_KERNEL_AHEAD says itself, by `device::begin`, when it needs what others have computed; weights it
+// may read before. CHASKI_BOUNDS are the most threads of a block, and how many blocks are to fit a
+// multiprocessor.
 #if defined(CHASKI_BOUNDS)
 #define CHASKI_BOUNDED __launch_bounds__(CHASKI_BOUNDS)
 #else
@@ -60,6 +61,10 @@ inline int32_t dot4(int32_t acc, uint32_t w, int32_t x) {
     int32_t y;
     asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(y) : "r"(w), "r"(x), "r"(acc));
     return y;
+}
+// By the five lowest bits of `bits`.
+inline int32_t shift_left(int32_t x, int32_t bits) {
+    return static_cast<int32_t>(__funnelshift_l(0u, static_cast<uint32_t>(x), static_cast<uint32_t>(bits)));
 }
 // Each byte less x, without borrowing from its neighbour.
 inline uint32_t subtract_bytes(uint32_t a, uint32_t x) { return x == 0 ? a : __vsub4(a, x * 0x01010101u); }

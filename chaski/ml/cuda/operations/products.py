@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,9 +31,7 @@ _WITH_MINS = (QuantType.Q4_1, QuantType.Q5_1)
 _LANES = 16
 _MANY = 32  # tokens from which on tensor instructions multiply
 
-# Shared memory that every device has for a block of threads, and what a multiprocessor has for several.
-_SHARED = 48 << 10
-_MOST_SHARED = 220 << 10
+_SHARED = 48 << 10  # memory that every device has for a block of threads
 
 
 def embedding(lowering: Lowering, node: Tensor, ids: Tensor, table: Weight) -> None:
@@ -139,8 +138,8 @@ def _product(lowering: Lowering, products: Sequence[_Product]) -> None:
     def choose(sizes: Sizes) -> Kernel:
         shared = sharing(sizes)
         if shared.tokens < _MANY or shared.usual < _MANY // 2:
-            return _few_tokens(type, matrix.columns, panels, shared, lowering.multiprocessors)
-        return _many_tokens(type, [each.rows for each in products], shared, lowering.multiprocessors)
+            return _few_tokens(type, matrix.columns, panels, shared, lowering)
+        return _many_tokens(type, [each.rows for each in products], shared, lowering)
 
     parts = [field for each in products for field in each.fields(lowering)]
     none = (None, 0, None, None, None) * (3 - len(products))
@@ -161,9 +160,7 @@ def _experts(lowering: Lowering, node: Tensor) -> tuple[Callable[[Sizes], _Shari
     return lambda sizes: _Sharing(sizes[dim], len(matrices), pairs), arguments
 
 
-def _few_tokens(
-    type: QuantType, columns: int, panels: int, sharing: _Sharing, multiprocessors: int
-) -> Kernel:
+def _few_tokens(type: QuantType, columns: int, panels: int, sharing: _Sharing, lowering: Lowering) -> Kernel:
     """Blocks of threads that go from panel to panel, and for each eight tokens others."""
     tokens = sharing.tokens
     own = min(8, tokens)
@@ -180,7 +177,7 @@ def _few_tokens(
         )
 
     # Few panels have many threads each.
-    is_short = panels > 3 * multiprocessors or columns < 16 * unit * type.block_size
+    is_short = panels > 3 * lowering.multiprocessors or columns < 16 * unit * type.block_size
     groups = 8 if is_short or own > 2 else 16
     if memory(groups)[1] > 2 * _SHARED:
         groups = 4
@@ -193,38 +190,57 @@ def _few_tokens(
         ("CHASKI_UNIT", unit),
         *sharing.defines,
     )
-    each = max(1, min(2048 // threads, _MOST_SHARED // shared))
-    blocks = -(-multiprocessors * each // sharing.groups)
+    each = max(1, min(2048 // threads, lowering.shared_memory // shared))
+    blocks = -(-lowering.multiprocessors * each // sharing.groups)
     grid = (min(panels, blocks), -(-tokens // own), sharing.groups)
-    return Kernel(Program("matmul", defines), "matmul", grid, threads, shared)
+    return Kernel(Program("matmul", defines), "matmul", grid, threads, shared, is_early=True)
 
 
-def _many_tokens(type: QuantType, rows: Sequence[int], sharing: _Sharing, multiprocessors: int) -> Kernel:
-    """As many panels for a block of threads as leave every multiprocessor some blocks."""
-    own = min(128, 1 << (sharing.usual - 1).bit_length())
-    columns = -(-sharing.tokens // own)
+def _many_tokens(type: QuantType, rows: Sequence[int], sharing: _Sharing, lowering: Lowering) -> Kernel:
+    """As many tokens and panels for a block of threads as fit and leave most multiprocessors a block."""
 
     def blocks(panels: int) -> int:
         return sum(-(-each // (_LANES * panels)) for each in rows)
 
-    busy = -(-sharing.usual // own) * sharing.groups
-    panels = next((each for each in (4, 2) if blocks(each) * busy >= 2 * multiprocessors), 1)
-    threads = 64 * panels  # two warps share the tokens
+    def memory(stages: int, panels: int, tokens: int) -> int:
+        stored, unpacked = _stretch(type, panels, tokens)
+        return stages * stored + 2 * unpacked + 4 * tokens + 64
+
+    usual = max(16, min(128, 1 << (sharing.usual - 1).bit_length()))
+    for own, panels in itertools.product((128, 64, 32, 16), (4, 2, 1)):
+        busy = -(-sharing.usual // own) * sharing.groups * blocks(panels)
+        is_enough = panels == 1 or 4 * busy >= 3 * lowering.multiprocessors
+        if own <= usual and is_enough and memory(3, panels, own) <= lowering.shared_memory:
+            break
+    resident = min(2, -(-busy // lowering.multiprocessors))
+    stages = next(
+        (each for each in (6, 5, 4) if memory(each, panels, own) <= lowering.shared_memory // resident), 3
+    )
+    tiles = 4 if own >= 64 else own // 16
+    threads = 32 * panels // (2 if panels == 4 and own == 128 else 1) * (own // (8 * tiles))
     defines = (
         *_format(type),
         ("CHASKI_TOKENS", own),
         ("CHASKI_PANELS", panels),
-        ("CHASKI_BOUNDS", f"{threads},{512 // threads}"),
+        ("CHASKI_STAGES", stages),
+        ("CHASKI_BOUNDS", f"{threads},1"),
         *sharing.defines,
     )
-    subs = 16 if type in _SUPER and type is not QuantType.Q4_K else 8
-    mins = 1 if type in _SUPER else subs
-    of_panel = 64 * 24 * 4 + (subs + mins) * 4 * _LANES + 16 * _LANES + 2 * 4 * _LANES
-    of_panel += 256 // type.block_size * _LANES * type.block_bytes
-    of_token = 256 + 16 + 17 * 4 + 8 * 4 + 4 + 16 + 16 + 2 * 4 * (1 if type in _SUPER else 8)
-    shared = panels * of_panel + own * of_token + 64
-    grid = (blocks(panels), columns, sharing.groups)
-    return Kernel(Program("matmul_many", defines), "matmul_many", grid, threads, shared)
+    grid = (blocks(panels), -(-sharing.tokens // own), sharing.groups)
+    return Kernel(Program("matmul_many", defines), "matmul_many", grid, threads, memory(stages, panels, own))
+
+
+def _stretch(type: QuantType, panels: int, tokens: int) -> tuple[int, int]:
+    """Bytes of `Stored` and of `Unpacked` in matmul_many.cu, or a few more."""
+    is_super = type in _SUPER
+    subs = 16 if is_super and type is not QuantType.Q4_K else 8
+    has_mins, has_sums = type in _WITH_MINS, type in (*_WITH_MINS, QuantType.Q2_K)
+    weights = panels * (256 // type.block_size * _LANES * type.block_bytes)
+    stored = weights + tokens * (256 + (16 if subs == 16 else 32) + (36 if is_super else 32))
+    stored += (tokens if has_sums else 1) * 32
+    unpacked = panels * (16 * 256 + 4 * subs * _LANES + 16 * _LANES + 2 * 4 * _LANES)
+    unpacked += (panels if has_mins else 1) * 4 * subs * _LANES
+    return stored + 64, unpacked + 64
 
 
 def _format(type: QuantType) -> tuple[tuple[str, str | int], ...]:
