@@ -89,9 +89,18 @@ def other_programs() -> list[Program]:
         ),
         *(Program("elementwise", (("CHASKI_FORMULA", name), rounding[1])) for name in ELEMENTWISE),
         *(Program("storage", (("CHASKI_STORED", f"DType::{each}"),)) for each in stored),
-        Program(
-            "storage",
-            (("CHASKI_KEYS", "DType::I16"), ("CHASKI_VALUES", "DType::F16"), ("CHASKI_EACH", 8)),
+        *(
+            Program(
+                "storage",
+                (
+                    ("CHASKI_KEYS", f"DType::{each}"),
+                    ("CHASKI_VALUES", f"DType::{each}"),
+                    *heads,
+                    ("CHASKI_PAIRS", 64),
+                    ("CHASKI_NEOX", 1),
+                ),
+            )
+            for each in stored
         ),
         *(
             Program(
@@ -164,7 +173,7 @@ def one_of_each() -> list[Program]:
     for program in (*programs_of_formats(), *other_programs()):
         defines = dict(program.defines)
         if defines.get("CHASKI_FORMAT", "Q4_K") == "Q4_K":
-            of_kind = [defines.get(f"CHASKI_{what}") for what in ("TOKENS", "SPLIT", "EXPERTS", "EACH")]
+            of_kind = [defines.get(f"CHASKI_{what}") for what in ("TOKENS", "SPLIT", "EXPERTS", "PAIRS")]
             kinds.setdefault((program.file, "CHASKI_WEIGHTS" in defines, *of_kind), program)
     return list(kinds.values())
 

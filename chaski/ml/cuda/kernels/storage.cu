@@ -4,21 +4,26 @@
 
 namespace chaski::CHASKI_ISA {
 
-// x(i) are the elements of one head, of which a group of 16 lanes writes all.
+// x(i) are the elements of one head, of which a group of 16 lanes writes all. Both groups of a warp call it,
+// also one whose head does not exist.
 template <DType T, class Load>
-CHASKI_INLINE void write_head(const Storage& storage, int64_t head, int64_t cell, const Load& x) {
+CHASKI_INLINE void write_head(const Storage& storage, int64_t head, int64_t cell, bool exists,
+                              const Load& x) {
     const StorageOf<T> to{storage};
     if constexpr (T == DType::I16) {
         float scale;
         const float factor = factor_of(storage.size, storage.in_panels == 0, x, &scale);
-        for (int64_t i = lane(); i < storage.size; i += kLanes) {
+        for (int64_t first = 0; first < storage.size && exists; first += kLanes) {
+            const int64_t i = first + lane();
+            if (first + kLanes > storage.size && i >= storage.size) continue;
             const int32_t q = factor == 0.0f ? 0 : device::round(x(i) * factor);
             *reinterpret_cast<int16_t*>(to.element(head, cell, i)) = static_cast<int16_t>(q);
         }
-        if (lane() == 0) to.scales(head)[cell] = scale;
+        if (exists && lane() == 0) to.scales(head)[cell] = scale;
     } else if constexpr (StorageOf<T>::kInBlocks) {
         for (int64_t first = 0; first < storage.size; first += 32) {
             const Encoded block = T == DType::Q8_0 ? encode_q8_0(x, first) : encode_q4_0(x, first);
+            if (!exists) continue;
             const int64_t at = first / 32 * StorageOf<T>::kBlockBytes;
             *to.byte_of_row(head, cell, at + 2 + lane()) = to.flipped(block.low);
             if (T == DType::Q8_0) *to.byte_of_row(head, cell, at + 18 + lane()) = to.flipped(block.high);
@@ -26,8 +31,9 @@ CHASKI_INLINE void write_head(const Storage& storage, int64_t head, int64_t cell
             if (lane() < 2) *to.byte_of_row(head, cell, at + lane()) = half >> 8 * lane() & 255;
         }
     } else {
-        for (int64_t i = lane(); i < storage.size; i += kLanes) {
-            store_element<T>(to.element(head, cell, i), x(i));
+        for (int64_t first = 0; first < storage.size && exists; first += kLanes) {
+            const int64_t i = first + lane();
+            if (i < storage.size) store_element<T>(to.element(head, cell, i), x(i));
         }
     }
 }
@@ -44,37 +50,20 @@ CHASKI_INLINE float read_element(const Storage& storage, int64_t head, int64_t c
     }
 }
 
-// The angles of tokens, [token][2][pairs]; no table turns nothing.
-struct Angles {
-    const float* table;
-    int64_t pairs;
-    int64_t neox;
+#if defined(CHASKI_VALUES)
 
-    // Element i of a head that is turned by the angles of a token.
-    template <class Load>
-    CHASKI_INLINE float turned(int64_t token, int64_t i, const Load& x) const {
-        if (table == nullptr || i >= 2 * pairs) return x(i);
-        const int64_t j = neox ? i % pairs : i / 2;
-        const bool is_first = neox ? i < pairs : i % 2 == 0;
-        const int64_t step = neox ? 1 : 2, apart = neox ? pairs : 1;
-        const float cos = table[token * 2 * pairs + j], sin = table[(token * 2 + 1) * pairs + j];
-        const float first = x(step * j), second = x(step * j + apart);
-        return is_first ? first * cos - second * sin : first * sin + second * cos;
-    }
-};
-
-// Heads of tokens: [token][head][size].
+// Heads of tokens, [token][head][element]: CHASKI_SIZE elements of queries and keys, and CHASKI_VALUE_SIZE of
+// values.
 struct Heads {
     const float* x;
     int64_t heads;
-    int64_t size;
 };
 
 // Queries that are turned, and keys, turned too, and values that are stored. Those without heads are none.
 struct Store {
     Count n;
     const int32_t* cells;
-    Angles angles;
+    const float* angles;  // [token][2][pairs]
     Heads queries;
     float* turned_queries;
     Heads keys;
@@ -83,58 +72,89 @@ struct Store {
     Storage to_values;
 };
 
-// The elements of a head that a lane has: every 16th.
-template <int kMost>
-struct OwnElements {
-    float v[kMost];
+constexpr int kPairs = CHASKI_PAIRS;  // of elements that are turned; 0 turns nothing
 
-    template <class Load>
-    CHASKI_INLINE OwnElements(int64_t size, const Load& x) {
-        for (int i = 0; i < kMost; ++i) v[i] = i * kLanes + lane() < size ? x(i * kLanes + lane()) : 0.0f;
+// The elements of a head that a lane has: every 16th.
+template <int kSize>
+struct OwnElements {
+    static constexpr int kCount = (kSize + kLanes - 1) / kLanes;
+    float v[kCount];
+
+    CHASKI_INLINE static int number(int i) { return i * kLanes + lane(); }
+    CHASKI_INLINE static bool exists(int i) { return kSize % kLanes == 0 || number(i) < kSize; }
+
+    CHASKI_INLINE explicit OwnElements(const float* x) {
+        for (int i = 0; i < kCount; ++i) v[i] = exists(i) ? x[number(i)] : 0.0f;
     }
-    // Element number `i` of the head, one of this lane's.
-    CHASKI_INLINE float operator()(int64_t i) const {
+    // Turned by the angles of a token.
+    CHASKI_INLINE OwnElements(const float* x, const float* angles) {
+        constexpr int kApart = CHASKI_NEOX ? kPairs : 1;
+        for (int i = 0; i < kCount; ++i) {
+            const int at = number(i);
+            v[i] = 0.0f;
+            if (!exists(i)) continue;
+            if (at >= 2 * kPairs) {
+                v[i] = x[at];
+                continue;
+            }
+            const bool is_first = CHASKI_NEOX ? at < kPairs : at % 2 == 0;
+            const int first = is_first ? at : at - kApart, pair = CHASKI_NEOX ? first : first / 2;
+            const float cos = angles[pair], sin = angles[kPairs + pair];
+            const float a = x[first], b = x[first + kApart];
+            v[i] = is_first ? a * cos - b * sin : a * sin + b * cos;
+        }
+    }
+    // Element number `at` of the head, one of this lane's.
+    CHASKI_INLINE float operator()(int64_t at) const {
         float found = 0.0f;
-        for (int j = 0; j < kMost; ++j) found = i / kLanes == j ? v[j] : found;
+        for (int i = 0; i < kCount; ++i) found = at / kLanes == i ? v[i] : found;
         return found;
     }
 };
 
-// kMost: elements of the longest head for each lane.
-template <DType K, DType V, int kMost>
-CHASKI_INLINE void store_heads(const Store& a) {
-    const int64_t index = static_cast<int64_t>(blockIdx.x) * num_groups() + group();
-    const auto each = static_cast<int>(a.queries.heads + a.keys.heads + a.values.heads);
-    const auto token = static_cast<int>(index / each);
-    if (token >= *a.n) return;
-    int64_t head = index % each;
-    const auto row_of = [&](const Heads& heads) {
-        const float* x = heads.x + (token * heads.heads + head) * heads.size;
-        return [x](int64_t i) { return x[i]; };
-    };
-    const auto turned = [&](const Heads& heads) {
-        const auto x = row_of(heads);
-        return OwnElements<kMost>(heads.size, [&](int64_t i) { return a.angles.turned(token, i, x); });
-    };
-    if (head < a.queries.heads) {
-        float* y = a.turned_queries + (token * a.queries.heads + head) * a.queries.size;
-        const auto x = turned(a.queries);
-        for (int i = 0; i < kMost; ++i) {
-            if (i * kLanes + lane() < a.queries.size) y[i * kLanes + lane()] = x.v[i];
-        }
-        return;
-    }
-    head -= a.queries.heads;
-    if (head < a.keys.heads) {
-        write_head<K>(a.to_keys, head, a.cells[token], turned(a.keys));
-        return;
-    }
-    head -= a.keys.heads;
-    write_head<V>(a.to_values, head, a.cells[token], OwnElements<kMost>(a.values.size, row_of(a.values)));
+// A storage whose layout the compiler knows.
+template <int kSize>
+CHASKI_INLINE Storage sized(Storage storage, bool in_panels) {
+    storage.size = kSize;
+    storage.in_panels = in_panels;
+    return storage;
 }
 
-#if defined(CHASKI_VALUES)
-CHASKI_KERNEL(store, Store) { store_heads<CHASKI_KEYS, CHASKI_VALUES, CHASKI_EACH>(a); }
+// A warp for each two heads of a token. What is read before it is known whether a head exists is memory of
+// the plan.
+CHASKI_KERNEL(store, Store) {
+    constexpr int kSize = CHASKI_SIZE, kValueSize = CHASKI_VALUE_SIZE;
+    const int64_t token = blockIdx.x, n = *a.n, cell = a.cells[token];
+    int pair = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) / 32;
+    const auto find = [&](const Heads& heads) {  // whether this warp has two of these heads
+        const int pairs = static_cast<int>(heads.heads + 1) / 2;
+        if (pair < pairs) return true;
+        pair -= pairs;
+        return false;
+    };
+    const auto head_of = [&](const Heads& heads) {
+        const int head = 2 * pair + group() % 2, last = static_cast<int>(heads.heads) - 1;
+        return head < last ? head : last;
+    };
+    const auto exists = [&](const Heads& heads) { return token < n && 2 * pair + group() % 2 < heads.heads; };
+    const float* angles = a.angles + token * 2 * kPairs;
+    if (find(a.queries)) {
+        const int64_t at = (token * a.queries.heads + head_of(a.queries)) * kSize;
+        const OwnElements<kSize> x(a.queries.x + at, angles);
+        for (int i = 0; i < x.kCount && exists(a.queries); ++i) {
+            if (x.exists(i)) a.turned_queries[at + x.number(i)] = x.v[i];
+        }
+    } else if (find(a.keys)) {
+        const int head = head_of(a.keys);
+        const OwnElements<kSize> x(a.keys.x + (token * a.keys.heads + head) * kSize, angles);
+        write_head<CHASKI_KEYS>(sized<kSize>(a.to_keys, true), head, cell, exists(a.keys), x);
+    } else if (find(a.values)) {
+        const int head = head_of(a.values);
+        const OwnElements<kValueSize> x(a.values.x + (token * a.values.heads + head) * kValueSize);
+        write_head<CHASKI_VALUES>(sized<kValueSize>(a.to_values, false), head, cell, exists(a.values), x);
+    }
+}
+
 #else
 
 constexpr DType kType = CHASKI_STORED;
@@ -171,7 +191,7 @@ CHASKI_KERNEL(rotate_cells, RotateCells) {
         }
     }
     barrier();
-    if (exists) write_head<kType>(a.to, head, cell, [&](int64_t i) { return turned[i]; });
+    write_head<kType>(a.to, head, cell, exists, [&](int64_t i) { return turned[i]; });
 }
 
 // Cells and blocks of bytes that the host keeps: [head][place][bytes of a row], and behind these the scales

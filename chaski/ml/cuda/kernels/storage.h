@@ -77,6 +77,14 @@ struct StorageOf {
     }
 };
 
+// f over the lanes of a group, over the tree of simd_cuda.h. Both groups of a warp call it and what reads it:
+// a mask for each half would have threads look for those that have the same one.
+template <class T, class F>
+CHASKI_INLINE T over_lanes(T v, const F& f) {
+    for (int apart = 8; apart > 0; apart /= 2) v = f(v, device::from_thread(v, apart));
+    return v;
+}
+
 // A spread below this is no spread: its scale in half precision is zero.
 CHASKI_INLINE float inverse_scale(float d) { return (d < 0.0f ? -d : d) > 1e-15f ? 1.0f / d : 0.0f; }
 
@@ -100,7 +108,7 @@ CHASKI_INLINE Encoded encode_q8_0(const Load& x, int64_t first) {
     const float own[2] = {x(first + lane()), x(first + lane() + 16)};
     float largest = 0.0f;
     for (const float v : own) largest = (v < 0.0f ? -v : v) > largest ? (v < 0.0f ? -v : v) : largest;
-    largest = max_lanes({largest});
+    largest = over_lanes(largest, [](float v, float other) { return v > other ? v : other; });
     const float d = largest / 127.0f, scale = inverse_scale(d);
     return {d, static_cast<uint8_t>(level_of(own[0] * scale)),
             static_cast<uint8_t>(level_of(own[1] * scale))};
@@ -122,8 +130,8 @@ CHASKI_INLINE Encoded encode_q4_0(const Load& x, int64_t first) {
     take(own[0], lane());
     take(own[1], lane() + 16);
     for (int apart = 8; apart > 0; apart /= 2) {
-        const float other = device::from_lane(extreme, apart);
-        take(other, device::from_lane(place, apart));
+        const float other = device::from_thread(extreme, apart);
+        take(other, device::from_thread(place, apart));
     }
     const float d = extreme / -8.0f, scale = inverse_scale(d);
     const auto code = [&](float v) {
@@ -158,17 +166,8 @@ constexpr float kWeightLimit = 32767.0f, kWeightSum = 262080.0f;
 CHASKI_INLINE bool is_usable(float amax) { return amax >= 1e-15f && amax <= 1e15f; }
 CHASKI_INLINE float unusable_scale(float amax) { return amax < 1e-15f ? 0.0f : device::as_float(0x7fc00000); }
 
-template <class Load>
-CHASKI_INLINE float factor_of(int64_t size, bool is_value, const Load& x, float* scale) {
-    I32x16 bits = splat(0);
-    float squares = 0.0f;
-    for (int64_t i = lane(); i < padded(size); i += kLanes) {
-        const float v = i < size ? x(i) : 0.0f;
-        bits = max(bits, magnitude_bits({v}));
-        squares = device::fma(v, v, squares);
-    }
-    const float amax = device::as_float(reduce_max(bits));
-    const float length = device::square_root(sum_lanes({squares}));
+CHASKI_INLINE float factor_by(float amax, float squares, bool is_value, float* scale) {
+    const float length = device::square_root(squares);
     if (!is_usable(amax)) {
         *scale = unusable_scale(amax);
         return 0.0f;
@@ -180,6 +179,25 @@ CHASKI_INLINE float factor_of(int64_t size, bool is_value, const Load& x, float*
     }
     *scale = 1.0f / factor;
     return factor;
+}
+
+// Of the magnitudes and the squares that each lane has found.
+CHASKI_INLINE float factor_by(I32x16 magnitudes, float squares, bool is_value, float* scale) {
+    return factor_by(device::as_float(reduce_max(magnitudes)), sum_lanes({squares}), is_value, scale);
+}
+
+template <class Load>
+CHASKI_INLINE float factor_of(int64_t size, bool is_value, const Load& x, float* scale) {
+    int32_t bits = 0;
+    float squares = 0.0f;
+    for (int64_t first = 0; first < size; first += kLanes) {
+        const float v = first + lane() < size ? x(first + lane()) : 0.0f;
+        bits = max(splat(bits), magnitude_bits({v})).v;
+        squares = device::fma(v, v, squares);
+    }
+    bits = over_lanes(bits, [](int32_t v, int32_t other) { return v > other ? v : other; });
+    squares = over_lanes(squares, [](float v, float other) { return v + other; });
+    return factor_by(device::as_float(bits), squares, is_value, scale);
 }
 
 }  // namespace chaski::CHASKI_ISA

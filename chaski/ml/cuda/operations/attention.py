@@ -29,7 +29,6 @@ from chaski.ml.graph import Dim, DType, KVBuffer, KVRole, Tensor, Weight
 
 __all__ = ["attention", "attention_by_distance", "rope", "rotate_cells", "store", "stored"]
 
-_LANES = 16
 _CHUNK = 256
 _NO_PAIRS = np.empty((0, 2), np.int32)
 _ROWS = 16  # queries of a block of threads that goes through a whole history
@@ -73,37 +72,44 @@ def _store(lowering: Lowering, keys: Tensor | None, values: Tensor | None) -> No
     cells, dim = stores[0].operands[1], lowering.dim(stores[0].operands[0])
     turned_keys = None if keys is None else _taken_rope(lowering, keys)
     turned_queries = None if turned_keys is None else _taken_queries(lowering, turned_keys)
-    angles: tuple[Any, ...] = (None, 0, 0)
+    angles, pairs, neox = None, 0, 0
     if turned_keys is not None:
-        table = turned_keys.operands[1]
-        assert isinstance(table, Tensor)
-        angles = (table, table.shape[2], int(turned_keys.attributes["neox"]))
-    parts: list[Any] = [Count(dim), cells, *angles, *_heads(turned_queries, turned_queries)]
+        angles = turned_keys.operands[1]
+        assert isinstance(angles, Tensor)
+        assert isinstance(angles.shape[2], int)
+        pairs, neox = angles.shape[2], int(turned_keys.attributes["neox"])
+    parts: list[Any] = [Count(dim), cells, angles, *_heads(turned_queries, turned_queries)]
     parts.append(None if turned_queries is None else lowering.new(turned_queries))
-    types, heads, longest = [], _shape_of_heads(turned_queries)[0], 0
+    types, sizes_of_heads = [], []
+    warps = -(-_number_of_heads(turned_queries) // 2)
     for node in (keys, values):
         if node is None:
             parts += [*_heads(None, None), None, 0, 0, 0, 0]
             types.append("DType::F32")
+            sizes_of_heads.append(1)
             continue
         storage = KVStorage.of(storage_of(node))
         x = node.operands[0]
         assert isinstance(x, Tensor)
         parts += [*_heads(x, turned_keys if node is keys else None), storage]
         types.append(storage.type_name)
-        heads += storage.heads
-        longest = max(longest, storage.size)
+        sizes_of_heads.append(storage.size)
+        warps += -(-storage.heads // 2)
+    assert turned_queries is None or turned_queries.shape[2] == sizes_of_heads[0]
     program = Program(
         "storage",
         (
             ("CHASKI_KEYS", types[0]),
             ("CHASKI_VALUES", types[1]),
-            ("CHASKI_EACH", -(-longest // _LANES)),
+            ("CHASKI_SIZE", sizes_of_heads[0]),
+            ("CHASKI_VALUE_SIZE", sizes_of_heads[1]),
+            ("CHASKI_PAIRS", pairs),
+            ("CHASKI_NEOX", neox),
         ),
     )
 
     def choose(sizes: Sizes) -> Kernel:
-        return Kernel(program, "store", (-(-sizes[dim] * heads // 4), 1, 1), 64)
+        return Kernel(program, "store", (sizes[dim], -(-warps // 2), 1), 64)
 
     lowering.step(choose, *parts)
 
@@ -129,17 +135,16 @@ def _taken_queries(lowering: Lowering, keys: Tensor) -> Tensor | None:
 
 def _heads(x: Tensor | None, turned: Tensor | None) -> tuple[Any, ...]:
     """The fields of `Heads` in storage.cu; of what is still to be turned, where `turned` is that."""
-    return (x if turned is None else turned.operands[0], *_shape_of_heads(x))
+    return x if turned is None else turned.operands[0], _number_of_heads(x)
 
 
-def _shape_of_heads(x: Tensor | None) -> tuple[int, int]:
-    """How many heads a row has, and their size."""
+def _number_of_heads(x: Tensor | None) -> int:
+    """How many heads a row has."""
     if x is None:
-        return 0, 0
-    heads, size = x.shape[1:]
+        return 0
+    heads = x.shape[1]
     assert isinstance(heads, int)
-    assert isinstance(size, int)
-    return heads, size
+    return heads
 
 
 def stored(lowering: Lowering, node: Tensor, buffer: KVBuffer) -> None:
