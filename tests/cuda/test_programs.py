@@ -18,7 +18,7 @@ _SMALL = """
 add_vector average_rows chunked_conv concat_columns dispatch embedding gaussian_top_k
 group_by_expert keep_chunked_inputs keep_delta_rows keep_inputs lora_down matmul_float move_cells
 multiply_vector product rms rope rows scale_experts scale_rows scatter slice
-space_to_depth top_k_of_parts unpack
+space_to_depth unpack
 """
 LIMITS: dict[str, tuple[int, int]] = {
     **dict.fromkeys(_SMALL.split(), (40, 0)),
@@ -27,7 +27,8 @@ LIMITS: dict[str, tuple[int, int]] = {
     "combine": (56, 0),
     "elementwise": (56, 0),
     "lora_up": (56, 0),
-    "top_k": (56, 0),
+    "top_k": (64, 0),
+    "top_k_of_parts": (64, 0),
     "router": (64, 0),
     "short_conv": (72, 0),
     "store": (72, 0),

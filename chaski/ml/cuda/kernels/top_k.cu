@@ -1,8 +1,9 @@
 // The largest elements of each row, in descending order, equal ones by index; NaN is larger than any number.
 // A block of threads has a part of a row, and then another one has what those of a row have found.
 //
-// Numbers are turned into keys that order like them as unsigned integers. Four passes, one for each byte of a
-// key from the highest on, find the key of the last one that belongs to the result.
+// A number and its index become one key, which orders as they do; 0 is none. The elements of a block are
+// dealt to groups. As many groups as elements are wanted have the largest of their own at or above a
+// threshold, and only what is not below that can be wanted: few elements, whose places are counted.
 #include "kernel.h"
 
 namespace chaski::CHASKI_ISA {
@@ -15,110 +16,108 @@ struct TopK {
     int64_t max_k;
     int64_t part;   // elements of a part
     int64_t parts;  // of a row
-    float* found;   // [row][part][elements, indices][max_k]: the largest of each part
+    float* found;   // [row][elements, indices][parts · max_k]: the largest of each part, side by side
     float* y;       // [row][elements, indices][max_k]
 };
 
-constexpr int kBins = 256;
+using Key = uint64_t;
 
-CHASKI_INLINE uint32_t key_of(float x) {
-    if (magnitude_bits({x}).v > 0x7f800000) return 0xffffffffu;
-    const auto bits = static_cast<uint32_t>(device::as_int(x + 0.0f));  // -0 and 0 are equal
-    return bits >> 31 ? ~bits : bits | 0x80000000u;
+constexpr int kThreads = 256, kGroups = kThreads / 2;
+constexpr int kMostCandidates = 2048;
+constexpr int kAhead = 16;  // elements that a thread reads at a time
+
+CHASKI_INLINE Key key_of(float x, int index) {
+    const int32_t bits = device::as_int(x + 0.0f);  // -0 and 0 are equal
+    uint32_t high = static_cast<uint32_t>(bits) ^ (static_cast<uint32_t>(bits >> 31) | 0x80000000u);
+    high = magnitude_bits({x}).v > 0x7f800000 ? 0xffffffffu : high;
+    return static_cast<Key>(high) << 32 | ~static_cast<uint32_t>(index);
 }
+CHASKI_INLINE int index_of(Key key) { return static_cast<int>(~static_cast<uint32_t>(key)); }
 
-// The shared memory of a block of threads.
+// The shared memory of a block of threads. The lowering counts its bytes, too.
 struct Workspace {
-    int32_t* counters;  // [bin]
-    int32_t* numbers;   // bin, elements above it, elements in it, how many are chosen
-    int32_t* chosen;    // [max_k]: positions
-    int32_t* equal;     // [thread]
-
-    CHASKI_INLINE explicit Workspace(int64_t max_k) {
-        counters = reinterpret_cast<int32_t*>(device::shared());
-        numbers = counters + kBins;
-        chosen = numbers + 4;
-        equal = chosen + max_k;
-    }
+    Key candidates[kMostCandidates];
+    Key largest[kGroups];
+    Key threshold;
+    Key last;  // of those that are found
+    int32_t num_candidates;
 };
 
-// Finds the highest bin above which, with it, there are `wanted` elements; by the first warp.
-CHASKI_INLINE void find_bin(const Workspace& w, int32_t wanted) {
-    constexpr int kEach = kBins / 32;
-    const auto own = static_cast<int>(threadIdx.x);
-    int32_t sum = 0, above = 0;
-    for (int i = 0; i < kEach; ++i) sum += w.counters[own * kEach + i];
+struct Elements {
+    const float* x;
+    int size;
+};
+
+// Calls f(key) for all keys of this thread that are at most `limit`.
+template <class F>
+CHASKI_INLINE void for_own(const Elements& elements, Key limit, const F& f) {
 #pragma unroll 1
-    for (int i = 0; i < 32; ++i) {
-        const int32_t other = device::value_of(sum, i);
-        above += i > own ? other : 0;
+    for (int first = static_cast<int>(threadIdx.x); first < elements.size; first += kAhead * kThreads) {
+        float x[kAhead];
+        for (int j = 0; j < kAhead; ++j) {
+            const int i = first + j * kThreads;
+            x[j] = i < elements.size ? elements.x[i] : 0.0f;
+        }
+        for (int j = 0; j < kAhead; ++j) {
+            const int i = first + j * kThreads;
+            const Key key = key_of(x[j], i);
+            if (i < elements.size && key <= limit) f(key);
+        }
     }
-    if (above >= wanted || above + sum < wanted) return;
-    int bin = own * kEach + kEach - 1;
-    while (above + w.counters[bin] < wanted) above += w.counters[bin--];
-    w.numbers[0] = bin;
-    w.numbers[1] = above;
-    w.numbers[2] = w.counters[bin];
 }
 
-// Finds the `count` largest of `size` elements, whose keys are key(i), and calls put(place, i) for each.
-template <class Key, class Put>
-CHASKI_INLINE void select(const Workspace& w, int32_t size, int32_t count, const Key& key, const Put& put) {
-    const auto own = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-    uint32_t last = 0, mask = 0;
-    int32_t wanted = count;
-#pragma unroll 1
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        for (int i = own; i < kBins; i += threads) w.counters[i] = 0;
-        if (own == 0) w.numbers[3] = 0;
-        barrier();
-        for (int i = own; i < size; i += threads) {
-            const uint32_t k = key(i);
-            if ((k & mask) == last) device::add_shared(w.counters + (k >> shift & 255), 1);
-        }
-        barrier();
-        if (own < 32) find_bin(w, wanted);
-        barrier();
-        last |= static_cast<uint32_t>(w.numbers[0]) << shift;
-        mask |= 255u << shift;
-        wanted -= w.numbers[1];
-        barrier();
-    }
-    // `wanted` of those with the last key belong to it: the first ones. Each thread has a stretch.
-    const bool are_all = w.numbers[2] == wanted;
-    const int each = (size + threads - 1) / threads, begin = own * each;
-    const int end = begin + each < size ? begin + each : size;
-    int32_t rank = 0;
-    if (!are_all) {
-        int32_t equal = 0;
-        for (int i = begin; i < end; ++i) equal += key(i) == last;
-        w.equal[own] = equal;
-        barrier();
-        for (int i = 0; i < own; ++i) rank += w.equal[i];
-    }
-    const auto choose = [&](int i) { w.chosen[device::add_shared(w.numbers + 3, 1)] = i; };
-    if (are_all) {
-        for (int i = own; i < size; i += threads) {
-            if (key(i) >= last) choose(i);
-        }
-    } else {
-        for (int i = begin; i < end; ++i) {
-            const uint32_t k = key(i);
-            if (k > last || (k == last && rank < wanted)) choose(i);
-            rank += k == last;
-        }
-    }
-    barrier();
-    for (int j = own; j < count; j += threads) {
-        const int32_t i = w.chosen[j];
-        const uint32_t k = key(i);
-        int place = 0;
+// How many of `count` keys are above one, in four sums that do not wait for each other.
+CHASKI_INLINE int num_above(const Key* keys, int count, Key own) {
+    int above[4] = {};
 #pragma unroll 4
-        for (int other = 0; other < count; ++other) {
-            const uint32_t rival = key(w.chosen[other]);
-            place += rival > k || (rival == k && w.chosen[other] < i);
+    for (int i = 0; i < count; i += 4) {
+        for (int j = 0; j < 4; ++j) above[j] += i + j < count && keys[i + j] > own;
+    }
+    return above[0] + above[1] + above[2] + above[3];
+}
+
+// Finds the `count` largest of elements, and calls put(place, i) for each.
+template <class Put>
+CHASKI_INLINE void select(const Elements& elements, int count, const Put& put) {
+    auto& w = *reinterpret_cast<Workspace*>(device::shared());
+    const auto own = static_cast<int>(threadIdx.x);
+    // A group that has its largest above the threshold may have all others there, too.
+    const auto of_group = static_cast<uint32_t>(elements.size + kGroups - 1) / kGroups;
+    const auto most = static_cast<int>(kMostCandidates / of_group);
+    const int each = most < 1 ? 1 : most < kGroups ? most : kGroups;
+    Key limit = ~static_cast<Key>(0);
+#pragma unroll 1
+    for (int first = 0; first < count; first += each) {
+        const int wanted = count - first < each ? count - first : each;
+        Key largest = 0;
+        for_own(elements, limit, [&](Key k) { largest = k > largest ? k : largest; });
+        const Key other = device::from_thread(largest, 1);
+        if (own % 2 == 0) w.largest[own / 2] = other > largest ? other : largest;
+        if (own == 0) {
+            w.threshold = 1;
+            w.num_candidates = 0;
         }
-        put(place, i);
+        barrier();
+        if (own < kGroups) {
+            const Key group = w.largest[own];
+            if (group != 0 && num_above(w.largest, kGroups, group) == wanted - 1) w.threshold = group;
+        }
+        barrier();
+        const Key threshold = w.threshold;
+        if (largest >= threshold) {
+            for_own(elements, limit, [&](Key k) {
+                if (k >= threshold) w.candidates[device::add_shared(&w.num_candidates, 1)] = k;
+            });
+        }
+        barrier();
+        for (int j = own; j < w.num_candidates; j += kThreads) {
+            const Key k = w.candidates[j];
+            const int place = num_above(w.candidates, w.num_candidates, k);
+            if (place < wanted) put(first + place, index_of(k));
+            if (place == wanted - 1) w.last = k;
+        }
+        barrier();
+        limit = w.last - 1;
     }
 }
 
@@ -126,45 +125,35 @@ CHASKI_INLINE int32_t count_of(const TopK& a, int64_t row) {
     return a.counts[row] < a.width ? a.counts[row] : static_cast<int32_t>(a.width);
 }
 
-// A block of threads for each row and part. Where a part has too few elements, others have the index -1.
+// A block of threads for each row and part.
 CHASKI_KERNEL(top_k_of_parts, TopK) {
-    const int64_t row = blockIdx.x, begin = blockIdx.y * a.part;
-    if (row >= *a.n) return;
+    const int64_t row = blockIdx.x, begin = blockIdx.y * a.part, n = *a.n;
     const int32_t wanted = count_of(a, row);
-    if (wanted == 0) return;
+    if (row >= n || wanted == 0) return;
     const auto size = static_cast<int32_t>(begin + a.part < a.width ? a.part : a.width - begin);
-    const int32_t count = wanted < size ? wanted : size;
-    const float* x = a.x + row * a.width + begin;
-    float* values = a.found + (row * a.parts + blockIdx.y) * 2 * a.max_k;
-    for (int j = count + threadIdx.x; j < wanted; j += blockDim.x) values[a.max_k + j] = -1.0f;
-    select(
-        Workspace(a.max_k), size, count, [&](int i) { return key_of(x[i]); },
-        [&](int place, int i) {
-            values[place] = x[i];
-            values[a.max_k + place] = static_cast<float>(begin + i);
-        });
+    const Elements part{a.x + row * a.width + begin, size};
+    float* values = a.found + row * 2 * a.parts * a.max_k + blockIdx.y * wanted;
+    float* indices = values + a.parts * a.max_k;
+    select(part, wanted < size ? wanted : size, [&](int place, int i) {
+        values[place] = part.x[i];
+        indices[place] = static_cast<float>(begin + i);
+    });
 }
 
-// A block of threads for each row.
+// A block of threads for each row. All parts but the last one have found as many as are wanted.
 CHASKI_KERNEL(top_k, TopK) {
-    const int64_t row = blockIdx.x;
-    if (row >= *a.n) return;
+    const int64_t row = blockIdx.x, n = *a.n;
     const int32_t count = count_of(a, row);
-    if (count == 0) return;
-    const float* found = a.found + row * a.parts * 2 * a.max_k;
+    if (row >= n || count == 0) return;
+    const auto before = static_cast<int>(a.parts - 1) * count;
+    const auto rest = static_cast<int>(a.width - (a.parts - 1) * a.part);
+    const Elements found{a.found + row * 2 * a.parts * a.max_k, before + (rest < count ? rest : count)};
+    const float* indices = found.x + a.parts * a.max_k;
     float* values = a.y + row * 2 * a.max_k;
-    const auto place_of = [&](int i) { return i / count * 2 * a.max_k + i % count; };
-    select(
-        Workspace(a.max_k), static_cast<int32_t>(a.parts) * count, count,
-        [&](int i) {
-            const int64_t at = place_of(i);
-            return found[at + a.max_k] < 0.0f ? 0u : key_of(found[at]);
-        },
-        [&](int place, int i) {
-            const int64_t at = place_of(i);
-            values[place] = found[at];
-            values[a.max_k + place] = found[at + a.max_k];
-        });
+    select(found, count, [&](int place, int i) {
+        values[place] = found.x[i];
+        values[a.max_k + place] = indices[i];
+    });
 }
 
 }  // namespace chaski::CHASKI_ISA
