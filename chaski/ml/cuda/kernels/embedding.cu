@@ -1,5 +1,5 @@
 // Rows of a matrix in panels as floats. Compiled for one format (CHASKI_FORMAT) or one type of floats
-// (CHASKI_WEIGHTS). A group of 16 lanes reads a block of a panel, and the lane of the row keeps its own.
+// (CHASKI_WEIGHTS).
 #include "kernel.h"
 
 namespace chaski::CHASKI_ISA {
@@ -14,71 +14,99 @@ struct Embedding {
 
 #if defined(CHASKI_FORMAT)
 
-// Elements of sub-block S times its scale, plus its min.
-template <int S, class Format>
-CHASKI_INLINE void write_sub_block(const Format& block, bool is_own, float scale, float min, float* y) {
-    unroll<Format::kSub / 4>([&](auto i) __attribute__((always_inline)) {
-        const uint32_t codes = block.template codes<S, decltype(i)::value>().v;
-        for (int b = 0; b < 4 && is_own; ++b) {
-            const float code = static_cast<float>(static_cast<int>(codes >> 8 * b & 255) - Format::kOffset);
-            const float value = scale * code;
-            y[S * Format::kSub + 4 * i.value + b] = Format::kMins ? value + min : value;
-        }
-    });
-}
-
+// A part of 32 elements of a block: one sub-block, or a pair of those of 16. All of it is read before any of
+// it is written, which could be what is read, for all that the compiler knows.
 template <class Format>
-CHASKI_INLINE void read_block(const Embedding& a) {
-    const int64_t blocks = a.k / Format::kElements;
-    const int64_t index = static_cast<int64_t>(blockIdx.x) * num_groups() + group();
-    if (index >= *a.n * blocks) return;
-    const int64_t token = index / blocks, at = index % blocks, row = a.ids[token];
-    const Format block{{a.panels + row / kLanes * panel_bytes(Format::kType, a.k) + at * Format::kBytes}};
-    const bool is_own = row % kLanes == lane();
-    float* y = a.y + token * a.k + at * Format::kElements;
-    if constexpr (Format::kIsSuper) {
-        constexpr int kSub = Format::kSub;
-        unroll<kSuperElements / kSub / 2>([&](auto pair) __attribute__((always_inline)) {
-            constexpr int kFirst = first_of_pair<kSub, decltype(pair)::value>,
-                          kSecond = kFirst + kPairStep<kSub>;
-            const int32_t scales = block.template scales<decltype(pair)::value>().v;
-            float mins[2] = {};
-            if constexpr (Format::kMins) {
-                // Pairs of scales of 16 elements share the pairs of mins of 32.
-                constexpr int kPair = decltype(pair)::value / (Format::kMinSub / kSub);
-                const int32_t both = block.template mins<kPair>().v;
-                const float dmin = block.dmin().v;
-                mins[0] = dmin * static_cast<float>(static_cast<int16_t>(both));
-                mins[1] = dmin * static_cast<float>(both >> 16);
+struct Part {
+    static constexpr int kSub = Format::kSub;
+    float values[32];
+
+    // Elements of sub-block S times its scale, plus its min; the first is element kFirst of the part.
+    template <int S, int kFirst>
+    CHASKI_INLINE void read(const Format& block, float scale, float min) {
+        unroll<kSub / 4>([&](auto i) __attribute__((always_inline)) {
+            const uint32_t codes = block.template codes<S, decltype(i)::value>().v;
+            for (int b = 0; b < 4; ++b) {
+                const int code = static_cast<int>(codes >> 8 * b & 255) - Format::kOffset;
+                const float value = scale * static_cast<float>(code);
+                values[kFirst + 4 * i.value + b] = Format::kMins ? value + min : value;
             }
-            const float d = block.d().v;
-            write_sub_block<kFirst>(block, is_own, d * static_cast<float>(static_cast<int16_t>(scales)),
-                                    mins[0], y);
-            write_sub_block<kSecond>(block, is_own, d * static_cast<float>(scales >> 16), mins[1], y);
         });
+    }
+    template <int S, int kFirst>
+    CHASKI_INLINE void write(float* y) const {
+        for (int i = 0; i < kSub; i += 4) {
+            const float* four = values + kFirst + i;
+            *reinterpret_cast<float4*>(y + S * kSub + i) = {four[0], four[1], four[2], four[3]};
+        }
+    }
+};
+
+template <int kPart, class Format>
+CHASKI_INLINE void write_part(const Format& block, float* y) {
+    Part<Format> part;
+    if constexpr (Format::kIsSuper) {
+        constexpr int kSub = Format::kSub, kPair = kSub == 16 ? kPart : kPart / 2;
+        constexpr int kFirst = first_of_pair<kSub, kPair>, kSecond = kFirst + kPairStep<kSub>;
+        const int32_t scales = block.template scales<kPair>().v;
+        float mins[2] = {};
+        if constexpr (Format::kMins) {
+            // Pairs of scales of 16 elements share the pairs of mins of 32.
+            constexpr int kPairOfMins = kPair / (Format::kMinSub / kSub);
+            const int32_t both = block.template mins<kPairOfMins>().v;
+            const float dmin = block.dmin().v;
+            mins[0] = dmin * static_cast<float>(static_cast<int16_t>(both));
+            mins[1] = dmin * static_cast<float>(both >> 16);
+        }
+        const float d = block.d().v;
+        const float first = d * static_cast<float>(static_cast<int16_t>(scales));
+        const float second = d * static_cast<float>(scales >> 16);
+        if constexpr (kSub == 16) {
+            part.template read<kFirst, 0>(block, first, mins[0]);
+            part.template read<kSecond, 16>(block, second, mins[1]);
+            part.template write<kFirst, 0>(y);
+            part.template write<kSecond, 16>(y);
+        } else {
+            part.template read<kPart, 0>(block, kPart % 2 == 0 ? first : second, mins[kPart % 2]);
+            part.template write<kPart, 0>(y);
+        }
     } else {
-        unroll<Format::kElements / 32>([&](auto s) __attribute__((always_inline)) {
-            float min = 0.0f;
-            if constexpr (Format::kMins) min = -block.template min<decltype(s)::value>().v;
-            write_sub_block<decltype(s)::value>(block, is_own, block.template scale<decltype(s)::value>().v,
-                                                min, y);
-        });
+        float min = 0.0f;
+        if constexpr (Format::kMins) min = -block.template min<kPart>().v;
+        part.template read<kPart, 0>(block, block.template scale<kPart>().v, min);
+        part.template write<kPart, 0>(y);
     }
 }
 
-CHASKI_KERNEL(embedding, Embedding) { read_block<CHASKI_FORMAT>(a); }
+// A group of 16 lanes for each part of a block of a panel, of which the lane of the row writes its own. Warps
+// have the same part of two blocks.
+CHASKI_KERNEL(embedding, Embedding) {
+    using Format = CHASKI_FORMAT;
+    constexpr int kParts = Format::kElements / 32;
+    const int64_t token = blockIdx.x, row = a.ids[token];
+    const int warp = static_cast<int>(blockIdx.y) * num_groups() / 2 + group() / 2;
+    const int at = warp / kParts * 2 + group() % 2;
+    const bool is_own = row % kLanes == lane(), exists = at < a.k / Format::kElements;
+    if (!(is_own & exists & (token < *a.n))) return;  // so that both numbers are read at once
+    const Format block{{a.panels + row / kLanes * panel_bytes(Format::kType, a.k) + at * Format::kBytes}};
+    float* y = a.y + token * a.k + at * Format::kElements;
+    unroll<kParts>([&](auto part) __attribute__((always_inline)) {
+        if (warp % kParts == part.value) write_part<decltype(part)::value>(block, y);
+    });
+}
 
 #else
 
 using Weights = CHASKI_WEIGHTS;
 
+// A thread for each element. It reads where the lane of the row would.
 CHASKI_KERNEL(embedding, Embedding) {
-    const int64_t index = static_cast<int64_t>(blockIdx.x) * num_groups() + group();
-    if (index >= *a.n * a.k) return;
-    const int64_t row = a.ids[index / a.k];
+    constexpr int kBytes = Weights::kType == DType::F16 ? 2 : 4;  // of a lane
+    const int64_t token = blockIdx.x, row = a.ids[token];
+    const int64_t i = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
+    if (token >= *a.n || i >= a.k) return;
     const uint8_t* panel = a.panels + panel_start(Weights::kType, a.k, row / kLanes);
-    const float value = Weights::load(panel, index % a.k).v;
-    if (row % kLanes == lane()) a.y[index] = value;
+    a.y[token * a.k + i] = Weights::load(panel + (row % kLanes - lane()) * kBytes, i).v;
 }
 
 #endif

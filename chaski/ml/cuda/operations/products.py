@@ -37,14 +37,13 @@ _SHARED = 48 << 10  # memory that every device has for a block of threads
 def embedding(lowering: Lowering, node: Tensor, ids: Tensor, table: Weight) -> None:
     lowering.check(ids, table.shape[0])
     matrix = matrix_of(node)
-    type = QuantType(matrix.type)
-    elements = type.block_size if is_quantized(matrix) else 1
-    program = Program("embedding", _format(type))
-    dim, groups = lowering.dim(node), 8
+    program = Program("embedding", _format(QuantType(matrix.type)))
+    # Threads of a block, and elements of a token that they have: 32 each 16, or each its own.
+    threads, dim = 256, lowering.dim(node)
+    elements = 32 * threads // _LANES if is_quantized(matrix) else threads
 
     def choose(sizes: Sizes) -> Kernel:
-        blocks = sizes[dim] * matrix.columns // elements
-        return Kernel(program, "embedding", (-(-blocks // groups), 1, 1), _LANES * groups)
+        return Kernel(program, "embedding", (sizes[dim], -(-matrix.columns // elements), 1), threads)
 
     lowering.step(choose, ids, lowering.count(node), matrix.columns, matrix, lowering.new(node))
 
