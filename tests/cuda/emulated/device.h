@@ -153,7 +153,10 @@ CHASKI_MULTIPLY(uu, std::uint8_t, std::uint8_t)
 inline std::int32_t count_bits(std::uint32_t x) { return __builtin_popcount(x); }
 inline void barrier() { emulated::barrier(); }
 // Copies are done when they are asked for.
-inline void copy_16(std::uint8_t* to, const std::uint8_t* from) { std::memcpy(to, from, 16); }
+template <int kAt = 0>
+void copy_16(std::uint8_t* to, const std::uint8_t* from) {
+    std::memcpy(to + kAt, from + kAt, 16);
+}
 inline void copy_4(std::int32_t* to, const std::int32_t* from) { *to = *from; }
 inline void end_copies() {}
 template <int kLeft>

@@ -111,12 +111,14 @@ inline int32_t largest_of_warp(int32_t v) { return __reduce_max_sync(0xffffffffu
 inline uint32_t votes(bool is_set) { return __ballot_sync(0xffffffffu, is_set); }
 inline int32_t count_bits(uint32_t x) { return __popc(x); }
 inline void barrier() { __syncthreads(); }
-// Has 16 or 4 bytes copied to shared memory. Copies up to an `end_copies` belong together, and `wait_copies`
-// waits for those of this thread, but for the last `kLeft` of such groups.
+// Has 16 or 4 bytes copied to shared memory, those `kAt` bytes behind both addresses. Copies up to an
+// `end_copies` belong together, and `wait_copies` waits for those of this thread, but for the last `kLeft` of
+// such groups.
+template <int kAt = 0>
 inline void copy_16(uint8_t* to, const uint8_t* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+    asm volatile("cp.async.cg.shared.global [%0 + %2], [%1 + %2], 16;"
                  :
-                 : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))), "l"(from)
+                 : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))), "l"(from), "n"(kAt)
                  : "memory");
 }
 inline void copy_4(int32_t* to, const int32_t* from) {

@@ -38,6 +38,11 @@ struct Tokens {
     const int8_t* values[kTokens];
 };
 
+// The first or the second number of 16 bits.
+CHASKI_INLINE int32_t half_of(int32_t both, int which) {
+    return which == 0 ? static_cast<int16_t>(both) : both >> 16;
+}
+
 // What a format makes of a panel of 16 rows.
 template <class Format>
 struct Panel {
@@ -88,12 +93,14 @@ struct Panel {
         constexpr int kSub = Format::kSub;
         static_assert(Format::kOffset == 0 || kSub == 16, "an offset has the sums of 16 values");
         int32_t products[kTokens] = {}, mins[kTokens] = {};
-        const SuperScale* supers[kTokens];
-        const int16_t* halves[kTokens];
+        // Super-scales are pairs of numbers of 16 bits behind their unit: shifts, and sums.
+        const int32_t *supers[kTokens], *halves[kTokens];
         for (int n = 0; n < kTokens; ++n) {
-            supers[n] = a.supers + (x.number[n] * a.k + at) / kSuperElements;
-            halves[n] = a.sums + (x.number[n] * a.k + at) / 16;
+            supers[n] =
+                reinterpret_cast<const int32_t*>(a.supers + (x.number[n] * a.k + at) / kSuperElements);
+            halves[n] = reinterpret_cast<const int32_t*>(a.sums) + (x.number[n] * a.k + at) / 32;
         }
+        const auto shift_of = [&](int n, int block) { return half_of(supers[n][1 + block / 2], block % 2); };
         unroll<kSuperElements / kSub / 2>([&](auto pair) __attribute__((always_inline)) {
             constexpr int kPair = decltype(pair)::value, kFirst = first_of_pair<kSub, kPair>;
             const int32_t scales = block.template scales<kPair>().v;
@@ -102,8 +109,10 @@ struct Panel {
                 int32_t sums[kTokens];
                 multiply<kOwn>(block, x, at, sums);
                 for (int n = 0; n < kTokens; ++n) {
-                    if constexpr (Format::kOffset != 0) sums[n] -= Format::kOffset * halves[n][kOwn];
-                    products[n] += (scale * sums[n]) << supers[n]->shifts[kOwn * kSub / 32];
+                    if constexpr (Format::kOffset != 0) {
+                        sums[n] -= Format::kOffset * half_of(halves[n][kOwn / 2], kOwn % 2);
+                    }
+                    products[n] += device::shift_left(scale * sums[n], shift_of(n, kOwn * kSub / 32));
                 }
             };
             add(Index<kFirst>{}, static_cast<int16_t>(scales));
@@ -116,8 +125,9 @@ struct Panel {
                 const int32_t both = block.template mins<kPair>().v;
                 for (int n = 0; n < kTokens; ++n) {
                     const auto sum_of = [&](int sub) {
-                        return kMinSub == 32 ? static_cast<int32_t>(supers[n]->sums[sub])
-                                             : halves[n][sub] << supers[n]->shifts[sub / 2];
+                        return kMinSub == 32 ? half_of(supers[n][5 + sub / 2], sub % 2)
+                                             : device::shift_left(half_of(halves[n][sub / 2], sub % 2),
+                                                                  shift_of(n, sub / 2));
                     };
                     mins[n] += static_cast<int16_t>(both) * sum_of(kFirst) +
                                (both >> 16) * sum_of(kFirst + kPairStep<kMinSub>);
@@ -157,11 +167,10 @@ struct Panel {
     // y + the floats of one row and one token, of `count` steps from element `at` of k on.
     CHASKI_INLINE static float chain(const Matmul& a, const float* floats, int64_t token, int64_t at,
                                      int count, float y) {
+        const SuperScale* supers = a.supers + (token * a.k + at) / kSuperElements;
 #pragma unroll 8
-        for (int step = 0; step < count; ++step, at += kStep, floats += kTokens * kFloats * kLanes) {
-            const float second =
-                Format::kIsSuper ? a.supers[(token * a.k + at) / kSuperElements].unit : floats[kLanes];
-            y = device::fma(floats[0], second, y);
+        for (int step = 0; step < count; ++step, floats += kTokens * kFloats * kLanes) {
+            y = device::fma(floats[0], Format::kIsSuper ? supers[step].unit : floats[kLanes], y);
             if constexpr (Format::kMins) {
                 if constexpr (!Format::kIsSuper) y = device::fma(floats[2 * kLanes], floats[3 * kLanes], y);
             }
@@ -181,17 +190,29 @@ struct Stage {
     // Groups that read at the same time find different banks.
     static constexpr int kUnitBytes = kUnit * Format::kBytes + 64;
 
-    const Part* part;
+    const Part* part;  // null behind the last stage
+    int64_t at;        // the number of its panel among those of all parts
     int64_t panel;
     int begin;  // the number of its first block
     int count;
 
-    // Stage number `index` of this block of threads; without a part behind the last.
-    CHASKI_INLINE Stage(const Matmul& a, int index) {
-        const int blocks = static_cast<int>(a.k / Format::kElements), each = (blocks + kBlocks - 1) / kBlocks;
-        panel = blockIdx.x + static_cast<int64_t>(index / each) * gridDim.x;
-        begin = index % each * kBlocks;
-        count = begin + kBlocks < blocks ? kBlocks : blocks - begin;
+    // The first one.
+    CHASKI_INLINE explicit Stage(const Matmul& a) : at(blockIdx.x), begin(0) { find(a); }
+    // The stage behind this one, for this block of threads.
+    CHASKI_INLINE Stage next(const Matmul& a) const {
+        Stage found = *this;
+        found.begin += kBlocks;
+        if (is_last(a)) {
+            found.begin = 0;
+            found.at += gridDim.x;
+        }
+        found.find(a);
+        return found;
+    }
+    CHASKI_INLINE void find(const Matmul& a) {
+        const int left = blocks_of(a) - begin;
+        count = left < kBlocks ? left : kBlocks;
+        panel = at;
         part = nullptr;
         for (const Part& one : a.parts) {
             if (panel < num_panels(one.rows)) {
@@ -201,19 +222,22 @@ struct Stage {
             panel -= num_panels(one.rows);
         }
     }
-    CHASKI_INLINE bool is_last(const Matmul& a) const {
-        return begin + count == static_cast<int>(a.k / Format::kElements);
-    }
-    // Has the weights of this stage copied to shared memory, by the first `threads` threads. `matrix` is
-    // where the matrix begins.
-    CHASKI_INLINE void fetch(const Matmul& a, int64_t matrix, uint8_t* to, int threads) const {
-        if (part == nullptr) return;
+    CHASKI_INLINE static int blocks_of(const Matmul& a) { return static_cast<int>(a.k / Format::kElements); }
+    CHASKI_INLINE bool is_last(const Matmul& a) const { return begin + count == blocks_of(a); }
+    // Has the weights of this stage copied to shared memory, by each group those that it multiplies. `matrix`
+    // is where the matrix begins.
+    CHASKI_INLINE void fetch(const Matmul& a, int64_t matrix, uint8_t* to) const {
+        const int own = group() * kUnit, units = count - own < kUnit ? count - own : kUnit;
+        if (part == nullptr || units <= 0) return;
         const uint8_t* from = part->panels + matrix + panel * panel_bytes(Format::kType, a.k) +
-                              static_cast<int64_t>(begin) * Format::kBytes;
-        constexpr int kWords = kUnit * Format::kBytes / 16;
-        for (int i = static_cast<int>(threadIdx.x); i < count * Format::kBytes / 16; i += threads) {
-            device::copy_16(to + i / kWords * kUnitBytes + i % kWords * 16, from + 16 * i);
-        }
+                              static_cast<int64_t>(begin + own) * Format::kBytes + 16 * lane();
+        to += group() * kUnitBytes + 16 * lane();
+        constexpr int kWords = Format::kBytes / 16;
+        const int words = (kUnit == 1 ? kWords : units * kWords) - lane();
+        unroll<(kUnit * kWords + kLanes - 1) / kLanes>([&](auto i) __attribute__((always_inline)) {
+            constexpr int kWord = decltype(i)::value * kLanes;
+            if (kWord < words) device::copy_16<16 * kWord>(to, from);
+        });
     }
 };
 
@@ -222,15 +246,14 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
     using Own = Panel<Format>;
     using Work = Stage<Format>;
     constexpr int kFloats = Work::kBlocks * Own::kSteps * kTokens * Own::kFloats * kLanes;
-    constexpr int kThreads = kGroups * kLanes;
+    static_assert(kStages == 2, "one is multiplied, and another is on its way");
     uint8_t* weights = device::shared();
     auto* floats = reinterpret_cast<float*>(weights + kStages * kGroups * Work::kUnitBytes);
     const auto buffer = [&](int index) { return weights + index % kStages * kGroups * Work::kUnitBytes; };
+    Work before(a), work = before;
     const auto fetch_first = [&](int64_t matrix) {
-        for (int index = 0; index < kStages - 1; ++index) {
-            if (group() < kGroups) Work(a, index).fetch(a, matrix, buffer(index), kThreads);
-            device::end_copies();
-        }
+        if (group() < kGroups) work.fetch(a, matrix, buffer(0));
+        device::end_copies();
     };
 #if defined(CHASKI_EXPERTS)
     device::begin();
@@ -252,11 +275,12 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
     const int token = group() - kGroups;
     float y = 0.0f;
     for (int index = 0;; ++index) {
-        const Work work(a, index);
-        device::wait_copies<kStages - 2>();
+        device::wait_copies<0>();
         barrier();
+        const Work next = work.next(a);
         if (group() < kGroups) {
-            Work(a, index + kStages - 1).fetch(a, share.weights(), buffer(index + kStages - 1), kThreads);
+            next.fetch(a, share.weights(), buffer(index + 1));
+            device::end_copies();
             for (int unit = 0; work.part != nullptr && unit < kUnit; ++unit) {
                 const int own = group() * kUnit + unit;
                 if (own >= work.count) break;
@@ -270,7 +294,6 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
                                     store);
             }
         } else if (index > 0 && token < kTokens) {
-            const Work before(a, index - 1);
             const float* from = floats + (index - 1) % 2 * kFloats + token * Own::kFloats * kLanes + lane();
             y = Own::chain(a, from, share.source(token),
                            static_cast<int64_t>(before.begin) * Format::kElements, before.count * Own::kSteps,
@@ -287,8 +310,9 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
                 y = 0.0f;
             }
         }
-        device::end_copies();
         if (work.part == nullptr) return;
+        before = work;
+        work = next;
     }
 }
 

@@ -11,9 +11,8 @@
 namespace chaski::CHASKI_ISA {
 
 constexpr int kPanels = CHASKI_PANELS, kTokens = CHASKI_TOKENS, kStages = CHASKI_STAGES;
-// Of a warp: panels, and tiles of 8 tokens. Those of 32 rows read the values of a token half as often.
-constexpr int kOwnPanels = kPanels == 4 && kTokens == 128 ? 2 : 1;
-constexpr int kTiles = kTokens >= 64 ? 4 : kTokens >= 32 ? 2 : 1;
+// Of a warp: panels, and tiles of 8 tokens. With two panels the values of a token are read half as often.
+constexpr int kOwnPanels = CHASKI_OWN_PANELS, kTiles = CHASKI_TILES;
 constexpr int kRowWarps = kPanels / kOwnPanels, kWarps = kRowWarps * (kTokens / (8 * kTiles));
 constexpr int kThreads = 32 * kWarps;
 static_assert(kStages >= 3, "one is multiplied, the next one is unpacked, and another is on its way");
@@ -50,18 +49,22 @@ CHASKI_INLINE constexpr int min_elements() {
     }
 }
 
-// A stretch as it is stored.
+// A stretch of panels, and of the activations of tokens, as they are stored: from one panel and from one
+// token to the next, threads that read at the same time find different banks.
 template <class Format>
-struct Stored {
+struct Weights {
     static constexpr int kBytes = kSuperElements / Format::kElements * Format::kBytes;
-    // From one token to the next, so that threads that read at the same time find different banks.
-    static constexpr int kTokenBytes = kSuperElements + (Format::kSub == 32 ? 32 : 16);
+
+    alignas(16) uint8_t panels[kPanels][(kBytes + 63) / 128 * 128 + 64];
+};
+template <class Format>
+struct Activated {
     static constexpr bool kHasSums = Format::kMins && min_elements<Format>() != 32;
 
-    alignas(16) uint8_t weights[kPanels][kBytes];
-    alignas(16) uint8_t values[kTokens][kTokenBytes];
-    // As `Activations` has them: super-scales, or scales of blocks; and sums of 16 values.
-    alignas(16) int32_t scales[kTokens][Format::kIsSuper ? 9 : 8];
+    alignas(16) uint8_t values[kTokens][kSuperElements + (Format::kSub == 32 ? 32 : 16)];
+    // As `Activations` has them: scales of blocks, or a super-scale with its shifts from word 4 on, and its
+    // sums from word 8 on; and sums of 16 values.
+    alignas(16) int32_t scales[kTokens][Format::kIsSuper ? 12 : 8];
     alignas(16) int32_t sums[kHasSums ? kTokens : 1][8];
 };
 
@@ -71,9 +74,10 @@ struct Unpacked {
     static constexpr int kSubs = kSuperElements / Format::kSub;
 
     // Four words of each thread for each 32 elements: of rows g and g + 8, and then again with other
-    // elements.
+    // elements. Of every other panel the last two come first, since two panels are stored at the same time.
     alignas(16) uint32_t codes[kPanels][kSuperElements / 32][32][4];
-    int32_t scales[kPanels][kSubs][kLanes];  // integers, or floats, of sub-blocks
+    // Of rows g and g + 8: floats of sub-blocks, or pairs of integers, in the order of formats.
+    alignas(8) int32_t scales[kPanels][Format::kIsSuper ? kSubs / 2 : kSubs][kLanes / 2][2];
     float mins[Format::kMins && !Format::kIsSuper ? kPanels : 1][kSubs][kLanes];
     alignas(16) int8_t min_codes[kPanels][kLanes][16];  // of super-blocks: of up to 16 sub-blocks
     float d[kPanels][kLanes];
@@ -83,8 +87,9 @@ struct Unpacked {
 // The shared memory of a block of threads.
 template <class Format>
 struct Slab {
-    int32_t sources[kTokens];  // the rows of the tokens' activations
-    Stored<Format> stored[kStages];
+    uint32_t sources[kTokens];  // the number of the first block of 32 elements of each token's activations
+    Weights<Format> weights[kStages];
+    Activated<Format> tokens[kStages - 1];
     Unpacked<Format> unpacked[2];
 };
 
@@ -97,30 +102,36 @@ CHASKI_INLINE int place_of(int g, int t) { return 4 * g + (t ^ (g / 2 & 3)); }
 template <class Format>
 CHASKI_INLINE void store_codes(Unpacked<Format>& to, int panel, int word, U8x64 codes) {
     const int i = word % 8, t = Format::kSub == 32 ? i / 2 : i % 4, half = Format::kSub == 32 ? i % 2 : i / 4;
-    to.codes[panel][word / 8][place_of(lane() % 8, t)][2 * half + lane() / 8] =
+    to.codes[panel][word / 8][place_of(lane() % 8, t)][2 * (half ^ panel % 2) + lane() / 8] =
         device::subtract_bytes(codes.v, Format::kOffset);
 }
 
-// A fourth of a panel's super-block: group number `turn` of the four takes every fourth pair of sub-blocks.
+// An eighth of a panel's super-block: half `part` of the words of every fourth pair of sub-blocks.
 template <class Format>
-CHASKI_INLINE void unpack_super_block(const Format& block, int panel, int turn, Unpacked<Format>& to) {
+CHASKI_INLINE void unpack_super_block(const Format& block, int panel, int turn, int part,
+                                      Unpacked<Format>& to) {
     constexpr int kSub = Format::kSub;
     unroll<kSuperElements / kSub / 2>([&](auto pair) __attribute__((always_inline)) {
         constexpr int kPair = decltype(pair)::value, kFirst = first_of_pair<kSub, kPair>;
         if (kPair % 4 != turn) return;
-        const int32_t scales = block.template scales<kPair>().v;
-        const auto unpack = [&](auto sub, int32_t scale) __attribute__((always_inline)) {
+        if (part == 0) to.scales[panel][kPair][lane() % 8][lane() / 8] = block.template scales<kPair>().v;
+        const auto unpack = [&](auto sub) __attribute__((always_inline)) {
             constexpr int kOwn = decltype(sub)::value;
-            to.scales[panel][kOwn][lane()] = scale;
             unroll<kSub / 4>([&](auto i) __attribute__((always_inline)) {
                 store_codes(to, panel, kOwn * (kSub / 4) + decltype(i)::value,
                             block.template codes<kOwn, decltype(i)::value>());
             });
         };
-        unpack(Index<kFirst>{}, static_cast<int16_t>(scales));
-        unpack(Index<kFirst + kPairStep<kSub>>{}, scales >> 16);
+        if (part == 0) {
+            unpack(Index<kFirst>{});
+        } else {
+            unpack(Index<kFirst + kPairStep<kSub>>{});
+        }
     });
-    if (turn == 0) to.d[panel][lane()] = block.d().v;
+    if (part == 0) {
+        if (turn == 0) to.d[panel][lane()] = block.d().v;
+        return;
+    }
     if constexpr (Format::kMins) {
         constexpr int kMinSub = Format::kMinSub;
         if (turn == 1) to.dmin[panel][lane()] = block.dmin().v;
@@ -142,12 +153,12 @@ template <class Format>
 CHASKI_INLINE void unpack_blocks(const uint8_t* weights, int count, int panel, int turn,
                                  Unpacked<Format>& to) {
     constexpr int kEach = Format::kElements / 32;
-    for (int index = turn; index < count / kEach; index += 4) {
+    for (int index = turn; index < count / kEach; index += 8) {
         const Format block{{weights + index * Format::kBytes}};
         unroll<kEach>([&](auto s) __attribute__((always_inline)) {
             constexpr int kSub = decltype(s)::value;
             const int place = index * kEach + kSub;
-            to.scales[panel][place][lane()] = device::as_int(block.template scale<kSub>().v);
+            to.scales[panel][place][lane() % 8][lane() / 8] = device::as_int(block.template scale<kSub>().v);
             if constexpr (Format::kMins) to.mins[panel][place][lane()] = block.template min<kSub>().v;
             unroll<8>([&](auto i) __attribute__((always_inline)) {
                 store_codes(to, panel, place * 8 + decltype(i)::value,
@@ -157,59 +168,53 @@ CHASKI_INLINE void unpack_blocks(const uint8_t* weights, int count, int panel, i
     }
 }
 
-// Unpacks a stretch of `size` elements, by all threads. Both groups of a warp take the same turn, of one
-// panel and its neighbour where there are several.
+// Unpacks a stretch of `size` elements, by all threads: eight groups have a panel. Both groups of a warp do
+// the same, of one panel and its neighbour where there are several.
 template <class Format>
-CHASKI_INLINE void unpack(const Stored<Format>& from, int size, Unpacked<Format>& to) {
-    for (int task = group(); task < 4 * kPanels; task += kThreads / kLanes) {
+CHASKI_INLINE void unpack(const Weights<Format>& from, int size, Unpacked<Format>& to) {
+    for (int task = group(); task < 8 * kPanels; task += kThreads / kLanes) {
         constexpr int kBeside = kPanels == 1 ? 1 : 2;
-        const int turn = task / kBeside % 4, panel = task / (4 * kBeside) * kBeside + task % kBeside;
+        const int turn = task / kBeside % 8, panel = task / (8 * kBeside) * kBeside + task % kBeside;
         if constexpr (Format::kIsSuper) {
-            unpack_super_block(Format{{from.weights[panel]}}, panel, turn, to);
+            unpack_super_block(Format{{from.panels[panel]}}, panel, turn % 4, turn / 4, to);
         } else {
-            unpack_blocks<Format>(from.weights[panel], size / 32, panel, turn, to);
+            unpack_blocks<Format>(from.panels[panel], size / 32, panel, turn, to);
         }
     }
 }
 
-// Each thread's items of `count` for each of `rows`: f(row, number of the item). Neighbours have items of the
-// same row, which lie side by side in memory.
-template <int kRows, int kCount, class F>
-CHASKI_INLINE void for_items(const F& f) {
-#pragma unroll
-    for (int i = static_cast<int>(threadIdx.x); i < kRows * kCount; i += kThreads) f(i / kCount, i % kCount);
-}
-
-// Has the activations of the tokens copied, `size` elements from `at` of k on.
+// Has a stretch of the activations of tokens copied, of `size` elements. `sources`: the number of the first
+// block of 32 elements of each token. 16 threads have a token.
 template <class Format>
-CHASKI_INLINE void fetch_tokens(const Matmul& a, const int32_t (&sources)[kTokens], int64_t at, int size,
-                                Stored<Format>& to) {
-    const auto place = [&](int token) { return sources[token] * a.k + at; };
-    for_items<kTokens, kSuperElements / 16>([&](int token, int word) {
-        if (16 * word < size) {
-            device::copy_16(to.values[token] + 16 * word,
-                            reinterpret_cast<const uint8_t*>(a.values + place(token) + 16 * word));
+CHASKI_INLINE void fetch_tokens(const Matmul& a, const uint32_t (&sources)[kTokens], int stretch, int size,
+                                Activated<Format>& to) {
+    const int own = static_cast<int>(threadIdx.x) % 16;
+    const auto* values = reinterpret_cast<const uint8_t*>(a.values) + 16 * own;
+    const auto* sums = reinterpret_cast<const int32_t*>(a.sums) + own % 8;
+    constexpr bool kHasSums = Activated<Format>::kHasSums;
+#pragma unroll
+    for (int token = static_cast<int>(threadIdx.x) / 16; token < kTokens; token += kThreads / 16) {
+        const uint32_t block = sources[token] + kSuperElements / 32 * stretch;
+        if (Format::kIsSuper || 16 * own < size) {
+            device::copy_16(to.values[token] + 16 * own, values + static_cast<uint64_t>(block) * 32);
         }
-    });
-    if constexpr (Format::kIsSuper) {
-        static_assert(sizeof(SuperScale) == 36);
-        for_items<kTokens, 9>([&](int token, int word) {
-            const SuperScale* from = a.supers + place(token) / kSuperElements;
-            device::copy_4(&to.scales[token][word], reinterpret_cast<const int32_t*>(from) + word);
-        });
-    } else {
-        for_items<kTokens, 8>([&](int token, int b) {
-            if (32 * b >= size) return;
-            device::copy_4(&to.scales[token][b],
-                           reinterpret_cast<const int32_t*>(a.scales + place(token) / 32 + b));
-        });
-    }
-    if constexpr (Stored<Format>::kHasSums) {
-        for_items<kTokens, 8>([&](int token, int b) {
-            if (32 * b >= size) return;
-            device::copy_4(&to.sums[token][b],
-                           reinterpret_cast<const int32_t*>(a.sums + place(token) / 16) + b);
-        });
+        if constexpr (Format::kIsSuper) {
+            constexpr int kWords = sizeof(SuperScale) / 4;
+            static_assert(kWords == 9);
+            const auto* super = reinterpret_cast<const int32_t*>(a.supers) + own;
+            if (own < kWords) {
+                device::copy_4(&to.scales[token][own == 0 ? 0 : own + 3],
+                               super + static_cast<uint64_t>(block / 8) * kWords);
+            }
+            if (kHasSums && own < 8) device::copy_4(&to.sums[token][own], sums + block);
+        } else if (32 * (own % 8) < size) {
+            if (own < 8) {
+                device::copy_4(&to.scales[token][own],
+                               reinterpret_cast<const int32_t*>(a.scales) + own + block);
+            } else if (kHasSums) {
+                device::copy_4(&to.sums[token][own - 8], sums + block);
+            }
+        }
     }
 }
 
@@ -240,15 +245,15 @@ using Results = float[kOwnPanels][kTiles][4];
 template <class Format>
 CHASKI_INLINE void load_codes(const Unpacked<Format>& from, const Place& own, int panel, int b,
                               uint32_t (&a)[4]) {
-    const auto& words = from.codes[own.panel + panel][b][place_of(own.row, own.quarter)];
-    const auto four = *reinterpret_cast<const int4*>(words);
-    a[0] = four.x;
-    a[1] = four.y;
-    a[2] = four.z;
-    a[3] = four.w;
+    const auto* words = reinterpret_cast<const uint2*>(from.codes[panel][b][place_of(own.row, own.quarter)]);
+    const uint2 first = words[panel % 2], second = words[1 - panel % 2];
+    a[0] = first.x;
+    a[1] = first.y;
+    a[2] = second.x;
+    a[3] = second.y;
 }
 template <class Format>
-CHASKI_INLINE uint2 load_values(const Stored<Format>& from, const Place& own, int tile, int b) {
+CHASKI_INLINE uint2 load_values(const Activated<Format>& from, const Place& own, int tile, int b) {
     const uint8_t* x = from.values[own.tokens + 8 * tile + own.row] + 32 * b;
     if constexpr (Format::kSub == 32) return reinterpret_cast<const uint2*>(x)[own.quarter];
     const auto* words = reinterpret_cast<const uint32_t*>(x);
@@ -258,17 +263,18 @@ CHASKI_INLINE uint2 load_values(const Stored<Format>& from, const Place& own, in
 // What the mins of four sub-blocks are multiplied by, for the token that this thread brings: low and high
 // bytes.
 template <class Format>
-CHASKI_INLINE uint2 load_sums(const Stored<Format>& from, const Place& own, int tile) {
+CHASKI_INLINE uint2 load_sums(const Activated<Format>& from, const Place& own, int tile) {
     const int token = own.tokens + 8 * tile + own.row, t = own.quarter;
     const auto& scales = from.scales[token];
     if constexpr (min_elements<Format>() == 32) {
         if (t >= 2) return {0, 0};
-        const auto x = static_cast<uint32_t>(scales[5 + 2 * t]), y = static_cast<uint32_t>(scales[6 + 2 * t]);
-        return {device::select_bytes(x, y, 0x6420), device::select_bytes(x, y, 0x7531)};
+        const auto words = reinterpret_cast<const uint2*>(scales + 8)[t];
+        return {device::select_bytes(words.x, words.y, 0x6420),
+                device::select_bytes(words.x, words.y, 0x7531)};
     } else {
         uint2 bytes = {0, 0};
         for (int i = 0; i < 4; ++i) {
-            const int32_t pair = from.sums[token][2 * t + i / 2], shifts = scales[1 + t];
+            const int32_t pair = from.sums[token][2 * t + i / 2], shifts = scales[4 + t];
             const int32_t sum = (i % 2 == 0 ? static_cast<int16_t>(pair) : pair >> 16)
                                 << (i / 2 == 0 ? static_cast<int16_t>(shifts) : shifts >> 16);
             bytes.x |= static_cast<uint32_t>(sum & 255) << 8 * i;
@@ -278,97 +284,119 @@ CHASKI_INLINE uint2 load_sums(const Stored<Format>& from, const Place& own, int 
     }
 }
 
+// A panel's part of a super-block, in registers.
 template <class Format>
-CHASKI_INLINE void multiply_super_block(const Unpacked<Format>& weights, const Stored<Format>& x,
-                                        const Place& own, Results& y) {
-    constexpr int kSub = Format::kSub;
-    int32_t products[kOwnPanels][kTiles][4] = {};
-#pragma unroll 1
-    for (int pair = 0; pair < kSuperElements / 64; ++pair) {
-        int32_t shifts[kTiles][2];
-        for (int tile = 0; tile < kTiles; ++tile) {
-            for (int i = 0; i < 2; ++i) shifts[tile][i] = x.scales[own.column(tile, i)][1 + pair];
+struct Codes {
+    static constexpr int kBlocks = kSuperElements / 32, kPairs = kSuperElements / Format::kSub / 2;
+
+    uint32_t words[kBlocks][4];
+    int2 scales[kPairs];
+    float d[2], dmin[2];
+    uint32_t mins[2];
+
+    CHASKI_INLINE Codes(const Unpacked<Format>& from, const Place& own, int panel) {
+        for (int b = 0; b < kBlocks; ++b) load_codes(from, own, panel, b, words[b]);
+        for (int pair = 0; pair < kPairs; ++pair) {
+            scales[pair] = *reinterpret_cast<const int2*>(from.scales[panel][pair][own.row]);
         }
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int b = 2 * pair + half;
-            uint32_t a[kOwnPanels][4];
-            int32_t scales[kOwnPanels][2][2];  // of a half, of a row
-            for (int panel = 0; panel < kOwnPanels; ++panel) {
-                load_codes(weights, own, panel, b, a[panel]);
-                for (int i = 0; i < 4; ++i) {
-                    const int sub = kSub == 32 ? b : 2 * b + i / 2;
-                    scales[panel][i / 2][i % 2] = weights.scales[own.panel + panel][sub][own.row + i % 2 * 8];
-                }
-            }
-#pragma unroll
-            for (int tile = 0; tile < kTiles; ++tile) {
-                const uint2 values = load_values(x, own, tile, b);
-                for (int panel = 0; panel < kOwnPanels; ++panel) {
-                    int32_t c[4] = {}, e[4] = {};
-                    if constexpr (kSub == 32) {
-                        device::multiply_32_ss(c, a[panel], values.x, values.y);
-                    } else {
-                        device::multiply_16_ss(c, a[panel][0], a[panel][1], values.x);
-                        device::multiply_16_ss(e, a[panel][2], a[panel][3], values.y);
-                    }
-                    for (int i = 0; i < 4; ++i) {
-                        const int32_t shift = shifts[tile][i % 2] >> 16 * half;
-                        int32_t& sum = products[panel][tile][i];
-                        const auto& own_scales = scales[panel];
-                        if constexpr (kSub == 32) {
-                            sum += c[i] * device::shift_left(own_scales[0][i / 2], shift);
-                        } else {
-                            sum += device::shift_left(
-                                c[i] * own_scales[0][i / 2] + e[i] * own_scales[1][i / 2], shift);
-                        }
-                    }
-                }
+        for (int i = 0; i < 2; ++i) {
+            const int row = own.row + 8 * i;
+            d[i] = from.d[panel][row];
+            if constexpr (Format::kMins) {
+                dmin[i] = from.dmin[panel][row];
+                mins[i] = reinterpret_cast<const uint32_t*>(from.min_codes[panel][row])[own.quarter];
             }
         }
     }
-    for (int tile = 0; tile < kTiles; ++tile) {
-        const uint2 sums = Format::kMins ? load_sums(x, own, tile) : uint2{};
+    // Of 32 elements: the scale of a half, of a row. Pairs are of neighbours, or of those two apart.
+    CHASKI_INLINE int32_t scale(int b, int half, int row) const {
+        const int2& pair = scales[Format::kSub == 32 ? b / 2 : b / 2 * 2 + half];
+        const int32_t both = row == 0 ? pair.x : pair.y;
+        return b % 2 == 0 ? static_cast<int16_t>(both) : both >> 16;
+    }
+};
+
+template <class Format>
+CHASKI_INLINE void multiply_super_block(const Unpacked<Format>& weights, const Activated<Format>& x,
+                                        const Place& own, Results& y) {
+    constexpr int kBlocks = Codes<Format>::kBlocks;
+    const auto multiply_tile = [&](const Codes<Format>& codes, int tile,
+                                   float (&sums)[4]) __attribute__((always_inline)) {
+        int4 shifts[2];
         float units[2];
-        for (int i = 0; i < 2; ++i) units[i] = device::as_float(x.scales[own.column(tile, i)][0]);
-        for (int panel = 0; panel < kOwnPanels; ++panel) {
-            int32_t mins[4] = {};
-            const int which = own.panel + panel;
-            if constexpr (Format::kMins) {
-                int32_t high[4] = {};
-                const auto word = [&](int row) {
-                    return reinterpret_cast<const uint32_t*>(weights.min_codes[which][row])[own.quarter];
-                };
-                const uint32_t a0 = word(own.row), a1 = word(own.row + 8);
-                device::multiply_16_uu(mins, a0, a1, sums.x);
-                device::multiply_16_ss(high, a0, a1, sums.y);
-                for (int i = 0; i < 4; ++i) mins[i] += high[i] * 256;
+        for (int i = 0; i < 2; ++i) {
+            const auto& scales = x.scales[own.column(tile, i)];
+            units[i] = device::as_float(scales[0]);
+            shifts[i] = *reinterpret_cast<const int4*>(scales + 4);
+        }
+        int32_t products[4] = {}, mins[4] = {};
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) {
+            const auto& a = codes.words[b];
+            const uint2 values = load_values(x, own, tile, b);
+            int32_t c[4] = {}, e[4] = {};
+            if constexpr (Format::kSub == 32) {
+                device::multiply_32_ss(c, a, values.x, values.y);
+            } else {
+                device::multiply_16_ss(c, a[0], a[1], values.x);
+                device::multiply_16_ss(e, a[2], a[3], values.y);
             }
             for (int i = 0; i < 4; ++i) {
-                const int row = own.row + i / 2 * 8;
-                float sum = static_cast<float>(products[panel][tile][i]) * weights.d[which][row];
-                if constexpr (Format::kMins) {
-                    sum = device::fma(static_cast<float>(mins[i]), weights.dmin[which][row], sum);
+                const int4& words = shifts[i % 2];
+                const int32_t both = b < 2 ? words.x : b < 4 ? words.y : b < 6 ? words.z : words.w;
+                const int32_t shift = b % 2 == 0 ? both : both >> 16;
+                if constexpr (Format::kSub == 32) {
+                    products[i] += c[i] * device::shift_left(codes.scale(b, 0, i / 2), shift);
+                } else {
+                    products[i] += device::shift_left(
+                        c[i] * codes.scale(b, 0, i / 2) + e[i] * codes.scale(b, 1, i / 2), shift);
                 }
-                y[panel][tile][i] = device::fma(sum, units[i % 2], y[panel][tile][i]);
             }
+        }
+        if constexpr (Format::kMins) {
+            const uint2 bytes = load_sums(x, own, tile);
+            int32_t high[4] = {};
+            device::multiply_16_uu(mins, codes.mins[0], codes.mins[1], bytes.x);
+            device::multiply_16_ss(high, codes.mins[0], codes.mins[1], bytes.y);
+            for (int i = 0; i < 4; ++i) mins[i] += high[i] * 256;
+        }
+        for (int i = 0; i < 4; ++i) {
+            float sum = static_cast<float>(products[i]) * codes.d[i / 2];
+            if constexpr (Format::kMins) {
+                sum = device::fma(static_cast<float>(mins[i]), codes.dmin[i / 2], sum);
+            }
+            sums[i] = device::fma(sum, units[i % 2], sums[i]);
+        }
+    };
+    const Codes<Format> first(weights, own, own.panel);
+    if constexpr (kOwnPanels == 1) {
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) multiply_tile(first, tile, y[0][tile]);
+    } else {
+        const Codes<Format> second(weights, own, own.panel + 1);
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+            multiply_tile(first, tile, y[0][tile]);
+            multiply_tile(second, tile, y[1][tile]);
         }
     }
 }
 
 template <class Format>
-CHASKI_INLINE void multiply_blocks(const Unpacked<Format>& weights, const Stored<Format>& x, const Place& own,
-                                   int count, Results& y) {
-#pragma unroll 1
+CHASKI_INLINE void multiply_blocks(const Unpacked<Format>& weights, const Activated<Format>& x,
+                                   const Place& own, int count, Results& y) {
+#pragma unroll 2
     for (int b = 0; b < count; ++b) {
         uint32_t a[kOwnPanels][4];
         float scales[kOwnPanels][2], mins[kOwnPanels][2] = {};
         for (int panel = 0; panel < kOwnPanels; ++panel) {
-            load_codes(weights, own, panel, b, a[panel]);
+            const int which = own.panel + panel;
+            load_codes(weights, own, which, b, a[panel]);
+            const auto both = *reinterpret_cast<const int2*>(weights.scales[which][b][own.row]);
+            scales[panel][0] = device::as_float(both.x);
+            scales[panel][1] = device::as_float(both.y);
             for (int i = 0; i < 2; ++i) {
-                const int which = own.panel + panel, row = own.row + 8 * i;
-                scales[panel][i] = device::as_float(weights.scales[which][b][row]);
-                if constexpr (Format::kMins) mins[panel][i] = weights.mins[which][b][row];
+                if constexpr (Format::kMins) mins[panel][i] = weights.mins[which][b][own.row + 8 * i];
             }
         }
 #pragma unroll
@@ -419,44 +447,49 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
         return static_cast<int>(left < kSuperElements ? left : kSuperElements);
     };
     for (int i = static_cast<int>(threadIdx.x); i < kTokens; i += kThreads) {
-        slab.sources[i] = static_cast<int32_t>(share.source(i));
+        slab.sources[i] = static_cast<uint32_t>(share.source(i) * (a.k / 32));
     }
     barrier();
+    // A panel is copied by so many threads.
+    constexpr int kCopiers = kThreads / kPanels;
+    const int copied = static_cast<int>(threadIdx.x) / kCopiers,
+              first = static_cast<int>(threadIdx.x) % kCopiers;
+    const uint8_t* source = matrix + (panel + copied < last ? panel + copied : last) * bytes + 16 * first;
+    // The weights of a stretch, and the activations of the one before: they are needed at the same time.
     const auto fetch = [&](int stretch) {
         if (stretch < stretches) {
-            constexpr int kWords = Stored<Format>::kBytes / 16;
-            const int64_t at = static_cast<int64_t>(stretch) * kSuperElements;
-            const int size = size_of(stretch), words = size / Format::kElements * Format::kBytes / 16;
-            auto& to = slab.stored[stretch % kStages];
-            for_items<kPanels, kWords>([&](int own, int word) {
-                const int64_t from = panel + own < last ? panel + own : last;
-                if (word < words) {
-                    device::copy_16(
-                        to.weights[own] + word * 16,
-                        matrix + from * bytes + at / Format::kElements * Format::kBytes + word * 16);
-                }
+            constexpr int kBytes = Weights<Format>::kBytes, kWords = kBytes / 16;
+            const int words = size_of(stretch) / Format::kElements * Format::kBytes / 16;
+            const uint8_t* from = source + static_cast<int64_t>(stretch) * kBytes;
+            uint8_t* to = slab.weights[stretch % kStages].panels[copied] + 16 * first;
+            const int left = (Format::kIsSuper ? kWords : words) - first;
+            unroll<(kWords + kCopiers - 1) / kCopiers>([&](auto i) __attribute__((always_inline)) {
+                constexpr int kWord = decltype(i)::value * kCopiers;
+                if (kWord < left) device::copy_16<16 * kWord>(to, from);
             });
-            fetch_tokens(a, slab.sources, at, size, to);
+        }
+        if (const int before = stretch - 1; before >= 0 && before < stretches) {
+            fetch_tokens(a, slab.sources, before, size_of(before), slab.tokens[before % (kStages - 1)]);
         }
         device::end_copies();
     };
     for (int stretch = 0; stretch < kStages - 1; ++stretch) fetch(stretch);
     device::wait_copies<kStages - 2>();
     barrier();
-    unpack(slab.stored[0], size_of(0), slab.unpacked[0]);
+    unpack(slab.weights[0], size_of(0), slab.unpacked[0]);
     const Place own;
     Results y = {};
     for (int stretch = 0; stretch < stretches; ++stretch) {
-        // Now the next stretch is there, and nobody needs the one before any more.
+        // Now this one's activations and the next one's weights are there, and nobody needs the stretch
+        // before.
         device::wait_copies<kStages - 3>();
         barrier();
         fetch(stretch + kStages - 1);
-        if (stretch + 1 < stretches) {
-            unpack(slab.stored[(stretch + 1) % kStages], size_of(stretch + 1),
-                   slab.unpacked[(stretch + 1) % 2]);
+        if (const int next = stretch + 1; next < stretches) {
+            unpack(slab.weights[next % kStages], size_of(next), slab.unpacked[next % 2]);
         }
         const auto& weights = slab.unpacked[stretch % 2];
-        const auto& x = slab.stored[stretch % kStages];
+        const auto& x = slab.tokens[stretch % (kStages - 1)];
         if constexpr (Format::kIsSuper) {
             multiply_super_block(weights, x, own, y);
         } else {

@@ -27,9 +27,10 @@ __all__ = ["add", "embedding", "first_outputs", "linear", "product"]
 
 _FLOATS = {QuantType.F32: "F32Weights", QuantType.F16: "F16Weights", QuantType.BF16: "BF16Weights"}
 _SUPER = (QuantType.Q2_K, QuantType.Q3_K, QuantType.Q4_K, QuantType.Q5_K, QuantType.Q6_K)
+_WITH_SHORT_SUBS = (QuantType.Q2_K, QuantType.Q3_K, QuantType.Q5_K, QuantType.Q6_K)  # of 16 elements
 _WITH_MINS = (QuantType.Q4_1, QuantType.Q5_1)
 _LANES = 16
-_MANY = 32  # tokens from which on tensor instructions multiply
+_MANY = 9  # tokens from which on tensor instructions multiply
 
 _SHARED = 48 << 10  # memory that every device has for a block of threads
 
@@ -202,11 +203,13 @@ def _many_tokens(type: QuantType, rows: Sequence[int], sharing: _Sharing, loweri
         return sum(-(-each // (_LANES * panels)) for each in rows)
 
     def memory(stages: int, panels: int, tokens: int) -> int:
-        stored, unpacked = _stretch(type, panels, tokens)
-        return stages * stored + 2 * unpacked + 4 * tokens + 64
+        weights, activations, unpacked = _stretch(type, panels, tokens)
+        return stages * weights + (stages - 1) * activations + 2 * unpacked + 4 * tokens + 64
 
-    usual = max(16, min(128, 1 << (sharing.usual - 1).bit_length()))
-    for own, panels in itertools.product((128, 64, 32, 16), (4, 2, 1)):
+    usual = max(8, min(128, 1 << (sharing.usual - 1).bit_length()))
+    # Eight panels have 16 warps, whose registers have no room for the scales of sub-blocks of 16.
+    choices = (4, 2, 1) if type in _WITH_SHORT_SUBS else (8, 4, 2, 1)
+    for own, panels in itertools.product((128, 64, 32, 16, 8), choices):
         busy = -(-sharing.usual // own) * sharing.groups * blocks(panels)
         is_enough = panels == 1 or 4 * busy >= 3 * lowering.multiprocessors
         if own <= usual and is_enough and memory(3, panels, own) <= lowering.shared_memory:
@@ -215,31 +218,42 @@ def _many_tokens(type: QuantType, rows: Sequence[int], sharing: _Sharing, loweri
     stages = next(
         (each for each in (6, 5, 4) if memory(each, panels, own) <= lowering.shared_memory // resident), 3
     )
-    tiles = 4 if own >= 64 else own // 16
-    threads = 32 * panels // (2 if panels == 4 and own == 128 else 1) * (own // (8 * tiles))
+    together, tiles, threads = _warps(panels, own)
     defines = (
         *_format(type),
         ("CHASKI_TOKENS", own),
         ("CHASKI_PANELS", panels),
+        ("CHASKI_OWN_PANELS", together),
+        ("CHASKI_TILES", tiles),
         ("CHASKI_STAGES", stages),
         ("CHASKI_BOUNDS", f"{threads},1"),
         *sharing.defines,
     )
     grid = (blocks(panels), -(-sharing.tokens // own), sharing.groups)
-    return Kernel(Program("matmul_many", defines), "matmul_many", grid, threads, memory(stages, panels, own))
+    return Kernel(
+        Program("matmul_many", defines), "matmul_many", grid, threads, memory(stages, panels, own)
+    )
 
 
-def _stretch(type: QuantType, panels: int, tokens: int) -> tuple[int, int]:
-    """Bytes of `Stored` and of `Unpacked` in matmul_many.cu, or a few more."""
+def _warps(panels: int, tokens: int) -> tuple[int, int, int]:
+    """The panels and the tiles of 8 tokens of a warp, and how many threads that makes: eight or 16 warps."""
+    together = 2 if (panels, tokens) == (4, 128) else 1
+    tiles = max(1, panels * tokens // ((128 if panels == 8 else 64) * together))
+    return together, tiles, 32 * (panels // together) * (tokens // (8 * tiles))
+
+
+def _stretch(type: QuantType, panels: int, tokens: int) -> tuple[int, int, int]:
+    """Bytes of `Weights`, `Activated` and `Unpacked` in matmul_many.cu, or a few more."""
     is_super = type in _SUPER
-    subs = 16 if is_super and type is not QuantType.Q4_K else 8
+    subs = 16 if type in _WITH_SHORT_SUBS else 8
     has_mins, has_sums = type in _WITH_MINS, type in (*_WITH_MINS, QuantType.Q2_K)
-    weights = panels * (256 // type.block_size * _LANES * type.block_bytes)
-    stored = weights + tokens * (256 + (16 if subs == 16 else 32) + (36 if is_super else 32))
-    stored += (tokens if has_sums else 1) * 32
-    unpacked = panels * (16 * 256 + 4 * subs * _LANES + 16 * _LANES + 2 * 4 * _LANES)
+    weights = panels * ((256 // type.block_size * _LANES * type.block_bytes + 63) // 128 * 128 + 64)
+    activations = tokens * (256 + (16 if subs == 16 else 32) + (48 if is_super else 32))
+    activations += (tokens if has_sums else 1) * 32
+    scales = 4 * _LANES * (subs // 2 if is_super else subs)
+    unpacked = panels * (16 * 256 + scales + 16 * _LANES + 2 * 4 * _LANES)
     unpacked += (panels if has_mins else 1) * 4 * subs * _LANES
-    return stored + 64, unpacked + 64
+    return weights, activations, unpacked + 16
 
 
 def _format(type: QuantType) -> tuple[tuple[str, str | int], ...]:
