@@ -23,7 +23,7 @@ space_to_depth unpack
 LIMITS: dict[str, tuple[int, int]] = {
     **dict.fromkeys(_SMALL.split(), (40, 0)),
     "quantize_rows": (48, 0),
-    "attention_join": (56, 0),
+    "attention_join": (112, 0),
     "combine": (56, 0),
     "elementwise": (56, 0),
     "lora_up": (56, 0),
@@ -34,10 +34,10 @@ LIMITS: dict[str, tuple[int, int]] = {
     "store": (72, 0),
     "rotate_cells": (80, 0),
     "matmul 1": (88, 0),
-    "attention_chunk": (96, 0),
+    "attention_chunk": (128, 0),
     "rms_norm": (64, 0),
     "layer_norm": (88, 0),
-    "attention": (112, 0),
+    "attention": (128, 20),
     "matmul_many 128": (128, 200),
     "gated_delta": (168, 0),
     "matmul 8": (224, 0),
@@ -79,6 +79,10 @@ def other_programs() -> list[Program]:
     rounding = [("CHASKI_SUPER_BLOCKS", 0), ("CHASKI_SUPER_BLOCKS", 1)]
     stored = ["I16", "F16", "BF16", "F32", "Q8_0", "Q4_0"]
     heads = (("CHASKI_SIZE", 128), ("CHASKI_VALUE_SIZE", 128))
+
+    def kept(type: str) -> list[tuple[str, str]]:
+        return [("CHASKI_KEYS", f"DType::{type}"), ("CHASKI_VALUES", f"DType::{type}")]
+
     return [
         *(Program("matmul_float", (("CHASKI_WEIGHTS", each), ("CHASKI_TOKENS", 4))) for each in FLOATS),
         *(Program("embedding", (("CHASKI_WEIGHTS", each),)) for each in FLOATS),
@@ -106,18 +110,23 @@ def other_programs() -> list[Program]:
         *(
             Program(
                 "attention",
-                (
-                    ("CHASKI_KEYS", f"DType::{each}"),
-                    ("CHASKI_VALUES", f"DType::{each}"),
-                    *heads,
-                    ("CHASKI_ROWS", 16 if each == "I16" else 4),
-                    ("CHASKI_SPLIT", split),
-                    ("CHASKI_HEADS", 2),
-                    ("CHASKI_SUPER_BLOCKS", 1),
-                ),
+                (*kept(each), *heads, ("CHASKI_ROWS", 4), ("CHASKI_SPLIT", split), rounding[0]),
             )
             for each in stored
             for split in (0, 1)
+        ),
+        *(
+            Program(
+                "attention_i16",
+                (
+                    *(*kept("I16"), *heads, ("CHASKI_ROWS", 8 if split else 32), ("CHASKI_SPLIT", split)),
+                    *(rounding[0], ("CHASKI_STAGED", split), ("CHASKI_BOUNDS", "256,2")),
+                ),
+            )
+            for split in (0, 1)
+        ),
+        Program(
+            "attention_join", (*kept("I16"), *heads, ("CHASKI_ROWS", 8), ("CHASKI_HEADS", 2), rounding[1])
         ),
         Program(
             "matmul_float", (("CHASKI_WEIGHTS", "F16Weights"), ("CHASKI_TOKENS", 4), ("CHASKI_EXPERTS", 1))

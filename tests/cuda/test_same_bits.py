@@ -267,14 +267,61 @@ def test_attention(
             )
             few = attender.attend(range(3), [(0, 700, 0), (250, 511, 100), (699, 700, 0)])
             many = attender.attend(range(tokens), [(0, 660 + i, 0) for i in range(tokens)])
-            found.append(np.concatenate([few, many]))
+            others = attender.attend(range(tokens), [(9 * i, 10 * i + 20, i) for i in range(tokens)])
+            found.append(np.concatenate([few, some, many, others]))
             attender.backend.close()
+            some = attender.attend(range(30), [(0, 670 + i, 0) for i in range(30)])
         np.testing.assert_array_equal(found[1].view(np.uint32), found[0].view(np.uint32))
 
 
 @on_each
 @pytest.mark.parametrize("types", TYPES_OF_STORAGE, ids=lambda pair: "-".join(t.value for t in pair))
 def test_cells_that_the_host_has_kept(tmp_path: Path, backend: str, types: tuple[DType, DType]) -> None:
+@pytest.mark.timed
+@pytest.mark.long
+@on_each
+@pytest.mark.parametrize("shape", [(12, 1, 96), (2, 1, 160), (1, 1, 320)], ids=str)
+def test_attention_of_long_heads(tmp_path: Path, backend: str, shape: tuple[int, int, int]) -> None:
+    """Heads of more elements than registers have room for, and more heads in a group than columns."""
+    heads, kv_heads, size = shape
+    rng = np.random.default_rng(size)
+    count, tokens = 300, 34
+    q = rng.standard_normal((tokens, heads, size)).astype(np.float32)
+    k, v = (rng.standard_normal((count, kv_heads, size)).astype(np.float32) for _ in range(2))
+    cells = rng.permutation(512)[:count].astype(np.int32)
+    found = []
+    for name in ("cpu", backend):
+        options = (CPUOptions(threads=1),)
+        types = DType.I16, DType.I16
+        attender = Attender(tmp_path, name, q, k, v, cells, types=types, num_cells=512, options=options)
+        few = attender.attend(range(2), [(0, 300, 0), (20, 90, 100)])
+        many = attender.attend(range(tokens), [(0, 60 + i, 0) for i in range(tokens)])
+        found.append(np.concatenate([few, many]))
+        attender.backend.close()
+    np.testing.assert_array_equal(found[1].view(np.uint32), found[0].view(np.uint32))
+
+
+@pytest.mark.timed
+@pytest.mark.long
+@on_each
+def test_attention_over_more_chunks_than_are_joined_at_a_time(tmp_path: Path, backend: str) -> None:
+    """A history of 129 chunks and a part of one, in which every cell is listed twice."""
+    rng = np.random.default_rng(3)
+    count, size = 16_600, 32
+    q = rng.standard_normal((1, 2, size)).astype(np.float32)
+    k, v = (rng.standard_normal((count, 1, size)).astype(np.float32) for _ in range(2))
+    cells = rng.permutation(count).astype(np.int32)
+    history = np.concatenate([cells, cells[::-1]])
+    found = []
+    for name in ("cpu", backend):
+        options = (CPUOptions(threads=1),)
+        types = DType.I16, DType.I16
+        attender = Attender(tmp_path, name, q, k, v, cells, types=types, num_cells=count, options=options)
+        found.append(attender.attend([0], [(0, len(history), 0)], history))
+        attender.backend.close()
+    np.testing.assert_array_equal(found[1].view(np.uint32), found[0].view(np.uint32))
+
+
     """Read in two parts, and written to other cells of another storage, they give the same attention."""
     rng = np.random.default_rng(5)
     q, k, v = (rng.standard_normal((count, 2, 32)).astype(np.float32) for count in (4, 90, 90))

@@ -307,14 +307,14 @@ class Lowering:
             self.round_rows(source)
         return self._quantized[source]
 
-    def round_rows(self, source: Tensor, most: int = 0) -> None:
-        """Add a step that makes the int8 form of a node, where it has more than `most` rows."""
+    def round_rows(self, source: Tensor, where: Callable[[Sizes], bool] = lambda sizes: True) -> None:
+        """Add a step that makes the int8 form of a node, of runs with such sizes."""
         columns, dim = width(source), self.dim(source)
         program = self.rounding("quantize", source)
 
         def choose(sizes: Sizes) -> Kernel | None:
             blocks = -(-sizes[dim] * columns // (8 * 128))
-            return Kernel(program, "quantize_rows", (blocks, 1, 1), 128) if sizes[dim] > most else None
+            return Kernel(program, "quantize_rows", (blocks, 1, 1), 128) if where(sizes) else None
 
         self.step(choose, source, Count(dim), columns, *self._quantized[source].fields)
 
@@ -447,6 +447,11 @@ def _tasks_of_one(count: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int
     """The chunks of a token that is alone; a history has the same number of them for many steps."""
     tasks = np.stack([np.zeros(count, np.int32), np.arange(count, dtype=np.int32)], axis=1)
     return tasks, np.array([0, count], np.int32)
+
+
+def sequences_of(spans: npt.NDArray[np.int32]) -> int:
+    """How many runs of neighbours of one sequence there are."""
+    return 1 + int(np.count_nonzero(np.diff(spans[:, 0] - spans[:, 2])))
 
 
 def tiles_of(spans: npt.NDArray[np.int32], most: int) -> npt.NDArray[np.int32]:

@@ -23,6 +23,9 @@ struct alignas(8) int2 {
 struct alignas(8) uint2 {
     std::uint32_t x, y;
 };
+struct alignas(8) float2 {
+    float x, y;
+};
 
 using chaski::emulated::blockDim;
 using chaski::emulated::blockIdx;

@@ -19,6 +19,7 @@ from chaski.ml.cuda.lowering import (
     Made,
     Sizes,
     Staged,
+    sequences_of,
     storage_of,
     tasks_of,
     tiles_of,
@@ -31,7 +32,12 @@ __all__ = ["attention", "attention_by_distance", "rope", "rotate_cells", "store"
 
 _CHUNK = 256
 _NO_PAIRS = np.empty((0, 2), np.int32)
-_ROWS = 16  # queries of a block of threads that goes through a whole history
+# Queries of a block of threads that goes through a whole history, without tensor instructions and with them.
+_ROWS, _TENSOR_ROWS = 16, (32, 16, 8)
+# So many tokens have chunks of their own, and more, if few of them are neighbours.
+_FEW, _MOST = 32, 256
+# What attention_join.cu knows at a time, and its threads.
+_JOINED, _JOINING = 128, 256
 
 
 def rope(lowering: Lowering, node: Tensor, x: Tensor, table: Tensor) -> None:
@@ -201,16 +207,26 @@ def _attention(
     sinks: Weight | None = None,
     positions: Tensor | None = None,
 ) -> None:
-    """Few tokens have a block of threads for each chunk of what they see, many have one for all chunks."""
+    """Few tokens have a block of threads for each chunk of what they see, neighbours one for all chunks."""
     lowering.finish(keys, values)
     key_buffer, value_buffer = storage_of(keys), storage_of(values)
     lowering.check(cells, key_buffer.cells)
     heads, dim = node.shape[1], lowering.dim(q)
     assert isinstance(heads, int)
     group = heads // key_buffer.heads
-    tasks, starts, most = _tasks(lowering, spans, cells)
-    neighbours = max(1, _ROWS // group)
-    tiles = _tiles(lowering, spans, neighbours, most)
+    types = {KVStorage.of(key_buffer).dtype, KVStorage.of(value_buffer).dtype}
+    is_tensor = types == {DType.I16} and key_buffer.size % 32 == 0 and value_buffer.size % 16 == 0
+    sizes_of_heads = key_buffer.size, value_buffer.size
+    few, many = 4 if group <= 4 else 8, _ROWS
+    is_staged = False
+    if is_tensor:
+        room = lowering.shared_memory
+        few = 8 if group <= 8 else 16
+        many = next(rows for rows in _TENSOR_ROWS if _tensor_workspace(rows, *sizes_of_heads) <= room)
+        is_staged = _tensor_workspace(few, *sizes_of_heads, is_split=True, is_staged=True) <= room
+    tasks, starts = _tasks(lowering, spans, cells)
+    neighbours = max(1, many // group)
+    tiles = _tiles(lowering, spans, neighbours)
     y = lowering.new(node)
     joined = _joined_heads(lowering, node)
     form = lowering.quantized_with(node) if joined else (None,) * 4
@@ -226,61 +242,52 @@ def _attention(
         *(tasks, Count(tasks_dim), starts, parts, tiles, Count(tiles_dim), *form),
     )
 
-    def kernel(name: str, rows: int, blocks: int) -> Kernel:
-        program = _program(key_buffer, value_buffer, rows, is_split=name != "attention")
-        grid = (blocks, key_buffer.heads, -(-group // rows))
-        shared = _workspace(rows, key_buffer.size, value_buffer.size, is_tensor)
-        return Kernel(program, name, grid, _CHUNK, shared)
-
-    is_tensor = (
-        {KVStorage.of(key_buffer).dtype, KVStorage.of(value_buffer).dtype} == {DType.I16}
-        and key_buffer.size % 32 == 0
-        and value_buffer.size % 16 == 0
+    types_and_sizes = (
+        ("CHASKI_KEYS", KVStorage.of(key_buffer).type_name),
+        ("CHASKI_VALUES", KVStorage.of(value_buffer).type_name),
+        ("CHASKI_SIZE", key_buffer.size),
+        ("CHASKI_VALUE_SIZE", value_buffer.size),
     )
-    few = _ROWS if is_tensor else 4 if group <= 4 else 8
+    forms = _forms_dim(spans)
+
+    def kernel(name: str, rows: int, blocks: int) -> Kernel:
+        is_split = name == "attention_chunk"
+        defines: tuple[tuple[str, str | int], ...] = (
+            *(*types_and_sizes, ("CHASKI_ROWS", rows), ("CHASKI_SPLIT", int(is_split))),
+            ("CHASKI_SUPER_BLOCKS", 0),
+        )
+        grid = (blocks, key_buffer.heads, -(-group // rows))
+        if not is_tensor:
+            return Kernel(
+                Program("attention", defines), name, grid, _CHUNK, _workspace(rows, *sizes_of_heads)
+            )
+        defines = (*defines, ("CHASKI_STAGED", int(is_split and is_staged)), ("CHASKI_BOUNDS", "256,2"))
+        shared = _tensor_workspace(rows, *sizes_of_heads, is_split=is_split, is_staged=is_split and is_staged)
+        return Kernel(Program("attention_i16", defines), name, grid, _CHUNK, shared)
 
     def chunks(sizes: Sizes) -> Kernel | None:
-        return kernel("attention_chunk", few, sizes[tasks_dim]) if sizes[dim] <= most else None
+        return kernel("attention_chunk", few, sizes[tasks_dim]) if sizes[forms] == _APART else None
 
     def join(sizes: Sizes) -> Kernel | None:
-        together, is_super = max(1, joined), lowering.is_super(node)
-        program = _program(
-            key_buffer, value_buffer, few, is_split=True, heads=together, in_super_blocks=is_super
+        together = max(1, joined)
+        program = Program(
+            "attention_join",
+            (
+                *(*types_and_sizes, ("CHASKI_ROWS", few), ("CHASKI_HEADS", together)),
+                ("CHASKI_SUPER_BLOCKS", int(lowering.is_super(node))),
+            ),
         )
-        shared = 4 * together * (value_buffer.size + 2 * lowering.dims[tasks_dim])
+        shared = 4 * together * (value_buffer.size + 4 * _JOINED + 1) + 16
         grid = (sizes[dim], heads // together, 1)
-        return Kernel(program, "attention_join", grid, 128, shared) if sizes[dim] <= most else None
+        return Kernel(program, "attention_join", grid, _JOINING, shared) if sizes[forms] == _APART else None
 
     def whole(sizes: Sizes) -> Kernel | None:
-        return kernel("attention", _ROWS, sizes[tiles_dim]) if sizes[dim] > most else None
+        return kernel("attention", many, sizes[tiles_dim]) if sizes[forms] == _WHOLE else None
 
     for choose in (chunks, join, whole):
         lowering.step(choose, *arguments)
     if joined:
-        lowering.round_rows(node, most)
-
-
-def _program(
-    keys: KVBuffer,
-    values: KVBuffer,
-    rows: int,
-    *,
-    is_split: bool,
-    heads: int = 1,
-    in_super_blocks: bool = False,
-) -> Program:
-    """The kernels for so many queries at a time, of which `heads` and `in_super_blocks` concern the join."""
-    defines = (
-        ("CHASKI_KEYS", KVStorage.of(keys).type_name),
-        ("CHASKI_VALUES", KVStorage.of(values).type_name),
-        ("CHASKI_SIZE", keys.size),
-        ("CHASKI_VALUE_SIZE", values.size),
-        ("CHASKI_ROWS", rows),
-        ("CHASKI_SPLIT", int(is_split)),
-        ("CHASKI_HEADS", heads),
-        ("CHASKI_SUPER_BLOCKS", int(in_super_blocks)),
-    )
-    return Program("attention", defines)
+        lowering.round_rows(node, lambda sizes: sizes[forms] == _WHOLE)
 
 
 def _joined_heads(lowering: Lowering, node: Tensor) -> int:
@@ -298,40 +305,54 @@ def _tasks_dim(spans: Tensor) -> str:
     return f"tasks of {spans.attributes['name']}"
 
 
-def _tasks(lowering: Lowering, spans: Tensor, cells: Tensor) -> tuple[Staged, Staged, int]:
-    """The chunks of a mask, shared by all layers with it -> tasks, the first of each token, most tokens."""
+# The size of a mask's `_forms_dim`: what is recorded for one form is not for the other.
+_WHOLE, _APART = 1, 2
+
+
+def _forms_dim(spans: Tensor) -> str:
+    return f"forms of {spans.attributes['name']}"
+
+
+def _tasks(lowering: Lowering, spans: Tensor, cells: Tensor) -> tuple[Staged, Staged]:
+    """The chunks of a mask, shared by all layers with it -> tasks, and the first of each token.
+
+    There are none where tokens go through their whole histories: many neighbours, or tokens with more chunks
+    than a buffer has room for, as a few with one long history may have.
+    """
     known = lowering.shared_parts.get(("tasks", spans))
     if known is not None:
-        found: tuple[Staged, Staged, int] = known
+        found: tuple[Staged, Staged] = known
         return found
     history, tokens = cells.shape[0], spans.shape[0]
     assert isinstance(history, Dim)
     assert isinstance(tokens, Dim)
-    most = min(tokens.maximum, 32)
-    dim, name, limit = _tasks_dim(spans), spans.attributes["name"], history.maximum
-    lowering.dims[dim] = limit // _CHUNK + 2 * most
-    tasks = Staged(lowering.dims[dim], 2, np.int32)
+    most = min(tokens.maximum, _MOST)
+    dim, forms, name = _tasks_dim(spans), _forms_dim(spans), spans.attributes["name"]
+    room = lowering.dims[dim] = history.maximum // _CHUNK + 2 * most
+    lowering.dims[forms] = _APART
+    tasks = Staged(room, 2, np.int32)
     starts = Staged(most + 1, 1, np.int32)
 
     def make(inputs: Mapping[str, npt.NDArray[Any]], _: Sizes) -> Made:
         given = inputs[name]
-        if len(given) > most:
-            return (_NO_PAIRS, _NO_PAIRS), {dim: 0}
-        made = tasks_of(given, _CHUNK)
-        return made, {dim: len(made[0])}
+        if len(given) <= _FEW or (len(given) <= most and 2 * sequences_of(given) > len(given)):
+            made = tasks_of(given, _CHUNK)
+            if len(made[0]) <= room:
+                return made, {dim: len(made[0]), forms: _APART}
+        return (_NO_PAIRS, _NO_PAIRS), {dim: 0, forms: _WHOLE}
 
     lowering.derived.append(Derived((tasks, starts), make))
-    lowering.shared_parts["tasks", spans] = tasks, starts, most
-    return tasks, starts, most
+    lowering.shared_parts["tasks", spans] = tasks, starts
+    return tasks, starts
 
 
 def _tiles_dim(spans: Tensor, neighbours: int) -> str:
     return f"tiles of {spans.attributes['name']} by {neighbours}"
 
 
-def _tiles(lowering: Lowering, spans: Tensor, neighbours: int, few: int) -> Staged:
+def _tiles(lowering: Lowering, spans: Tensor, neighbours: int) -> Staged:
     """Up to so many neighbours of a sequence together, shared by all layers with this mask."""
-    dim, tokens = _tiles_dim(spans, neighbours), spans.shape[0]
+    dim, forms, tokens = _tiles_dim(spans, neighbours), _forms_dim(spans), spans.shape[0]
     known = lowering.shared_parts.get((dim, spans))
     if known is not None:
         found: Staged = known
@@ -341,9 +362,8 @@ def _tiles(lowering: Lowering, spans: Tensor, neighbours: int, few: int) -> Stag
     lowering.dims[dim] = tokens.maximum
     tiles = Staged(tokens.maximum, 2, np.int32)
 
-    def make(inputs: Mapping[str, npt.NDArray[Any]], _: Sizes) -> Made:
-        given = inputs[name]
-        made = _NO_PAIRS if len(given) <= few else tiles_of(given, neighbours)
+    def make(inputs: Mapping[str, npt.NDArray[Any]], sizes: Sizes) -> Made:
+        made = tiles_of(inputs[name], neighbours) if sizes[forms] == _WHOLE else _NO_PAIRS
         return (made,), {dim: len(made)}
 
     lowering.derived.append(Derived((tiles,), make))
@@ -351,8 +371,19 @@ def _tiles(lowering: Lowering, spans: Tensor, neighbours: int, few: int) -> Stag
     return tiles
 
 
-def _workspace(rows: int, size: int, value_size: int, is_tensor: bool) -> int:
+def _workspace(rows: int, size: int, value_size: int) -> int:
     """Bytes of `Workspace` in attention.cu, or a few more."""
-    of_row = 4 * (size + 16) + 4 + 4 * _CHUNK + 2 * (_CHUNK + 16) + 4 * 4 + 8 * 4 + 2 * 4
-    sums = 2 if is_tensor else 5 * rows
-    return rows * of_row + sums * 4 * value_size + 3 * 4 * _CHUNK + 64
+    of_row = 4 * (size + 16) + 4 + 4 * _CHUNK + 2 * _CHUNK + 4 * 4 + 8 * 4 + 2 * 4 + 5 * 4 * value_size
+    return rows * of_row + 3 * 4 * _CHUNK + 64
+
+
+def _tensor_workspace(
+    rows: int, size: int, value_size: int, *, is_split: bool = False, is_staged: bool = False
+) -> int:
+    """Bytes of `Workspace` in attention_i16.cu, or a few more."""
+    of_row = 2 * size + 64 + 4 * (_CHUNK + 20) + 2 * 4 * 4 + 8 * 4
+    weights = rows if is_split else 1
+    staged = _CHUNK if is_staged else 1
+    sums = 1 if is_split else rows
+    of_all = weights * (2 * _CHUNK + 64) + staged * 2 * value_size + sums * 4 * (value_size + 4)
+    return rows * of_row + of_all + 2 * 4 * _CHUNK + 64
