@@ -1,5 +1,5 @@
-// An elementwise operation (CHASKI_FORMULA, of formulas.h of the native core), a thread for eight elements.
-// What products read is rounded to int8 at once.
+// An elementwise operation (CHASKI_FORMULA, of formulas.h of the native core). What products read is rounded
+// to int8 at once.
 #include "formulas.h"
 #include "quantize.h"
 
@@ -35,29 +35,35 @@ CHASKI_INLINE float value(const Elementwise& a, float x, float y) {
     return f({x}, {y}, a.parameters[0], a.parameters[1]).v;
 }
 
+// Divisions have branches, so that a thread computes one element after the other: it has two, and then some
+// threads round eight each. Shared memory: the elements of a block of threads. The lowering knows both
+// numbers.
+constexpr int kThreads = 512, kOwn = 2, kElements = kThreads * kOwn;
+
 template <auto f>
 CHASKI_INLINE void compute(const Elementwise& a) {
-    const int64_t at = thread() * kEach, count = *a.n * a.width;
-    float x[2][kEach] = {}, y[kEach];
-    const bool is_whole = at + kEach <= count;
-    for (int operand = 0; operand < 2; ++operand) {
-        const float* from = a.x[operand];
-        if (from == nullptr) continue;
-        if (is_whole) {
-            load_each(from + at, x[operand]);
-        } else {
-            for (int i = 0; i < kEach && at + i < count; ++i) x[operand][i] = from[at + i];
+    auto* results = reinterpret_cast<float*>(device::shared());
+    const auto own = static_cast<int>(threadIdx.x);
+    const int64_t first = static_cast<int64_t>(blockIdx.x) * kElements, count = *a.n * a.width;
+    float x[kOwn][2] = {};
+    for (int k = 0; k < kOwn; ++k) {
+        const int64_t i = first + k * kThreads + own;
+        for (int operand = 0; operand < 2; ++operand) {
+            if (a.x[operand] != nullptr && i < count) x[k][operand] = a.x[operand][i];
         }
     }
-    for (int i = 0; i < kEach; ++i) y[i] = at + i < count ? value<f>(a, x[0][i], x[1][i]) : 0.0f;
-    if (a.y != nullptr) {
-        if (is_whole) {
-            store_each(a.y + at, y);
-        } else {
-            for (int i = 0; i < kEach && at + i < count; ++i) a.y[at + i] = y[i];
-        }
+    for (int k = 0; k < kOwn; ++k) {
+        const int64_t i = first + k * kThreads + own;
+        const float y = i < count ? value<f>(a, x[k][0], x[k][1]) : 0.0f;
+        if (a.y != nullptr && i < count) a.y[i] = y;
+        results[k * kThreads + own] = y;
     }
-    if (a.quantized.values != nullptr) quantize(y, at, at < count, a.quantized);
+    if (a.quantized.values == nullptr) return;
+    barrier();
+    if (own >= kElements / kEach) return;
+    float y[kEach];
+    load_each(results + own * kEach, y);
+    quantize(y, first + own * kEach, first + own * kEach < count, a.quantized);
 }
 
 CHASKI_KERNEL(elementwise, Elementwise) { compute<CHASKI_FORMULA>(a); }

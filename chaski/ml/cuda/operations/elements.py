@@ -60,7 +60,7 @@ def elementwise(lowering: Lowering, node: Tensor, *operands: Tensor) -> None:
     rounded = lowering.quantized_with(node)
 
     def choose(sizes: Sizes) -> Kernel:
-        return Kernel(program, "elementwise", (-(-sizes[dim] * columns // (8 * 128)), 1, 1), 128)
+        return Kernel(program, "elementwise", (-(-sizes[dim] * columns // 1024), 1, 1), 512, 4 * 1024)
 
     lowering.step(
         choose,
