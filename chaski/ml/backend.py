@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -294,8 +295,14 @@ class CellRows(Protocol):
     def num_bytes(self, room: int) -> int:
         """The size of a block with room for so many cells."""
 
-    def read(self, cells: npt.NDArray[np.int32], block: npt.NDArray[np.uint8], first: int, room: int) -> None:
-        """Copy `cells` (n,) to the places of a block from `first` on. Other bytes of the block stay."""
+    def read(
+        self, cells: npt.NDArray[np.int32], block: npt.NDArray[np.uint8], first: int, room: int
+    ) -> Future[None] | None:
+        """Copy `cells` (n,) to the places of a block from `first` on. Other bytes of the block stay.
+
+        Where that goes on meanwhile, a future is returned, whose result is there when the copy is. It copies
+        what the cells hold now, whatever is computed later.
+        """
 
     def write(
         self, cells: npt.NDArray[np.int32], block: npt.NDArray[np.uint8], first: int, room: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -249,6 +250,25 @@ def test_launches_are_recorded_and_run_with_one_call(driver: Driver, major: int)
     assert {b"-DA=1", b"--fmad=false", f"-arch=sm_{major}0".encode()} <= set(compiled[0])
     opened().kernel(Program("rows", (("A", 1),)), "rope")
     assert len(compiled) == 1  # the second time it comes from the user's cache
+
+
+def test_what_comes_once_is_launched_as_it_is(driver: Driver) -> None:
+    gpu = opened()
+    kernel = gpu.kernel(Program("rows"), "rope")
+    gpu.launch([KernelLaunch(kernel, (3, 2, 1), 128, 64, bytes(24))] * 2)
+    launched = [arguments for name, arguments in driver.calls if name == "cuLaunchKernel"]
+    assert [each[:8] for each in launched] == [(kernel, 3, 2, 1, 128, 1, 1, 64)] * 2
+    assert "cuStreamBeginCapture" not in driver.names()
+
+
+def test_another_thread_waits_for_what_is_fetched(driver: Driver) -> None:
+    gpu = opened()
+    staged = gpu.staging(100)
+    arrived = gpu.fetch(gpu.allocate(100), staged)
+    assert driver.names()[-3:] == ["cuMemcpyDtoHAsync", "cuEventCreate", "cuEventRecord"]
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(arrived).result()
+    assert driver.names()[-3:] == ["cuCtxSetCurrent", "cuEventSynchronize", "cuEventDestroy"]
 
 
 def test_programs_are_compiled_beside_each_other(driver: Driver) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
@@ -143,6 +144,52 @@ def test_cells_that_there_is_no_room_to_move(
     monkeypatch.setattr(EmulatedGPU, "allocate", refuse)
     with pytest.raises(DeviceError, match=r"ran out of memory while it computed, .* no room for \d+ bytes"):
         rows.read(np.arange(3, dtype=np.int32), np.zeros(rows.num_bytes(3), np.uint8), 0, 3)
+
+
+def test_cells_that_do_not_arrive(gpus: list[EmulatedGPU], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads them goes on before they are there; whoever waits for them gets the error."""
+    backend = open_backend(NAME)
+    rows = backend.cell_rows([backend.kv_buffer(KVRole.KEYS, 32, 1, 32, DType.I16)])
+    is_late = threading.Event()
+
+    def arrive() -> None:
+        assert is_late.wait(60)
+        raise DeviceError("the GPU failed")
+
+    monkeypatch.setattr(EmulatedGPU, "fetch", lambda self, address, staged: arrive)
+    block = np.ones(rows.num_bytes(3), np.uint8)
+    reading = rows.read(np.arange(3, dtype=np.int32), block, 0, 3)
+    assert reading is not None
+    assert not reading.done()
+    is_late.set()
+    with pytest.raises(DeviceError):
+        reading.result()
+    with pytest.raises(DeviceError):
+        rows.write(np.arange(3, dtype=np.int32), block, 0, 3)
+    assert (block == 1).all()
+    backend.close()
+
+
+def test_blocks_that_do_not_arrive_are_not_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_late = threading.Event()
+
+    def fail() -> None:
+        assert is_late.wait(60)
+        raise DeviceError("the GPU failed")
+
+    monkeypatch.setenv("CHASKI_PREFIX_CACHE", "memory")
+    monkeypatch.setattr(EmulatedGPU, "fetch", lambda self, address, staged: fail)
+    prompt = list(range(40, 80))
+    with chaski.load(path, backend=NAME) as llm:
+        assert llm.generate(prompt, num_predict=2).token_ids
+        tiers = llm.engine.tiers
+        assert tiers is not None
+        (block,) = [tiers.memory.get(name) for name in tiers.memory.names()]
+        assert block is not None
+        is_late.set()
+        with pytest.raises(DeviceError):
+            tiers.read(block)
+        assert tiers.memory.names() == []
 
 
 def test_a_model_that_does_not_fit_is_refused_before_it_is_read(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, NoReturn
 
 import numpy as np
@@ -130,9 +131,9 @@ class ForeignRows:
     def num_bytes(self, room: int) -> int:
         return self._rows.num_bytes(room)
 
-    def read(self, cells: I32, block: U8, first: int, room: int) -> None:
+    def read(self, cells: I32, block: U8, first: int, room: int) -> Future[None] | None:
         assert not self._queue, "something is still computed"
-        self._rows.read(cells, block, first, room)
+        return self._rows.read(cells, block, first, room)
 
     def write(self, cells: I32, block: U8, first: int, room: int) -> None:
         assert not self._queue, "something is still computed"

@@ -114,7 +114,9 @@ def first_of(layers: list[Any], backend: str, kv_type: str, folder: Path) -> NDA
 
 def copied(leaf: Any, cells: NDArray[np.int32]) -> NDArray[np.uint8]:
     data = np.zeros(leaf.rows.num_bytes(len(cells)), np.uint8)
-    leaf.rows.read(cells, data, 0, len(cells))
+    arriving = leaf.rows.read(cells, data, 0, len(cells))
+    if arriving is not None:
+        arriving.result()
     return data
 
 

@@ -26,10 +26,11 @@ from chaski.ml.backend import (
 )
 from chaski.ml.cpu.weight_files import laid_out_type, unreadable
 from chaski.ml.cuda.adapters import CUDAAdapterSlots
+from chaski.ml.cuda.cells import CUDACells
 from chaski.ml.cuda.device import GPU
 from chaski.ml.cuda.lowering import Matrix
 from chaski.ml.cuda.plan import CUDAPlan
-from chaski.ml.cuda.storage import CUDACells, KVStorage, num_bytes
+from chaski.ml.cuda.storage import KVStorage, num_bytes
 from chaski.ml.graph import AdapterTable, DType, Graph, KVBuffer, KVRole, Weight
 from chaski.ml.machine import usable_processors
 
@@ -101,6 +102,7 @@ class CUDABackend:
         self._matrices: list[tuple[TensorInfo, int, Matrix]] = []
         self._weight_bytes = 0
         self._storages: list[KVStorage] = []
+        self._cells: list[CUDACells] = []
         self._plans: list[CUDAPlan] = []
         self._adapters: list[CUDAAdapterSlots] = []
 
@@ -214,7 +216,8 @@ class CUDABackend:
         return {self._gpu.device.name: num_bytes(role, cells, heads, size, dtype)}
 
     def cell_rows(self, buffers: Sequence[KVBuffer]) -> CUDACells:
-        return CUDACells(self._gpu, [buffer.handle for buffer in buffers])
+        self._cells.append(CUDACells(self._gpu, [buffer.handle for buffer in buffers]))
+        return self._cells[-1]
 
     def compile(self, graph: Graph) -> CUDAPlan:
         plan = CUDAPlan(graph, self._gpu, self._host)
@@ -239,6 +242,8 @@ class CUDABackend:
         return Memory((held,))
 
     def close(self) -> None:
+        for cells in self._cells:
+            cells.release()
         for storage in self._storages:
             storage.release()
         for plan in self._plans:
@@ -249,7 +254,7 @@ class CUDABackend:
             self._gpu.free(self._weights.address)
             self._weights.address = 0
         self._storages, self._plans, self._vectors, self._matrices = [], [], [], []
-        self._adapters = []
+        self._adapters, self._cells = [], []
         self._weight_bytes = 0
         self._host.close()
         if id(self) in self._users:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -90,6 +90,12 @@ class GPU(Protocol):
     def download(self, address: int, into: npt.NDArray[Any]) -> None:
         """Copy memory to an array of the host, when all before is computed, and wait for that."""
 
+    def fetch(self, address: int, staged: U8) -> Callable[[], None]:
+        """Begin to copy memory to what `staging` gave -> what waits for that, which any thread may call once.
+
+        The array must live until then.
+        """
+
     def prepare(self, programs: Iterable[Program]) -> None:
         """Compile programs, several at a time."""
 
@@ -101,6 +107,9 @@ class GPU(Protocol):
 
     def run(self, recorded: object) -> None:
         """Begin to compute what was recorded."""
+
+    def launch(self, launches: Sequence[KernelLaunch]) -> None:
+        """Begin to compute what is not worth recording: it may not come again."""
 
     def wait(self) -> None:
         """Wait until everything is computed."""

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,13 @@ class DriverGPU:
         _checked(driver.cuMemcpyDtoHAsync(into.ctypes.data, address, into.nbytes, self._stream))
         self.wait()
 
+    def fetch(self, address: int, staged: U8) -> Callable[[], None]:
+        self._bind()
+        _checked(driver.cuMemcpyDtoHAsync(staged.ctypes.data, address, staged.nbytes, self._stream))
+        event = _checked(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_BLOCKING_SYNC.value))
+        _checked(driver.cuEventRecord(event, self._stream))
+        return partial(self._wait_for, event)
+
     def prepare(self, programs: Iterable[Program]) -> None:
         self._bind()
         missing = [program for program in dict.fromkeys(programs) if program not in self._modules]
@@ -234,6 +242,15 @@ class DriverGPU:
         self._bind()
         _checked(driver.cuGraphLaunch(recorded, self._stream))
 
+    def launch(self, launches: Sequence[KernelLaunch]) -> None:
+        self._bind()
+        for launch in launches:
+            argument = ctypes.create_string_buffer(launch.argument, len(launch.argument))
+            pointers = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
+            sizes = *launch.grid, launch.threads, 1, 1, launch.shared
+            found = ctypes.addressof(pointers)
+            _checked(driver.cuLaunchKernel(launch.kernel, *sizes, self._stream, found, 0))
+
     def wait(self) -> None:
         self._bind()
         _checked(driver.cuStreamSynchronize(self._stream))
@@ -244,6 +261,12 @@ class DriverGPU:
             self._unpin(address)
         _checked(driver.cuStreamDestroy(self._stream))
         _checked(driver.cuDevicePrimaryCtxRelease(self._handle))
+
+    def _wait_for(self, event: Any) -> None:
+        """Wait for an event, and be done with it."""
+        self._bind()
+        _checked(driver.cuEventSynchronize(event))
+        _checked(driver.cuEventDestroy(event))
 
     def _unpin(self, address: int) -> None:
         """Give memory of the host back, unless `close` has."""

@@ -259,7 +259,9 @@ class Session:
         rows = self._part(fields).cell_rows[fields["rows"]]
         cells, *blocks = arrays
         block = blocks[0] if blocks else np.zeros(rows.num_bytes(fields["room"]), np.uint8)
-        rows.read(cells, block, fields["first"], fields["room"])
+        arriving = rows.read(cells, block, fields["first"], fields["room"])
+        if arriving is not None:
+            arriving.result()
         return {}, [block]
 
     def _write_cells(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:

@@ -235,7 +235,10 @@ class Engine:
         if upcoming is not None and self._is_outdated():
             self._cache.undo_forward(upcoming.batch)
             upcoming = None
-        self._launch(upcoming or self._prepare())
+        if upcoming is None:
+            self._write()  # what ended is copied next, which nobody who reads it has to wait for
+            upcoming = self._prepare()
+        self._launch(upcoming)
         self._write()
         return True
 

@@ -7,12 +7,15 @@ quicker than to compute: by the speeds that were measured so far.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from time import perf_counter
 
 from msgspec import Struct, field
 
+from chaski.errors import ChaskiError
 from chaski.kvcache import Extent, LeafCache, Span
 from chaski.runner.prefix import naming
 from chaski.runner.prefix.block_files import FiledBlock
@@ -58,6 +61,14 @@ class Capture(Struct, frozen=True):
     to_disk: bool
 
 
+class _Arriving(Struct, frozen=True):
+    """A block in memory whose bytes are there when these copies are done."""
+
+    block: Block
+    copies: Sequence[Future[None]]
+    to_disk: bool
+
+
 class FoundPrefix(Struct, frozen=True):
     """The first `length` tokens of a prompt, of which `start` are in cells, in `blocks` from there on."""
 
@@ -89,6 +100,7 @@ class PrefixTiers:
         self.prefill = Speed() if disk is None else disk.prefill
         self._copying = Speed(4e9)
         self._buffers = Buffers()
+        self._arriving: deque[_Arriving] = deque()  # in the order in which they were copied
         self._leaves = leaves
         self._identity = identity
         self._firsts: dict[tuple[str, ...], bytes] = {}
@@ -163,24 +175,54 @@ class PrefixTiers:
         return Capture(name, before, begin, own, extents, names[begin // naming.BLOCK : 0 : -1], to_disk)
 
     def copy(self, captures: Iterable[Capture]) -> None:
-        """Copy blocks out of cells, into memory and on their way to files."""
+        """Copy blocks out of cells, into memory and on their way to files.
+
+        Their bytes may arrive later; files are written when they are there.
+        """
         for capture in captures:
-            block = self.copied(capture)
+            block, copies = self._copied(capture)
             self._put(block)
             self.memory.touch(capture.ancestors)
-            if self.disk is not None and capture.to_disk:
-                self.disk.put(block)
+            self._arriving.append(_Arriving(block, copies, capture.to_disk))
+        while self._arriving and all(copy.done() for copy in self._arriving[0].copies):
+            self._take_arrived()
 
     def copied(self, capture: Capture) -> Block:
         """Copy a block out of cells, for the caller alone."""
+        block, copies = self._copied(capture)
+        for copy in copies:
+            copy.result()
+        return block
+
+    def _copied(self, capture: Capture) -> tuple[Block, Sequence[Future[None]]]:
+        """Copy a block out of cells -> it, and the copies of its parts that are not done yet."""
         started = perf_counter()
+        copies: list[Future[None]] = []
         parts = tuple(
-            tuple(self._read(index, extent, capture.begin) for extent in extents)
+            tuple(self._read(index, extent, capture.begin, copies) for extent in extents)
             for index, extents in enumerate(capture.extents)
         )
         block = Block(capture.name, capture.before, capture.begin, capture.tokens, parts)
-        self._copying.measure(block.num_bytes, perf_counter() - started)
-        return block
+        if not copies:
+            self._copying.measure(block.num_bytes, perf_counter() - started)
+        return block, copies
+
+    def _settle(self) -> None:
+        """Wait for all bytes that are still to arrive."""
+        while self._arriving:
+            self._take_arrived()
+
+    def _take_arrived(self) -> None:
+        """Wait for the block that was copied first, and let a file be written of it."""
+        arriving = self._arriving.popleft()
+        try:
+            for copy in arriving.copies:
+                copy.result()
+        except BaseException:
+            self.memory.drop(arriving.block.name)
+            raise
+        if self.disk is not None and arriving.to_disk:
+            self.disk.put(arriving.block)
 
     def read_named(self, name: bytes) -> Future[Block | None] | Block | None:
         """Return the block of a name, at once or sooner or later; None where no tier has it."""
@@ -216,13 +258,15 @@ class PrefixTiers:
             length = least
         return length
 
-    def _read(self, index: int, extent: Extent, block_begin: int) -> Part:
-        """Copy a part of a block out of the cells of a leaf."""
+    def _read(self, index: int, extent: Extent, block_begin: int, copies: list[Future[None]]) -> Part:
+        """Copy a part of a block out of the cells of a leaf; what is not done at once joins `copies`."""
         leaf, room = self._leaves[index], room_of(extent.begin, extent.end)
         is_whole = len(extent.cells) == room
         data = self._buffers.take(index, leaf.rows.num_bytes(room), is_whole)
         first = 0 if extent.is_state else extent.begin - block_begin
-        leaf.rows.read(extent.cells, data, first, room)
+        copy = leaf.rows.read(extent.cells, data, first, room)
+        if copy is not None:
+            copies.append(copy)
         return Part(extent.begin, extent.end, data)
 
     def adopt(self, sequence: int, length: int, first_image: int | None) -> list[Extent | None]:
@@ -234,6 +278,7 @@ class PrefixTiers:
 
     def read(self, block: KnownBlock) -> Future[Block | None] | Block | None:
         """Return a block, at once or sooner or later; None where it is not there any more."""
+        self._settle()
         if isinstance(block, Block):
             return block
         assert self.disk is not None
@@ -292,10 +337,14 @@ class PrefixTiers:
         if self.disk is not None:
             self.disk.set_busy(is_busy)
             if not is_busy:
+                self._settle()
                 self._write_put_off(self.disk)
 
     def close(self) -> None:
         """Let files be written, and forget the rest."""
+        while self._arriving:
+            with suppress(ChaskiError):  # where the device failed, there is nothing to write
+                self._take_arrived()
         if self.disk is not None:
             self._write_put_off(self.disk)
             self.disk.close()

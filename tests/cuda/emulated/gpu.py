@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,10 @@ class EmulatedGPU:
         self._check(address, into.nbytes)
         ctypes.memmove(into.ctypes.data, address, into.nbytes)
 
+    def fetch(self, address: int, staged: U8) -> Callable[[], None]:
+        self.download(address, staged)
+        return lambda: None
+
     def prepare(self, programs: Iterable[Program]) -> None:
         for program in programs:
             _library(program)
@@ -109,11 +113,14 @@ class EmulatedGPU:
 
     def run(self, recorded: object) -> None:
         assert isinstance(recorded, list)
+        self.launch(recorded)
+
+    def launch(self, launches: Sequence[KernelLaunch]) -> None:
         self._runs_left -= 1
         self._check_works()
         if self._runs_left < 0:
             raise OutOfMemoryError("the GPU has no room for a call of the driver")
-        for launch in recorded:
+        for launch in launches:
             name, function = launch.kernel
             grid = (ctypes.c_uint * 3)(*launch.grid)
             with _COMPUTING:

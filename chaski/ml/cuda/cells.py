@@ -1,0 +1,147 @@
+"""Cells of a GPU's storage as bytes that the host keeps."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.errors import DeviceError, OutOfMemoryError
+from chaski.ml.arena import aligned
+from chaski.ml.cuda.device import GPU, KernelLaunch, pack, ran_out
+from chaski.ml.cuda.storage import KVStorage
+
+__all__ = ["CUDACells"]
+
+U8 = npt.NDArray[np.uint8]
+I32 = npt.NDArray[np.int32]
+
+# Blocks that are on their way to the host at a time.
+_TURNS = 8
+
+
+class _Turn:
+    """Memory of the host that the device copies a block to, until that has gone on to its own memory."""
+
+    def __init__(self) -> None:
+        self.staged = np.empty(0, np.uint8)
+        self.going_on: Future[None] | None = None
+
+    def end(self) -> None:
+        """Wait until the memory may be used again. Raises what the copy raised."""
+        going_on, self.going_on = self.going_on, None
+        if going_on is not None:
+            going_on.result()
+
+
+class CUDACells:
+    """`CellRows`: a block has the cells of one storage behind those of another.
+
+    Blocks go through memory of the device, and through memory of the host that the device copies to and from
+    at full speed. Threads take what was read from there to its block, so that nobody waits for it.
+    """
+
+    def __init__(self, gpu: GPU, storages: Sequence[object]) -> None:
+        self._gpu = gpu
+        self._storages = [storage for storage in storages if isinstance(storage, KVStorage)]
+        assert len(self._storages) == len(storages), "a buffer of another backend"
+        self._turns = deque(_Turn() for _ in range(_TURNS))
+        self._threads: ThreadPoolExecutor | None = None
+        self._address = self._size = 0
+
+    def num_bytes(self, room: int) -> int:
+        return sum(room * storage.cell_bytes for storage in self._storages)
+
+    def read(self, cells: I32, block: U8, first: int, room: int) -> Future[None]:
+        size = self.num_bytes(room)
+        turn = self._begin(cells, size)
+        self._move(cells, first, room, is_write=False)
+        there = self._gpu.fetch(self._address, turn.staged[:size])
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(_TURNS, "chaski-cells")
+        places = slice(first, first + len(cells))
+        turn.going_on = self._threads.submit(self._take, there, turn.staged, block, places, room)
+        return turn.going_on
+
+    def write(self, cells: I32, block: U8, first: int, room: int) -> None:
+        size = self.num_bytes(room)
+        self._end()
+        turn = self._begin(cells, size)
+        turn.staged[:size] = block[:size]
+        self._gpu.upload(self._address, turn.staged[:size])
+        self._move(cells, first, room, is_write=True)
+        self._gpu.wait_uploads()
+
+    def release(self) -> None:
+        """Give all memory back, when what was read is where it belongs."""
+        with suppress(DeviceError):  # what failed there was nobody's yet
+            self._end()
+        if self._threads is not None:
+            self._threads.shutdown()
+            self._threads = None
+        self._turns = deque(_Turn() for _ in range(_TURNS))
+        if self._size:
+            self._gpu.free(self._address)
+            self._size = 0
+
+    def _end(self) -> None:
+        for turn in self._turns:
+            turn.end()
+
+    def _begin(self, cells: I32, size: int) -> _Turn:
+        """Take the memory that was not used for the longest time, and upload `cells` behind `size` bytes."""
+        needed = aligned(size, 256) + 4 * len(cells)
+        turn = self._turns[0]
+        self._turns.rotate(-1)
+        turn.end()
+        try:
+            if self._size < needed:
+                if self._size:
+                    self._gpu.free(self._address)
+                    self._size = 0
+                self._address = self._gpu.allocate(needed)
+                self._size = needed
+            if turn.staged.size < needed:
+                turn.staged = self._gpu.staging(needed)
+        except OutOfMemoryError as error:
+            raise ran_out(error) from error
+        listed = turn.staged[aligned(size, 256) : needed]
+        listed[:] = np.ascontiguousarray(cells, np.int32).view(np.uint8)
+        self._gpu.upload(self._address + aligned(size, 256), listed)
+        return turn
+
+    def _move(self, cells: I32, first: int, room: int, is_write: bool) -> None:
+        """Move cells between the storages and the memory of the device that `_begin` took."""
+        listed = self._address + aligned(self.num_bytes(room), 256)
+        at, launches = self._address, []
+        for storage in self._storages:
+            values = (listed, len(cells), first, room, at, int(is_write), *storage.fields)
+            threads = len(cells) * storage.cell_bytes  # at least as many as a cell has parts
+            kernel = self._gpu.kernel(storage.program, "move_cells")
+            argument = pack("PqqqPqPqqqq", values)
+            launches.append(KernelLaunch(kernel, (-(-threads // 256), 1, 1), 256, 0, argument))
+            at += room * storage.cell_bytes
+        self._gpu.launch(launches)
+
+    def _take(self, there: Callable[[], None], staged: U8, block: U8, places: slice, room: int) -> None:
+        """Copy places of a block that the device has filled; its other places have no content there."""
+        there()
+        if places == slice(0, room):
+            block[:] = staged[: len(block)]
+            return
+        for own, part in zip(self._parts(block, room), self._parts(staged, room), strict=True):
+            own[:, places] = part[:, places]
+
+    def _parts(self, block: U8, room: int) -> Iterator[npt.NDArray[Any]]:
+        """Yield what a block has of the cells of each storage: (heads, room, bytes)."""
+        begin = 0
+        for storage in self._storages:
+            for width in storage.widths:
+                end = begin + storage.heads * room * width
+                yield block[begin:end].reshape(storage.heads, room, width)
+                begin = end
