@@ -11,9 +11,8 @@
 namespace chaski::CHASKI_ISA {
 
 constexpr int kPanels = CHASKI_PANELS, kTokens = CHASKI_TOKENS, kStages = CHASKI_STAGES;
-// Of a warp: panels, and tiles of 8 tokens. With two panels the values of a token are read half as often.
-constexpr int kOwnPanels = CHASKI_OWN_PANELS, kTiles = CHASKI_TILES;
-constexpr int kRowWarps = kPanels / kOwnPanels, kWarps = kRowWarps * (kTokens / (8 * kTiles));
+constexpr int kTiles = CHASKI_TILES;  // of 8 tokens, of a warp, which has one panel
+constexpr int kWarps = kPanels * (kTokens / (8 * kTiles));
 constexpr int kThreads = 32 * kWarps;
 static_assert(kStages >= 3, "one is multiplied, the next one is unpacked, and another is on its way");
 
@@ -221,32 +220,32 @@ CHASKI_INLINE void fetch_tokens(const Matmul& a, const uint32_t (&sources)[kToke
 // A number of at most 22 bits as a float.
 CHASKI_INLINE float to_float(int32_t x) { return device::as_float(0x4b400000 + x) - 12582912.0f; }
 
-// What this thread has: rows `row` and `row` + 8 of each panel of its warp, and of each tile the tokens
+// What this thread has: rows `row` and `row` + 8 of the panel of its warp, and of each tile the tokens
 // 2 · quarter and the next. It brings the values of token `row` of a tile.
 struct Place {
-    int panel;   // the first of the warp
+    int panel;
     int tokens;  // the first of the warp
     int row;
     int quarter;
 
     CHASKI_INLINE Place() {
         const int own = static_cast<int>(threadIdx.x), warp = own / 32;
-        panel = warp % kRowWarps * kOwnPanels;
-        tokens = warp / kRowWarps * (8 * kTiles);
+        panel = warp % kPanels;
+        tokens = warp / kPanels * (8 * kTiles);
         row = own % 32 / 4;
         quarter = own % 4;
     }
     CHASKI_INLINE int column(int tile, int which) const { return tokens + 8 * tile + 2 * quarter + which; }
 };
 
-using Results = float[kOwnPanels][kTiles][4];
+using Results = float[kTiles][4];
 
 // The words of this thread: of 32 elements of a panel, and of the token that it brings.
 template <class Format>
-CHASKI_INLINE void load_codes(const Unpacked<Format>& from, const Place& own, int panel, int b,
-                              uint32_t (&a)[4]) {
-    const auto* words = reinterpret_cast<const uint2*>(from.codes[panel][b][place_of(own.row, own.quarter)]);
-    const uint2 first = words[panel % 2], second = words[1 - panel % 2];
+CHASKI_INLINE void load_codes(const Unpacked<Format>& from, const Place& own, int b, uint32_t (&a)[4]) {
+    const auto* words =
+        reinterpret_cast<const uint2*>(from.codes[own.panel][b][place_of(own.row, own.quarter)]);
+    const uint2 first = words[own.panel % 2], second = words[1 - own.panel % 2];
     a[0] = first.x;
     a[1] = first.y;
     a[2] = second.x;
@@ -294,8 +293,9 @@ struct Codes {
     float d[2], dmin[2];
     uint32_t mins[2];
 
-    CHASKI_INLINE Codes(const Unpacked<Format>& from, const Place& own, int panel) {
-        for (int b = 0; b < kBlocks; ++b) load_codes(from, own, panel, b, words[b]);
+    CHASKI_INLINE Codes(const Unpacked<Format>& from, const Place& own) {
+        const int panel = own.panel;
+        for (int b = 0; b < kBlocks; ++b) load_codes(from, own, b, words[b]);
         for (int pair = 0; pair < kPairs; ++pair) {
             scales[pair] = *reinterpret_cast<const int2*>(from.scales[panel][pair][own.row]);
         }
@@ -320,8 +320,9 @@ template <class Format>
 CHASKI_INLINE void multiply_super_block(const Unpacked<Format>& weights, const Activated<Format>& x,
                                         const Place& own, Results& y) {
     constexpr int kBlocks = Codes<Format>::kBlocks;
-    const auto multiply_tile = [&](const Codes<Format>& codes, int tile,
-                                   float (&sums)[4]) __attribute__((always_inline)) {
+    const Codes<Format> codes(weights, own);
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
         int4 shifts[2];
         float units[2];
         for (int i = 0; i < 2; ++i) {
@@ -365,19 +366,7 @@ CHASKI_INLINE void multiply_super_block(const Unpacked<Format>& weights, const A
             if constexpr (Format::kMins) {
                 sum = device::fma(static_cast<float>(mins[i]), codes.dmin[i / 2], sum);
             }
-            sums[i] = device::fma(sum, units[i % 2], sums[i]);
-        }
-    };
-    const Codes<Format> first(weights, own, own.panel);
-    if constexpr (kOwnPanels == 1) {
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) multiply_tile(first, tile, y[0][tile]);
-    } else {
-        const Codes<Format> second(weights, own, own.panel + 1);
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-            multiply_tile(first, tile, y[0][tile]);
-            multiply_tile(second, tile, y[1][tile]);
+            y[tile][i] = device::fma(sum, units[i % 2], y[tile][i]);
         }
     }
 }
@@ -387,17 +376,14 @@ CHASKI_INLINE void multiply_blocks(const Unpacked<Format>& weights, const Activa
                                    const Place& own, int count, Results& y) {
 #pragma unroll 2
     for (int b = 0; b < count; ++b) {
-        uint32_t a[kOwnPanels][4];
-        float scales[kOwnPanels][2], mins[kOwnPanels][2] = {};
-        for (int panel = 0; panel < kOwnPanels; ++panel) {
-            const int which = own.panel + panel;
-            load_codes(weights, own, which, b, a[panel]);
-            const auto both = *reinterpret_cast<const int2*>(weights.scales[which][b][own.row]);
-            scales[panel][0] = device::as_float(both.x);
-            scales[panel][1] = device::as_float(both.y);
-            for (int i = 0; i < 2; ++i) {
-                if constexpr (Format::kMins) mins[panel][i] = weights.mins[which][b][own.row + 8 * i];
-            }
+        uint32_t a[4];
+        float scales[2], mins[2] = {};
+        load_codes(weights, own, b, a);
+        const auto both = *reinterpret_cast<const int2*>(weights.scales[own.panel][b][own.row]);
+        scales[0] = device::as_float(both.x);
+        scales[1] = device::as_float(both.y);
+        for (int i = 0; i < 2; ++i) {
+            if constexpr (Format::kMins) mins[i] = weights.mins[own.panel][b][own.row + 8 * i];
         }
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
@@ -412,16 +398,12 @@ CHASKI_INLINE void multiply_blocks(const Unpacked<Format>& weights, const Activa
                     token_sums[i] = -(token_scales[i] * sum);
                 }
             }
-            for (int panel = 0; panel < kOwnPanels; ++panel) {
-                int32_t c[4] = {};
-                device::multiply_32_ss(c, a[panel], values.x, values.y);
-                for (int i = 0; i < 4; ++i) {
-                    float& sum = y[panel][tile][i];
-                    sum = device::fma(to_float(c[i]), scales[panel][i / 2] * token_scales[i % 2], sum);
-                    if constexpr (Format::kMins) {
-                        sum = device::fma(mins[panel][i / 2], token_sums[i % 2], sum);
-                    }
-                }
+            int32_t c[4] = {};
+            device::multiply_32_ss(c, a, values.x, values.y);
+            for (int i = 0; i < 4; ++i) {
+                float& sum = y[tile][i];
+                sum = device::fma(to_float(c[i]), scales[i / 2] * token_scales[i % 2], sum);
+                if constexpr (Format::kMins) sum = device::fma(mins[i / 2], token_sums[i % 2], sum);
             }
         }
     }
@@ -497,11 +479,11 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
         }
     }
     for (int tile = 0; tile < kTiles; ++tile) {
-        for (int i = 0; i < 4 * kOwnPanels; ++i) {
+        for (int i = 0; i < 4; ++i) {
             const int64_t token = share.begin + own.column(tile, i % 2);
-            const int64_t row = (panel + own.panel + i / 4) * kLanes + own.row + i % 4 / 2 * 8;
+            const int64_t row = (panel + own.panel) * kLanes + own.row + i / 2 * 8;
             if (token >= share.end || row >= part.rows) continue;
-            float sum = y[i / 4][tile][i % 4];
+            float sum = y[tile][i];
             if (part.bias != nullptr) sum = sum + part.bias[share.bias(part.rows) + row];
             const int64_t place = token * part.rows + row;
             if (part.residual != nullptr) sum = sum + part.residual[place];

@@ -197,7 +197,10 @@ def _few_tokens(type: QuantType, columns: int, panels: int, sharing: _Sharing, l
 
 
 def _many_tokens(type: QuantType, rows: Sequence[int], sharing: _Sharing, lowering: Lowering) -> Kernel:
-    """As many tokens and panels for a block of threads as fit and leave most multiprocessors a block."""
+    """As many tokens and panels for a block of threads as fit and leave most multiprocessors a block.
+
+    16 warps share them, if there is enough for as many.
+    """
 
     def blocks(panels: int) -> int:
         return sum(-(-each // (_LANES * panels)) for each in rows)
@@ -218,28 +221,19 @@ def _many_tokens(type: QuantType, rows: Sequence[int], sharing: _Sharing, loweri
     stages = next(
         (each for each in (6, 5, 4) if memory(each, panels, own) <= lowering.shared_memory // resident), 3
     )
-    together, tiles, threads = _warps(panels, own)
+    tiles = max(1, panels * own // 128)
+    threads = 32 * panels * (own // (8 * tiles))
     defines = (
         *_format(type),
         ("CHASKI_TOKENS", own),
         ("CHASKI_PANELS", panels),
-        ("CHASKI_OWN_PANELS", together),
         ("CHASKI_TILES", tiles),
         ("CHASKI_STAGES", stages),
         ("CHASKI_BOUNDS", f"{threads},1"),
         *sharing.defines,
     )
     grid = (blocks(panels), -(-sharing.tokens // own), sharing.groups)
-    return Kernel(
-        Program("matmul_many", defines), "matmul_many", grid, threads, memory(stages, panels, own)
-    )
-
-
-def _warps(panels: int, tokens: int) -> tuple[int, int, int]:
-    """The panels and the tiles of 8 tokens of a warp, and how many threads that makes: eight or 16 warps."""
-    together = 2 if (panels, tokens) == (4, 128) else 1
-    tiles = max(1, panels * tokens // ((128 if panels == 8 else 64) * together))
-    return together, tiles, 32 * (panels // together) * (tokens // (8 * tiles))
+    return Kernel(Program("matmul_many", defines), "matmul_many", grid, threads, memory(stages, panels, own))
 
 
 def _stretch(type: QuantType, panels: int, tokens: int) -> tuple[int, int, int]:
