@@ -223,6 +223,18 @@ def test_rows_and_columns(tmp_path: Path, backend: str) -> None:
     assert_same(backend, path, record, [1, 0, 2, 1], plain=("matrix",))
 
 
+@on_each
+@pytest.mark.parametrize("width", [7, 2048, 5001])
+def test_sums_in_double_precision(tmp_path: Path, backend: str, width: int) -> None:
+    path = write(tmp_path / "a.gguf", table=uniform(11, width))
+
+    def record(ids: Tensor, w: Weights) -> Tensor:
+        x = ops.embedding(ids, w["table"])
+        return ops.scale_rows(ops.gaussian_top_k(x, multiplier=0.5), ops.rms(x))
+
+    assert_same(backend, path, record, [1, 0, 9])
+
+
 TYPES_OF_STORAGE = [
     (DType.I16, DType.I16),
     (DType.F16, DType.F16),

@@ -125,7 +125,31 @@ CHASKI_KERNEL(product, Product) {
     a.y[i] = sum;
 }
 
-// Sums in double precision, one element after the other.
+// Sums of rows in double precision, one element after the other. A block of threads has a row: all compute
+// kStretch terms at a time, and the first one adds them up. Shared memory: those, and the sum.
+constexpr int kStretch = 2048;
+
+// The sum of f(element), in all threads.
+template <class F>
+CHASKI_INLINE double row_sum(const float* row, int64_t width, const F& f) {
+    auto* terms = reinterpret_cast<double*>(device::shared());
+    double total = 0.0;
+    for (int64_t first = 0; first < width; first += kStretch) {
+        const auto size = static_cast<int>(width - first < kStretch ? width - first : kStretch);
+        barrier();
+        for (int i = static_cast<int>(threadIdx.x); i < size; i += static_cast<int>(blockDim.x)) {
+            terms[i] = f(row[first + i]);
+        }
+        barrier();
+        if (threadIdx.x != 0) continue;
+#pragma unroll 16
+        for (int i = 0; i < size; ++i) total += terms[i];
+    }
+    if (threadIdx.x == 0) terms[kStretch] = total;
+    barrier();
+    return terms[kStretch];
+}
+
 struct Statistics {
     const float* x;
     Count n;
@@ -134,17 +158,14 @@ struct Statistics {
 };
 
 CHASKI_KERNEL(rms, Statistics) {
-    const int64_t i = thread();
-    if (i >= *a.n) return;
-    double total = 0.0;
-    for (int64_t j = 0; j < a.width; ++j) {
-        const double v = a.x[i * a.width + j];
-        total += v * v;
-    }
-    a.y[i] = static_cast<float>(device::square_root(total / static_cast<double>(a.width)));
+    const int64_t row = blockIdx.x;
+    if (row >= *a.n) return;
+    const double total = row_sum(a.x + row * a.width, a.width, [](double v) { return v * v; });
+    if (threadIdx.x != 0) return;
+    a.y[row] = static_cast<float>(device::square_root(total / static_cast<double>(a.width)));
 }
 
-// max(0, x - mean - multiplier · deviation) of each row, a thread for a row.
+// max(0, x - mean - multiplier · deviation) of each row.
 struct GaussianTopK {
     const float* x;
     Count n;
@@ -154,19 +175,17 @@ struct GaussianTopK {
 };
 
 CHASKI_KERNEL(gaussian_top_k, GaussianTopK) {
-    const int64_t i = thread();
-    if (i >= *a.n) return;
-    const float* row = a.x + i * a.width;
-    double total = 0.0;
-    for (int64_t j = 0; j < a.width; ++j) total += row[j];
-    const double mean = total / static_cast<double>(a.width);
-    double squares = 0.0;
-    for (int64_t j = 0; j < a.width; ++j) squares += (row[j] - mean) * (row[j] - mean);
-    const double deviation = device::square_root(squares / static_cast<double>(a.width));
+    const int64_t at = static_cast<int64_t>(blockIdx.x) * a.width;
+    if (blockIdx.x >= *a.n) return;
+    const float* row = a.x + at;
+    const auto width = static_cast<double>(a.width);
+    const double mean = row_sum(row, a.width, [](double v) { return v; }) / width;
+    const double squares = row_sum(row, a.width, [&](double v) { return (v - mean) * (v - mean); });
+    const double deviation = device::square_root(squares / width);
     const auto cutoff = static_cast<float>(mean + a.multiplier * deviation);
-    for (int64_t j = 0; j < a.width; ++j) {
-        const float v = row[j] - cutoff;
-        a.y[i * a.width + j] = v < 0.0f ? 0.0f : v;
+    for (int64_t i = threadIdx.x; i < a.width; i += blockDim.x) {
+        const float v = row[i] - cutoff;
+        a.y[at + i] = v < 0.0f ? 0.0f : v;
     }
 }
 

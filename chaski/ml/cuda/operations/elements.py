@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from chaski.ml.cuda.device import Program
 from chaski.ml.cuda.lowering import (
     Double,
     Kernel,
@@ -83,10 +84,19 @@ def _scaled(lowering: Lowering, kernel: str, node: Tensor, x: Tensor, factors: A
 
 
 def rms(lowering: Lowering, node: Tensor, x: Tensor) -> None:
-    lowering.for_each("rows", "rms", node, 1, x, lowering.count(node), width(x), lowering.new(node))
+    _with_row_sums(lowering, node, x, lowering.count(node), width(x), lowering.new(node))
 
 
 def gaussian_top_k(lowering: Lowering, node: Tensor, x: Tensor) -> None:
     multiplier = Double(float(np.float32(node.attributes["multiplier"])))
-    arguments = (x, lowering.count(node), width(x), multiplier, lowering.new(node))
-    lowering.for_each("rows", "gaussian_top_k", node, 1, *arguments)
+    _with_row_sums(lowering, node, x, lowering.count(node), width(x), multiplier, lowering.new(node))
+
+
+def _with_row_sums(lowering: Lowering, node: Tensor, *arguments: Any) -> None:
+    """Add a step with a block of threads for each row, and what `row_sum` of rows.cu shares."""
+    dim, op = lowering.dim(node), node.op
+
+    def choose(sizes: Sizes) -> Kernel:
+        return Kernel(Program("rows"), op, (sizes[dim], 1, 1), 256, 8 * (2048 + 1))
+
+    lowering.step(choose, *arguments)
