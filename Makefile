@@ -55,7 +55,8 @@ test-gpu:
 # For a machine with a GPU and no network, whose Python may be another one: carried there, test-gpu takes it.
 GPU_PYTHON ?= 3.12
 gpu-packages: .venv/developing
-	$(PIP) install --target build/packages --upgrade --only-binary :all: --python-version $(GPU_PYTHON) msgspec
+	$(PIP) install --target build/packages --upgrade --only-binary :all: --python-version $(GPU_PYTHON) \
+		msgspec click llguidance httpcore2 cryptography
 
 test-slow: .venv/developing
 	$(BIN)/python $(PYTEST) -m "not oracle"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 from chaski import _native
 
-__all__ = ["BACKENDS", "CHOSEN", "FORMS", "USUAL"]
+__all__ = ["BACKENDS", "CHOSEN", "FORMS", "USUAL", "about_the_processor"]
 
 CHOSEN = os.environ.get("CHASKI_TEST_BACKEND")
 USUAL = CHOSEN or "cpu"
@@ -14,3 +16,7 @@ USUAL = CHOSEN or "cpu"
 BACKENDS = [CHOSEN] if CHOSEN else ["reference", "cpu"]
 FORMS = [(CHOSEN, "auto")] if CHOSEN else [("cpu", isa) for isa in _native.isa_names()]
 """What is compared with the reference, with its instructions."""
+about_the_processor = pytest.mark.skipif(
+    CHOSEN not in (None, "cpu"), reason="this is about how the processor loads and lays out weights"
+)
+"""Of tests that another backend has no part in."""

@@ -12,6 +12,9 @@ from chaski.ml import CPUOptions, open_backend
 from chaski.ml.graph import DType, KVRole
 from chaski.model.registry import build_model
 from chaski.model.weights import bind_weights
+from tests.backends import about_the_processor
+
+pytestmark = about_the_processor
 
 FILE = Path(__file__).parent.parent / "data" / "llama" / "llama31.f32.gguf"
 

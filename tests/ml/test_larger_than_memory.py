@@ -15,6 +15,9 @@ from chaski.cli.main import chaski_command
 from chaski.errors import ModelError
 from chaski.ml import machine
 from chaski.ml.cpu import backend
+from tests.backends import about_the_processor
+
+pytestmark = about_the_processor
 
 GUIDE = Path(chaski.__file__).parent / "models" / "guide.gguf"
 IDS = list(range(40, 60))

@@ -22,7 +22,10 @@ from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.cpu import loading
 from chaski.ml.cpu.weight_files import WeightFiles
 from chaski.ml.graph import Dim, DType, Graph, Weight
+from tests.backends import about_the_processor
 from tests.first_gptoss import FORMS, write_both
+
+pytestmark = about_the_processor
 
 DATA = Path(__file__).parent.parent / "data"
 FILES = ["f16", "bf16", "q4_k", "q6_k", "q8_0", "mxfp4"]

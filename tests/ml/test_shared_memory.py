@@ -24,8 +24,12 @@ from chaski import _native
 from chaski.errors import ModelError
 from chaski.ml.cpu import loading
 from chaski.ml.cpu.shared_memory import SharedMemory
+from tests.backends import about_the_processor
 
-pytestmark = pytest.mark.skipif(not _native.can_share_huge_pages(), reason="no huge pages to share here")
+pytestmark = [
+    pytest.mark.skipif(not _native.can_share_huge_pages(), reason="no huge pages to share here"),
+    about_the_processor,
+]
 
 GUIDE = Path(chaski.__file__).parent / "models" / "guide.gguf"
 IDS = list(range(40, 60))

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from chaski.ml.arena import Buffer
 from chaski.ml.cuda.device import Program
-from chaski.ml.cuda.lowering import (
-    Kernel,
-    Lowering,
-    Sizes,
-    width,
-)
+from chaski.ml.cuda.lowering import Derived, Kernel, Lowering, Made, Sizes, width
 from chaski.ml.graph import Dim, Tensor
 
 __all__ = ["concat", "group_rows", "rows", "scatter", "slice", "top_k"]
@@ -58,7 +53,15 @@ def concat(lowering: Lowering, node: Tensor, *parts: Tensor) -> None:
 
 def group_rows(lowering: Lowering, node: Tensor, x: Tensor) -> None:
     """`average_rows` and `space_to_depth`, which make one row of `count`."""
-    arguments = (x, lowering.count(node), width(x), node.attributes["count"], lowering.new(node))
+    dim, source, count = lowering.dim(node), lowering.dim(x), node.attributes["count"]
+
+    def fits(_: object, sizes: Sizes) -> Made:
+        if sizes[dim] * count > sizes[source]:
+            raise ValueError(f"{node.op}: {sizes[source]} rows are not {sizes[dim]} times {count}")
+        return (), {}
+
+    lowering.derived.append(Derived((), fits))
+    arguments = (x, lowering.count(node), width(x), count, lowering.new(node))
     lowering.for_each("rows", node.op, node, width(node), *arguments)
 
 
