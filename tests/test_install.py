@@ -57,6 +57,7 @@ def test_other_processes_are_not_counted(tmp_path):
     assert compiled_file([], tmp_path) is None
 
 
+@pytest.mark.long
 def test_what_failed_to_compile_is_shown(tmp_path):
     (tmp_path / "backend.py").write_text(BACKEND)
     (tmp_path / "pyproject.toml").write_text(

@@ -43,6 +43,7 @@ def run(folder: Path, path: str, *arguments: str) -> tuple[str, dict[str, Any]]:
     return done.stdout, json.loads((folder / "results.json").read_text())
 
 
+@pytest.mark.long
 def test_the_processor_where_packages_are_missing(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(LACKING)
     told, found = run(tmp_path, str(tmp_path), "--device", "cpu", "--threads", "1", "2")

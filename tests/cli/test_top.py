@@ -237,6 +237,7 @@ def top(host: str, *arguments: str, **environment: str) -> Result:
     return CliRunner().invoke(chaski_command, ["top", *arguments], env=variables)
 
 
+@pytest.mark.long
 def test_servers_that_have_no_figures() -> None:
     assert "run 'chaski serve' to start one" in top("127.0.0.1:1", "--once").stderr
     with answering(404, b'{"error": "no such page"}') as host:
@@ -321,6 +322,7 @@ def test_keys_on_a_terminal(models: Path) -> None:
     assert shown.seen.rindex(b"\x1b[?1049l") > shown.seen.rindex(b"helper")
 
 
+@pytest.mark.long
 def test_a_server_that_goes_and_comes_back() -> None:
     with ExitStack() as stack:
         with answering(200, json.dumps(figures(name="first")).encode()) as host:

@@ -96,7 +96,10 @@ def test_a_device_that_fails_ends_the_worker_and_not_its_parent(
         assert worker.pid not in (first, None)
 
 
-@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize(
+    "failure",
+    ["illegal address", *(pytest.param(name, marks=pytest.mark.long) for name in list(FAILURES)[1:])],
+)
 def test_a_server_lives_on_with_another_worker(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
@@ -156,7 +159,7 @@ def test_cells_that_do_not_arrive(gpus: list[EmulatedGPU], monkeypatch: pytest.M
         assert is_late.wait(60)
         raise DeviceError("the GPU failed")
 
-    monkeypatch.setattr(EmulatedGPU, "fetch", lambda self, address, staged: arrive)
+    monkeypatch.setattr(EmulatedGPU, "mark", lambda self: arrive)
     block = np.ones(rows.num_bytes(3), np.uint8)
     reading = rows.read(np.arange(3, dtype=np.int32), block, 0, 3)
     assert reading is not None
@@ -178,7 +181,7 @@ def test_blocks_that_do_not_arrive_are_not_kept(path: Path, monkeypatch: pytest.
         raise DeviceError("the GPU failed")
 
     monkeypatch.setenv("CHASKI_PREFIX_CACHE", "memory")
-    monkeypatch.setattr(EmulatedGPU, "fetch", lambda self, address, staged: fail)
+    monkeypatch.setattr(EmulatedGPU, "mark", lambda self: fail)
     prompt = list(range(40, 80))
     with chaski.load(path, backend=NAME) as llm:
         assert llm.generate(prompt, num_predict=2).token_ids

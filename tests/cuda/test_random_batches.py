@@ -8,12 +8,15 @@ from tests.cuda.devices import BACKENDS
 from tests.cuda.emulated import NAME
 from tests.cuda.random_batches import FILES, Comparison
 
-USUAL = ("q4_k", "mxfp4")
-
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in USUAL else pytest.mark.slow) for name in FILES]
+    "name",
+    [
+        "q4_k",
+        pytest.param("mxfp4", marks=pytest.mark.long),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in FILES if name not in ("q4_k", "mxfp4")),
+    ],
 )
 def test_random_batches(backend: str, name: str) -> None:
     comparison = Comparison(FILES[name], backend, seed=len(name))

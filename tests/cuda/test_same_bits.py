@@ -193,6 +193,7 @@ def test_norms(tmp_path: Path, backend: str, size: int) -> None:
     assert_same(backend, path, record, [1, 0, 9, 9])
 
 
+@pytest.mark.long
 @on_each
 @pytest.mark.parametrize("scale", [1.0, 30.0])
 def test_elementwise(tmp_path: Path, backend: str, scale: float) -> None:
@@ -335,7 +336,11 @@ def test_attention_over_more_chunks_than_are_joined_at_a_time(tmp_path: Path, ba
 
 
 @on_each
-@pytest.mark.parametrize("types", TYPES_OF_STORAGE, ids=lambda pair: "-".join(t.value for t in pair))
+@pytest.mark.parametrize(
+    "types",
+    [TYPES_OF_STORAGE[0], *(pytest.param(types, marks=pytest.mark.long) for types in TYPES_OF_STORAGE[1:])],
+    ids=lambda pair: "-".join(t.value for t in pair),
+)
 def test_cells_that_the_host_has_kept(tmp_path: Path, backend: str, types: tuple[DType, DType]) -> None:
     """Read in two parts, and written to other cells of another storage, they give the same attention."""
     rng = np.random.default_rng(5)
@@ -361,6 +366,7 @@ def test_cells_that_the_host_has_kept(tmp_path: Path, backend: str, types: tuple
     blank.backend.close()
 
 
+@pytest.mark.long
 @on_each
 def test_a_model_with_a_draft(tmp_path: Path, backend: str) -> None:
     target = write_tiny_llama(tmp_path / "target.gguf", matrices=QuantType.Q8_0)
@@ -385,6 +391,7 @@ def test_angles_that_are_not_kept(tmp_path: Path, backend: str, monkeypatch: pyt
         assert llm.generate("once upon a time", num_predict=40, temperature=0).token_ids == expected
 
 
+@pytest.mark.long
 @on_each
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
 def test_keys_that_move(backend: str, kv_type: str) -> None:

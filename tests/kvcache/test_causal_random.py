@@ -154,7 +154,11 @@ def forward(cache: CausalCache, lists: Lists, content: dict[int, int], batch: Ba
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("span", SPANS, ids=str)
+@pytest.mark.parametrize(
+    "span",
+    [*SPANS[:2], *(pytest.param(span, marks=pytest.mark.long) for span in SPANS[2:])],
+    ids=str,
+)
 def test_random_operations_match_plain_lists(span: AttentionSpan) -> None:
     random = np.random.default_rng(11)
     shapes = [KVShape(1, 2, 2, Rope(np.array([FREQUENCY], np.float32)))]

@@ -188,7 +188,9 @@ def test_integers_are_nearer_than_half_precision(
     assert off[DType.I16] < 0.75 * off[DType.F16]
 
 
-@pytest.mark.parametrize("isa", _native.isa_names())
+@pytest.mark.parametrize(
+    "isa", [pytest.param(isa, marks=[pytest.mark.long] * (isa == "portable")) for isa in _native.isa_names()]
+)
 @pytest.mark.parametrize("types", TYPES, ids=str)
 def test_the_bits_depend_on_nothing_but_what_a_token_sees(
     tmp_path: Path, isa: str, types: tuple[DType, DType]

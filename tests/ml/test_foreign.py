@@ -36,7 +36,7 @@ def answers(path: Path, backend: str) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("backend", NAMES)
-@pytest.mark.parametrize("name", ["qwen3moe", "gemma3", "lfm2"])
+@pytest.mark.parametrize("name", ["qwen3moe", pytest.param("gemma3", marks=pytest.mark.long), "lfm2"])
 def test_answers_are_those_of_the_reference(name: str, backend: str) -> None:
     path = DATA / f"{name}.gguf"
     assert answers(path, backend) == answers(path, "reference")

@@ -73,7 +73,9 @@ def rows_of(width: int) -> F32:
     return table
 
 
-@pytest.mark.parametrize("width", [1, 7, 16, 64, 65, 1000, 5003, 50_000])
+@pytest.mark.parametrize(
+    "width", [1, 7, 16, 64, 65, 1000, 5003, pytest.param(50_000, marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("place", PLACES, ids=str)
 def test_they_are_the_first_of_a_stable_sort(tmp_path: Path, place: tuple[str, str, int], width: int) -> None:
     table = rows_of(width)

@@ -8,6 +8,7 @@ from chaski import _native
 from chaski.ml.cpu.limits import measure_limits
 
 
+@pytest.mark.long
 def test_limits_of_one_thread() -> None:
     several = [measure_limits(1) for _ in range(3)]
     assert {limits.isa for limits in several} == {_native.isa_names()[-1]}

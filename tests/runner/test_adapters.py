@@ -89,7 +89,9 @@ def merged(files: Mapping[str, Path], choice: Any, path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "backend", [pytest.param(name, marks=[pytest.mark.long] * (name == "reference")) for name in BACKENDS]
+)
 def test_adapters_change_logits_as_changed_matrices_would(
     backend: str, files: Mapping[str, Path], tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ def seconds(tok, text):
 RULES = {rules: name for name, rules in reversed(PRETOKENIZERS.items())}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "pre", ["gpt-2", "llama-bpe", "qwen2", "deepseek-llm", "tiny_aya", "sentencepiece_prefix"]
 )

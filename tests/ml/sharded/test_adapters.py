@@ -10,6 +10,7 @@ from tests.adapted_model import adapted_answers, write_adapted
 from tests.ml.sharded.members import Nodes
 
 
+@pytest.mark.long
 def test_adapters(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Their files are on the head's machine alone; a node gets what changes its own matrices."""
     files = write_adapted(tmp_path)

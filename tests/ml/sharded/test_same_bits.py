@@ -23,12 +23,14 @@ PROMPT = [5, 9, 2, 7, 1, 3, 8, 8, 4, 6, 5, 5, 2, 9, 9, 1, 4, 7]
 # Windows and recurrent states, experts, sinks, and rows and columns of all kinds.
 USUAL = [
     ("gemma3", "layers", 2),
-    ("gemma3", "rows", 2),
-    ("gpt-oss", "layers", 2),
     ("gpt-oss", "rows", 2),
-    ("qwen3moe", "layers", 2),
     ("qwen3moe", "rows", 4),
     ("qwen35", "layers", 2),
+]
+LONG = [
+    ("gemma3", "rows", 2),
+    ("gpt-oss", "layers", 2),
+    ("qwen3moe", "layers", 2),
     ("qwen35", "rows", 2),
 ]
 MORE = [
@@ -41,7 +43,7 @@ SLOW = [
     pytest.param(name, split, count, marks=pytest.mark.slow)
     for name in (*MORE, "gemma3", "gpt-oss", "qwen3moe", "qwen35")
     for split, count in SPLITS
-    if (name, split, count) not in USUAL
+    if (name, split, count) not in (*USUAL, *LONG)
 ]
 
 
@@ -54,7 +56,10 @@ def computed(path: Path, backend: str | None, tokens: int) -> object:
     return logits.tobytes(), answers
 
 
-@pytest.mark.parametrize(("name", "split", "count"), [*USUAL, *SLOW])
+@pytest.mark.parametrize(
+    ("name", "split", "count"),
+    [*USUAL, *(pytest.param(*each, marks=pytest.mark.long) for each in LONG), *SLOW],
+)
 def test_architectures(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, name: str, split: str, count: int
 ) -> None:

@@ -365,6 +365,7 @@ def test_processes_that_are_killed_leave_nothing_wrong(tmp_path: Path) -> None:
     assert kills.restored
 
 
+@pytest.mark.long
 def test_a_process_may_die_at_any_change_of_a_file(tmp_path: Path) -> None:
     kills = Kills(tmp_path, seed=3)
     kills.at_every_change([12], [17])  # 23 and 7 tokens
