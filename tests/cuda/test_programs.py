@@ -37,7 +37,7 @@ LIMITS: dict[str, tuple[int, int]] = {
     "attention_chunk": (128, 0),
     "rms_norm": (64, 0),
     "layer_norm": (88, 0),
-    "attention": (128, 20),
+    "attention": (128, 60),
     "matmul_many 128": (128, 200),
     "gated_delta": (168, 0),
     "matmul 8": (224, 0),

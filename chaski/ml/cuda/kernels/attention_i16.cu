@@ -13,7 +13,7 @@
 
 namespace chaski::CHASKI_ISA {
 
-static_assert(kKeys == DType::I16 && kValues == DType::I16);
+static_assert(kBlocks == 4 && kKeys == DType::I16 && kValues == DType::I16);
 static_assert(kSize % 32 == 0 && kValueSize % 16 == 0 && kRows % 8 == 0);
 constexpr int kTiles = kRows / 8;                                       // of columns
 constexpr int kSteps = kSize / 32;                                      // of a product with keys
@@ -79,9 +79,10 @@ struct Head {
         const auto number = static_cast<uint32_t>(cell);
         return reinterpret_cast<const uint32_t*>(keys + number / kLanes * kPanel) + number % kLanes;
     }
-    CHASKI_INLINE const uint8_t* value(int32_t cell) const {
+    // From some element of the first cell's value to that of another cell's.
+    CHASKI_INLINE static const uint8_t* of_cell(const uint8_t* element, int32_t cell) {
         constexpr uint64_t kRow = row_bytes(kValues, kValueSize);
-        return values + static_cast<uint32_t>(cell) * kRow;
+        return element + static_cast<uint32_t>(cell) * kRow;
     }
 };
 
@@ -293,33 +294,39 @@ struct Part {
     CHASKI_INLINE bool has(int first, int count) const { return first + count > from && first < to; }
 };
 
-// Weights of a block times the scales of its values, in integers, as an operand: lane l has entries l, l +
-// 16, l + 32 and l + 48.
-CHASKI_INLINE void quantize_weights(const float* weights, int row, int block, Workspace& w) {
-    constexpr int kOwn = kBlock / kLanes;
-    float u[kOwn], sum = 0.0f;
-    int32_t bits = 0;
+constexpr int kOwn = kBlock / kLanes;  // entries of a block for each lane
+
+// The magnitudes and the sum of weights of a block times the scales of its values, for this lane.
+CHASKI_INLINE void scale_weights(int block, const Workspace& w, float* weights, int32_t& bits, float& sum) {
+    bits = 0;
+    sum = 0.0f;
+#pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-        u[i] = weights[i] * w.value_scales[block * kBlock + i * kLanes + lane()];
-        bits = larger(bits, magnitude_bits({u[i]}).v);
-        sum = sum + u[i];
+        weights[i] = weights[i] * w.value_scales[block * kBlock + i * kLanes + lane()];
+        bits = larger(bits, magnitude_bits({weights[i]}).v);
+        sum = sum + weights[i];
     }
-    const float largest = device::as_float(over_lanes(bits, larger<int32_t>));
-    const float by_size = kWeightLimit / largest, by_sum = kWeightSum / over_lanes(sum, added<float>);
+}
+
+// What scaled weights of a block are multiplied by, and the step of what comes of it.
+CHASKI_INLINE float factor_of_block(int32_t largest_bits, float sum, float* step) {
+    const float largest = device::as_float(largest_bits);
+    const float by_size = kWeightLimit / largest, by_sum = kWeightSum / sum;
     const bool usable = is_usable(largest);
     const float factor = usable ? (by_size < by_sum ? by_size : by_sum) : 0.0f;
+    *step = usable ? 1.0f / factor : unusable_scale(largest);
+    return factor;
+}
+
+// As an operand: lane l has entries l, l + 16, l + 32 and l + 48. What is not usable becomes 0, NaNs too.
+CHASKI_INLINE void put_weights(const float* weights, float factor, int row, int block, Workspace& w) {
     uint32_t values[kOwn];
-    for (int i = 0; i < kOwn; ++i) {
-        values[i] = usable ? static_cast<uint32_t>(device::round(u[i] * factor)) : 0;
-    }
+    for (int i = 0; i < kOwn; ++i) values[i] = static_cast<uint32_t>(device::round(weights[i] * factor));
     const uint32_t first = device::select_bytes(values[0], values[1], 0x5140);
     const uint32_t second = device::select_bytes(values[2], values[3], 0x5140);
     *reinterpret_cast<uint2*>(w.weights_of(row) + 2 * kBlock * block + 8 * lane()) = {
         device::select_bytes(first, second, 0x5410), device::select_bytes(first, second, 0x7632)};
-    if (lane() == 0) w.steps[row][block] = usable ? 1.0f / factor : unusable_scale(largest);
 }
-
-constexpr int kOwn = kBlock / kLanes;  // entries of a block for each lane
 
 // The scores of some blocks of a row, every 16th for a lane -> the highest, in all lanes.
 template <int kCount>
@@ -356,7 +363,7 @@ CHASKI_INLINE float read_scores(const Attention& a, const Rows& rows, const Part
 }
 
 // The weights of a block, of scores of which the highest of the row is known; none is seen if that is -inf.
-CHASKI_INLINE void find_weights(const float* scores, float highest, float (&weights)[kOwn]) {
+CHASKI_INLINE void find_weights(const float* scores, float highest, float* weights) {
     const float level = highest == -infinity() ? 0.0f : highest;
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) weights[i] = exp(splat(scores[i] - level)).v;
@@ -395,26 +402,55 @@ CHASKI_INLINE void weigh_blocks(const Attention& a, const Rows& rows, const Part
         for (int i = 0; i < kOwn; ++i) s[i] = scores[i * kLanes];
         find_weights(s, highest_of(part, r, w), weights);
         for (int i = 0; i < kOwn; ++i) scores[i * kLanes] = weights[i];
-        quantize_weights(weights, r, block, w);
+        int32_t bits;
+        float sum, step;
+        scale_weights(block, w, weights, bits, sum);
+        bits = over_lanes(bits, larger<int32_t>);
+        const float factor = factor_of_block(bits, over_lanes(sum, added<float>), &step);
+        put_weights(weights, factor, r, block, w);
+        if (lane() == 0) w.steps[r][block] = step;
     });
 }
 
 #else
 
+// f over the lanes of a group for each of four numbers -> that of number lane / 4. The tree is that of
+// over_lanes; lanes hand over what others go on with.
+template <class T, class F>
+CHASKI_INLINE T for_four(const T (&v)[4], const F& f) {
+    const bool is_late = (lane() & 8) != 0, is_odd = (lane() & 4) != 0;
+    T two[2];
+    for (int i = 0; i < 2; ++i) {
+        two[i] = f(is_late ? v[i + 2] : v[i], device::from_thread(is_late ? v[i] : v[i + 2], 8));
+    }
+    T one = f(is_odd ? two[1] : two[0], device::from_thread(is_odd ? two[0] : two[1], 4));
+    for (int apart = 2; apart > 0; apart /= 2) one = f(one, device::from_thread(one, apart));
+    return one;
+}
+
 // Scores become weights, and what is known of all rows goes on by a chunk; a row by a group of 16 lanes.
 CHASKI_INLINE void weigh_rows(const Attention& a, const Rows& rows, const Part& part, Workspace& w) {
     for_rows(rows, [&](int r) {
-        float s[kBlocks * kOwn], total = 0.0f;
+        float s[kBlocks * kOwn], total = 0.0f, sums[kBlocks], step;
+        int32_t bits[kBlocks];
         const float highest = read_scores<kBlocks>(a, rows, part, r, 0, w, s);
 #pragma unroll
         for (int block = 0; block < kBlocks; ++block) {
-            if (!part.has(block * kBlock, kBlock)) continue;
-            float weights[kOwn];
-            find_weights(s + block * kOwn, highest, weights);
-            for (const float weight : weights) total = total + weight;
-            quantize_weights(weights, r, block, w);
+            float* weights = s + block * kOwn;
+            find_weights(weights, highest, weights);
+            for (int i = 0; i < kOwn; ++i) total = total + weights[i];
+            scale_weights(block, w, weights, bits[block], sums[block]);
         }
         total = over_lanes(total, added<float>);
+        // Lanes 4 b to 4 b + 3 have block b.
+        const float factor =
+            factor_of_block(for_four(bits, larger<int32_t>), for_four(sums, added<float>), &step);
+        if (lane() % 4 == 0) w.steps[r][lane() / 4] = step;
+#pragma unroll
+        for (int block = 0; block < kBlocks; ++block) {
+            const float own = device::value_of(factor, static_cast<int>(threadIdx.x & 16) + 4 * block);
+            put_weights(s + block * kOwn, own, r, block, w);
+        }
         Known known{w.maxima[r], w.totals[r]};
         const bool is_seen = known.join(highest, total);
         device::from_thread(total, 1);  // all have read
@@ -429,7 +465,7 @@ CHASKI_INLINE void weigh_rows(const Attention& a, const Rows& rows, const Part& 
 #endif
 
 // Values of 64 entries as they lie in storage, of which a thread has elements 2 g and 2 g + 1 of a band.
-// Thread t has in each half of a step the entries of one lane of `quantize_weights`.
+// Thread t has in each half of a step the entries of one lane of `put_weights`.
 struct Values {
     uint32_t pairs[2][2][4];  // [step][half][entry]
 
@@ -543,9 +579,9 @@ CHASKI_KERNEL(attention_chunk, Attention) {
 #pragma unroll 4
             for (uint32_t i = 0; i < kPieces; ++i) {
                 const uint32_t number = 32 * i + own.lane, piece = number % kPieces, row = number / kPieces;
-                const uint8_t* from = head.value(device::value_of(entry.cell, static_cast<int>(row)));
+                const int32_t cell = device::value_of(entry.cell, static_cast<int>(row));
                 uint8_t* to = &w.values[32 * own.warp + row][16 * place_of_piece(piece, row)];
-                device::copy_16(to, from + 16 * piece);
+                device::copy_16(to, Head::of_cell(head.values + 16 * piece, cell));
             }
         }
     }
@@ -568,7 +604,7 @@ CHASKI_KERNEL(attention_chunk, Attention) {
         const uint8_t* staged = &w.values[kStaged ? behind : 0][16 * place_of_piece(element / 8, behind)];
         const auto load = [&](int i) {
             const uint8_t* from = kStaged ? staged + i * 2 * kValueSize + element % 8 * 2
-                                          : head.value(w.cells[i + behind]) + 2 * element;
+                                          : Head::of_cell(head.values + 2 * element, w.cells[i + behind]);
             return *reinterpret_cast<const uint32_t*>(from);
         };
         Values next;
@@ -647,9 +683,9 @@ CHASKI_KERNEL(attention, Attention) {
 #pragma unroll 1
         for (int band = 0; band < kBands; ++band) {
             if (first_of(band) >= kValueSize) break;
-            const auto load = [&, element = pair_of(band)](int i) {
-                const uint8_t* value = head.value(w.cells[i + 2 * own.quarter]);
-                return *reinterpret_cast<const uint32_t*>(value + 2 * element);
+            const auto load = [&, element = head.values + 2 * pair_of(band)](int i) {
+                const uint8_t* from = Head::of_cell(element, w.cells[i + 2 * own.quarter]);
+                return *reinterpret_cast<const uint32_t*>(from);
             };
             Values next;
             next.load(part.from / kBlock, load);
