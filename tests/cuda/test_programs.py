@@ -23,7 +23,6 @@ space_to_depth unpack
 LIMITS: dict[str, tuple[int, int]] = {
     **dict.fromkeys(_SMALL.split(), (40, 0)),
     "quantize_rows": (48, 0),
-    "attention_join": (112, 0),
     "combine": (56, 0),
     "elementwise": (56, 0),
     "lora_up": (56, 0),
@@ -43,8 +42,17 @@ LIMITS: dict[str, tuple[int, int]] = {
     "matmul 8": (224, 0),
 }
 """Registers of a thread, and bytes of spills, that a kernel may have at most, by its name, or by that and the
-tokens that it is compiled for. Products of many tokens have 128, so that two blocks of threads fit."""
+tokens that it is compiled for. Products of many tokens have 128, so that 16 warps fit."""
 FLOATS = ["F32Weights", "F16Weights", "BF16Weights"]
+
+
+def many_tokens(format: str, panels: int) -> Program:
+    """Of 128 tokens, for 16 warps."""
+    tiles = (("CHASKI_PANELS", panels), ("CHASKI_TILES", panels), ("CHASKI_STAGES", 3))
+    return Program(
+        "matmul_many",
+        (("CHASKI_FORMAT", format), ("CHASKI_TOKENS", 128), *tiles, ("CHASKI_BOUNDS", "512,1")),
+    )
 
 
 def programs_of_formats() -> list[Program]:
@@ -61,10 +69,7 @@ def programs_of_formats() -> list[Program]:
                 )
                 for tokens in (1, 8)
             ),
-            Program(
-                "matmul_many",
-                (format, ("CHASKI_TOKENS", 128), ("CHASKI_PANELS", 4), ("CHASKI_BOUNDS", "256,2")),
-            ),
+            many_tokens(type.name, 4),
         ]
     # Programs for experts differ in where rows and matrices begin.
     found += [
@@ -110,7 +115,7 @@ def other_programs() -> list[Program]:
         *(
             Program(
                 "attention",
-                (*kept(each), *heads, ("CHASKI_ROWS", 4), ("CHASKI_SPLIT", split), rounding[0]),
+                (*kept(each), *heads, ("CHASKI_ROWS", 4), ("CHASKI_SPLIT", split), rounding[split]),
             )
             for each in stored
             for split in (0, 1)
@@ -120,17 +125,15 @@ def other_programs() -> list[Program]:
                 "attention_i16",
                 (
                     *(*kept("I16"), *heads, ("CHASKI_ROWS", 8 if split else 32), ("CHASKI_SPLIT", split)),
-                    *(rounding[0], ("CHASKI_STAGED", split), ("CHASKI_BOUNDS", "256,2")),
+                    *(rounding[split], ("CHASKI_STAGED", split), ("CHASKI_BOUNDS", "256,2")),
                 ),
             )
             for split in (0, 1)
         ),
         Program(
-            "attention_join", (*kept("I16"), *heads, ("CHASKI_ROWS", 8), ("CHASKI_HEADS", 2), rounding[1])
-        ),
-        Program(
             "matmul_float", (("CHASKI_WEIGHTS", "F16Weights"), ("CHASKI_TOKENS", 4), ("CHASKI_EXPERTS", 1))
         ),
+        many_tokens("Q4_K", 8),
         Program("adapters"),
         Program("experts"),
         Program("recurrent"),
