@@ -89,13 +89,13 @@ class PaperGPU:
     def record(self, launches: Sequence[KernelLaunch]) -> object:
         return launches
 
-    def fetch(self, address: int, staged: npt.NDArray[np.uint8]) -> Callable[[], None]:
+    def mark(self) -> Callable[[], None]:
         return self.wait
 
     def _nothing(self, *_: Any) -> None:
         """Nothing happens."""
 
-    free = zero = upload = wait_uploads = download = run = launch = wait = close = _nothing
+    free = zero = upload = wait_uploads = fetch = run = launch = wait = close = _nothing
 
     def prepare(self, programs: Iterable[Source]) -> None:
         """Nothing is compiled but what the table asks for."""

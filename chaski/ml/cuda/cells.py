@@ -61,11 +61,11 @@ class CUDACells:
         size = self.num_bytes(room)
         turn = self._begin(cells, size)
         self._move(cells, first, room, is_write=False)
-        there = self._gpu.fetch(self._address, turn.staged[:size])
+        self._gpu.fetch(self._address, turn.staged[:size])
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_TURNS, "chaski-cells")
         places = slice(first, first + len(cells))
-        turn.going_on = self._threads.submit(self._take, there, turn.staged, block, places, room)
+        turn.going_on = self._threads.submit(self._take, self._gpu.mark(), turn.staged, block, places, room)
         return turn.going_on
 
     def write(self, cells: I32, block: U8, first: int, room: int) -> None:
@@ -128,9 +128,9 @@ class CUDACells:
             at += room * storage.cell_bytes
         self._gpu.launch(launches)
 
-    def _take(self, there: Callable[[], None], staged: U8, block: U8, places: slice, room: int) -> None:
+    def _take(self, wait: Callable[[], None], staged: U8, block: U8, places: slice, room: int) -> None:
         """Copy places of a block that the device has filled; its other places have no content there."""
-        there()
+        wait()
         if places == slice(0, room):
             block[:] = staged[: len(block)]
             return

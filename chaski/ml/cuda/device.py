@@ -76,9 +76,9 @@ class GPU(Protocol):
         """Fill memory with zeros."""
 
     def staging(self, size: int) -> U8:
-        """Take memory of the host that `upload` copies from at full speed.
+        """Take memory of the host that `upload` copies from at full speed, and `fetch` to.
 
-        It is given back with the array, which must live until what was uploaded from it is copied.
+        It is given back with the array, which must live until what was asked for is copied.
         """
 
     def upload(self, address: int, staged: npt.NDArray[Any]) -> None:
@@ -87,14 +87,14 @@ class GPU(Protocol):
     def wait_uploads(self) -> None:
         """Wait until all uploads so far are copied."""
 
-    def download(self, address: int, into: npt.NDArray[Any]) -> None:
-        """Copy memory to an array of the host, when all before is computed, and wait for that."""
+    def fetch(self, address: int, staged: npt.NDArray[Any]) -> None:
+        """Begin to copy memory to a part of what `staging` gave, when all before is computed.
 
-    def fetch(self, address: int, staged: U8) -> Callable[[], None]:
-        """Begin to copy memory to what `staging` gave -> what waits for that, which any thread may call once.
-
-        The array must live until then.
+        It is there when `wait` returns, or what `mark` returned.
         """
+
+    def mark(self) -> Callable[[], None]:
+        """Return what waits until all that was asked for so far is done, which any thread may call once."""
 
     def prepare(self, programs: Iterable[Program]) -> None:
         """Compile programs, several at a time."""

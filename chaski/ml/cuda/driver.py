@@ -174,14 +174,12 @@ class DriverGPU:
         self._bind()
         _checked(driver.cuEventSynchronize(self._uploaded))
 
-    def download(self, address: int, into: npt.NDArray[Any]) -> None:
-        self._bind()
-        _checked(driver.cuMemcpyDtoHAsync(into.ctypes.data, address, into.nbytes, self._stream))
-        self.wait()
-
-    def fetch(self, address: int, staged: U8) -> Callable[[], None]:
+    def fetch(self, address: int, staged: npt.NDArray[Any]) -> None:
         self._bind()
         _checked(driver.cuMemcpyDtoHAsync(staged.ctypes.data, address, staged.nbytes, self._stream))
+
+    def mark(self) -> Callable[[], None]:
+        self._bind()
         event = _checked(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_BLOCKING_SYNC.value))
         _checked(driver.cuEventRecord(event, self._stream))
         return partial(self._wait_for, event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -29,11 +30,12 @@ from chaski.ml.cuda.lowering import (
     Step,
     largest_of,
     staged_for,
+    width,
 )
 from chaski.ml.cuda.operations import HOST_OPERATIONS, lower_node
 from chaski.ml.cuda.storage import KVStorage
 from chaski.ml.cuda.uploads import Uploads
-from chaski.ml.graph import Graph
+from chaski.ml.graph import Dim, Graph
 from chaski.ml.plan import Input, misfit
 
 __all__ = ["CUDALaunch", "CUDAPlan"]
@@ -41,6 +43,8 @@ __all__ = ["CUDALaunch", "CUDAPlan"]
 F32 = npt.NDArray[np.float32]
 
 _ALIGNMENT = 256
+# Results with rows of up to so many bytes, such as top logits, are copied to the host with each run.
+_SHORT = 4096
 
 
 class CUDAPlan:
@@ -73,6 +77,8 @@ class CUDAPlan:
         self._outputs = {
             name: (outputs[name], lowering.dim(node), node) for name, node in graph.outputs.items()
         }
+        self._widths = {name: 4 * width(node) for name, (_, _, node) in self._outputs.items()}
+        self._landings: dict[str, F32] = {}  # memory of the host that results are copied to
         # Behind the arena lie constants, and then what is uploaded.
         staged = [*self._inputs.values(), *(each for one in self._derived for each in one.targets)]
         self._constants, begin = _in_row(_constants(self._steps), arena)
@@ -105,6 +111,7 @@ class CUDAPlan:
             self._gpu.free(self._address)
             self._address = 0
             self._recorded.clear()
+            self._landings.clear()
 
     def launch(self, inputs: Mapping[str, Input], sizes: Mapping[str, int] | None = None) -> CUDALaunch:
         if inputs.keys() != self._inputs.keys():
@@ -126,6 +133,9 @@ class CUDAPlan:
             if key not in self._recorded:
                 self._recorded[key] = self._gpu.record(self._launches(self._sizes_of(key)))
             self._gpu.run(self._recorded[key])
+            for name, row_bytes in self._widths.items():
+                if row_bytes <= _SHORT:
+                    self._fetch(name, self._landing(name, given, 0, None), 0)
         except OutOfMemoryError as error:
             raise ran_out(error) from error
         self._newest_key = key
@@ -137,17 +147,32 @@ class CUDAPlan:
         """Wait until what was launched is computed."""
         self._gpu.wait()
 
-    def download(self, output: str, sizes: Mapping[str, int], begin: int, end: int | None) -> F32:
-        """Fetch rows of a result of the newest run."""
-        buffer, dim, node = self._outputs[output]
-        size = sizes[dim]
-        end = size if end is None else min(end, size)
-        shape = tuple(d for d in node.shape[1:] if isinstance(d, int))
-        rows = np.empty((max(0, end - begin), *shape), np.float32)
-        if rows.size:
-            width = rows[0].nbytes
-            self._gpu.download(self._address_of(buffer) + begin * width, rows)
+    def rows(self, output: str, sizes: Mapping[str, int], begin: int, end: int | None) -> F32:
+        """Fetch rows of a result of the newest run, which is done: a view that the next one overwrites."""
+        try:
+            rows = self._landing(output, sizes, begin, end)
+        except OutOfMemoryError as error:
+            raise ran_out(error) from error
+        if self._widths[output] > _SHORT:
+            self._fetch(output, rows, begin)
+            self._gpu.wait()
         return rows
+
+    def _landing(self, output: str, sizes: Mapping[str, int], begin: int, end: int | None) -> F32:
+        """Return where rows of a result go on the host."""
+        _, dim, node = self._outputs[output]
+        if output not in self._landings:
+            shape = [d.maximum if isinstance(d, Dim) else d for d in node.shape]
+            staged = self._gpu.staging(4 * math.prod(shape))
+            self._landings[output] = staged.view(np.float32).reshape(shape)
+        size = sizes[dim]
+        return self._landings[output][begin : size if end is None else min(end, size)]
+
+    def _fetch(self, output: str, rows: F32, begin: int) -> None:
+        """Begin to copy rows of a result, from `begin` on."""
+        if rows.size:
+            buffer, _, _ = self._outputs[output]
+            self._gpu.fetch(self._address_of(buffer) + begin * self._widths[output], rows)
 
     def time_kernels(self, repeat: int = 20) -> Iterator[tuple[str, float]]:
         """Run each kernel of the last run alone, many times in a row -> name with sizes, and seconds.
@@ -269,28 +294,29 @@ class CUDAPlan:
 class CUDALaunch:
     """A run, whose results lie on the device until the next one."""
 
-    __slots__ = ("__weakref__", "_kept", "_plan", "_sizes")
+    __slots__ = ("__weakref__", "_is_done", "_kept", "_plan", "_sizes")
 
     def __init__(self, plan: CUDAPlan, sizes: Mapping[str, int]) -> None:
         self._plan = plan
         self._sizes = sizes
+        self._is_done = False
         self._kept: Mapping[str, F32] | None = None
 
     def wait(self) -> None:
-        if self._kept is None:
+        if not self._is_done:
             self._plan.wait()
+            self._is_done = True
 
     def rows(self, output: str, begin: int = 0, end: int | None = None) -> F32:
         if self._kept is not None:
             return self._kept[output][begin:end]
-        return self._plan.download(output, self._sizes, begin, end)
+        self.wait()
+        return self._plan.rows(output, self._sizes, begin, end)
 
     def keep(self) -> None:
         """Fetch the results before the next run overwrites them."""
         if self._kept is None:
-            self._kept = {
-                name: self._plan.download(name, self._sizes, 0, None) for name in self._plan.outputs
-            }
+            self._kept = {name: self.rows(name).copy() for name in self._plan.outputs}
 
 
 @lru_cache(4096)

@@ -92,14 +92,13 @@ class EmulatedGPU:
     def wait_uploads(self) -> None:
         """Return at once: everything is done when it is asked for."""
 
-    def download(self, address: int, into: npt.NDArray[Any]) -> None:
+    def fetch(self, address: int, staged: npt.NDArray[Any]) -> None:
         self._check_works()
-        self._check(address, into.nbytes)
-        ctypes.memmove(into.ctypes.data, address, into.nbytes)
+        self._check(address, staged.nbytes)
+        ctypes.memmove(staged.ctypes.data, address, staged.nbytes)
 
-    def fetch(self, address: int, staged: U8) -> Callable[[], None]:
-        self.download(address, staged)
-        return lambda: None
+    def mark(self) -> Callable[[], None]:
+        return self.wait
 
     def prepare(self, programs: Iterable[Program]) -> None:
         for program in programs:
