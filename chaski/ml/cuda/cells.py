@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -50,7 +49,7 @@ class CUDACells:
         self._gpu = gpu
         self._storages = [storage for storage in storages if isinstance(storage, KVStorage)]
         assert len(self._storages) == len(storages), "a buffer of another backend"
-        self._turns = deque(_Turn() for _ in range(_TURNS))
+        self._turns = [_Turn() for _ in range(_TURNS)]  # in the order of their last use
         self._threads: ThreadPoolExecutor | None = None
         self._address = self._size = 0
 
@@ -84,7 +83,7 @@ class CUDACells:
         if self._threads is not None:
             self._threads.shutdown()
             self._threads = None
-        self._turns = deque(_Turn() for _ in range(_TURNS))
+        self._turns = [_Turn() for _ in range(_TURNS)]
         if self._size:
             self._gpu.free(self._address)
             self._size = 0
@@ -93,12 +92,19 @@ class CUDACells:
         for turn in self._turns:
             turn.end()
 
-    def _begin(self, cells: I32, size: int) -> _Turn:
-        """Take the memory that was not used for the longest time, and upload `cells` behind `size` bytes."""
-        needed = aligned(size, 256) + 4 * len(cells)
-        turn = self._turns[0]
-        self._turns.rotate(-1)
+    def _free_turn(self) -> _Turn:
+        """Return the one with the most memory of those that are free, or wait for the first."""
+        free = [turn for turn in self._turns if turn.going_on is None or turn.going_on.done()]
+        turn = max(free, key=lambda turn: turn.staged.size, default=self._turns[0])
+        self._turns.remove(turn)
+        self._turns.append(turn)
         turn.end()
+        return turn
+
+    def _begin(self, cells: I32, size: int) -> _Turn:
+        """Take memory, and upload `cells` behind `size` bytes."""
+        needed = aligned(size, 256) + 4 * len(cells)
+        turn = self._free_turn()
         try:
             if self._size < needed:
                 if self._size:
