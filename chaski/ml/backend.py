@@ -183,6 +183,7 @@ class DeviceMemory(Struct, frozen=True):
     shared: int = 0
     in_files: int = 0
     adapters: int = 0
+    is_gpu: bool = False
 
     @property
     def total(self) -> int:
@@ -225,6 +226,11 @@ class Memory(Struct, frozen=True):
         """All bytes on all devices but those that others have there already."""
         return self.total - sum(held.shared for held in self.devices)
 
+    @property
+    def on_gpus(self) -> int:
+        """All bytes on GPUs, whether of this machine or of other nodes."""
+        return sum(held.total for held in self.devices if held.is_gpu)
+
     def on(self, device: str) -> DeviceMemory:
         """The bytes on a device, of which there may be none."""
         return next((held for held in self.devices if held.device == device), DeviceMemory(device))
@@ -242,6 +248,7 @@ class Memory(Struct, frozen=True):
                     a.shared + b.shared,
                     a.in_files + b.in_files,
                     a.adapters + b.adapters,
+                    a.is_gpu or b.is_gpu,
                 )
                 for a, b in pairs
             )

@@ -44,7 +44,7 @@ from chaski.runner.service.messages import (
 )
 
 PREFIXES = TierUse("memory", 2, 300, 4000, 9000), TierUse("disk", 3, 600, 5000, 70000)
-MEMORY = Memory((DeviceMemory(HOST, 100, 20, 3), DeviceMemory("imaginary:0", 4000, 500, 6)))
+MEMORY = Memory((DeviceMemory(HOST, 100, 20, 3), DeviceMemory("imaginary:0", 4000, 500, 6, is_gpu=True)))
 
 # Two of 8 cells are of the one that runs, and one of them is shared with the other.
 PICTURE = CachePicture(

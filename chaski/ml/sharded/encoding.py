@@ -222,7 +222,7 @@ def device(fields: Fields, name: str) -> Device:
 
 
 def encode_memory(memory: Memory) -> list[Fields]:
-    names = ("device", "weights", "cache", "plans", "shared", "in_files", "adapters")
+    names = ("device", "weights", "cache", "plans", "shared", "in_files", "adapters", "is_gpu")
     return [{name: getattr(held, name) for name in names} for held in memory.devices]
 
 

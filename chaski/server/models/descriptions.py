@@ -17,7 +17,6 @@ from chaski.cluster.model import ClusterModel
 from chaski.errors import ChaskiError
 from chaski.formats.adapter import open_adapter
 from chaski.formats.gguf import GGUFFile, StringArray, open_gguf
-from chaski.ml.backend import HOST
 from chaski.names import NATIVE
 from chaski.runner.loading.model_info import ModelInfo
 from chaski.runner.loading.prefix import prefixes_of
@@ -118,7 +117,7 @@ def _running(catalog: Catalog, loaded: LoadedModel) -> dict[str, Any]:
         "digest": "",
         "details": _details(StoredConfig()),
         "expires_at": _expiry(loaded),
-        "size_vram": memory.total - memory.on(HOST).total,
+        "size_vram": memory.on_gpus,
         "devices": {held.device: held.total for held in memory.devices},
         "context_length": loaded.info.context,
         "engine": loaded.info.engine,

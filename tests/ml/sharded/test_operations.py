@@ -234,6 +234,7 @@ def test_layers_follow_shares(tmp_path: Path, nodes: Nodes) -> None:
         held = [part.weights for part in backend.memory().devices]
         matrix = 64 * 64 * 4
         assert [size // matrix for size in held] == expected
+        assert backend.memory().on_gpus == 0
         names = [part.device for part in backend.memory().devices]
         assert names == [f"127.0.0.1:{server.port}" for server in nodes.servers[:2]]
         counted = [list(backend.kv_bytes(KVRole.KEYS, 16, 2, 16, DType.F16, layer)) for layer in range(8)]
