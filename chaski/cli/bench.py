@@ -244,10 +244,22 @@ def _rates_of(model: LLM, workload: Workload, seed: int) -> tuple[float, float]:
 
 
 def _run(model: LLM, prompts: Sequence[Sequence[int]], num_predict: int, salt: str) -> float:
-    """Run all prompts together, greedily and to the last token -> seconds."""
+    """Run all prompts together, greedily -> seconds until all have their last token.
+
+    What is left to do then, such as keeping their prefixes, is not part of it.
+    """
+    from chaski.errors import ChaskiError
     from chaski.runner.generation.generation import Generation
     from chaski.runner.generation.request import GenerationRequest
     from chaski.sample import SamplingOptions
+
+    ends: list[float] = []
+
+    class Timed(Generation):
+        def write(self) -> None:
+            super().write()
+            if self.events:  # nothing but its end, as it has no text
+                ends.append(time.perf_counter())
 
     greedy = SamplingOptions(temperature=0)
     requests = [
@@ -260,13 +272,15 @@ def _run(model: LLM, prompts: Sequence[Sequence[int]], num_predict: int, salt: s
         )
         for prompt in prompts
     ]
-    running = [Generation(request) for request in requests]
+    running = [Timed(request) for request in requests]
     started = time.perf_counter()
     for one in running:
         model.engine.submit(one)
     for one in running:
         model.engine.wait(one)
-    return time.perf_counter() - started
+        if isinstance(one.events[-1], ChaskiError):
+            raise one.events[-1]
+    return max(ends) - started
 
 
 def seconds_since_process_start() -> float:
