@@ -23,6 +23,7 @@ space_to_depth unpack
 LIMITS: dict[str, tuple[int, int]] = {
     **dict.fromkeys(_SMALL.split(), (40, 0)),
     "quantize_rows": (48, 0),
+    "attention_join": (112, 0),
     "combine": (56, 0),
     "elementwise": (56, 0),
     "lora_up": (56, 0),
@@ -115,7 +116,7 @@ def other_programs() -> list[Program]:
         *(
             Program(
                 "attention",
-                (*kept(each), *heads, ("CHASKI_ROWS", 4), ("CHASKI_SPLIT", split), rounding[split]),
+                (*kept(each), *heads, ("CHASKI_ROWS", 4), ("CHASKI_SPLIT", split), rounding[0]),
             )
             for each in stored
             for split in (0, 1)
@@ -125,10 +126,13 @@ def other_programs() -> list[Program]:
                 "attention_i16",
                 (
                     *(*kept("I16"), *heads, ("CHASKI_ROWS", 8 if split else 32), ("CHASKI_SPLIT", split)),
-                    *(rounding[split], ("CHASKI_STAGED", split), ("CHASKI_BOUNDS", "256,2")),
+                    *(rounding[0], ("CHASKI_STAGED", split), ("CHASKI_BOUNDS", "256,2")),
                 ),
             )
             for split in (0, 1)
+        ),
+        Program(
+            "attention_join", (*kept("I16"), *heads, ("CHASKI_ROWS", 8), ("CHASKI_HEADS", 2), rounding[1])
         ),
         Program(
             "matmul_float", (("CHASKI_WEIGHTS", "F16Weights"), ("CHASKI_TOKENS", 4), ("CHASKI_EXPERTS", 1))
