@@ -34,11 +34,11 @@ class Patience:
 class Peer:
     """A replica, from the connection to its end. Raises WorkerError if it cannot be reached.
 
-    `lost` is called once, from another thread, when it is gone; its open calls, `num_lost` of them, fail with
-    LostReplicaError.
+    `lost` is called once, from another thread, when it is gone, and returns how many answers it had:
+    `num_lost`. Its open calls, of which some only look after it, fail with LostReplicaError then.
     """
 
-    def __init__(self, name: str, address: Address, key: bytes, lost: Callable[[], None]) -> None:
+    def __init__(self, name: str, address: Address, key: bytes, lost: Callable[[], int]) -> None:
         self.name = name
         self._link = Link(connect(address, key))
         self._calls = OpenCalls(self._link)
@@ -94,9 +94,9 @@ class Peer:
                     self._calls.take(number, message)
         except Exception:
             _log.exception("replica %s cannot be understood", self.name)
-        self.num_lost, self._is_lost = len(self._calls), True
+        self._is_lost = True
+        self.num_lost = self._lost()
         if self.num_lost:
-            _log.warning("replica %s is gone (%s) with %d calls", self.name, self._why, self.num_lost)
-        self._lost()
+            _log.warning("replica %s is gone (%s) with %d answers", self.name, self._why, self.num_lost)
         self._calls.end(LostReplicaError(f"replica {self.name} is gone: {self._why}"), None)
         self._link.close()

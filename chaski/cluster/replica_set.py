@@ -320,11 +320,14 @@ class ReplicaSet:
                 self._leaving.add(number)
                 self._router.leave(number)
 
-    def _lose(self, number: int) -> None:
+    def _lose(self, number: int) -> int:
+        """Forget a replica -> how many answers it had."""
         with self._lock:
+            num_answers = self._router.load(number).answers if number in self._router.replicas else 0
             self._router.leave(number)
             self._leaving.discard(number)
             self._peers.pop(number, None)
+        return num_answers
 
     def _fail(self, problem: tuple[str, str]) -> None:
         kind, message = problem

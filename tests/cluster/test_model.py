@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from operator import lt
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,7 +81,7 @@ def test_prometheus_is_told_what_each_node_does(replicas: Replicas) -> None:
     replicas.add(2)
     model = replicas.model()
     wait_until(lambda: model.num_replicas == 2)
-    stream = model.stream("once", **LONG)
+    stream = model.stream("once", **{**LONG, "num_predict": 900})
     next(stream)
     pool: Any = SimpleNamespace(loaded=[SimpleNamespace(name="tiny", worker=model)])
     told = {
@@ -212,7 +213,10 @@ def test_a_replica_is_connected_to_again_when_its_link_is_back(replicas: Replica
     assert answered(replica) > 0
 
 
-def test_a_request_that_kills_every_replica_ends_with_an_error(replicas: Replicas) -> None:
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_a_request_that_kills_every_replica_ends_with_an_error(replicas: Replicas, is_silent: bool) -> None:
+    """Whether or not a dying replica owes a sign of life, too, no other one than four dies of it."""
+
     class Poisonous(Replica):
         def start(self, call: Any, put: Any) -> Any:
             if isinstance(call, Generate) and call.prompt == "poison":
@@ -223,8 +227,15 @@ def test_a_request_that_kills_every_replica_ends_with_an_error(replicas: Replica
         replica.__class__ = Poisonous
     model = replicas.model()
     wait_until(lambda: model.num_replicas == 5)
+    for replica in replicas._all:
+        replica.is_silent = is_silent
+    if is_silent:
+        before = [len(replica.asked) for replica in replicas._all]
+        wait_until(lambda: all(map(lt, before, [len(replica.asked) for replica in replicas._all])))
     with pytest.raises(WorkerError, match="is gone"):
         model.generate("poison", **{**LONG, "num_predict": 900})
+    for replica in replicas._all:
+        replica.is_silent = False
     assert model.generate("0", num_predict=3, ignore_eos=True).token_ids
     assert model.num_replicas == 1
 
