@@ -76,6 +76,7 @@ def test_what_fails_is_named(capfd: pytest.CaptureFixture[str]) -> None:
     assert "nothing" in told["failed"]
 
 
+@pytest.mark.long
 def test_goals_are_met_or_missed(tmp_path: Path) -> None:
     results = Results(tmp_path, "Q4_K_M", H200)
     own = {"shape": "llama-3.1-8b", "threads": None}

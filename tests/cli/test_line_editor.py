@@ -90,6 +90,7 @@ def test_ctrl_c_on_an_empty_line_says_how_to_leave(chat: Terminal) -> None:
     assert chat.wait_for_end() == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key", ["\x07", "\x18\x05"])
 def test_an_editor_goes_on_with_the_message(tmp_path: Path, key: str) -> None:
     editor = tmp_path / "editor"

@@ -79,7 +79,10 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize(
+    "failure",
+    [*list(FAILURES)[:2], *(pytest.param(name, marks=pytest.mark.long) for name in list(FAILURES)[2:])],
+)
 def test_a_device_that_fails_ends_the_worker_and_not_its_parent(
     path: Path, monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:

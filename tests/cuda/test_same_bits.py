@@ -408,7 +408,7 @@ def test_keys_that_move(backend: str, kv_type: str) -> None:
 
 
 @on_each
-@pytest.mark.parametrize("matrices", ["F32", "Q8_0", "Q4_0"])
+@pytest.mark.parametrize("matrices", ["F32", "Q8_0", pytest.param("Q4_0", marks=pytest.mark.long)])
 def test_a_model(tmp_path: Path, backend: str, matrices: str) -> None:
     """Logits of a prompt in batches, and answers: several at once, one with penalties, one from the cache."""
     path = write_tiny_llama(tmp_path / "tiny.gguf", matrices=QuantType[matrices])

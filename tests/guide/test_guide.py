@@ -58,6 +58,7 @@ def test_held_out_wordings(guide: LLM) -> None:
     assert share_right(guide, cases(held_out, 150)) >= 0.6
 
 
+@pytest.mark.long
 def test_unclear_questions(guide: LLM) -> None:
     """Questions that are halves of two often get two answers, or that the guide is not sure, with a page."""
     texts, pages = {topic.answer for topic in TOPICS}, {topic.page for topic in TOPICS}

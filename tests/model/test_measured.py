@@ -22,6 +22,7 @@ def check(found: dict[str, Measured], oracle: str) -> None:
         assert value / 10 < found[name][oracle] <= 2 * value, f"{name}: {MAKE}"
 
 
+@pytest.mark.long
 def test_what_models_can_do_and_how_near_they_are_to_transformers() -> None:
     found = measured_rows(with_llama_cpp=False)
     assert found.keys() == STORED.keys() == ARCHITECTURES.keys(), MAKE

@@ -155,6 +155,7 @@ def test_grammars_that_could_be_too_deep_are_refused(compiler: GrammarCompiler, 
         compiler.compile(Constraint("grammar", text))
 
 
+@pytest.mark.long
 def test_schemas_that_are_too_deep_are_refused(compiler: GrammarCompiler) -> None:
     steps: dict[str, Any] = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}]} for n in range(2000)}
     for properties in ({"a": "d0"}, {f"p{n}": f"d{n}" for n in range(2000, -1, -1)}):
@@ -164,6 +165,7 @@ def test_schemas_that_are_too_deep_are_refused(compiler: GrammarCompiler) -> Non
             compiler.compile(Constraint("format", schema))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text",
     [

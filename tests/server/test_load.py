@@ -28,6 +28,7 @@ def asked(seed: int) -> dict[str, object]:
     return {"model": "guide", "messages": question, "options": LIVELY | {"seed": seed}}
 
 
+@pytest.mark.long
 def test_64_clients_stream_at_once_and_nobody_gets_anothers_words(server: Running) -> None:
     def stream(seed: int) -> str:
         lines = server.post("/api/chat", asked(seed)).lines

@@ -85,6 +85,7 @@ def test_a_model_by_rows_of_three(
     assert computed(path, None, 60) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [2, 4])
 def test_values_that_travel_in_super_blocks(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, count: int
@@ -118,6 +119,7 @@ def test_large_batches(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, name: str)
     assert found[0] == found[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("split", "count"), [("layers", 2), ("rows", 2)])
 def test_prompts_that_come_back(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, split: str, count: int

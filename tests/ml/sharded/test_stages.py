@@ -30,7 +30,12 @@ def answers(path: Path, backend: str | None) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "most_at_once"), [("llama", 2, 3), ("llama", 3, 4), ("gemma3", 2, 3), ("qwen35", 2, 3)]
+    ("name", "count", "most_at_once"),
+    [
+        ("llama", 3, 4),
+        ("qwen35", 2, 3),
+        *(pytest.param(name, 2, 3, marks=pytest.mark.long) for name in ("llama", "gemma3")),
+    ],
 )
 def test_batches_of_a_prompt_follow_each_other(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, count: int, most_at_once: int
@@ -69,7 +74,14 @@ def many_answers(path: Path, backend: str | None) -> list[Any]:
         return list(pool.map(answer, range(12)))
 
 
-@pytest.mark.parametrize(("name", "count"), [("llama", 2), ("llama", 3), ("gemma3", 2), ("qwen35", 2)])
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("llama", 3),
+        ("qwen35", 2),
+        *(pytest.param(name, 2, marks=pytest.mark.long) for name in ("llama", "gemma3")),
+    ],
+)
 def test_sequences_that_decode_take_turns(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, count: int
 ) -> None:

@@ -125,7 +125,7 @@ def run(body: str, leave: str = "os._exit(0)") -> str:
     return ran.stderr
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.long), 2])
 @pytest.mark.parametrize("service", ["", ASYNCHRONOUS], ids=["", "asynchronous"])
 def test_a_model_in_a_fork(threads: int, service: str, tiny_llama: Path) -> None:
     run(MODEL.format(path=str(tiny_llama), threads=threads, service=service))
@@ -136,6 +136,13 @@ def test_a_fork_that_ends_as_programs_do(tiny_llama: Path) -> None:
     run(MODEL.format(path=str(tiny_llama), threads=2, service=ASYNCHRONOUS), leave="sys.exit(0)")
 
 
-@pytest.mark.parametrize("body", [LOCKED, WORKER, POOL], ids=["locked", "worker", "pool"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(LOCKED, id="locked"),
+        pytest.param(WORKER, id="worker", marks=pytest.mark.long),
+        pytest.param(POOL, id="pool", marks=pytest.mark.long),
+    ],
+)
 def test_other_forks(body: str, tiny_llama: Path) -> None:
     run(body.format(path=str(tiny_llama)))

@@ -33,7 +33,9 @@ def search(case: dict[str, Any]) -> BeamSearch:
     return BeamSearch(request, BeamOptions(case["beams"], case["lp"], case["early"]))
 
 
-@pytest.mark.parametrize("name", ["qwen3", "gemma3", "lfm2"])
+@pytest.mark.parametrize(
+    "name", ["qwen3", *(pytest.param(name, marks=pytest.mark.long) for name in ("gemma3", "lfm2"))]
+)
 def test_answers_and_scores_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     convert(DATA / "checkpoints" / name, tmp_path / "model.gguf", "F32")
     cases = json.loads((DATA / "beams" / f"{name}.json").read_text())

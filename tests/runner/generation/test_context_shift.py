@@ -36,7 +36,9 @@ def shifted(backend: str, num_keep: int, name: str = "qwen3") -> list[list[int]]
 
 
 @pytest.mark.parametrize("backend", NAMES)
-@pytest.mark.parametrize(("name", "num_keep"), [("qwen3", 16), ("qwen3", 4), ("gemma3", 20)])
+@pytest.mark.parametrize(
+    ("name", "num_keep"), [("qwen3", 16), pytest.param("qwen3", 4, marks=pytest.mark.long), ("gemma3", 20)]
+)
 def test_shifted_answers_are_those_of_the_reference(backend: str, name: str, num_keep: int) -> None:
     """Also where what stays ends in the middle of a page, and with layers that see a window."""
     assert shifted(backend, num_keep, name) == shifted("reference", num_keep, name)

@@ -202,6 +202,7 @@ def test_a_model_that_does_not_rank(way: Way) -> None:
         way.detokenize("a text")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["loop", "worker in a loop"])
 def test_a_cancelled_list_frees_its_slots(file: Path, kind: str, endless: dict[str, Any]) -> None:
     options = {name: value for name, value in endless.items() if name != "prompt"}
