@@ -215,7 +215,7 @@ def test_a_replica_is_connected_to_again_when_its_link_is_back(replicas: Replica
 
 @pytest.mark.parametrize("is_silent", [False, True])
 def test_a_request_that_kills_every_replica_ends_with_an_error(replicas: Replicas, is_silent: bool) -> None:
-    """Whether or not a dying replica owes a sign of life, too, no other one than four dies of it."""
+    """Four replicas die of it, and the fifth answers on, also where replicas owe a sign of life meanwhile."""
 
     class Poisonous(Replica):
         def start(self, call: Any, put: Any) -> Any:

@@ -36,8 +36,8 @@ _NO_PAIRS = np.empty((0, 2), np.int32)
 _ROWS, _TENSOR_ROWS = 16, (32, 16, 8)
 # So many tokens have chunks of their own, and more, if few of them are neighbours.
 _FEW, _MOST = 32, 256
-# What attention_join.cu knows at a time, and its threads.
-_JOINED, _JOINING = 128, 256
+# attention_join.cu keeps the factors of so many chunks at a time, in blocks of so many threads.
+_JOINED_CHUNKS, _JOINING_THREADS = 128, 256
 
 
 def rope(lowering: Lowering, node: Tensor, x: Tensor, table: Tensor) -> None:
@@ -277,9 +277,13 @@ def _attention(
                 ("CHASKI_SUPER_BLOCKS", int(lowering.is_super(node))),
             ),
         )
-        shared = 4 * together * (value_buffer.size + 4 * _JOINED + 1) + 16
+        shared = 4 * together * (value_buffer.size + 4 * _JOINED_CHUNKS + 1) + 16
         grid = (sizes[dim], heads // together, 1)
-        return Kernel(program, "attention_join", grid, _JOINING, shared) if sizes[forms] == _APART else None
+        return (
+            Kernel(program, "attention_join", grid, _JOINING_THREADS, shared)
+            if sizes[forms] == _APART
+            else None
+        )
 
     def whole(sizes: Sizes) -> Kernel | None:
         return kernel("attention", many, sizes[tiles_dim]) if sizes[forms] == _WHOLE else None

@@ -210,7 +210,7 @@ def _many_tokens(type: QuantType, rows: Sequence[int], sharing: _Sharing, loweri
         return stages * weights + (stages - 1) * activations + 2 * unpacked + 4 * tokens + 64
 
     usual = max(8, min(128, 1 << (sharing.usual - 1).bit_length()))
-    # Eight panels have 16 warps, whose registers have no room for the scales of sub-blocks of 16.
+    # With eight panels a warp has eight tiles, whose registers leave no room for scales of 16 elements each.
     choices = (4, 2, 1) if type in _WITH_SHORT_SUBS else (8, 4, 2, 1)
     for own, panels in itertools.product((128, 64, 32, 16, 8), choices):
         busy = -(-sharing.usual // own) * sharing.groups * blocks(panels)
