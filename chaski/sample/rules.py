@@ -30,8 +30,9 @@ class TokenRules(Struct, frozen=True, kw_only=True):
 
     def ends(self, num_chosen: int) -> list[int]:
         """Return the tokens that would end the answer too early after `num_chosen` of its own."""
-        too_early = self.end_ids if num_chosen < self.min_tokens else frozenset()
-        return sorted(self.never | too_early)
+        if num_chosen < self.min_tokens:
+            return sorted(self.never | self.end_ids)
+        return sorted(self.never)
 
 
 def forbidden(bad_words: Sequence[Sequence[int]], answer: Sequence[int]) -> list[int]:

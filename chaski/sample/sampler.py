@@ -68,6 +68,10 @@ class Sampler:
         self._buckets: bucket_selection.BucketSelection | None = None
         self._biased = np.fromiter(options.logit_bias.keys(), np.int64, len(options.logit_bias))
         self._biases = np.fromiter(options.logit_bias.values(), np.float32, len(options.logit_bias))
+        # Looked at for every token, and always the same.
+        self._needs_all_logits = options.needs_all_logits or bool(self._rules.bad_words)
+        self._has_penalties = options.has_penalties
+        self._notes_seen = options.repetition_penalty != 1
 
     def begin(self, prompt: Iterable[int]) -> None:
         """Take in the tokens of the prompt, which penalties look at as well."""
@@ -85,9 +89,9 @@ class Sampler:
             self._repetitions.accept(token_id)
 
     def _note(self, token_id: int) -> None:
-        if self.options.repetition_penalty != 1:
+        if self._notes_seen:
             self._seen.add(token_id)
-        if not self.options.has_penalties:
+        if not self._has_penalties:
             return
         self._recent.append(token_id)
         self._counts[token_id] += 1
@@ -99,13 +103,10 @@ class Sampler:
                 del self._counts[oldest]
 
     @property
-    def _needs_all_logits(self) -> bool:
-        return self.options.needs_all_logits or bool(self._rules.bad_words)
-
-    @property
     def _excluded(self) -> frozenset[int]:
         """The tokens that may not be chosen now, if there are others."""
-        return self._rules.suppressed.union(self._rules.ends(len(self._chosen)))
+        ends = self._rules.ends(len(self._chosen))
+        return self._rules.suppressed.union(ends) if ends else self._rules.suppressed
 
     def num_top_logits(self, most: int) -> int:
         """Number of top logits that `sample` can use next, at most `most`; 0 if it needs all logits."""

@@ -191,13 +191,13 @@ def test_a_replica_that_says_nothing_any_more_counts_as_dead(replicas: Replicas)
     replicas.add(2)
     model = replicas.model(patience=Patience(silence=1.0))
     wait_until(lambda: model.num_replicas == 2)
-    stream = model.stream("once", **LONG)
+    stream = model.stream("once", **{**LONG, "num_predict": 900})
     next(stream)
     (busy,) = (state.name for state in model.replicas() if state.answers)
     next(replica for replica in replicas._all if replica.name == busy).is_silent = True
     *_, done = stream
     assert isinstance(done, Done)
-    assert done.generated_tokens == 150
+    assert done.generated_tokens == 900
 
 
 def test_a_replica_is_connected_to_again_when_its_link_is_back(replicas: Replicas) -> None:

@@ -91,8 +91,10 @@ class Scheduler(Generic[P]):
         for sequence in line:
             if id(sequence) in decoding:
                 num_behind -= 1
-            reserved = num_behind if sequence.is_speculating else 0
-            count = sequence.share(_without(tokens, reserved), _without(outputs, reserved))
+            if sequence.is_speculating:
+                count = sequence.share(_without(tokens, num_behind), _without(outputs, num_behind))
+            else:
+                count = sequence.share(tokens, outputs)
             if count:
                 batch.append((sequence, count))
                 tokens -= count

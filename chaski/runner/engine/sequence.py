@@ -171,8 +171,10 @@ class Sequence(ABC):
         end = begin + min(self.num_pending, max_tokens)
         if self.breaks:
             end = min((place for place in self.breaks if begin < place < end), default=end)
-        ahead = attended_in(self.images, range(begin + 1, end))
-        count = not_inside(ahead[0].positions.start if ahead else end, self.groups) - begin
+        if self.images:
+            ahead = attended_in(self.images, range(begin + 1, end))
+            end = ahead[0].positions.start if ahead else end
+        count = not_inside(end, self.groups) - begin
         return count if self.num_outputs(count) <= max_outputs else 0
 
     def num_outputs(self, count: int) -> int:
@@ -185,6 +187,8 @@ class Sequence(ABC):
         They are those among the tokens; and the image that layers attend to, where its token came back from
         elsewhere: its rows did not.
         """
+        if not self.images:
+            return []
         found = list(rows_in(self.images, range(begin, begin + count)))
         positions = self.restored.positions
         if begin == positions.stop and not attended_in(self.images, range(begin, begin + 1)):
