@@ -11,6 +11,7 @@ from pathlib import Path
 
 __all__ = [
     "available_memory",
+    "cpu_info",
     "cpu_model",
     "cpu_name",
     "memory_nodes",
@@ -78,7 +79,7 @@ def available_memory() -> int:
 
 def cpu_name() -> str:
     """The processor's name as the operating system gives it."""
-    if name := _cpu_info().get("model name"):
+    if name := cpu_info().get("model name"):
         return name
     if platform.system() == "Darwin":
         found = subprocess.run(
@@ -93,11 +94,11 @@ def cpu_model() -> str:
 
     Virtual machines give several generations one name, and Linux gives ARM processors none.
     """
-    info = _cpu_info()
+    info = cpu_info()
     return ", ".join([cpu_name(), *(f"{name} {info[name]}" for name in _MODEL if name in info)])
 
 
-def _cpu_info() -> dict[str, str]:
+def cpu_info() -> dict[str, str]:
     """Return the fields by which Linux describes the first processor; none on another system."""
     first = _CPU_INFO.read_text().split("\n\n", 1)[0] if _CPU_INFO.exists() else ""
     pairs = (line.partition(":") for line in first.splitlines())
