@@ -40,7 +40,7 @@ def this_machine(threads: int) -> Machine:
 
 
 def _named(cpu: str) -> str:
-    """Return the name of a processor with its generation, where AMD's name, such as AMD EPYC, does not say it."""
+    """Return the name of a processor with its generation: AMD's names, such as AMD EPYC, do not say it."""
     info = cpu_info()
     zen = _ZEN.get(info.get("cpu family", ""))
     if not cpu.startswith("AMD") or zen is None:
