@@ -62,20 +62,13 @@ inline constexpr Variant kAloneVariants[] = {
     {.name = "2k-pairs", .ahead = 2048, .in_pairs = true},
 };
 inline constexpr std::size_t kUnpaired = 8;
-inline constexpr Variant kFewVariants[] = {
+inline constexpr Variant kSomeVariants[] = {
     {.name = "panel", .ahead = Variant::kNextPanel},
     {.name = "none"},
     {.name = "2k-near", .ahead = 2048, .to_first_level = true},
     {.name = "4k-near", .ahead = 4096, .to_first_level = true},
-    {.name = "2k", .ahead = 2048},
-    {.name = "8k", .ahead = 8192},
-};
-inline constexpr Variant kSomeVariants[] = {
-    {.name = "panel", .ahead = Variant::kNextPanel},
-    {.name = "2k-near", .ahead = 2048, .to_first_level = true},
     {.name = "8k", .ahead = 8192},
     {.name = "unpacked", .in_registers = false},
-    {.name = "unpacked-8", .in_registers = false, .group = 8},
 };
 inline constexpr Variant kManyVariants[] = {
     {.name = "24x256"},
@@ -90,7 +83,6 @@ constexpr std::span<const Variant> variants_of(DType type, int token_class, std:
     if (kTokenClasses[token_class].last > stream_tokens) return kManyVariants;
     const std::span<const Variant> alone = kAloneVariants;
     if (token_class < 2) return token_class == 1 || wants_super_blocks(type) ? alone.first(kUnpaired) : alone;
-    if (kTokenClasses[token_class].last < stream_tokens) return kFewVariants;
     return kSomeVariants;
 }
 

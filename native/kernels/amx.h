@@ -109,7 +109,7 @@ struct AmxQuantized {
     static constexpr int kSub = kTileSub;
     static constexpr int P = 1, N = kTileRows;
     static constexpr int kSmallest = N;  // smaller tiles leave rows of the tile registers unused
-    static constexpr int kGroup = 8;
+    static constexpr int kGroup = 8, kSlabPanels = kGroup;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack_for_tiles; }
     static TileShapes shapes() { return shapes_of_sub_blocks(); }
     static constexpr int kBytes = kBlockBytes<kHasMins>;
@@ -171,7 +171,7 @@ struct AmxSuperQuantized {
     static constexpr int kSub = kTileSub;
     static constexpr int P = 1, N = kTileRows;
     static constexpr int kSmallest = N;  // smaller tiles leave rows of the tile registers unused
-    static constexpr int kGroup = 8;
+    static constexpr int kGroup = 8, kSlabPanels = kGroup;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack_for_tiles; }
     static TileShapes shapes() { return shapes_of_sub_blocks(); }
     static constexpr int kSlab = Slab::kBytes;
@@ -231,7 +231,7 @@ struct AmxPieces {
     static constexpr int P = 1, N = kHalves * kTileRows;
     static constexpr int kSub = kStep / (kHalves * kChunks);
     static constexpr int kSmallest = N;
-    static constexpr int kGroup = kGroupPanels;
+    static constexpr int kGroup = kGroupPanels, kSlabPanels = kGroup;
     static constexpr int kAtOnce = 4;
     static constexpr int kSlab = Slab::kBytes;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack_for_tiles; }

@@ -10,7 +10,7 @@ struct Floats {
     static constexpr int kSub = 16;   // elements between two prefetches
     static constexpr int P = kFloatPanels, N = kFloatTokens;
     static constexpr int kSmallest = smallest_tile(N, kFloatStreamTokens + 1);
-    static constexpr int kGroup = kFloatGroup;
+    static constexpr int kGroup = kFloatGroup, kSlabPanels = kGroup;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
     static constexpr int kSlab = kStep * 64;
     // Rows of tokens often lie a power of two apart, where few of them fit a cache together. A tile that

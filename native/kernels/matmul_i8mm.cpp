@@ -115,7 +115,7 @@ struct I8mmQuantized {
     static constexpr int kSub = 16;  // between two prefetches: a block of a half
     static constexpr int P = 1, N = kMostTokens;
     static constexpr int kSmallest = smallest_tile(N, kI8mmStreamTokens + 1);
-    static constexpr int kGroup = kGroupPanels;
+    static constexpr int kGroup = kGroupPanels, kSlabPanels = P;
     static constexpr int kSlab = kHalves * Slab::kHalf;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
 
@@ -174,7 +174,7 @@ struct I8mmSuperQuantized {
     static constexpr int kSub = 16;  // between two prefetches: 32 elements of a half
     static constexpr int P = 1, N = kMostTokens;
     static constexpr int kSmallest = smallest_tile(N, kI8mmStreamTokens + 1);
-    static constexpr int kGroup = kGroupPanels;
+    static constexpr int kGroup = kGroupPanels, kSlabPanels = P;
     static constexpr int kSlab = kHalves * Slab::kHalf;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
 

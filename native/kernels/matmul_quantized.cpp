@@ -60,7 +60,7 @@ struct Quantized {
     static constexpr int kStep = 256;
     static constexpr int P = kTilePanels, N = kTileTokens;
     static constexpr int kSmallest = smallest_tile(N, kUnpackedTokens);
-    static constexpr int kGroup = kGroupPanels;
+    static constexpr int kGroup = kGroupPanels, kSlabPanels = P;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
     static constexpr int kSub = 32;
     static constexpr int kBytes = kBlockBytes<kHasMins>;
@@ -70,12 +70,13 @@ struct Quantized {
     template <int kTokens>
     struct Tokens {
         Coefficients<kHasMins, kStep / kSub, kTokens> c;
-        const int8_t* values;
-        int64_t k;
+        alignas(64) int8_t values[kTokens * kStep];
 
         Tokens(const Unpacker& u, const Activations& x, int64_t width, int64_t token, int, int64_t at,
-               int elements)
-            : values(x.values + token * width + at), k(width) {
+               int elements) {
+            for (int n = 0; n < kTokens; ++n) {
+                __builtin_memcpy(values + n * kStep, x.values + (token + n) * width + at, elements);
+            }
             c.fill(x, width, token, kTokens, at, elements / kSub, u.offset - dot4_bias<kLargestCode>);
         }
 
@@ -97,7 +98,7 @@ struct Quantized {
 #pragma GCC unroll 16
                 for (int p = 0; p < kPanels; ++p) isum[p][n] = splat(c.start[n][b]);
             }
-            add_products<kSub, kSlab, kLargestCode>(slab, values + kSub * b, k, isum);
+            add_products<kSub, kSlab, kLargestCode>(slab, values + kSub * b, kStep, isum);
 #pragma GCC unroll 16
             for (int p = 0; p < kPanels; ++p) {
                 const auto* scales = reinterpret_cast<const float*>(slab + p * kSlab + kLanes * kSub);
@@ -121,7 +122,7 @@ struct QuantizedWords {
     static constexpr int kStep = 256;
     static constexpr int P = kTilePanels, N = 6;
     static constexpr int kSmallest = smallest_tile(N, kUnpackedTokens);
-    static constexpr int kGroup = kGroupPanels;
+    static constexpr int kGroup = kGroupPanels, kSlabPanels = P;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack_words; }
     static constexpr int kSub = 32;
     static constexpr int kSlab = kStep / kSub * kWordBlockBytes;
@@ -184,9 +185,9 @@ template <int kSubElements, int kMinSub, int kLargestCode>
 struct SuperQuantized {
     using Slab = SuperSlab<kSubElements, kMinSub>;
     static constexpr int kStep = kSuperElements;
-    static constexpr int P = 1, N = kSuperTileTokens;
+    static constexpr int P = kSuperTilePanels, N = kSuperTileTokens;
     static constexpr int kSmallest = smallest_tile(N, kUnpackedTokens);
-    static constexpr int kGroup = kGroupPanels;
+    static constexpr int kGroup = kGroupPanels, kSlabPanels = P;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
     static constexpr int kSub = 2 * kSubElements;  // a pair
     static constexpr int kSlab = Slab::kBytes;
@@ -203,36 +204,55 @@ struct SuperQuantized {
             }
         }
 
-        template <class Before>
-        CHASKI_INLINE void add(const uint8_t* slab, int, const Before& before, Sums<1, kTokens>& y,
-                               Prefetch<1>& prefetch) const {
-            I32x16 products[kTokens];
-            for (I32x16& sum : products) sum = splat(0);
+        template <int kPanels, class Before>
+        CHASKI_INLINE void add(const uint8_t* slab, int, const Before& before, Sums<kPanels, kTokens>& y,
+                               Prefetch<kPanels>& prefetch) const {
+            I32x16 products[kPanels][kTokens];
+#pragma GCC unroll 2
+            for (int p = 0; p < kPanels; ++p) {
+#pragma GCC unroll 16
+                for (int n = 0; n < kTokens; ++n) products[p][n] = splat(0);
+            }
             for (int pair = 0; pair < Slab::kPairs; ++pair) {
                 prefetch.fetch();
                 add_pair(slab, pair, products);
             }
-            finish_super_block<Slab>(slab, terms, products, before, y.v[0]);
-        }
-
-        CHASKI_INLINE void add_pair(const uint8_t* slab, int pair, I32x16 (&products)[kTokens]) const {
-            constexpr int kApart = kPairStep<kSubElements>;
-            const int first = 2 * pair - pair % kApart;
-            const uint8_t* lines = slab + kLanes * kSub * pair;
-            I32x16 low[1][kTokens], high[1][kTokens];
-            sum_sub_block(lines, first, low);
-            sum_sub_block(lines + kLanes * kSubElements, first + kApart, high);
-            const I32x16 scales = load_pairs(slab + Slab::kScales, pair);
-#pragma GCC unroll 16
-            for (int n = 0; n < kTokens; ++n) {
-                const I32x16 shifted = shift_pairs(scales, terms[n].shifts[pair / kApart]);
-                products[n] = dot2(products[n], pairs(low[0][n], high[0][n]), shifted);
+#pragma GCC unroll 2
+            for (int p = 0; p < kPanels; ++p) {
+                const auto before_of = [&](int n)
+                                           __attribute__((always_inline)) { return before(p * kTokens + n); };
+                finish_super_block<Slab>(slab + p * kSlab, terms, products[p], before_of, y.v[p]);
             }
         }
 
-        CHASKI_INLINE void sum_sub_block(const uint8_t* lines, int sub, I32x16 (&sums)[1][kTokens]) const {
+        template <int kPanels>
+        CHASKI_INLINE void add_pair(const uint8_t* slab, int pair,
+                                    I32x16 (&products)[kPanels][kTokens]) const {
+            constexpr int kApart = kPairStep<kSubElements>;
+            const int first = 2 * pair - pair % kApart;
+            const uint8_t* lines = slab + kLanes * kSub * pair;
+            I32x16 low[kPanels][kTokens], high[kPanels][kTokens];
+            sum_sub_block(lines, first, low);
+            sum_sub_block(lines + kLanes * kSubElements, first + kApart, high);
+#pragma GCC unroll 2
+            for (int p = 0; p < kPanels; ++p) {
+                const I32x16 scales = load_pairs(slab + p * kSlab + Slab::kScales, pair);
 #pragma GCC unroll 16
-            for (int n = 0; n < kTokens; ++n) sums[0][n] = splat(kMinSub == 0 ? terms[n].starts[sub] : 0);
+                for (int n = 0; n < kTokens; ++n) {
+                    const I32x16 shifted = shift_pairs(scales, terms[n].shifts[pair / kApart]);
+                    products[p][n] = dot2(products[p][n], pairs(low[p][n], high[p][n]), shifted);
+                }
+            }
+        }
+
+        template <int kPanels>
+        CHASKI_INLINE void sum_sub_block(const uint8_t* lines, int sub,
+                                         I32x16 (&sums)[kPanels][kTokens]) const {
+#pragma GCC unroll 16
+            for (int n = 0; n < kTokens; ++n) {
+#pragma GCC unroll 2
+                for (int p = 0; p < kPanels; ++p) sums[p][n] = splat(kMinSub == 0 ? terms[n].starts[sub] : 0);
+            }
             add_products<kSubElements, kSlab, kLargestCode>(lines, values + kSubElements * sub, kStep, sums);
         }
     };

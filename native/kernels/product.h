@@ -2,16 +2,20 @@
 // fits the first-level cache; then all tokens pass, in register tiles of P panels by N tokens. Sums wait in
 // scratch from one step to the next, which changes no bit of them.
 //
-//   for each block of tokens, group of panels, step of k:     unpack the group's panels to the slab
-//       for each N tokens, P panels:                          sums in registers += slab * activations
+//   for each block of tokens, group of panels, step of k:     bring the numbers of all tokens
+//       for each kSlabPanels of the group:                    unpack them to the slab
+//           for each N tokens, P panels:                      sums in registers += slab * activations
 //
-// A kernel K says kStep (elements of a step), kSub (elements between two prefetches), P and N (the
-// largest tile), kSmallest (the tokens of the smallest tile), kSlab (bytes of the slab of a panel), unpack_of
-// (how the slab is made), and Tokens<N>: what N tokens bring to a step, with add<P>(slab, elements, sums,
-// prefetch). Where products come through memory, K has a type Products for them, and Tokens<N> does the work
-// in two parts: multiply(slab, elements, products, meanwhile) calls meanwhile() now and then, and
-// add(first, slab, elements, products, before, y) adds the products of kAtOnce tokens to their sums.
+// A kernel K says kStep (elements of a step), kSub (elements between two prefetches), P and N (the largest
+// tile), kSmallest (the tokens of the smallest tile), kGroup, kSlabPanels, kSlab (bytes of the slab of a
+// panel), unpack_of (how the slab is made), and Tokens<N>: what N tokens bring to a step, with add<P>(slab,
+// elements, sums, prefetch). Where products come through memory, K has a type Products for them, and
+// Tokens<N> does the work in two parts: multiply(slab, elements, products, meanwhile) calls meanwhile() now
+// and then, and add(first, slab, elements, products, before, y) adds the products of kAtOnce tokens to their
+// sums.
 #pragma once
+
+#include <new>
 
 #include "finish.h"
 #include "matmul.h"
@@ -64,15 +68,25 @@ constexpr int smallest_tile(int largest, int least) {
     return smallest;
 }
 
+// True for kernels that pass the tokens more than once in a step of k, so that what they bring is kept.
+template <class K>
+inline constexpr bool kKeepsTokens = K::kSlabPanels < K::kGroup;
+
+// Panels ahead of those that are unpacked, where the slab holds a few: far enough for memory to answer.
+inline constexpr int kPanelsAhead = 4;
+
 // One call of matmul. Panels and tokens count from the first of the group, or block, that is being worked on.
 template <class K>
 struct Product {
+    using Kept = typename K::template Tokens<K::N>;  // the largest tile's
+
     const Unpacker& u;
     const Matrix& w;
     const Activations& x;
     const Output& out;
     const Variant& variant;
-    uint8_t* slab;  // [panel][K::kSlab]
+    uint8_t* slab;  // [panel of the slab][K::kSlab]
+    Kept* brought;  // [tile of tokens]
     F32x16* sums;   // [tile of tokens][panel][token of the tile]
 
     const Unpack unpack = K::unpack_of(u);
@@ -82,8 +96,9 @@ struct Product {
     int panels = 0, tokens = 0;
     int64_t at = 0;  // of k
     int elements = 0;
-    const uint8_t* next[K::kGroup] = {};  // what of each panel is unpacked after this step
-    int64_t next_share = 0;               // of its bytes, for each tile of tokens
+    int first_of_slab = 0, in_slab = 0;        // panels
+    const uint8_t* next[K::kSlabPanels] = {};  // what is fetched for each of them
+    int64_t next_share = 0;                    // of its bytes, for each tile of tokens
 
     // Panels that are unpacked together.
     int64_t group_panels() const { return variant.group < K::kGroup ? variant.group : K::kGroup; }
@@ -111,16 +126,26 @@ struct Product {
         next_share = (step_bytes / num_tiles + 63) / 64 * 64;
         for (at = 0; at < w.k; at += K::kStep) {
             elements = static_cast<int>(w.k - at < K::kStep ? w.k - at : K::kStep);
-            for (int p = 0; p < panels; ++p) {
-                unpack(blocks(first_panel + p, at), elements, slab + p * K::kSlab);
-                next[p] = at + elements < w.k ? to_fetch(first_panel + p, at + elements)
-                                              : to_fetch(first_panel + group_panels() + p, 0);
-            }
-            for (int t = 0; t < num_tiles; ++t) {
-                const int begin = tokens * t / num_tiles;
-                tile_of(tokens * (t + 1) / num_tiles - begin, t, begin);
+            for (first_of_slab = 0; first_of_slab < panels; first_of_slab += K::kSlabPanels) {
+                in_slab = panels - first_of_slab < K::kSlabPanels ? panels - first_of_slab : K::kSlabPanels;
+                for (int p = 0; p < in_slab; ++p) {
+                    unpack(blocks(first_panel + first_of_slab + p, at), elements, slab + p * K::kSlab);
+                    next[p] = behind(first_of_slab + p, kKeepsTokens<K> ? kPanelsAhead : panels);
+                }
+                for (int t = 0; t < num_tiles; ++t) {
+                    const int begin = tokens * t / num_tiles;
+                    tile_of(tokens * (t + 1) / num_tiles - begin, t, begin);
+                }
             }
         }
+    }
+
+    // The memory of what is unpacked `count` panels after a panel of the group.
+    const uint8_t* behind(int panel, int count) const {
+        int64_t from = at;
+        for (panel += count; panel >= panels; panel -= panels) from += K::kStep;
+        return from < w.k ? to_fetch(first_panel + panel, from)
+                          : to_fetch(first_panel + group_panels() + panel, 0);
     }
 
     // The first line of a panel's blocks from element `from` of k on, a multiple of the step.
@@ -143,17 +168,20 @@ struct Product {
         tile<N>(size, t, token);
     }
 
-    // Multiplies the tile by all panels of the group.
+    // Multiplies the tile by all panels of the slab.
     template <int N>
     __attribute__((noinline)) void tile(int size, int t, int token) {
-        const typename K::template Tokens<N> tile(u, x, w.k, first_token + token, size, at, elements);
+        using Tokens = typename K::template Tokens<N>;
+        auto* place = reinterpret_cast<Tokens*>(brought + (kKeepsTokens<K> ? t : 0));
+        if (first_of_slab == 0) new (place) Tokens(u, x, w.k, first_token + token, size, at, elements);
+        const Tokens& tile = *place;
         if constexpr (HasProducts<K>) {
             add_behind(tile, size, t, token);
         } else {
             int panel = 0;
-            for (; panel + K::P <= panels; panel += K::P) add<K::P>(tile, size, panel, t, token);
+            for (; panel + K::P <= in_slab; panel += K::P) add<K::P>(tile, size, panel, t, token);
             if constexpr (K::P > 1) {
-                for (; panel < panels; ++panel) add<1>(tile, size, panel, t, token);
+                for (; panel < in_slab; ++panel) add<1>(tile, size, panel, t, token);
             }
         }
     }
@@ -214,10 +242,11 @@ struct Product {
 
     F32x16* kept_sums(int t, int panel) const { return sums + (t * K::kGroup + panel) * K::N; }
 
+    // `panel` of the slab.
     template <int P, template <int> class Tokens, int N>
     CHASKI_INLINE void add(const Tokens<N>& tile, int size, int panel, int t, int token) {
         Prefetch<P> prefetch = prefetch_of<P>(panel, t);
-        F32x16* kept = kept_sums(t, panel);
+        F32x16* kept = kept_sums(t, first_of_slab + panel);
         // The sums so far, number by number: a kernel takes them when it has registers for them.
         const auto before = [&](int i)
                                 __attribute__((always_inline)) { return at == 0 ? splat(0.0f) : kept[i]; };
@@ -230,7 +259,7 @@ struct Product {
         }
 #pragma GCC unroll 32
         for (int i = 0; i < P * N; ++i) {  // the index is constant when unrolled, so y can stay in registers
-            const int64_t row = kLanes * (first_panel + panel + i / N);
+            const int64_t row = kLanes * (first_panel + first_of_slab + panel + i / N);
             if (i % N < size) {
                 finish(y.v[i / N][i % N], out, first_token + token + i % N, row,
                        rows_in_panel(w, row / kLanes));
@@ -240,19 +269,34 @@ struct Product {
 };
 
 template <class K>
+CHASKI_INLINE int64_t num_tiles(int64_t n) {
+    return ((n < kTokenBlock ? n : kTokenBlock) + K::N - 1) / K::N;
+}
+
+template <class K>
 static void run_product(const Unpacker& u, const Matrix& w, int64_t begin, int64_t end, const Activations& x,
                         int64_t n, const Output& out, void* scratch,
                         const Variant& variant = kManyVariants[0]) {
-    auto* slab = static_cast<uint8_t*>(scratch);
-    auto* sums = reinterpret_cast<F32x16*>(slab + K::kGroup * K::kSlab);
-    Product<K>{.u = u, .w = w, .x = x, .out = out, .variant = variant, .slab = slab, .sums = sums}.run(
-        begin, end, n);
+    auto* sums = static_cast<F32x16*>(scratch);
+    auto* brought = reinterpret_cast<typename Product<K>::Kept*>(sums + K::kGroup * num_tiles<K>(n) * K::N);
+    auto* slab = reinterpret_cast<uint8_t*>(brought + (kKeepsTokens<K> ? num_tiles<K>(n) : 1));
+    Product<K>{.u = u,
+               .w = w,
+               .x = x,
+               .out = out,
+               .variant = variant,
+               .slab = slab,
+               .brought = brought,
+               .sums = sums}
+        .run(begin, end, n);
 }
 
 template <class K>
 CHASKI_INLINE int64_t product_scratch_bytes(int64_t n) {
-    const int64_t tiles = ((n < kTokenBlock ? n : kTokenBlock) + K::N - 1) / K::N;
-    return K::kGroup * (K::kSlab + tiles * K::N * static_cast<int64_t>(sizeof(F32x16)));
+    const int64_t tiles = num_tiles<K>(n);
+    return K::kGroup * tiles * K::N * static_cast<int64_t>(sizeof(F32x16)) +
+           (kKeepsTokens<K> ? tiles : 1) * static_cast<int64_t>(sizeof(typename Product<K>::Kept)) +
+           K::kSlabPanels * K::kSlab;
 }
 
 }  // namespace chaski::CHASKI_ISA
