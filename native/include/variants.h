@@ -24,7 +24,7 @@ struct Variant {
     // none; kNextPanel: while the last tokens pass, the whole next panel.
     std::int32_t ahead = 0;
     bool to_first_level = false;  // or to the second-level cache
-    bool in_pairs = false;        // whether one token passes two panels side by side
+    bool in_pairs = false;        // whether tokens pass two panels side by side
 
     // Kernels that unpack to memory: how many panels at once, and how many tokens pass before the next ones.
     std::int32_t group = 24;
@@ -61,7 +61,7 @@ inline constexpr Variant kAloneVariants[] = {
     {.name = "2k-near-pairs", .ahead = 2048, .to_first_level = true, .in_pairs = true},
     {.name = "2k-pairs", .ahead = 2048, .in_pairs = true},
 };
-inline constexpr std::size_t kUnpaired = 8;
+inline constexpr std::size_t kAloneUnpaired = 8;
 inline constexpr Variant kSomeVariants[] = {
     {.name = "panel", .ahead = Variant::kNextPanel},
     {.name = "none"},
@@ -69,7 +69,10 @@ inline constexpr Variant kSomeVariants[] = {
     {.name = "4k-near", .ahead = 4096, .to_first_level = true},
     {.name = "8k", .ahead = 8192},
     {.name = "unpacked", .in_registers = false},
+    {.name = "pairs", .ahead = Variant::kNextPanel, .in_pairs = true},
+    {.name = "pairs-near", .ahead = Variant::kNextPanel, .to_first_level = true, .in_pairs = true},
 };
+inline constexpr std::size_t kSomeUnpaired = 6;
 inline constexpr Variant kManyVariants[] = {
     {.name = "24x256"},
     {.name = "12x256", .group = 12},
@@ -78,12 +81,15 @@ inline constexpr Variant kManyVariants[] = {
 };
 
 // The variants for quantized weights of a type and tokens of a class, of kernels that unpack in registers up
-// to `stream_tokens`. Super-blocks gain nothing from pairs, which stand last.
+// to `stream_tokens`. Pairs stand last: they are for one token of weights without super-blocks, and for four
+// and more of weights with them where there are 32 registers of a vector each, as where twelve tokens pass.
 constexpr std::span<const Variant> variants_of(DType type, int token_class, std::int64_t stream_tokens) {
     if (kTokenClasses[token_class].last > stream_tokens) return kManyVariants;
-    const std::span<const Variant> alone = kAloneVariants;
-    if (token_class < 2) return token_class == 1 || wants_super_blocks(type) ? alone.first(kUnpaired) : alone;
-    return kSomeVariants;
+    const std::span<const Variant> alone = kAloneVariants, some = kSomeVariants;
+    const bool is_super = wants_super_blocks(type);
+    if (token_class == 0 && !is_super) return alone;
+    if (token_class < 2) return alone.first(kAloneUnpaired);
+    return is_super && stream_tokens == kTokenClasses[3].last ? some : some.first(kSomeUnpaired);
 }
 
 }  // namespace chaski

@@ -264,7 +264,8 @@ void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, c
                       int64_t n, const Output& out, void* scratch, const Variant& variant) {
     const bool is_super = wants_super_blocks(w.type);
     if (n <= kStreamTokens && variant.in_registers) {
-        const auto stream = is_super ? stream_super_blocks : stream_blocks;
+        const bool in_pairs = kHasPairs && is_super && variant.in_pairs;
+        const auto stream = in_pairs ? stream_super_pairs : is_super ? stream_super_blocks : stream_blocks;
         return stream(w, panel_begin, panel_end, x, n, out, scratch, variant);
     }
     const Unpacker& u = unpacker_of(w.type);
@@ -292,7 +293,7 @@ int64_t scratch_bytes_quantized(int64_t k, int64_t n) {
     int64_t product = larger(product_scratch_bytes<Quantized<true, kNarrow>>(n),
                              product_scratch_bytes<SuperQuantized<16, 16, 3>>(n));
     if constexpr (kWordsAreFaster) product = larger(product, product_scratch_bytes<QuantizedWords>(n));
-    return larger(stream_scratch_bytes(k), product);
+    return larger(larger(stream_scratch_bytes(k), scratch_bytes_super_pairs(k)), product);
 }
 
 #if defined(__AVX512VNNI__)

@@ -185,6 +185,27 @@ struct LookAhead {
     }
 };
 
+// y += the sums of a super-block in its scales; `terms` gives those of a token.
+template <class Format, int N, class Terms>
+CHASKI_INLINE void add_in_scales(Format block, const I32x16 (&products)[N], const Terms& terms,
+                                 F32x16 (&y)[N]) {
+    const F32x16 d = block.d();
+    if constexpr (Format::kMins) {
+        I32x16 mins[N];
+        for (int n = 0; n < N; ++n) mins[n] = splat(0);
+        unroll<kSuperElements / Format::kMinSub / 2>([&](auto p) __attribute__((always_inline)) {
+            const I32x16 pair = block.template mins<p.value>();
+            for (int n = 0; n < N; ++n) mins[n] = dot2(mins[n], pair, terms(n).sums[p]);
+        });
+        const F32x16 dmin = block.dmin();
+        for (int n = 0; n < N; ++n) {
+            y[n] = add_scaled(y[n], products[n], d, mins[n], dmin, terms(n).unit);
+        }
+    } else {
+        for (int n = 0; n < N; ++n) y[n] = add_scaled(y[n], products[n], d, terms(n).unit);
+    }
+}
+
 // The block that begins with element `at` of k.
 template <class Format, int N>
 CHASKI_INLINE void add_block(Format block, const TokenTerms<Format>& x, int64_t at, const LookAhead& ahead,
@@ -206,25 +227,7 @@ CHASKI_INLINE void add_block(Format block, const TokenTerms<Format>& x, int64_t 
             add_super_run<r.value>(block, x, at, products);
         });
         const int64_t number = at / kSuperElements;
-        const F32x16 d = block.d();
-        if constexpr (Format::kMins) {
-            I32x16 mins[N];
-            for (int n = 0; n < N; ++n) mins[n] = splat(0);
-            unroll<kSuperElements / Format::kMinSub / 2>([&](auto p) __attribute__((always_inline)) {
-                const I32x16 pair = block.template mins<p.value>();
-                for (int n = 0; n < N; ++n) {
-                    mins[n] = dot2(mins[n], pair, x.of(n, number).sums[p]);
-                }
-            });
-            const F32x16 dmin = block.dmin();
-            for (int n = 0; n < N; ++n) {
-                y[n] = add_scaled(y[n], products[n], d, mins[n], dmin, x.of(n, number).unit);
-            }
-        } else {
-            for (int n = 0; n < N; ++n) {
-                y[n] = add_scaled(y[n], products[n], d, x.of(n, number).unit);
-            }
-        }
+        add_in_scales(block, products, [&](int n) -> const SuperTerms& { return x.of(n, number); }, y);
     }
 }
 

@@ -34,6 +34,9 @@ inline constexpr int kStreamTile = 1, kStreamTokens = 0, kUnpackedTokens = 1;
 inline constexpr int kFloatStreamTile = 1, kFloatStreamTokens = 2, kPairTile = 2;
 #endif
 
+// Whether a few tokens can pass two panels of super-blocks at a time, with three sums for each.
+inline constexpr bool kHasPairs = kSuperTilePanels == 2;
+
 // The gated delta net: tiles of tokens, two rows of sums each, by vectors; of one token
 // alone by more of them.
 #if defined(__AVX512VNNI__)

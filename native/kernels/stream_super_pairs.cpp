@@ -1,0 +1,121 @@
+// Few tokens, weights of types with super-blocks, by two panels at a time: what is loaded of a token
+// multiplies both. Codes are used as they are unpacked, in registers, with up to kStreamTile tokens at a
+// time; further ones pass while the panels are still in a cache.
+#include "entry_points.h"
+#include "stream_quantized.h"
+
+namespace chaski::CHASKI_ISA {
+
+// What a token brings to a super-block.
+struct alignas(64) TokenStep {
+    int8_t values[kSuperElements];
+    SuperTerms terms;
+};
+
+// sums = codes of sub-block S of each panel * values.
+template <int S, class Format, int N>
+CHASKI_INLINE void sum_sub_block(const Format (&blocks)[2], const TokenStep* x, I32x16 (&sums)[2][N]) {
+    for (int n = 0; n < N; ++n) {
+        for (int p = 0; p < 2; ++p) {
+            sums[p][n] = splat(Format::kOffset == 0 ? 0 : x[n].terms.starts[S]);
+        }
+    }
+    unroll<Format::kSub / 4>([&](auto i) __attribute__((always_inline)) {
+        const U8x64 codes[2] = {blocks[0].template codes<S, i.value>(),
+                                blocks[1].template codes<S, i.value>()};
+        for (int n = 0; n < N; ++n) {
+            const auto four = read<int32_t>(x[n].values + Format::kSub * S + 4 * i);
+            for (int p = 0; p < 2; ++p) sums[p][n] = dot4<Format::kMaxCode>(sums[p][n], codes[p], four);
+        }
+    });
+}
+
+// y += a super-block of each panel * values.
+template <class Format, int N>
+CHASKI_INLINE void add_super_blocks(const Format (&blocks)[2], const TokenStep* x, const LookAhead& ahead,
+                                    F32x16 (&y)[2][N]) {
+    constexpr int kSub = Format::kSub, kStep = kPairStep<kSub>, kPairs = kSuperElements / kSub / 2;
+    I32x16 products[2][N];
+    for (auto& of_panel : products) {
+        for (I32x16& sum : of_panel) sum = splat(0);
+    }
+    unroll<kPairs>([&](auto pair) __attribute__((always_inline)) {
+        constexpr int kFirst = first_of_pair<kSub, pair.value>;
+        for (const Format& block : blocks) ahead.template fetch<Format::kBytes, pair.value, kPairs>(block.p);
+        I32x16 low[2][N], high[2][N];
+        sum_sub_block<kFirst>(blocks, x, low);
+        sum_sub_block<kFirst + kStep>(blocks, x, high);
+        for (int p = 0; p < 2; ++p) {
+            const I32x16 scales = blocks[p].template scales<pair.value>();
+            for (int n = 0; n < N; ++n) {
+                const I32x16 shifted = shift_pairs(scales, x[n].terms.shifts[pair / kStep]);
+                products[p][n] = dot2(products[p][n], pairs(low[p][n], high[p][n]), shifted);
+            }
+        }
+        asm volatile("" ::: "memory");  // loads for the next pair would take the registers of these sums
+    });
+    for (int p = 0; p < 2; ++p) {
+        add_in_scales(blocks[p], products[p], [&](int n) -> const SuperTerms& { return x[n].terms; }, y[p]);
+    }
+}
+
+// The tokens from number `first` on, which `x` starts with, of `n`.
+template <class Format, int N>
+static __attribute__((noinline)) void two_panels(const Matrix& w, int64_t panel, const TokenStep* x,
+                                                 int64_t n, const Output& out, int64_t first,
+                                                 const LookAhead& ahead) {
+    const int64_t bytes = panel_bytes(w.type, w.k);
+    const uint8_t* block = w.panels + panel * bytes;
+    F32x16 y[2][N];
+    for (auto& of_panel : y) {
+        for (F32x16& sum : of_panel) sum = splat(0.0f);
+    }
+    for (int64_t at = 0; at < w.k; at += kSuperElements, block += Format::kBytes, x += n) {
+        const Format blocks[2] = {{{{block}}}, {{{block + bytes}}}};
+        add_super_blocks(blocks, x, ahead, y);
+    }
+    unroll<2 * N>([&](auto i) __attribute__((always_inline)) {
+        const int64_t of = panel + i / N;
+        finish(y[i / N][i % N], out, first + i % N, kLanes * of, rows_in_panel(w, of));
+    });
+}
+
+template <class Format>
+static void stream_pairs(const Matrix& w, int64_t begin, int64_t end, const Activations& x, int64_t n,
+                         const Output& out, void* scratch, const Variant& variant) {
+    auto* steps = static_cast<TokenStep*>(scratch);  // [super-block][token]
+    for (int64_t i = 0; i < w.k / kSuperElements * n; ++i) {
+        const int64_t element = i % n * w.k + i / n * kSuperElements;
+        __builtin_memcpy(steps[i].values, x.values + element, kSuperElements);
+        steps[i].terms.template fill<Format::kSub, Format::kMinSub>(x, element, Format::kOffset);
+    }
+    const LookAhead ahead{2 * panel_bytes(w.type, w.k), variant.to_first_level};
+    for (int64_t panel = begin; panel + 1 < end; panel += 2) {
+        for_parts<kStreamTile>(n, [&](int64_t first, auto size) {
+            // The first tokens wait for memory; the last ones have time to ask for the next panels.
+            two_panels<Format, size.value>(w, panel, steps + first, n, out, first,
+                                           first + size == n ? ahead : LookAhead{});
+        });
+    }
+    if ((end - begin) % 2 == 1) stream_super_blocks(w, end - 1, end, x, n, out, scratch, variant);
+}
+
+template <class... Formats>
+CHASKI_INLINE void stream_pairs_as(FormatList<Formats...>, const Matrix& w, int64_t begin, int64_t end,
+                                   const Activations& x, int64_t n, const Output& out, void* scratch,
+                                   const Variant& variant) {
+    ((w.type == Formats::kType ? stream_pairs<Formats>(w, begin, end, x, n, out, scratch, variant) : void()),
+     ...);
+}
+
+void stream_super_pairs(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
+                        int64_t n, const Output& out, void* scratch, const Variant& variant) {
+    if constexpr (kHasPairs)
+        stream_pairs_as(SuperBlockFormats(), w, panel_begin, panel_end, x, n, out, scratch, variant);
+}
+
+int64_t scratch_bytes_super_pairs(int64_t k) {
+    return kHasPairs ? kStreamTokens * (k / kSuperElements) * static_cast<int64_t>(sizeof(TokenStep)) : 0;
+}
+
+}  // namespace chaski::CHASKI_ISA
