@@ -142,24 +142,31 @@ CHASKI_INLINE void round_row(const float* x, int64_t count, Rounded* out) {
     if (count % 2 != 0) out[count] = 0;
 }
 
-// One panel and N tokens, from number `first` of the batch on, whose rounded values are given. What lies
+// P panels and N tokens, from number `first` of the batch on, whose rounded values are given. What lies
 // `distance` bytes behind is prefetched meanwhile, if it is not 0.
-template <int N>
-static void multiply_panel(const Matrix& w, int64_t panel, const Rounded* values, const Output& out,
-                           int64_t first, int64_t distance) {
-    const uint8_t* lines = w.panels + panel * panel_bytes(w.type, w.k);
+template <int P, int N>
+static void multiply_panels(const Matrix& w, int64_t panel, const Rounded* values, const Output& out,
+                            int64_t first, int64_t distance) {
+    const int64_t bytes = panel_bytes(w.type, w.k);
+    const uint8_t* lines = w.panels + panel * bytes;
     const int64_t pairs = (w.k + 1) / 2;
-    F32x16 y[N];
-    for (int n = 0; n < N; ++n) y[n] = splat(0.0f);
+    F32x16 y[P][N];
+    unroll<P * N>([&](auto i) __attribute__((always_inline)) { y[i / N][i % N] = splat(0.0f); });
     for (int64_t j = 0; j < pairs; ++j) {
-        if (distance != 0) __builtin_prefetch(lines + distance + 64 * j, 0, 2);
-        const Weights weights = weights_of(lines, j);
+        Weights weights[P];
+        unroll<P>([&](auto p) __attribute__((always_inline)) {
+            const uint8_t* own = lines + p * bytes;
+            if (distance != 0) __builtin_prefetch(own + distance + 64 * j, 0, 2);
+            weights[p] = weights_of(own, j);
+        });
         unroll<N>([&](auto n) __attribute__((always_inline)) {
-            y[n] = dot2(y[n], weights, pair_of(values + n * 2 * pairs, j));
+            const Pair x = pair_of(values + n * 2 * pairs, j);
+            unroll<P>([&](auto p) __attribute__((always_inline)) { y[p][n] = dot2(y[p][n], weights[p], x); });
         });
     }
-    unroll<N>([&](auto n) __attribute__((always_inline)) {  // a constant index keeps sums in registers
-        finish(y[n], out, first + n, kLanes * panel, rows_in_panel(w, panel));
+    unroll<P * N>([&](auto i) __attribute__((always_inline)) {  // a constant index keeps sums in registers
+        const int64_t of = panel + i / N;
+        finish(y[i / N][i % N], out, first + i % N, kLanes * of, rows_in_panel(w, of));
     });
 }
 
@@ -181,16 +188,26 @@ struct FloatPairs : Floats {
 
 #endif
 
-// Tokens whose rounded values are given. While they pass, a panel stays in the second-level cache, and the
-// last of them prefetch the next one.
+// P panels and all tokens, whose rounded values are given. While they pass, the panels stay in the
+// second-level cache, and the last of them prefetch the next ones.
+template <int P>
+static void multiply_tokens(const Matrix& w, int64_t panel, const Rounded* values, int64_t n,
+                            const Output& out) {
+    const int64_t width = (w.k + 1) / 2 * 2, bytes = P * panel_bytes(w.type, w.k);
+    for_parts<kPairTile>(n, [&](int64_t first, auto size) {
+        const bool fetches = n > kAloneTokens && first + size == n;
+        multiply_panels<P, size.value>(w, panel, values + first * width, out, first, fetches ? bytes : 0);
+    });
+}
+
 static void multiply_pairs(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Rounded* values,
                            int64_t n, const Output& out) {
-    const int64_t width = (w.k + 1) / 2 * 2, bytes = panel_bytes(w.type, w.k);
-    for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
-        for_parts<kPairTile>(n, [&](int64_t first, auto size) {
-            const bool fetches = n > kAloneTokens && first + size == n;
-            multiply_panel<size.value>(w, panel, values + first * width, out, first, fetches ? bytes : 0);
-        });
+    int64_t panel = panel_begin;
+    for (; panel + kPairPanels <= panel_end; panel += kPairPanels) {
+        multiply_tokens<kPairPanels>(w, panel, values, n, out);
+    }
+    if constexpr (kPairPanels > 1) {
+        for (; panel < panel_end; ++panel) multiply_tokens<1>(w, panel, values, n, out);
     }
 }
 

@@ -14,24 +14,24 @@ namespace chaski::CHASKI_ISA {
 inline constexpr int kTilePanels = 2, kTileTokens = 6, kSuperTilePanels = 2, kSuperTileTokens = 4;
 inline constexpr int kFloatPanels = 4, kFloatTokens = 6, kFloatGroup = 4;
 inline constexpr int kStreamTile = 4, kStreamTokens = 12, kUnpackedTokens = 4;
-inline constexpr int kFloatStreamTile = 8, kFloatStreamTokens = 16, kPairTile = 8;
+inline constexpr int kFloatStreamTile = 8, kFloatStreamTokens = 16, kPairPanels = 2, kPairTile = 8;
 #elif defined(CHASKI_NEON)  // 32 registers, four for each
 inline constexpr int kTilePanels = 1, kTileTokens = 3, kSuperTilePanels = 1, kSuperTileTokens = 2;
 inline constexpr int kFloatPanels = 1, kFloatTokens = 6, kFloatGroup = 8;
 inline constexpr int kStreamTile = 2, kStreamTokens = 6, kUnpackedTokens = 4;
-inline constexpr int kFloatStreamTile = 2, kFloatStreamTokens = 2, kPairTile = 4;
+inline constexpr int kFloatStreamTile = 2, kFloatStreamTokens = 2, kPairPanels = 1, kPairTile = 4;
 // The same as kStreamTokens where the processor has matrix products of int8: unpacking pays earlier.
 inline constexpr int kI8mmStreamTokens = 3;
 #elif defined(__AVX2__)     // 16 registers, two for each
 inline constexpr int kTilePanels = 1, kTileTokens = 4, kSuperTilePanels = 1, kSuperTileTokens = 3;
 inline constexpr int kFloatPanels = 1, kFloatTokens = 6, kFloatGroup = 8;
 inline constexpr int kStreamTile = 2, kStreamTokens = 6, kUnpackedTokens = 4;
-inline constexpr int kFloatStreamTile = 2, kFloatStreamTokens = 2, kPairTile = 4;
+inline constexpr int kFloatStreamTile = 2, kFloatStreamTokens = 2, kPairPanels = 1, kPairTile = 4;
 #else                       // small code, quick to compile
 inline constexpr int kTilePanels = 1, kTileTokens = 2, kSuperTilePanels = 1, kSuperTileTokens = 2;
 inline constexpr int kFloatPanels = 1, kFloatTokens = 2, kFloatGroup = 8;
 inline constexpr int kStreamTile = 1, kStreamTokens = 0, kUnpackedTokens = 1;
-inline constexpr int kFloatStreamTile = 1, kFloatStreamTokens = 2, kPairTile = 2;
+inline constexpr int kFloatStreamTile = 1, kFloatStreamTokens = 2, kPairPanels = 1, kPairTile = 2;
 #endif
 
 // Whether a few tokens can pass two panels of super-blocks at a time, with three sums for each.
