@@ -15,7 +15,7 @@ from tests.server.fake_worker import Script
 from tests.server.running import Running, running, wait_until
 
 SECRET = "gloriosa"
-LONG = {"num_predict": 600, "seed": 1, "temperature": 1.0, "ignore_eos": True}
+LONG = {"num_predict": 2400, "seed": 1, "temperature": 1.0, "ignore_eos": True}
 
 
 def generate(server: Running, number: int, **options: Any) -> Any:
