@@ -36,7 +36,7 @@ test: .venv/developing
 	$(BIN)/python $(PYTEST) -m "not slow and not oracle$(if $(LONG),, and not long)"
 
 # The same tests and the long ones, but for those that tracing slows down; fails where they run fewer lines of the
-# package than pyproject.toml asks for. Takes half as long again as the tests alone; less from Python 3.12 on.
+# package than pyproject.toml asks for.
 coverage: .venv/developing
 	$(BIN)/coverage erase
 	$(BIN)/coverage run $(PYTEST) -m "not slow and not oracle and not timed"
