@@ -21,12 +21,13 @@ struct Variant {
     bool in_registers = true;
 
     // Kernels that unpack in registers: how many bytes behind the place where they are they prefetch: 0 for
-    // none; kNextPanel: while the last tokens pass, the whole next panel.
+    // none; kNextPanel: while the last tokens pass, the whole next panel, or the next two.
     std::int32_t ahead = 0;
     bool to_first_level = false;  // or to the second-level cache
     bool in_pairs = false;        // whether tokens pass two panels side by side
 
-    // Kernels that unpack to memory: how many panels at once, and how many tokens pass before the next ones.
+    // Kernels that unpack to memory: how many panels share what tokens bring to a step of k, and how many
+    // tokens pass before the next panels.
     std::int32_t group = 24;
     std::int32_t token_block = 256;
 };

@@ -268,8 +268,9 @@ struct Product {
     }
 };
 
+// The tiles of the largest block of n tokens.
 template <class K>
-CHASKI_INLINE int64_t num_tiles(int64_t n) {
+CHASKI_INLINE int64_t most_tiles(int64_t n) {
     return ((n < kTokenBlock ? n : kTokenBlock) + K::N - 1) / K::N;
 }
 
@@ -278,8 +279,8 @@ static void run_product(const Unpacker& u, const Matrix& w, int64_t begin, int64
                         int64_t n, const Output& out, void* scratch,
                         const Variant& variant = kManyVariants[0]) {
     auto* sums = static_cast<F32x16*>(scratch);
-    auto* brought = reinterpret_cast<typename Product<K>::Kept*>(sums + K::kGroup * num_tiles<K>(n) * K::N);
-    auto* slab = reinterpret_cast<uint8_t*>(brought + (kKeepsTokens<K> ? num_tiles<K>(n) : 1));
+    auto* brought = reinterpret_cast<typename Product<K>::Kept*>(sums + K::kGroup * most_tiles<K>(n) * K::N);
+    auto* slab = reinterpret_cast<uint8_t*>(brought + (kKeepsTokens<K> ? most_tiles<K>(n) : 1));
     Product<K>{.u = u,
                .w = w,
                .x = x,
@@ -293,7 +294,7 @@ static void run_product(const Unpacker& u, const Matrix& w, int64_t begin, int64
 
 template <class K>
 CHASKI_INLINE int64_t product_scratch_bytes(int64_t n) {
-    const int64_t tiles = num_tiles<K>(n);
+    const int64_t tiles = most_tiles<K>(n);
     return K::kGroup * tiles * K::N * static_cast<int64_t>(sizeof(F32x16)) +
            (kKeepsTokens<K> ? tiles : 1) * static_cast<int64_t>(sizeof(typename Product<K>::Kept)) +
            K::kSlabPanels * K::kSlab;

@@ -6,7 +6,7 @@
 
 namespace chaski::CHASKI_ISA {
 
-// What a token brings to a super-block.
+// The numbers of one token that a super-block needs.
 struct alignas(64) TokenStep {
     int8_t values[kSuperElements];
     SuperTerms terms;
@@ -59,7 +59,7 @@ CHASKI_INLINE void add_super_blocks(const Format (&blocks)[2], const TokenStep* 
     }
 }
 
-// The tokens from number `first` on, which `x` starts with, of `n`.
+// Multiplies two panels by N of the `n` tokens, from number `first` on. `x` is the first one's first step.
 template <class Format, int N>
 static __attribute__((noinline)) void two_panels(const Matrix& w, int64_t panel, const TokenStep* x,
                                                  int64_t n, const Output& out, int64_t first,

@@ -7,9 +7,10 @@
 namespace chaski::CHASKI_ISA {
 
 // From kUnpackedTokens on, quantized weights may be unpacked to memory first, and behind kStreamTokens they
-// are. Super-blocks have three sums for each panel and token: their tiles are of one panel, and
+// are. Super-blocks have three sums for each panel and token, and tiles of their own: kSuperTilePanels by
 // kSuperTileTokens. Up to kStreamTokens (kFloatStreamTokens), weights are used as they are unpacked, with
-// kStreamTile tokens at a time; no slab is made. kFloatGroup panels of floats are widened together.
+// kStreamTile tokens at a time; no slab is made. kFloatGroup panels of floats are widened together. Products
+// of two bf16 pass kPairPanels by kPairTile tokens.
 #if defined(__AVX512VNNI__)  // 32 registers, one per vector
 inline constexpr int kTilePanels = 2, kTileTokens = 6, kSuperTilePanels = 2, kSuperTileTokens = 4;
 inline constexpr int kFloatPanels = 4, kFloatTokens = 6, kFloatGroup = 4;
@@ -34,7 +35,8 @@ inline constexpr int kStreamTile = 1, kStreamTokens = 0, kUnpackedTokens = 1;
 inline constexpr int kFloatStreamTile = 1, kFloatStreamTokens = 2, kPairPanels = 1, kPairTile = 2;
 #endif
 
-// Whether a few tokens can pass two panels of super-blocks at a time, with three sums for each.
+// Whether registers hold the three sums of two panels of super-blocks for each token of a stream tile, so
+// that few tokens can pass two panels at a time.
 inline constexpr bool kHasPairs = kSuperTilePanels == 2;
 
 // The gated delta net: tiles of tokens, two rows of sums each, by vectors; of one token
