@@ -15,7 +15,7 @@ from tests.server.fake_worker import Script
 from tests.server.running import Running, running, wait_until
 
 SECRET = "gloriosa"
-LONG = {"num_predict": 2400, "seed": 1, "temperature": 1.0, "ignore_eos": True}
+LONG = {"num_predict": 600, "seed": 1, "temperature": 1.0, "ignore_eos": True}
 
 
 def generate(server: Running, number: int, **options: Any) -> Any:
@@ -39,7 +39,11 @@ def test_figures_of_sequences_while_they_run(server: Running) -> None:
     first = generate(server, 0, num_predict=2)
     seen: list[Any] = []
     with ThreadPoolExecutor(3) as pool:
-        asked = [pool.submit(generate, server, number, **LONG) for number in (1, 2, 3)]
+        # Figures may be 0.4 s old, which is longer than an answer may take.
+        asked = [
+            pool.submit(lambda number: [generate(server, number, **LONG) for _ in range(8)], number)
+            for number in (1, 2, 3)
+        ]
 
         def look() -> bool:
             (model,) = server.get("/api/live").json["models"]
@@ -47,7 +51,7 @@ def test_figures_of_sequences_while_they_run(server: Running) -> None:
             return all(each.done() for each in asked)
 
         wait_until(look)
-        answers = [each.result() for each in asked]
+        answers = [answer for each in asked for answer in each.result()]
     busiest = max(seen, key=lambda model: (model["num_sequences"], model["generated_tokens_per_second"]))
     assert busiest["running"] == busiest["num_sequences"] == len(busiest["sequences"]) == 3
     assert busiest["generated_tokens_per_second"] > 0
@@ -69,9 +73,9 @@ def test_figures_of_sequences_while_they_run(server: Running) -> None:
     wait_until(lambda: model()["generated_tokens"] >= number and not model()["num_sequences"])
     last = model()
     assert last["generated_tokens"] == number
-    assert last["prompt_tokens"] <= 5 * first["prompt_eval_count"]
+    assert last["prompt_tokens"] <= len(answers) * first["prompt_eval_count"]
     cached = last["cached_tokens_by_tier"]
-    assert last["prompt_tokens"] + sum(cached.values()) == 5 * first["prompt_eval_count"]
+    assert last["prompt_tokens"] + sum(cached.values()) == len(answers) * first["prompt_eval_count"]
     assert cached["cells"] > 0
     for name in ("proposed", "accepted"):
         assert last[f"{name}_tokens"] == sum(each.get(f"{name}_count", 0) for each in answers)
