@@ -26,9 +26,11 @@ struct Variant {
     bool to_first_level = false;  // or to the second-level cache
     bool in_pairs = false;        // whether tokens pass two panels side by side
 
-    // Kernels that unpack to memory: how many panels share what tokens bring to a step of k, and how many
-    // tokens pass before the next panels.
+    // Kernels that unpack to memory: how many panels share what tokens bring to a step of k, whether all of
+    // these are unpacked before a token passes, or a few at a time, and how many tokens pass before the next
+    // panels.
     std::int32_t group = 24;
+    bool whole_group = false;
     std::int32_t token_block = 256;
 };
 
@@ -76,9 +78,9 @@ inline constexpr Variant kSomeVariants[] = {
 inline constexpr std::size_t kSomeUnpaired = 6;
 inline constexpr Variant kManyVariants[] = {
     {.name = "24x256"},
-    {.name = "12x256", .group = 12},
     {.name = "24x128", .token_block = 128},
-    {.name = "12x128", .group = 12, .token_block = 128},
+    {.name = "24x256-whole", .whole_group = true},
+    {.name = "12x128-whole", .group = 12, .whole_group = true, .token_block = 128},
 };
 
 // The variants for quantized weights of a type and tokens of a class, of kernels that unpack in registers up

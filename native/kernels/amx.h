@@ -109,7 +109,7 @@ struct AmxQuantized {
     static constexpr int kSub = kTileSub;
     static constexpr int P = 1, N = kTileRows;
     static constexpr int kSmallest = N;  // smaller tiles leave rows of the tile registers unused
-    static constexpr int kGroup = 8, kSlabPanels = kGroup;
+    static constexpr int kGroup = 8, kFewPanels = 0;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack_for_tiles; }
     static TileShapes shapes() { return shapes_of_sub_blocks(); }
     static constexpr int kBytes = kBlockBytes<kHasMins>;
@@ -121,11 +121,9 @@ struct AmxQuantized {
         Coefficients<kHasMins, kStep / kSub, kTokens, false> c;
         TileValues<kStep> values;
 
-        Tokens(const Unpacker&, const Activations& x, int64_t k, int64_t token, int size, int64_t at,
-               int elements)
-            : values(x, k, token, size, at, elements) {
-            c.fill(x, k, token, size, at, elements / kSub, 0);
-            c.clear(size);
+        explicit Tokens(const TileInput& in) : values(in.x, in.k, in.token, in.size, in.at, in.elements) {
+            c.fill(in.x, in.k, in.token, in.size, in.at, in.elements / kSub, 0);
+            c.clear(in.size);
         }
 
         // Multiplies block s, and applies the sums of an earlier one.
@@ -171,7 +169,7 @@ struct AmxSuperQuantized {
     static constexpr int kSub = kTileSub;
     static constexpr int P = 1, N = kTileRows;
     static constexpr int kSmallest = N;  // smaller tiles leave rows of the tile registers unused
-    static constexpr int kGroup = 8, kSlabPanels = kGroup;
+    static constexpr int kGroup = 8, kFewPanels = 0;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack_for_tiles; }
     static TileShapes shapes() { return shapes_of_sub_blocks(); }
     static constexpr int kSlab = Slab::kBytes;
@@ -182,11 +180,9 @@ struct AmxSuperQuantized {
         SuperTerms terms[kTokens];
         TileValues<kStep> values;
 
-        Tokens(const Unpacker&, const Activations& x, int64_t k, int64_t token, int size, int64_t at,
-               int elements)
-            : values(x, k, token, size, at, elements) {
-            for (int n = 0; n < size; ++n) terms[n].template fill<kSub, kSub>(x, (token + n) * k + at, 0);
-            for (int n = size; n < kTokens; ++n) terms[n] = {};  // what lies there may be slow
+        explicit Tokens(const TileInput& in) : values(in.x, in.k, in.token, in.size, in.at, in.elements) {
+            for (int n = 0; n < in.size; ++n) terms[n].template fill<kSub, kSub>(in.x, in.first_of(n), 0);
+            for (int n = in.size; n < kTokens; ++n) terms[n] = {};  // what lies there may be slow
         }
 
         // Multiplies sub-block s, and applies the sums of the pair before the one that it belongs to.
@@ -231,7 +227,7 @@ struct AmxPieces {
     static constexpr int P = 1, N = kHalves * kTileRows;
     static constexpr int kSub = kStep / (kHalves * kChunks);
     static constexpr int kSmallest = N;
-    static constexpr int kGroup = kGroupPanels, kSlabPanels = kGroup;
+    static constexpr int kGroup = kGroupPanels, kFewPanels = 0;
     static constexpr int kAtOnce = 4;
     static constexpr int kSlab = Slab::kBytes;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack_for_tiles; }
@@ -259,20 +255,20 @@ struct AmxPieces {
         alignas(64) int8_t values[kHalves][kChunks][kPieces][kTileRows][kChunk];
         int halves;
 
-        Tokens(const Unpacker&, const Activations& x, int64_t k, int64_t token, int size, int64_t at, int)
-            : halves((size + kTileRows - 1) / kTileRows) {
-            for (int n = 0; n < size; ++n) {
-                const int64_t element = (token + n) * k + at;
-                terms[n].template fill<16, kMinSub>(x, element, 0);
-                const int16_t* shifts = x.supers[element / kSuperElements].shifts;
+        explicit Tokens(const TileInput& in) : halves((in.size + kTileRows - 1) / kTileRows) {
+            for (int n = 0; n < in.size; ++n) {
+                const int64_t element = in.first_of(n);
+                terms[n].template fill<16, kMinSub>(in.x, element, 0);
+                const int16_t* shifts = in.x.supers[element / kSuperElements].shifts;
                 for (int c = 0; c < kChunks; ++c) {
-                    const Pieces pieces = pieces_of_values(x.values + element + kChunk * c, shifts + 2 * c);
+                    const Pieces pieces =
+                        pieces_of_values(in.x.values + element + kChunk * c, shifts + 2 * c);
                     auto& chunk = values[n / kTileRows][c];
                     store_u8(chunk[kLow][n % kTileRows], pieces.low);
                     store_u8(chunk[kHigh][n % kTileRows], pieces.high);
                 }
             }
-            for (int n = size; n < (size + kAtOnce - 1) / kAtOnce * kAtOnce; ++n) terms[n] = {};
+            for (int n = in.size; n < (in.size + kAtOnce - 1) / kAtOnce * kAtOnce; ++n) terms[n] = {};
         }
 
         template <class Meanwhile>

@@ -10,7 +10,7 @@ struct Floats {
     static constexpr int kSub = 16;   // elements between two prefetches
     static constexpr int P = kFloatPanels, N = kFloatTokens;
     static constexpr int kSmallest = smallest_tile(N, kFloatStreamTokens + 1);
-    static constexpr int kGroup = kFloatGroup, kSlabPanels = kGroup;
+    static constexpr int kGroup = kFloatGroup, kFewPanels = 0;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
     static constexpr int kSlab = kStep * 64;
     // Rows of tokens often lie a power of two apart, where few of them fit a cache together. A tile that
@@ -23,11 +23,9 @@ struct Floats {
         int64_t k;
         alignas(64) float own[kCopies ? kTokens * kStep : 1];
 
-        Tokens(const Unpacker&, const Activations& x, int64_t width, int64_t token, int, int64_t at,
-               int elements)
-            : values(x.floats + token * width + at), k(width) {
+        explicit Tokens(const TileInput& in) : values(in.x.floats + in.first_of(0)), k(in.k) {
             for (int n = 0; kCopies && n < kTokens; ++n) {
-                __builtin_memcpy(own + n * kStep, values + n * k, elements * sizeof(float));
+                __builtin_memcpy(own + n * kStep, values + n * k, in.elements * sizeof(float));
             }
         }
 

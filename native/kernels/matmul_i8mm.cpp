@@ -115,7 +115,7 @@ struct I8mmQuantized {
     static constexpr int kSub = 16;  // between two prefetches: a block of a half
     static constexpr int P = 1, N = kMostTokens;
     static constexpr int kSmallest = smallest_tile(N, kI8mmStreamTokens + 1);
-    static constexpr int kGroup = kGroupPanels, kSlabPanels = P;
+    static constexpr int kGroup = kGroupPanels, kFewPanels = P;
     static constexpr int kSlab = kHalves * Slab::kHalf;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
 
@@ -125,13 +125,12 @@ struct I8mmQuantized {
         TokenEights<kStep / 8, T> values{};
         TokenFloats<kBlocks, T> scales{}, sums{};
 
-        Tokens(const Unpacker&, const Activations& x, int64_t k, int64_t token, int, int64_t at,
-               int elements) {
+        explicit Tokens(const TileInput& in) {
             Coefficients<kMins, kBlocks, kTokens, false> c;
-            c.fill(x, k, token, kTokens, at, elements / 32, 0);
+            c.fill(in.x, in.k, in.token, kTokens, in.at, in.elements / 32, 0);
             for (int n = 0; n < kTokens; ++n) {
-                values.set(n, x.values + (token + n) * k + at, elements / 8);
-                for (int b = 0; b < elements / 32; ++b) {
+                values.set(n, in.x.values + in.first_of(n), in.elements / 8);
+                for (int b = 0; b < in.elements / 32; ++b) {
                     scales.set(b, n, c.scale[n][b]);
                     if constexpr (kMins) sums.set(b, n, c.sum[n][b]);
                 }
@@ -174,7 +173,7 @@ struct I8mmSuperQuantized {
     static constexpr int kSub = 16;  // between two prefetches: 32 elements of a half
     static constexpr int P = 1, N = kMostTokens;
     static constexpr int kSmallest = smallest_tile(N, kI8mmStreamTokens + 1);
-    static constexpr int kGroup = kGroupPanels, kSlabPanels = P;
+    static constexpr int kGroup = kGroupPanels, kFewPanels = P;
     static constexpr int kSlab = kHalves * Slab::kHalf;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
 
@@ -187,16 +186,16 @@ struct I8mmSuperQuantized {
         TokenEights<Slab::kMinEights, T> high_sums{}, low_sums{};
         TokenFloats<1, T> units{};
 
-        Tokens(const Unpacker&, const Activations& x, int64_t k, int64_t token, int, int64_t at, int) {
+        explicit Tokens(const TileInput& in) {
             for (int n = 0; n < kTokens; ++n) {
-                const int64_t element = (token + n) * k + at;
-                values.set(n, x.values + element, kStep / 8);
-                const int16_t* own = x.supers[element / kSuperElements].shifts;
+                const int64_t element = in.first_of(n);
+                values.set(n, in.x.values + element, kStep / 8);
+                const int16_t* own = in.x.supers[element / kSuperElements].shifts;
                 for (int b = 0; b < kShifts; ++b) {
                     for (int i = n % 2; i < 8; i += 2) shifts[b][n / 2][i] = own[b];
                 }
                 SuperTerms terms;
-                terms.fill<kSubElements, kMinSub>(x, element, 0);
+                terms.fill<kSubElements, kMinSub>(in.x, element, 0);
                 units.set(0, n, terms.unit);
                 set_sums(n, terms.sums);
             }

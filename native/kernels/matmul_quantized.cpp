@@ -60,7 +60,7 @@ struct Quantized {
     static constexpr int kStep = 256;
     static constexpr int P = kTilePanels, N = kTileTokens;
     static constexpr int kSmallest = smallest_tile(N, kUnpackedTokens);
-    static constexpr int kGroup = kGroupPanels, kSlabPanels = P;
+    static constexpr int kGroup = kGroupPanels, kFewPanels = P;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
     static constexpr int kSub = 32;
     static constexpr int kBytes = kBlockBytes<kHasMins>;
@@ -70,14 +70,22 @@ struct Quantized {
     template <int kTokens>
     struct Tokens {
         Coefficients<kHasMins, kStep / kSub, kTokens> c;
-        alignas(64) int8_t values[kTokens * kStep];
+        const int8_t* values = kept;
+        int64_t apart = kStep;  // those of two tokens
+        alignas(64) int8_t kept[kTokens * kStep];
 
-        Tokens(const Unpacker& u, const Activations& x, int64_t width, int64_t token, int, int64_t at,
-               int elements) {
-            for (int n = 0; n < kTokens; ++n) {
-                __builtin_memcpy(values + n * kStep, x.values + (token + n) * width + at, elements);
+        explicit Tokens(const TileInput& in) {
+            const int8_t* own = in.x.values + in.first_of(0);
+            if (in.is_kept) {
+                for (int n = 0; n < kTokens; ++n) {
+                    __builtin_memcpy(kept + n * kStep, own + n * in.k, in.elements);
+                }
+            } else {
+                values = own;
+                apart = in.k;
             }
-            c.fill(x, width, token, kTokens, at, elements / kSub, u.offset - dot4_bias<kLargestCode>);
+            c.fill(in.x, in.k, in.token, kTokens, in.at, in.elements / kSub,
+                   in.u.offset - dot4_bias<kLargestCode>);
         }
 
         template <int kPanels, class Before>
@@ -98,7 +106,7 @@ struct Quantized {
 #pragma GCC unroll 16
                 for (int p = 0; p < kPanels; ++p) isum[p][n] = splat(c.start[n][b]);
             }
-            add_products<kSub, kSlab, kLargestCode>(slab, values + kSub * b, kStep, isum);
+            add_products<kSub, kSlab, kLargestCode>(slab, values + kSub * b, apart, isum);
 #pragma GCC unroll 16
             for (int p = 0; p < kPanels; ++p) {
                 const auto* scales = reinterpret_cast<const float*>(slab + p * kSlab + kLanes * kSub);
@@ -122,7 +130,7 @@ struct QuantizedWords {
     static constexpr int kStep = 256;
     static constexpr int P = kTilePanels, N = 6;
     static constexpr int kSmallest = smallest_tile(N, kUnpackedTokens);
-    static constexpr int kGroup = kGroupPanels, kSlabPanels = P;
+    static constexpr int kGroup = kGroupPanels, kFewPanels = P;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack_words; }
     static constexpr int kSub = 32;
     static constexpr int kSlab = kStep / kSub * kWordBlockBytes;
@@ -132,12 +140,11 @@ struct QuantizedWords {
         Coefficients<false, kStep / kSub, kTokens, false> c;
         alignas(64) int16_t values[kTokens * kStep];
 
-        Tokens(const Unpacker&, const Activations& x, int64_t width, int64_t token, int, int64_t at,
-               int elements) {
-            c.fill(x, width, token, kTokens, at, elements / kSub, 0);
+        explicit Tokens(const TileInput& in) {
+            c.fill(in.x, in.k, in.token, kTokens, in.at, in.elements / kSub, 0);
             for (int n = 0; n < kTokens; ++n) {
-                const int8_t* own = x.values + (token + n) * width + at;
-                for (int i = 0; i < elements; ++i) values[n * kStep + i] = own[i];
+                const int8_t* own = in.x.values + in.first_of(n);
+                for (int i = 0; i < in.elements; ++i) values[n * kStep + i] = own[i];
             }
         }
 
@@ -187,7 +194,7 @@ struct SuperQuantized {
     static constexpr int kStep = kSuperElements;
     static constexpr int P = kSuperTilePanels, N = kSuperTileTokens;
     static constexpr int kSmallest = smallest_tile(N, kUnpackedTokens);
-    static constexpr int kGroup = kGroupPanels, kSlabPanels = P;
+    static constexpr int kGroup = kGroupPanels, kFewPanels = P;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
     static constexpr int kSub = 2 * kSubElements;  // a pair
     static constexpr int kSlab = Slab::kBytes;
@@ -197,10 +204,10 @@ struct SuperQuantized {
         SuperTerms terms[kTokens];
         alignas(64) int8_t values[kTokens * kStep];
 
-        Tokens(const Unpacker& u, const Activations& x, int64_t width, int64_t token, int, int64_t at, int) {
+        explicit Tokens(const TileInput& in) {
             for (int n = 0; n < kTokens; ++n) {
-                __builtin_memcpy(values + n * kStep, x.values + (token + n) * width + at, kStep);
-                terms[n].template fill<kSubElements, kMinSub>(x, (token + n) * width + at, u.offset);
+                __builtin_memcpy(values + n * kStep, in.x.values + in.first_of(n), kStep);
+                terms[n].template fill<kSubElements, kMinSub>(in.x, in.first_of(n), in.u.offset);
             }
         }
 

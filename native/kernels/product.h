@@ -3,16 +3,17 @@
 // scratch from one step to the next, which changes no bit of them.
 //
 //   for each block of tokens, group of panels, step of k:     bring the numbers of all tokens
-//       for each kSlabPanels of the group:                    unpack them to the slab
+//       for each few of the group, or all:                    unpack them to the slab
 //           for each N tokens, P panels:                      sums in registers += slab * activations
 //
 // A kernel K says kStep (elements of a step), kSub (elements between two prefetches), P and N (the largest
-// tile), kSmallest (the tokens of the smallest tile), kGroup, kSlabPanels, kSlab (bytes of the slab of a
-// panel), unpack_of (how the slab is made), and Tokens<N>: what N tokens bring to a step, with add<P>(slab,
-// elements, sums, prefetch). Where products come through memory, K has a type Products for them, and
-// Tokens<N> does the work in two parts: multiply(slab, elements, products, meanwhile) calls meanwhile() now
-// and then, and add(first, slab, elements, products, before, y) adds the products of kAtOnce tokens to their
-// sums.
+// tile), kSmallest (the tokens of the smallest tile), kGroup, kFewPanels (that the slab holds unless it holds
+// the whole group, as some variants do; 0 where it always does), kSlab (bytes of the slab of a panel),
+// unpack_of (how the slab is made), and Tokens<N>: what N tokens bring to a step, made of a TileInput, with
+// add<P>(slab, elements, sums, prefetch). Where products come through memory, K has a type Products for
+// them, and Tokens<N> does the work in two parts: multiply(slab, elements, products, meanwhile) calls
+// meanwhile() now and then, and add(first, slab, elements, products, before, y) adds the products of kAtOnce
+// tokens to their sums.
 #pragma once
 
 #include <new>
@@ -24,6 +25,21 @@
 #include "variants.h"
 
 namespace chaski::CHASKI_ISA {
+
+// The tokens of a tile, and the elements of them that a step multiplies.
+struct TileInput {
+    const Unpacker& u;
+    const Activations& x;
+    int64_t k;      // elements of a token
+    int64_t token;  // the first
+    int size;       // tokens
+    int64_t at;     // the first element
+    int elements;
+    bool is_kept;  // for several slabs, while other tiles are multiplied; else it may be read where it is
+
+    // The first element of token n of the tile.
+    int64_t first_of(int n) const { return (token + n) * k + at; }
+};
 
 template <int P, int N>
 struct Sums {
@@ -68,9 +84,9 @@ constexpr int smallest_tile(int largest, int least) {
     return smallest;
 }
 
-// True for kernels that pass the tokens more than once in a step of k, so that what they bring is kept.
+// True for kernels that may pass the tokens more than once in a step of k, so that what they bring is kept.
 template <class K>
-inline constexpr bool kKeepsTokens = K::kSlabPanels < K::kGroup;
+inline constexpr bool kKeepsTokens = K::kFewPanels > 0;
 
 // Panels ahead of those that are unpacked, where the slab holds a few: far enough for memory to answer.
 inline constexpr int kPanelsAhead = 4;
@@ -96,12 +112,14 @@ struct Product {
     int panels = 0, tokens = 0;
     int64_t at = 0;  // of k
     int elements = 0;
-    int first_of_slab = 0, in_slab = 0;        // panels
-    const uint8_t* next[K::kSlabPanels] = {};  // what is fetched for each of them
-    int64_t next_share = 0;                    // of its bytes, for each tile of tokens
+    int first_of_slab = 0, in_slab = 0;   // panels
+    const uint8_t* next[K::kGroup] = {};  // what is fetched for each of them
+    int64_t next_share = 0;               // of its bytes, for each tile of tokens
 
     // Panels that are unpacked together.
     int64_t group_panels() const { return variant.group < K::kGroup ? variant.group : K::kGroup; }
+    // Whether the slab holds only a few of them.
+    bool is_few() const { return kKeepsTokens<K> && !variant.whole_group; }
 
     void run(int64_t begin, int64_t end, int64_t n) {
         const int64_t most = variant.token_block < kTokenBlock ? variant.token_block : kTokenBlock;
@@ -123,14 +141,15 @@ struct Product {
 
     void group() {
         const int num_tiles = (tokens + K::N - 1) / K::N;
+        const int slab_panels = is_few() ? K::kFewPanels : panels;
         next_share = (step_bytes / num_tiles + 63) / 64 * 64;
         for (at = 0; at < w.k; at += K::kStep) {
             elements = static_cast<int>(w.k - at < K::kStep ? w.k - at : K::kStep);
-            for (first_of_slab = 0; first_of_slab < panels; first_of_slab += K::kSlabPanels) {
-                in_slab = panels - first_of_slab < K::kSlabPanels ? panels - first_of_slab : K::kSlabPanels;
+            for (first_of_slab = 0; first_of_slab < panels; first_of_slab += slab_panels) {
+                in_slab = panels - first_of_slab < slab_panels ? panels - first_of_slab : slab_panels;
                 for (int p = 0; p < in_slab; ++p) {
                     unpack(blocks(first_panel + first_of_slab + p, at), elements, slab + p * K::kSlab);
-                    next[p] = behind(first_of_slab + p, kKeepsTokens<K> ? kPanelsAhead : panels);
+                    next[p] = behind(first_of_slab + p, is_few() ? kPanelsAhead : panels);
                 }
                 for (int t = 0; t < num_tiles; ++t) {
                     const int begin = tokens * t / num_tiles;
@@ -172,8 +191,11 @@ struct Product {
     template <int N>
     __attribute__((noinline)) void tile(int size, int t, int token) {
         using Tokens = typename K::template Tokens<N>;
-        auto* place = reinterpret_cast<Tokens*>(brought + (kKeepsTokens<K> ? t : 0));
-        if (first_of_slab == 0) new (place) Tokens(u, x, w.k, first_token + token, size, at, elements);
+        auto* place = reinterpret_cast<Tokens*>(brought + (is_few() ? t : 0));
+        if (first_of_slab == 0) {
+            const TileInput in{u, x, w.k, first_token + token, size, at, elements, is_few()};
+            new (place) Tokens(in);
+        }
         const Tokens& tile = *place;
         if constexpr (HasProducts<K>) {
             add_behind(tile, size, t, token);
@@ -297,7 +319,7 @@ CHASKI_INLINE int64_t product_scratch_bytes(int64_t n) {
     const int64_t tiles = most_tiles<K>(n);
     return K::kGroup * tiles * K::N * static_cast<int64_t>(sizeof(F32x16)) +
            (kKeepsTokens<K> ? tiles : 1) * static_cast<int64_t>(sizeof(typename Product<K>::Kept)) +
-           K::kSlabPanels * K::kSlab;
+           K::kGroup * K::kSlab;
 }
 
 }  // namespace chaski::CHASKI_ISA
