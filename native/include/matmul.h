@@ -35,7 +35,9 @@
 //   Last: y + bias, then + residual, where given.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "panel.h"
 
@@ -77,12 +79,20 @@ struct Activations {
     SuperScale* supers = nullptr;  // [n][k / 256] if they are, or are to be, in super-blocks
 };
 
+// Some bytes of memory.
+struct Stretch {
+    const std::byte* place;
+    int64_t bytes;
+};
+
 // y[token * y_stride + row] for the rows of the panels that were asked for.
 struct Output {
     float* y;
     int64_t y_stride;
     const float* bias;      // [rows] or null
     const float* residual;  // laid out like y, may be y itself, or null
+    // What is read behind the product of these panels: a kernel that leaves memory idle may prefetch it.
+    std::span<const Stretch> later = {};
 };
 
 }  // namespace chaski

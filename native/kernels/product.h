@@ -52,14 +52,40 @@ struct Sums {
     }
 };
 
+// Prefetches what is read behind the product, little by little, to the second-level cache.
+struct Later {
+    std::span<const Stretch> stretches;
+    int64_t share = 64;  // bytes for each call
+    int64_t at = 0;      // of the first stretch
+
+    CHASKI_INLINE void fetch() {
+        for (int64_t done = 0; done < share && !stretches.empty(); done += 64) {
+            __builtin_prefetch(stretches.front().place + at, 0, 2);
+            at += 64;
+            if (at < stretches.front().bytes) continue;
+            at = 0;
+            stretches = stretches.subspan(1);
+        }
+    }
+
+    // `calls`: of `fetch`, that there will be.
+    static Later of(std::span<const Stretch> stretches, int64_t calls) {
+        int64_t lines = 0;
+        for (const Stretch& stretch : stretches) lines += (stretch.bytes + 63) / 64;
+        return {stretches, 64 * ((lines + calls - 1) / calls)};
+    }
+};
+
 // Prefetches the panel bytes that will be unpacked next, little by little, while the kernels compute.
 template <int P>
 struct Prefetch {
     const uint8_t* next[P];  // of each of the tile's panels
     int64_t left;            // bytes of each panel, for this tile
     int64_t share;           // of them, for each call
+    Later& later;
 
     CHASKI_INLINE void fetch() {
+        later.fetch();
         const int64_t bytes = left < share ? left : share;
         for (int64_t line = 0; line < bytes; line += 64) {
             for (const uint8_t* place : next) __builtin_prefetch(place + line);
@@ -115,6 +141,7 @@ struct Product {
     int first_of_slab = 0, in_slab = 0;   // panels
     const uint8_t* next[K::kGroup] = {};  // what is fetched for each of them
     int64_t next_share = 0;               // of its bytes, for each tile of tokens
+    Later later{};
 
     // Panels that are unpacked together.
     int64_t group_panels() const { return variant.group < K::kGroup ? variant.group : K::kGroup; }
@@ -124,6 +151,8 @@ struct Product {
     void run(int64_t begin, int64_t end, int64_t n) {
         const int64_t most = variant.token_block < kTokenBlock ? variant.token_block : kTokenBlock;
         const int64_t blocks = (n + most - 1) / most;
+        later = Later::of(out.later, (w.k + K::kSub - 1) / K::kSub * ((end - begin + K::P - 1) / K::P) *
+                                         ((n + K::N - 1) / K::N));
         // Blocks of about one size, so that the last one is not too small; but whole tiles in all others.
         const auto begin_of = [&](int64_t block) {
             return block == blocks ? n : (n * block / blocks + K::N - 1) / K::N * K::N;
@@ -210,11 +239,12 @@ struct Product {
 
     // The prefetching that tile number t does while it passes P panels.
     template <int P>
-    CHASKI_INLINE Prefetch<P> prefetch_of(int panel, int t) const {
+    CHASKI_INLINE Prefetch<P> prefetch_of(int panel, int t) {
         const int64_t left = step_bytes - t * next_share;
         Prefetch<P> prefetch{.next = {},
                              .left = left < next_share ? left : next_share,
-                             .share = (next_share * K::kSub / K::kStep + 63) / 64 * 64};
+                             .share = (next_share * K::kSub / K::kStep + 63) / 64 * 64,
+                             .later = later};
         for (int p = 0; p < P; ++p) prefetch.next[p] = next[panel + p] + t * next_share;
         return prefetch;
     }

@@ -4,6 +4,7 @@
 #include <array>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <tuple>
 
 namespace chaski {
@@ -76,32 +77,64 @@ void LoraDownStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::
         std::array<LoraRow, LoraRows::kTile> rows;
         for (std::int32_t i = 0; i < part.count; ++i) {
             const GroupedRow& row = rows_->rows[part.first + i];
-            rows[i] = {x_ + row.row * columns_, t_ + row.t, nullptr, row.scale * pair.scale};
+            rows[i] = {x_ + row.row * columns_, terms_->t + row.t, nullptr, row.scale * pair.scale};
         }
         const std::size_t after = (item + 1) % rows_->parts.size();
         ops_.lora_down(pair, rows.data(), part.count, table_->at(rows_->parts[after].slot, matrix_).a);
     }
+    terms_->missing.fetch_sub(end - begin, std::memory_order_release);
 }
 
-const std::byte* LoraUpStep::part_of_b(std::int64_t slot, std::int64_t panel) const {
+void AdaptedMatmulStep::prepare(const Sizes& sizes) {
+    product_.prepare(sizes);
+    constexpr std::int64_t kBytes = 512 << 10, kLeast = 8;
+    std::int64_t panel_bytes = 1;
+    for (const LoraGroup& group : rows_->groups) {
+        panel_bytes += part_of_b(group.slot, 1) - part_of_b(group.slot, 0);
+    }
+    most_panels_ = std::max(kBytes / panel_bytes / kLeast, std::int64_t{1}) * kLeast;
+}
+
+void AdaptedMatmulStep::run(const Sizes& sizes, std::int64_t begin, std::int64_t end,
+                            std::byte* scratch) const {
+    product_.multiply(sizes, begin, end, parts_of_b(begin, end), scratch);
+    wait_for_terms();
+    for (std::int64_t first = begin; first < end; first += kBlock) {
+        const std::int64_t last = std::min(first + kBlock, end);
+        for (std::size_t i = 0; i < rows_->groups.size(); ++i) add_group(i, first, last);
+    }
+    if (residual_ == nullptr) return;
+    const std::int64_t from = kLanes * begin, count = std::min(kLanes * end, width_) - from;
+    for (std::int64_t row = 0; row < sizes[dim_]; ++row) {
+        float* y = y_ + row * width_ + from;
+        ops_.add(y, residual_ + row * width_ + from, count, y);
+    }
+}
+
+std::vector<Stretch> AdaptedMatmulStep::parts_of_b(std::int64_t first, std::int64_t last) const {
+    std::vector<Stretch> parts;
+    for (const LoraGroup& group : rows_->groups) {
+        const std::byte* begin = part_of_b(group.slot, first);
+        if (table_->at(group.slot, matrix_).rank != 0) {
+            parts.push_back({begin, part_of_b(group.slot, last) - begin});
+        }
+    }
+    return parts;
+}
+
+void AdaptedMatmulStep::wait_for_terms() const {
+    constexpr int kTurns = 1024;
+    for (int turn = 1; terms_->missing.load(std::memory_order_acquire) > 0; ++turn) {
+        turn % kTurns == 0 ? std::this_thread::yield() : relax();
+    }
+}
+
+const std::byte* AdaptedMatmulStep::part_of_b(std::int64_t slot, std::int64_t panel) const {
     const Lora& pair = table_->at(slot, matrix_);
     return pair.b + panel * kLanes * pair.rank * (pair.type_b == DType::F32 ? 4 : 2);
 }
 
-void LoraUpStep::run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte*) const {
-    for (std::int64_t item = begin; item < end; ++item) {
-        const std::int64_t first = kBlock * item, last = std::min(first + kBlock, num_panels(width_));
-        for (std::size_t i = 0; i < rows_->groups.size(); ++i) add_group(i, first, last);
-        if (residual_ == nullptr) continue;
-        const std::int64_t from = kLanes * first, count = std::min(kLanes * last, width_) - from;
-        for (std::int64_t row = 0; row < sizes[dim_]; ++row) {
-            float* y = y_ + row * width_ + from;
-            ops_.add(y, residual_ + row * width_ + from, count, y);
-        }
-    }
-}
-
-void LoraUpStep::add_group(std::size_t index, std::int64_t first, std::int64_t last) const {
+void AdaptedMatmulStep::add_group(std::size_t index, std::int64_t first, std::int64_t last) const {
     const LoraGroup& group = rows_->groups[index];
     const Lora& pair = table_->at(group.slot, matrix_);
     if (pair.rank == 0) return;
@@ -112,7 +145,7 @@ void LoraUpStep::add_group(std::size_t index, std::int64_t first, std::int64_t l
         std::array<LoraRow, LoraRows::kTile> rows;
         for (std::int32_t i = 0; i < count; ++i) {
             const GroupedRow& row = rows_->rows[group.first + done + i];
-            rows[i] = {nullptr, t_ + row.t, y_ + row.row * width_, 0.0f};
+            rows[i] = {nullptr, terms_->t + row.t, y_ + row.row * width_, 0.0f};
         }
         ops_.lora_up(pair, first, last, rows.data(), count, next);
     }

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <vector>
 
 #include "kinds.h"
 #include "lora.h"
+#include "matmul.h"
 #include "ops.h"
 
 namespace chaski {
@@ -108,18 +110,26 @@ class GroupLoraRowsStep final : public SetupStep {
     const std::shared_ptr<LoraRows> rows_;
 };
 
-// t = A x · scale for all rows with adapters. An item is a part of the rows of one adapter.
+// t = A x · scale of all rows with adapters.
+struct LoraTerms {
+    float* t;                              // of a row where GroupedRow says
+    std::atomic<std::int64_t> missing{0};  // parts
+};
+
+// Computes `terms`. An item is a part of the rows of one adapter.
 class LoraDownStep final : public Step {
    public:
     LoraDownStep(const Ops& ops, std::shared_ptr<const LoraTable> table, std::int64_t matrix,
-                 std::shared_ptr<const LoraRows> rows, std::int64_t columns, const float* x, float* t)
+                 std::shared_ptr<const LoraRows> rows, std::int64_t columns, const float* x,
+                 std::shared_ptr<LoraTerms> terms)
         : ops_(ops),
           table_(std::move(table)),
           matrix_(matrix),
           rows_(std::move(rows)),
           columns_(columns),
           x_(x),
-          t_(t) {}
+          terms_(std::move(terms)) {}
+    void prepare(const Sizes& sizes) override { terms_->missing.store(items(sizes)); }
     std::int64_t items(const Sizes&) const override { return static_cast<std::int64_t>(rows_->parts.size()); }
     // Half of the threads take all, and the others go on: they have something to compute, and this waits for
     // memory.
@@ -135,46 +145,59 @@ class LoraDownStep final : public Step {
     const std::shared_ptr<const LoraRows> rows_;
     const std::int64_t columns_;
     const float* x_;
-    float* t_;
+    const std::shared_ptr<LoraTerms> terms_;
 };
 
-// y + B t for all rows with adapters, then + residual for all rows. An item is a few panels of rows of B, of
-// all adapters: they are added to a row in its own order.
-class LoraUpStep final : public Step {
+// y = x · Wᵀ (+ bias), then + B t for all rows with adapters, then + residual. Items are panels of 16 output
+// rows. It follows the step of its terms in the same phase: while one thread reads B, others multiply by W.
+class AdaptedMatmulStep final : public Step {
    public:
-    LoraUpStep(const Ops& ops, int dim, std::shared_ptr<const LoraTable> table, std::int64_t matrix,
-               std::shared_ptr<const LoraRows> rows, std::int64_t width, float* t, const float* residual,
-               float* y)
+    // `product` has no residual.
+    AdaptedMatmulStep(const Ops& ops, int dim, MatmulStep product, std::shared_ptr<const LoraTable> table,
+                      std::int64_t matrix, std::shared_ptr<const LoraRows> rows, std::int64_t width,
+                      std::shared_ptr<const LoraTerms> terms, const float* residual, float* y)
         : ops_(ops),
           dim_(dim),
+          product_(std::move(product)),
           table_(std::move(table)),
           matrix_(matrix),
           rows_(std::move(rows)),
           width_(width),
-          t_(t),
+          terms_(std::move(terms)),
           residual_(residual),
           y_(y) {}
-    std::int64_t items(const Sizes& sizes) const override {
-        return sizes[dim_] == 0 ? 0 : (num_panels(width_) + kBlock - 1) / kBlock;
+    void prepare(const Sizes& sizes) override;
+    std::int64_t items(const Sizes& sizes) const override { return product_.items(sizes); }
+    // Panels whose parts of B a second-level cache holds while the product is computed.
+    std::int64_t piece(const Sizes& sizes, std::int64_t left, int threads) const override {
+        return std::min(product_.piece(sizes, left, threads), most_panels_);
     }
-    void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte*) const override;
+    std::size_t scratch_bytes() const override { return product_.scratch_bytes(); }
+    void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte* scratch) const override;
 
    private:
-    static constexpr std::int64_t kBlock = 16;  // panels
+    static constexpr std::int64_t kBlock =
+        16;  // panels, whose part of B stays in a cache while a group of rows passes
 
+    // Of some panels, of each adapter.
+    std::vector<Stretch> parts_of_b(std::int64_t first, std::int64_t last) const;
+    // Threads that took parts of the terms are computing them: those come before the panels.
+    void wait_for_terms() const;
     void add_group(std::size_t index, std::int64_t first, std::int64_t last) const;
     // The place from a panel on, which may be behind the end: it is only asked for.
     const std::byte* part_of_b(std::int64_t slot, std::int64_t panel) const;
 
     const Ops& ops_;
     const int dim_;
+    MatmulStep product_;
     const std::shared_ptr<const LoraTable> table_;
     const std::int64_t matrix_;
     const std::shared_ptr<const LoraRows> rows_;
     const std::int64_t width_;
-    float* t_;
+    const std::shared_ptr<const LoraTerms> terms_;
     const float* residual_;  // or null
     float* y_;
+    std::int64_t most_panels_ = 1;
 };
 
 }  // namespace chaski

@@ -69,6 +69,22 @@ void Multiplier::operator()(const OwnedMatrix& weight, std::int64_t panel_begin,
     }
 }
 
+void MatmulStep::multiply(const Sizes& sizes, std::int64_t begin, std::int64_t end,
+                          std::span<const Stretch> later, std::byte* scratch) const {
+    const std::int64_t n = sizes[dim_];
+    Output out = out_;
+    if (multiply_.leaves_memory_idle(n)) {
+        out.later = later;
+    } else {
+        for (const Stretch& stretch : later) {
+            for (std::int64_t at = 0; at < stretch.bytes; at += 64) {
+                __builtin_prefetch(stretch.place + at, 0, 2);
+            }
+        }
+    }
+    multiply_(weight_, begin, end, x_, n, out, scratch);
+}
+
 void EmbeddingStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const {
     const Matrix& m = table_.matrix;
     const Reading room(table_, 1, scratch);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "kernels.h"
 #include "kinds.h"
@@ -26,6 +27,8 @@ class Multiplier {
     void operator()(const OwnedMatrix& weight, std::int64_t panel_begin, std::int64_t panel_end,
                     const Activations& x, std::int64_t n, const Output& out, std::byte* scratch) const;
     std::size_t scratch_bytes(const OwnedMatrix& weight, std::int64_t n) const;
+    // Whether a product of so many tokens leaves memory idle.
+    bool leaves_memory_idle(std::int64_t n) const { return n > kernels_.stream_tokens; }
 
    private:
     void multiply(const Matrix& m, std::int64_t panel_begin, std::int64_t panel_end, const Activations& x,
@@ -57,8 +60,11 @@ class MatmulStep final : public Step {
         return shrinking_piece(left, threads, kSlab);
     }
     void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte* scratch) const override {
-        multiply_(weight_, begin, end, x_, sizes[dim_], out_, scratch);
+        multiply(sizes, begin, end, {}, scratch);
     }
+    // The same, where `later` is read behind it.
+    void multiply(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::span<const Stretch> later,
+                  std::byte* scratch) const;
     std::size_t scratch_bytes() const override { return multiply_.scratch_bytes(weight_, max_tokens_); }
     void prepare(const Sizes&) override { multiply_.begin(); }
 

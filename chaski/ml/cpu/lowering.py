@@ -74,7 +74,6 @@ class Lowering:
         self.adapted = {node.operands[0] for node in graph.nodes if node.op == "adapt"}
         self.tiles: dict[tuple[Tensor, int], int] = {}
         self.adapter_rows: dict[Tensor, int] = {}
-        self._late: list[Call] = []
         self._buffers: dict[Tensor, Buffer] = {}
         self._quantized: dict[Tensor, Buffer] = {}
         self._checked: set[tuple[Tensor, int, int | None]] = set()
@@ -118,36 +117,8 @@ class Lowering:
 
         A tensor means the buffer of its values, and None that there is no such operand.
         """
-        call = self._call(step, reads, writes, arguments)
-        touched = call.reads | call.writes
-        if any(late.writes & touched or late.reads & call.writes for late in self._late):
-            self.finish()
-        self.calls.append(call)
-
-    def call_late(
-        self,
-        step: str,
-        reads: Mapping[str, Tensor | Place | None | tuple[Tensor, ...]],
-        writes: Mapping[str, Place | None],
-        **arguments: Any,
-    ) -> None:
-        """Add a step as `call` does, but not before another one needs it: so several wait together."""
-        self._late.append(self._call(step, reads, writes, arguments))
-
-    def finish(self) -> None:
-        """Add the steps that nothing has needed yet."""
-        self.calls += self._late
-        self._late = []
-
-    def _call(
-        self,
-        step: str,
-        reads: Mapping[str, Tensor | Place | None | tuple[Tensor, ...]],
-        writes: Mapping[str, Place | None],
-        arguments: Mapping[str, Any],
-    ) -> Call:
         read = {name: self._places(x) for name, x in reads.items()}
-        return Call(step, {**read, **writes, **arguments}, _touched(read), _touched(writes))
+        self.calls.append(Call(step, {**read, **writes, **arguments}, _touched(read), _touched(writes)))
 
     def _places(self, x: Tensor | Place | None | tuple[Tensor, ...]) -> Places:
         if isinstance(x, tuple):

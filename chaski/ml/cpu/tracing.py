@@ -57,7 +57,8 @@ def traced_step(call: Call, dims: Sequence[str]) -> TracedStep:
         if isinstance(buffer, Buffer)
     }
     # Every thread that multiplies by rows of a matrix reads all activations.
-    shared = sum(row_bytes.pop(name, 0) for name in ("x", "quantized")) if call.step == "matmul" else 0
+    inputs = ("x", "quantized") if call.step in ("matmul", "adapted_matmul") else ()
+    shared = sum(row_bytes.pop(name, 0) for name in inputs)
     return TracedStep(
         call.step,
         _words(matrices),

@@ -111,20 +111,22 @@ void group_lora_rows(PlanBuilder& plan, int dim, int uses_dim, std::size_t lists
                                                  plan.new_lora_rows()));
 }
 
-void add_lora_down(PlanBuilder& plan, int dim, const std::shared_ptr<LoraTable>& table, std::int64_t matrix,
-                   int rows, std::int64_t columns, std::int64_t max_width, std::size_t x, std::size_t t) {
+void add_adapted_matmul(PlanBuilder& plan, int dim, const OwnedMatrix& weight, std::size_t x,
+                        Optional quantized, const Weights* weights, Optional bias, Optional residual,
+                        const std::shared_ptr<LoraTable>& table, std::int64_t matrix, int rows,
+                        std::int64_t max_width, std::size_t t, std::size_t y) {
     require_matrix(*table, matrix);
-    plan.add(std::make_unique<LoraDownStep>(plan.ops(), table, matrix, plan.lora_rows(rows), columns,
-                                            plan.floats(x, dim, columns), plan.floats(t, dim, max_width)));
-}
-
-void add_lora_up(PlanBuilder& plan, int dim, const std::shared_ptr<LoraTable>& table, std::int64_t matrix,
-                 int rows, std::int64_t width, std::int64_t max_width, std::size_t t, Optional residual,
-                 std::size_t y) {
-    require_matrix(*table, matrix);
-    plan.add(std::make_unique<LoraUpStep>(
-        plan.ops(), dim, table, matrix, plan.lora_rows(rows), width, plan.floats(t, dim, max_width),
-        plan.optional_floats(residual, dim, width), plan.floats(y, dim, width)));
+    const Matrix& m = weight.matrix;
+    const auto sorted = plan.lora_rows(rows);
+    const auto terms = std::make_shared<LoraTerms>(plan.floats(t, dim, max_width));
+    plan.add(std::make_unique<LoraDownStep>(plan.ops(), table, matrix, sorted, m.k, plan.floats(x, dim, m.k),
+                                            terms));
+    const Output out{plan.floats(y, dim, m.rows), m.rows, plan.optional_vector(weights, bias, m.rows),
+                     nullptr};
+    const MatmulStep product(plan.multiplier(m), dim, plan.maximum(dim), weight,
+                             plan.activations(m, x, quantized, dim, m.k), out);
+    plan.add(std::make_unique<AdaptedMatmulStep>(plan.ops(), dim, product, table, matrix, sorted, m.rows,
+                                                 terms, plan.optional_floats(residual, dim, m.rows), out.y));
 }
 
 }  // namespace
@@ -146,10 +148,9 @@ void bind_lora(nb::module_& m, nb::class_<PlanBuilder>& plan) {
           "Copies a matrix into panels; False if some of its values are not finite.");
     plan.def("group_lora_rows", &group_lora_rows, "dim"_a, "uses_dim"_a, "lists"_a, "uses"_a, "table"_a,
              "max_width"_a)
-        .def("lora_down", &add_lora_down, "dim"_a, "table"_a, "matrix"_a, "rows"_a, "columns"_a,
-             "max_width"_a, "x"_a, "t"_a)
-        .def("lora_up", &add_lora_up, "dim"_a, "table"_a, "matrix"_a, "rows"_a, "width"_a, "max_width"_a,
-             "t"_a, "residual"_a, "y"_a);
+        .def("adapted_matmul", &add_adapted_matmul, "dim"_a, "weight"_a, "x"_a, "quantized"_a,
+             "weights"_a.none(), "bias"_a, "residual"_a, "table"_a, "matrix"_a, "rows"_a, "max_width"_a,
+             "t"_a, "y"_a);
 }
 
 }  // namespace chaski

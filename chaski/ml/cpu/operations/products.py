@@ -51,7 +51,7 @@ def adapt(lowering: Lowering, node: Tensor, *_: Operand) -> None:
 def _adapt(lowering: Lowering, node: Tensor, adapt: Tensor, residual: Tensor | None) -> None:
     """A product, the changes of adapters to it, and behind them a residual.
 
-    What reads the adapters and what multiplies come together: the one waits for memory, the other computes.
+    Native steps of one phase compute it: while one thread waits for the memory of adapters, others multiply.
     """
     y, x, lists, uses, table = adapt.operands
     assert isinstance(y, Tensor)
@@ -73,23 +73,22 @@ def _adapt(lowering: Lowering, node: Tensor, adapt: Tensor, residual: Tensor | N
         )
     leading = x.shape[0]
     assert isinstance(leading, Dim)
-    t = Buffer(4 * leading.maximum * table.max_width, table.max_width)
-    shared = {
-        "dim": lowering.dim(x),
-        "table": table.handle.native,
-        "matrix": adapt.attributes["matrix"],
-        "rows": lowering.adapter_rows[lists],
-        "max_width": table.max_width,
-    }
-    lowering.activations(y, x)  # a step that makes them comes before both
-    lowering.call("lora_down", {"x": x}, {"t": t}, columns=width(x), **shared)
-    _product(lowering, y, y, None)
-    lowering.call_late(
-        "lora_up",
-        {"t": t, "residual": residual},
-        {"y": lowering.reuse_or_new(node, y)},
-        width=width(node),
-        **shared,
+    _, weight, bias = _operands(y)
+    lowering.call(
+        "adapted_matmul",
+        {**lowering.activations(y, x), "x": x, "residual": residual},
+        {
+            "y": lowering.new(node),
+            "t": Buffer(4 * leading.maximum * table.max_width, table.max_width),
+        },
+        dim=lowering.dim(x),
+        weight=weight.handle,
+        weights=lowering.weights,
+        bias=offset(bias),
+        table=table.handle.native,
+        matrix=adapt.attributes["matrix"],
+        rows=lowering.adapter_rows[lists],
+        max_width=table.max_width,
     )
 
 
@@ -129,11 +128,7 @@ def add(lowering: Lowering, node: Tensor, a: Tensor, b: Tensor) -> None:
 
 def _product(lowering: Lowering, node: Tensor, product: Tensor, residual: Tensor | None) -> None:
     """A matrix product, plus the residual that is added to it; `node` is the result of both."""
-    x, weight, *rest = product.operands
-    assert isinstance(x, Tensor)
-    assert isinstance(weight, Weight)
-    bias = rest[0] if rest else None
-    assert bias is None or isinstance(bias, Weight)
+    x, weight, bias = _operands(product)
     lowering.call(
         "matmul",
         {**lowering.activations(product, x), "residual": residual},
@@ -143,3 +138,12 @@ def _product(lowering: Lowering, node: Tensor, product: Tensor, residual: Tensor
         weights=lowering.weights,
         bias=offset(bias),
     )
+
+
+def _operands(product: Tensor) -> tuple[Tensor, Weight, Weight | None]:
+    x, weight, *rest = product.operands
+    assert isinstance(x, Tensor)
+    assert isinstance(weight, Weight)
+    bias = rest[0] if rest else None
+    assert bias is None or isinstance(bias, Weight)
+    return x, weight, bias

@@ -61,5 +61,4 @@ def lower(graph: Graph, weights: _native.Weights | None, threads: int, is_plain:
     lowering = Lowering(graph, weights, threads, is_plain)
     for node in graph.nodes:
         OPERATIONS[node.op](lowering, node, *node.operands)
-    lowering.finish()
     return lowering
