@@ -35,9 +35,7 @@
 //   Last: y + bias, then + residual, where given.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "panel.h"
 
@@ -81,7 +79,7 @@ struct Activations {
 
 // Some bytes of memory.
 struct Stretch {
-    const std::byte* place;
+    const void* place;
     int64_t bytes;
 };
 
@@ -92,7 +90,8 @@ struct Output {
     const float* bias;      // [rows] or null
     const float* residual;  // laid out like y, may be y itself, or null
     // What is read behind the product of these panels: a kernel that leaves memory idle may prefetch it.
-    std::span<const Stretch> later = {};
+    const Stretch* later = nullptr;
+    int64_t num_later = 0;
 };
 
 }  // namespace chaski

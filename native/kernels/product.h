@@ -17,6 +17,7 @@
 #pragma once
 
 #include <new>
+#include <span>
 
 #include "finish.h"
 #include "matmul.h"
@@ -60,7 +61,7 @@ struct Later {
 
     CHASKI_INLINE void fetch() {
         for (int64_t done = 0; done < share && !stretches.empty(); done += 64) {
-            __builtin_prefetch(stretches.front().place + at, 0, 2);
+            __builtin_prefetch(static_cast<const uint8_t*>(stretches.front().place) + at, 0, 2);
             at += 64;
             if (at < stretches.front().bytes) continue;
             at = 0;
@@ -151,8 +152,9 @@ struct Product {
     void run(int64_t begin, int64_t end, int64_t n) {
         const int64_t most = variant.token_block < kTokenBlock ? variant.token_block : kTokenBlock;
         const int64_t blocks = (n + most - 1) / most;
-        later = Later::of(out.later, (w.k + K::kSub - 1) / K::kSub * ((end - begin + K::P - 1) / K::P) *
-                                         ((n + K::N - 1) / K::N));
+        later = Later::of(
+            {out.later, static_cast<size_t>(out.num_later)},
+            (w.k + K::kSub - 1) / K::kSub * ((end - begin + K::P - 1) / K::P) * ((n + K::N - 1) / K::N));
         // Blocks of about one size, so that the last one is not too small; but whole tiles in all others.
         const auto begin_of = [&](int64_t block) {
             return block == blocks ? n : (n * block / blocks + K::N - 1) / K::N * K::N;

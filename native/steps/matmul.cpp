@@ -1,6 +1,7 @@
 #include "matmul.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace chaski {
 
@@ -74,11 +75,12 @@ void MatmulStep::multiply(const Sizes& sizes, std::int64_t begin, std::int64_t e
     const std::int64_t n = sizes[dim_];
     Output out = out_;
     if (multiply_.leaves_memory_idle(n)) {
-        out.later = later;
+        out.later = later.data();
+        out.num_later = std::ssize(later);
     } else {
         for (const Stretch& stretch : later) {
             for (std::int64_t at = 0; at < stretch.bytes; at += 64) {
-                __builtin_prefetch(stretch.place + at, 0, 2);
+                __builtin_prefetch(static_cast<const std::byte*>(stretch.place) + at, 0, 2);
             }
         }
     }
