@@ -89,7 +89,7 @@ struct Output {
     int64_t y_stride;
     const float* bias;      // [rows] or null
     const float* residual;  // laid out like y, may be y itself, or null
-    // What is read behind the product of these panels: a kernel that leaves memory idle may prefetch it.
+    // Later work on the same panels reads these bytes; a kernel that leaves memory idle prefetches them.
     const Stretch* later = nullptr;
     int64_t num_later = 0;
 };

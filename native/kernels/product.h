@@ -53,7 +53,7 @@ struct Sums {
     }
 };
 
-// Prefetches what is read behind the product, little by little, to the second-level cache.
+// Prefetches what later work reads, little by little, to the second-level cache.
 struct Later {
     std::span<const Stretch> stretches;
     int64_t share = 64;  // bytes for each call
@@ -146,8 +146,8 @@ struct Product {
 
     // Panels that are unpacked together.
     int64_t group_panels() const { return variant.group < K::kGroup ? variant.group : K::kGroup; }
-    // Whether the slab holds only a few of them.
-    bool is_few() const { return kKeepsTokens<K> && !variant.whole_group; }
+    // True if the slab holds kFewPanels of them, false if it holds the whole group.
+    bool has_small_slab() const { return kKeepsTokens<K> && !variant.whole_group; }
 
     void run(int64_t begin, int64_t end, int64_t n) {
         const int64_t most = variant.token_block < kTokenBlock ? variant.token_block : kTokenBlock;
@@ -172,7 +172,7 @@ struct Product {
 
     void group() {
         const int num_tiles = (tokens + K::N - 1) / K::N;
-        const int slab_panels = is_few() ? K::kFewPanels : panels;
+        const int slab_panels = has_small_slab() ? K::kFewPanels : panels;
         next_share = (step_bytes / num_tiles + 63) / 64 * 64;
         for (at = 0; at < w.k; at += K::kStep) {
             elements = static_cast<int>(w.k - at < K::kStep ? w.k - at : K::kStep);
@@ -180,7 +180,7 @@ struct Product {
                 in_slab = panels - first_of_slab < slab_panels ? panels - first_of_slab : slab_panels;
                 for (int p = 0; p < in_slab; ++p) {
                     unpack(blocks(first_panel + first_of_slab + p, at), elements, slab + p * K::kSlab);
-                    next[p] = behind(first_of_slab + p, is_few() ? kPanelsAhead : panels);
+                    next[p] = behind(first_of_slab + p, has_small_slab() ? kPanelsAhead : panels);
                 }
                 for (int t = 0; t < num_tiles; ++t) {
                     const int begin = tokens * t / num_tiles;
@@ -222,9 +222,9 @@ struct Product {
     template <int N>
     __attribute__((noinline)) void tile(int size, int t, int token) {
         using Tokens = typename K::template Tokens<N>;
-        auto* place = reinterpret_cast<Tokens*>(brought + (is_few() ? t : 0));
+        auto* place = reinterpret_cast<Tokens*>(brought + (has_small_slab() ? t : 0));
         if (first_of_slab == 0) {
-            const TileInput in{u, x, w.k, first_token + token, size, at, elements, is_few()};
+            const TileInput in{u, x, w.k, first_token + token, size, at, elements, has_small_slab()};
             new (place) Tokens(in);
         }
         const Tokens& tile = *place;

@@ -35,8 +35,8 @@ inline constexpr int kStreamTile = 1, kStreamTokens = 0, kUnpackedTokens = 1;
 inline constexpr int kFloatStreamTile = 1, kFloatStreamTokens = 2, kPairPanels = 1, kPairTile = 2;
 #endif
 
-// Whether registers hold the three sums of two panels of super-blocks for each token of a stream tile, so
-// that few tokens can pass two panels at a time.
+// True if the registers hold two panels of super-blocks, three sums for each token of a stream tile. Then few
+// tokens can pass two panels at a time.
 inline constexpr bool kHasPairs = kSuperTilePanels == 2;
 
 // The gated delta net: tiles of tokens, two rows of sums each, by vectors; of one token

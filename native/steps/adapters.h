@@ -168,7 +168,7 @@ class AdaptedMatmulStep final : public Step {
           y_(y) {}
     void prepare(const Sizes& sizes) override;
     std::int64_t items(const Sizes& sizes) const override { return product_.items(sizes); }
-    // Panels whose parts of B a second-level cache holds while the product is computed.
+    // At most as many panels as have their parts of B in the second-level cache when the product is there.
     std::int64_t piece(const Sizes& sizes, std::int64_t left, int threads) const override {
         return std::min(product_.piece(sizes, left, threads), most_panels_);
     }
@@ -176,10 +176,10 @@ class AdaptedMatmulStep final : public Step {
     void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte* scratch) const override;
 
    private:
-    static constexpr std::int64_t kBlock =
-        16;  // panels, whose part of B stays in a cache while a group of rows passes
+    // Panels; their part of B stays in the first-level cache while a group of rows passes.
+    static constexpr std::int64_t kBlock = 16;
 
-    // Of some panels, of each adapter.
+    // Each adapter's part of B for the panels `first` to `last` - 1.
     std::vector<Stretch> parts_of_b(std::int64_t first, std::int64_t last) const;
     // Threads that took parts of the terms are computing them: those come before the panels.
     void wait_for_terms() const;

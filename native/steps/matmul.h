@@ -27,7 +27,7 @@ class Multiplier {
     void operator()(const OwnedMatrix& weight, std::int64_t panel_begin, std::int64_t panel_end,
                     const Activations& x, std::int64_t n, const Output& out, std::byte* scratch) const;
     std::size_t scratch_bytes(const OwnedMatrix& weight, std::int64_t n) const;
-    // Whether a product of so many tokens leaves memory idle.
+    // A product of many tokens waits for its instructions, one of few tokens for memory.
     bool leaves_memory_idle(std::int64_t n) const { return n > kernels_.stream_tokens; }
 
    private:
@@ -62,7 +62,7 @@ class MatmulStep final : public Step {
     void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte* scratch) const override {
         multiply(sizes, begin, end, {}, scratch);
     }
-    // The same, where `later` is read behind it.
+    // Does the same, and prefetches `later`, which the caller reads next.
     void multiply(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::span<const Stretch> later,
                   std::byte* scratch) const;
     std::size_t scratch_bytes() const override { return multiply_.scratch_bytes(weight_, max_tokens_); }
