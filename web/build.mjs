@@ -18,6 +18,7 @@ const woff2Only = {
   },
 };
 
+const jsx = { jsx: "automatic", jsxImportSource: "preact" };
 const { metafile } = await build({
   entryPoints: ["src/main.tsx", "src/styles/page.css"],
   entryNames: "[name]-[hash]",
@@ -33,17 +34,26 @@ const { metafile } = await build({
   loader: { ".woff2": "file" },
   publicPath: "/web",
   legalComments: "none",
-  jsx: "automatic",
-  jsxImportSource: "preact",
   outdir: target,
   metafile: true,
   plugins: [woff2Only],
+  ...jsx,
 });
 
+const nameOf = (path) => path.split("/").pop();
+
 function built(source) {
-  const [path] = Object.entries(metafile.outputs).find(([, output]) => output.entryPoint === source);
-  return path.split("/").pop();
+  return Object.entries(metafile.outputs).find(([, output]) => output.entryPoint === source);
 }
+
+// The frame of the page is part of index.html, so that it is seen while the script is still on its way.
+const program = "node_modules/.frame.mjs";
+await build({ entryPoints: ["src/frame.tsx"], bundle: true, format: "esm", platform: "node", outfile: program, ...jsx });
+const { frame } = await import(`./${program}`);
+
+const [script, { imports }] = built("src/main.tsx");
+const needed = imports.filter(({ kind }) => kind === "import-statement");
+const preloads = needed.map(({ path }) => `<link rel="modulepreload" href="/web/${nameOf(path)}">`);
 
 const icon = readFileSync("src/icon.svg");
 const iconName = `icon-${createHash("sha256").update(icon).digest("hex").slice(0, 8).toUpperCase()}.svg`;
@@ -51,9 +61,11 @@ writeFileSync(`${target}/${iconName}`, icon);
 writeFileSync(
   `${target}/index.html`,
   readFileSync("src/index.html", "utf8")
-    .replace("SCRIPT", `/web/${built("src/main.tsx")}`)
-    .replace("STYLE", `/web/${built("src/styles/page.css")}`)
-    .replace("ICON", `/web/${iconName}`),
+    .replace("SCRIPT", `/web/${nameOf(script)}`)
+    .replace("STYLE", `/web/${nameOf(built("src/styles/page.css")[0])}`)
+    .replace("ICON", `/web/${iconName}`)
+    .replace("PRELOADS", preloads.join("\n    "))
+    .replace("FRAME", frame),
 );
 
 // The licenses of all packages that the bundle holds parts of, beside it.

@@ -1,32 +1,36 @@
 // Conversations live in this browser, in IndexedDB; the signals hold what is shown of them.
 import { computed, signal } from "@preact/signals";
-import { openDB } from "idb";
+import { type IDBPDatabase, openDB } from "idb";
 
 import { newId } from "../ids";
 import type { Conversation, Message } from "./types";
 
-const database = openDB("chaski", 1, {
-  upgrade: (opened) => {
-    opened.createObjectStore("conversations", { keyPath: "id" });
-  },
-});
+let opening: Promise<IDBPDatabase> | undefined;
+const database = () =>
+  (opening ??= openDB("chaski", 1, {
+    upgrade: (opened) => {
+      opened.createObjectStore("conversations", { keyPath: "id" });
+    },
+  }));
 const SAVE_AFTER = 800;
 
 export const conversations = signal<Record<string, Conversation>>({});
 export const currentId = signal<string | null>(null);
 export const current = computed(() => (currentId.value && conversations.value[currentId.value]) || null);
 export const recent = computed(() => Object.values(conversations.value).sort((a, b) => b.updated - a.updated));
+export const areRead = signal(false);
 export const storageProblem = signal("");
 
 const waiting = new Map<string, ReturnType<typeof setTimeout>>();
 
 export async function readAll(): Promise<void> {
   try {
-    const all = (await (await database).getAll("conversations")) as Conversation[];
+    const all = (await (await database()).getAll("conversations")) as Conversation[];
     conversations.value = Object.fromEntries(all.map((each) => [each.id, each]));
   } catch (error) {
     storageProblem.value = `Conversations cannot be kept here: ${(error as Error).message}`;
   }
+  areRead.value = true;
 }
 
 export function begin(model: string, settings: Conversation["settings"]): Conversation {
@@ -55,7 +59,7 @@ export async function remove(id: string): Promise<void> {
   const { [id]: _, ...others } = conversations.value;
   conversations.value = others;
   if (currentId.value === id) location.hash = "#/";
-  await (await database).delete("conversations", id);
+  await (await database()).delete("conversations", id);
 }
 
 async function save(id: string): Promise<void> {
@@ -64,7 +68,7 @@ async function save(id: string): Promise<void> {
   const conversation = conversations.value[id];
   if (!conversation) return;
   try {
-    await (await database).put("conversations", conversation);
+    await (await database()).put("conversations", conversation);
   } catch (error) {
     storageProblem.value = `This conversation could not be kept: ${(error as Error).message}`;
   }

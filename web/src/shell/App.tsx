@@ -5,12 +5,10 @@ import { useEffect, useState } from "preact/hooks";
 import { ChatPage } from "../chat/ChatPage";
 import { conversations, currentId, storageProblem } from "../conversations/store";
 import { wantsKey } from "../server/key";
+import { Frame, isMenuOpen } from "./Frame";
 import { KeyDialog } from "./KeyDialog";
-import { Icon } from "./Icon";
-import { Sidebar } from "./Sidebar";
 
 const place = signal(location.hash);
-export const isMenuOpen = signal(false);
 
 /** Pages besides the chat; their code is loaded when they are opened. */
 const PAGES: Record<string, { title: string; load: () => Promise<ComponentType> }> = {
@@ -48,29 +46,10 @@ export function App() {
     document.title = `${title} · chaski`;
   }, [title]);
   return (
-    <div class={isMenuOpen.value ? "shell open" : "shell"}>
-      <a class="skip" href="#main" onClick={(event) => (event.preventDefault(), document.getElementById("main")?.focus())}>
-        Skip to the content
-      </a>
-      <Sidebar />
-      <div class="shade" onClick={() => (isMenuOpen.value = false)} />
-      <main id="main" tabIndex={-1}>
-        <header class="bar">
-          <button
-            type="button"
-            class="icon-button menu"
-            aria-label="Menu"
-            aria-expanded={isMenuOpen.value}
-            onClick={() => (isMenuOpen.value = !isMenuOpen.value)}
-          >
-            <Icon name="menu" />
-          </button>
-          <h1>{title}</h1>
-        </header>
-        {storageProblem.value && <p class="problem" role="alert">{storageProblem.value}</p>}
-        {page ? <Later key={page.title} load={page.load} /> : <ChatPage key={currentId.value ?? "new"} />}
-      </main>
+    <Frame title={title}>
+      {storageProblem.value && <p class="problem" role="alert">{storageProblem.value}</p>}
+      {page ? <Later key={page.title} load={page.load} /> : <ChatPage key={currentId.value ?? "new"} />}
       {wantsKey.value && <KeyDialog />}
-    </div>
+    </Frame>
   );
 }

@@ -1,6 +1,6 @@
 import { useRef, useState } from "preact/hooks";
 
-import { currentId, put, recent, remove } from "../conversations/store";
+import { areRead, currentId, put, recent, remove } from "../conversations/store";
 import { download, importFile } from "../conversations/transfer";
 import type { Conversation } from "../conversations/types";
 import { Question } from "./Dialog";
@@ -48,7 +48,7 @@ export function Sidebar() {
         {found.map((conversation) => (
           <Entry key={conversation.id} conversation={conversation} />
         ))}
-        {!found.length && <li class="empty">{wanted ? "Nothing found" : "No conversations yet"}</li>}
+        {areRead.value && !found.length && <li class="empty">{wanted ? "Nothing found" : "No conversations yet"}</li>}
       </ul>
       {told && <p class="told" role="status">{told}</p>}
       <div class="tools">
