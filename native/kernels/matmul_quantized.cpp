@@ -271,7 +271,7 @@ void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, c
                       int64_t n, const Output& out, void* scratch, const Variant& variant) {
     const bool is_super = wants_super_blocks(w.type);
     if (n <= kStreamTokens && variant.in_registers) {
-        const bool in_pairs = kHasPairs && is_super && variant.in_pairs;
+        const bool in_pairs = kHasPairs && is_super && variant.in_pairs && n >= kPairedTokens;
         const auto stream = in_pairs ? stream_super_pairs : is_super ? stream_super_blocks : stream_blocks;
         return stream(w, panel_begin, panel_end, x, n, out, scratch, variant);
     }

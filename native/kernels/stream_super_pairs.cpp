@@ -91,7 +91,8 @@ static void stream_pairs(const Matrix& w, int64_t begin, int64_t end, const Acti
     }
     const LookAhead ahead{2 * panel_bytes(w.type, w.k), variant.to_first_level};
     for (int64_t panel = begin; panel + 1 < end; panel += 2) {
-        for_parts<kStreamTile>(n, [&](int64_t first, auto size) {
+        // No part of kPairedTokens and more is a single one.
+        for_parts<kStreamTile, 2>(n, [&](int64_t first, auto size) {
             // The first tokens wait for memory; the last ones have time to ask for the next panels.
             two_panels<Format, size.value>(w, panel, steps + first, n, out, first,
                                            first + size == n ? ahead : LookAhead{});

@@ -36,8 +36,9 @@ inline constexpr int kFloatStreamTile = 1, kFloatStreamTokens = 2, kPairPanels =
 #endif
 
 // True if the registers hold two panels of super-blocks, three sums for each token of a stream tile. Then few
-// tokens can pass two panels at a time.
+// tokens, from kPairedTokens on, can pass two panels at a time.
 inline constexpr bool kHasPairs = kSuperTilePanels == 2;
+inline constexpr int kPairedTokens = 4;
 
 // The gated delta net: tiles of tokens, two rows of sums each, by vectors; of one token
 // alone by more of them.
@@ -48,21 +49,22 @@ inline constexpr int kDeltaTokens = 3, kDeltaVectors = 1, kDeltaAloneVectors = 2
 #else
 inline constexpr int kDeltaTokens = 1, kDeltaVectors = 1, kDeltaAloneVectors = 1;
 #endif
+
 // f(first, size) for n tokens in parts of at most kTile that are as long as can be; `size` is known to the
-// compiler.
-template <int kSize, class F>
+// compiler. No part is shorter than kLeast, by the numbers of tokens that come.
+template <int kSize, int kLeast, class F>
 CHASKI_INLINE void with_size(int64_t size, const F& f) {
-    if constexpr (kSize > 1) {
-        if (size < kSize) return with_size<kSize - 1>(size, f);
+    if constexpr (kSize > kLeast) {
+        if (size < kSize) return with_size<kSize - 1, kLeast>(size, f);
     }
     f(Index<kSize>{});
 }
-template <int kTile, class F>
+template <int kTile, int kLeast = 1, class F>
 CHASKI_INLINE void for_parts(int64_t n, const F& f) {
     const int64_t parts = (n + kTile - 1) / kTile;
     for (int64_t part = 0; part < parts; ++part) {
         const int64_t first = n * part / parts;
-        with_size<kTile>(n * (part + 1) / parts - first, [&](auto size) { f(first, size); });
+        with_size<kTile, kLeast>(n * (part + 1) / parts - first, [&](auto size) { f(first, size); });
     }
 }
 
