@@ -19,7 +19,7 @@ struct Stage {
     std::size_t rounds;
     double slower;
 };
-constexpr Stage kStages[] = {{3, 0.06}, {5, 0.03}, {9, 0.0}};
+constexpr Stage kStages[] = {{1, 0.25}, {3, 0.06}, {5, 0.03}, {9, 0.0}};
 
 // By how much the fastest must be faster than the first one, which is taken where nothing is known: less than
 // that is noise.

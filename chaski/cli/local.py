@@ -86,7 +86,7 @@ def load_for_chat(
     chosen = choose_engine(model.file, requested, image_projector(found))
     if chosen == NATIVE:
         loaded = load_with_bar(
-            model,
+            model.expecting_text(),
             name,
             threads=threads,
             context=context,

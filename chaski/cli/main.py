@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import logging
+import os
 from importlib import import_module
 
 import click
@@ -87,6 +88,8 @@ def chaski_command() -> None:
 
 def main() -> None:
     """Run the command line; the installed `chaski` script calls it."""
+    # NumPy's BLAS would start a thread for each core, which spins while the command is still being imported.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # The interpreter would look through all objects before it ends, which people wait for.
     atexit.register(gc.freeze)
     chaski_command(prog_name="chaski")

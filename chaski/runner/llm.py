@@ -62,6 +62,7 @@ class LLM(BlockingMethods):
         draft: DraftResources | None = None,
         adapters: AdapterSet | None = None,
         answers: FoundAnswers | None = None,
+        tokenizer: Tokenizer | None = None,
     ) -> None:
         self.prompts = SequenceBuilder(
             file,
@@ -74,6 +75,7 @@ class LLM(BlockingMethods):
             engine.draft,
             adapters,
             answers,
+            tokenizer,
         )
         self.adapter_set = adapters
         self.has_vision = vision is not None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -97,3 +99,39 @@ def test_the_first_fault_is_told() -> None:
     tokens = [*BYTES, *(merge.replace(" ", "") for merge in many)]
     with pytest.raises(TokenizerError, match=r"merges\[40\] is 'f' and 'a', but 'fa' is no token"):
         codec(ByteLevelBPE, [token for token in tokens if token != "fa"], many, False).encode(["x"])
+
+
+FORKS = """
+import os, random, sys
+from chaski.text.tokenizer.bpe import ByteLevelBPE
+from tests.text.test_pair_merges import BYTES, codec
+
+rng = random.Random(1)
+parts = sorted({"".join(rng.choices(BYTES, k=3)) for _ in range(60_000)})
+tokens = [*BYTES, *{part[:2] for part in parts}, *parts]
+merges = [*{f"{part[0]} {part[1]}" for part in parts}, *(f"{part[:2]} {part[2]}" for part in parts)]
+begun = codec(ByteLevelBPE, tokens, merges, whole=False)
+begun.prepare()
+text = parts[7] + parts[11]
+child = os.fork()
+(ids,) = begun.encode([text])
+if child == 0:
+    os._exit(len(ids) % 100)
+del begun
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(ids) % 100)
+"""
+
+
+def test_a_fork_while_merges_are_made_makes_its_own() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    child, parent = done.stdout.split()
+    assert child == parent
+
+
+def test_prepared_merges_have_the_same_faults() -> None:
+    wrong = codec(ByteLevelBPE, BYTES, ["a b"], whole=False)
+    wrong.prepare()
+    for _ in range(2):
+        with pytest.raises(TokenizerError, match="'ab' is no token"):
+            wrong.encode(["ab"])

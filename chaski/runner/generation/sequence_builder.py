@@ -39,7 +39,8 @@ class SequenceBuilder(PromptBuilder):
     """Makes the sequences of one loaded model. Safe to use from several threads.
 
     `adapters` are those that requests may name; None where the model takes none. `answers` are those that the
-    model's file brings, one of which a conversation gets.
+    model's file brings, one of which a conversation gets. Without a `tokenizer` the file's is read when text
+    comes.
     """
 
     def __init__(
@@ -54,18 +55,22 @@ class SequenceBuilder(PromptBuilder):
         draft: Draft | None = None,
         adapters: AdapterSet | None = None,
         answers: PreparedAnswers | None = None,
+        tokenizer: Tokenizer | None = None,
     ) -> None:
         super().__init__(file, config, context, defaults, vision, answers)
         self._config = config
         self._can_speculate = can_speculate
         self._draft = draft
         self._adapters = adapters
+        self._known_tokenizer = tokenizer
         self._load_seconds = load_seconds
         self._is_bidirectional = vision is not None and vision.is_bidirectional
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The file's tokenizer. Raises TokenizerError for a file without one."""
+        if self._known_tokenizer is not None:
+            return self._known_tokenizer
         from chaski.text.tokenizer import load_tokenizer
 
         return load_tokenizer(self._file.metadata)

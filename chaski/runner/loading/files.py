@@ -5,15 +5,20 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chaski.chat.defaults import Defaults
-from chaski.errors import ChaskiError, ModelNotFoundError
+from chaski.errors import ChaskiError, ModelNotFoundError, TokenizerError, UnsupportedError
 from chaski.formats.gguf import GGUFFile, open_gguf
 from chaski.model.dialects import in_our_names, open_model
 from chaski.runner.loading.engine_choice import EXTRA, is_installed, projector_gap
 from chaski.store.model import StoredModel
+
+if TYPE_CHECKING:
+    from chaski.text.tokenizer import Tokenizer
 
 __all__ = ["OpenedModel", "found_projector", "image_projector", "stored_projector"]
 
@@ -21,11 +26,15 @@ _log = logging.getLogger(__name__)
 
 
 class OpenedModel(Struct, frozen=True):
-    """A model that was looked up once, with what goes without saying for it, and its file, open."""
+    """A model that was looked up once, with what goes without saying for it, and its file, open.
+
+    `tokenizer` is that of the file, if it was read already.
+    """
 
     found: StoredModel
     defaults: Defaults
     file: GGUFFile
+    tokenizer: Tokenizer | None = None
 
     @classmethod
     def of(cls, found: StoredModel) -> OpenedModel:
@@ -40,6 +49,20 @@ class OpenedModel(Struct, frozen=True):
                 written.architecture,
             )
         return cls(found, defaults, file)
+
+    def expecting_text(self) -> OpenedModel:
+        """Return the same with its tokenizer, whose tables are built from now on beside the rest of loading.
+
+        A file with a fault stays as it is: whoever gives it text is told.
+        """
+        from chaski.text.tokenizer import load_tokenizer
+
+        try:
+            tokenizer = load_tokenizer(self.file.metadata)
+            tokenizer.prepare()
+        except (TokenizerError, UnsupportedError):
+            return self
+        return replace(self, tokenizer=tokenizer)
 
     def open_projector(self, path: str | os.PathLike[str] | None = None) -> GGUFFile | None:
         """Open the projector that is asked for, else the one that the model is stored with.

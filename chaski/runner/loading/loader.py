@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from chaski.chat.defaults import Defaults, stored_adapters
 from chaski.env import Environment
@@ -35,6 +36,9 @@ from chaski.runner.loading.pulling import find_or_pull
 from chaski.runner.prefix.slots import Policy
 from chaski.runner.prefix.tiers import PrefixTiers
 from chaski.store.model import StoredModel
+
+if TYPE_CHECKING:
+    from chaski.text.tokenizer import Tokenizer
 
 __all__ = ["load", "load_parts"]
 
@@ -117,7 +121,9 @@ def load(
             f"{opened.file.path}: adapters of a model that makes vectors are not supported"
         )
     files = stored_adapters(opened.found) | adapter_files(adapters)
-    return load_parts(parts, opened.defaults, backend, prompt_cache, progress, started, files)
+    return load_parts(
+        parts, opened.defaults, backend, prompt_cache, progress, started, files, opened.tokenizer
+    )
 
 
 def load_parts(
@@ -128,15 +134,19 @@ def load_parts(
     progress: ProgressCallback = lambda share: None,
     started: float | None = None,
     adapters: Mapping[str, str] | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> LLM:
-    """Load a model whose parts are known, as `load` does; it began at `started` of `perf_counter`, or now."""
+    """Load a model whose parts are known, as `load` does; it began at `started` of `perf_counter`, or now.
+
+    Without a `tokenizer` the first text reads that of the file.
+    """
     started = perf_counter() if started is None else started
     _check_prompt_cache(prompt_cache)
     reserved = reserve(parts, backend)
     policy = _policy(Environment.read()) if prompt_cache else None
     description = defaults.name or str(parts.file.path)
     computing = _read_weights(reserved, parts, policy, progress, prompt_cache is True, description)
-    model = _as_llm(reserved, parts, computing, defaults, perf_counter() - started)
+    model = _as_llm(reserved, parts, computing, defaults, perf_counter() - started, tokenizer)
     with ExitStack() as undo:
         undo.callback(model.close)
         for name, path in (adapters or {}).items():
@@ -195,7 +205,12 @@ def _tiers(
 
 
 def _as_llm(
-    reserved: ReservedModel, parts: ModelParts, computing: Engine, defaults: Defaults, seconds: float
+    reserved: ReservedModel,
+    parts: ModelParts,
+    computing: Engine,
+    defaults: Defaults,
+    seconds: float,
+    tokenizer: Tokenizer | None,
 ) -> LLM:
     return LLM(
         parts.file,
@@ -214,6 +229,7 @@ def _as_llm(
             Environment.read().adapters_memory,
         ),
         _answers(parts.file),
+        tokenizer,
     )
 
 

@@ -53,8 +53,8 @@ class PairEncoding(ABC):
         self._pretokenizer = pretokenizer
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """Token ids of each text. The first call builds the merge table and raises `TokenizerError` when a
-        merge has no two parts, or it or its result is not in the vocabulary."""
+        """Token ids of each text. The first call waits for the merge table and raises `TokenizerError` when
+        a merge has no two parts, or it or its result is not in the vocabulary."""
         table = self._table
         normal = map(self._normalized, texts)
         return [table.encode(text, self._pretokenizer.word_ends(text)) for text in normal]
@@ -76,15 +76,27 @@ class PairEncoding(ABC):
     def _normalized(self, text: str) -> str:
         """The text that is cut into words."""
 
+    def prepare(self) -> None:
+        """Begin to build the merge table, in a thread of its own."""
+        self._unchecked  # noqa: B018
+
     @cached_property
     def _table(self) -> _native.PairMerges:
+        table = self._unchecked
+        self._warn_of_bytes(table)
+        if table.fault is not None:
+            raise TokenizerError(_fault(table, self._merges[table.fault], table.fault))
+        return table
+
+    @cached_property
+    def _unchecked(self) -> _native.PairMerges:
         """The tokens that text can turn into, by their spelling, and their merges.
 
         Control tokens are left out; of equal tokens the last counts.
         """
         tokens, merges = utf8_strings(self._vocabulary.tokens, "tokens"), utf8_strings(self._merges, "merges")
         rules = self._pretokenizer
-        table = _native.PairMerges(
+        return _native.PairMerges(
             tokens.data,
             tokens.offsets,
             merges.data,
@@ -94,10 +106,6 @@ class PairEncoding(ABC):
             takes_whole_words=rules.ignore_merges,
             is_byte_level=rules.byte_level,
         )
-        self._warn_of_bytes(table)
-        if table.fault is not None:
-            raise TokenizerError(_fault(table, merges[table.fault], table.fault))
-        return table
 
     def _warn_of_bytes(self, table: _native.PairMerges) -> None:
         missing = [

@@ -12,6 +12,10 @@ class Codec(Protocol):
     def prefix_space(self) -> bool:
         """True if `encode` puts a space in front of every text, which decoding then removes."""
 
+    def prepare(self) -> None:
+        """Begin to build what `encode` needs, where that goes on beside other work. May raise
+        `TokenizerError`, as `encode` will."""
+
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text. The first call builds the tables and may raise `TokenizerError`."""
 

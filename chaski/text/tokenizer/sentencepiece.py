@@ -54,6 +54,9 @@ class SentencePieceBPE:
         """True if `encode` puts a space in front of every text."""
         return self._normalizer.add_space_prefix
 
+    def prepare(self) -> None:
+        """Build nothing yet: the package that does it keeps the interpreter."""
+
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text. The first call builds the library's processor, which raises
         `TokenizerError` for a vocabulary that SentencePiece would not accept."""

@@ -55,6 +55,13 @@ class Tokenizer:
         """True if `encode` puts a space in front of text (SentencePiece's `add_dummy_prefix`)."""
         return self._codec.prefix_space
 
+    def prepare(self) -> None:
+        """Begin to build what `encode` needs, beside whatever else there is to do.
+
+        May raise `TokenizerError`, as `encode` will.
+        """
+        self._codec.prepare()
+
     def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """The token ids of a text.
 

@@ -48,6 +48,9 @@ class Unigram:
         """True if `encode` puts a space in front of every text."""
         return self._normalizer.add_space_prefix
 
+    def prepare(self) -> None:
+        """Build nothing yet: the package that does it keeps the interpreter."""
+
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text. The first call builds the trie of pieces and raises `TokenizerError` for a
         vocabulary that cannot be used."""

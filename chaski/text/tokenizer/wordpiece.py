@@ -47,6 +47,9 @@ class WordPiece:
         self._unknown = vocabulary.tokens[vocabulary.unknown_id]
         self._spelling = spelling
 
+    def prepare(self) -> None:
+        """Build nothing yet: the package that does it keeps the interpreter."""
+
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text."""
         return [encoding.ids for encoding in self._encoder.encode_batch_fast(texts, add_special_tokens=False)]

@@ -82,7 +82,7 @@ def _open(
             raise ModelError(f"{error}. The native engine says: {gap}" if gap else f"{error}") from None
         leaving.append(llama.close)
         return llama, llama.info
-    model = load(opened, progress=progress, engine=engine, **options)
+    model = load(opened.expecting_text(), progress=progress, engine=engine, **options)
     return EngineChannel(model, flush), describe(model)
 
 
