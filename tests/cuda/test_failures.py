@@ -87,7 +87,7 @@ def test_a_device_that_fails_ends_the_worker_and_not_its_parent(
     path: Path, monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
     monkeypatch.setenv("CHASKI_EMULATED_FAILS", f"12:{failure}")
-    monkeypatch.setattr(sys, "path", [*sys.path, STARTUP])
+    monkeypatch.setattr(sys, "path", [STARTUP, *sys.path])
     options: dict[str, Any] = {"num_predict": 5, "temperature": 0}
     with Worker(path, backend=NAME, context=128, parallel=2) as worker:
         expected = worker.generate("once", **options).text
@@ -112,7 +112,7 @@ def test_a_server_lives_on_with_another_worker(
 
     monkeypatch.setenv("CHASKI_BACKEND", NAME)
     monkeypatch.setenv("CHASKI_EMULATED_FAILS", f"12:{failure}")
-    monkeypatch.setattr(sys, "path", [*sys.path, STARTUP])
+    monkeypatch.setattr(sys, "path", [STARTUP, *sys.path])
     for _ in create(Store(tmp_path / "models"), ModelName.parse("tiny"), Recipe(sources=[path])):
         pass
     body = {"model": "tiny", "prompt": "once", "raw": True, "stream": False}

@@ -11,9 +11,9 @@ using namespace nb::literals;
 namespace chaski {
 namespace {
 
-const KVStorage& float_rows(PlanBuilder& plan, const OwnedStorage& owned, const std::string& step) {
+const KVStorage& float_rows(PlanBuilder& plan, const OwnedStorage& owned, const char* step) {
     const KVStorage& s = plan.held(owned);
-    require(s.type == DType::F32 && !s.in_panels, step + ": states are float32 rows");
+    require(s.type == DType::F32 && !s.in_panels, std::string(step) + ": states are float32 rows");
     return s;
 }
 

@@ -173,6 +173,8 @@ def _reader(kind: Any) -> FieldReader:
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
         return lambda value: value
+    if (aliased := getattr(origin, "__value__", None)) is not None:
+        return _reader(aliased[arguments])  # of a `type` statement, as NumPy's NDArray is from 2.5 on
     if origin in (Union, types.UnionType):
         return _either([_reader(argument) for argument in arguments])
     if origin is Literal:
