@@ -56,24 +56,35 @@ struct BlockTerms {
     CHASKI_INLINE F32x16 sum(int n, int64_t block) const { return splat(sums[n * blocks + block]); }
 };
 
-// The same for super-blocks.
+// The same for super-blocks. Where the min of each block of 32 is all that they ask for, these are the
+// tokens' own numbers: a piece of a few panels would take as long to copy them as for one of its panels.
 template <class Format>
 struct SuperBlockTerms {
+    using Terms = std::conditional_t<Format::kMinSub == 32, SuperScale, SuperTerms>;
     const int64_t blocks;
-    SuperTerms* terms;  // [token][blocks]
+    const Terms* terms;  // [token][blocks]
 
-    SuperBlockTerms(const Activations& x, int64_t k, int64_t n, void* scratch)
-        : blocks(k / kSuperElements), terms(static_cast<SuperTerms*>(scratch)) {
-        for (int64_t i = 0; i < n * blocks; ++i) {
-            terms[i].template fill<Format::kSub, Format::kMinSub>(x, i * kSuperElements, Format::kOffset);
+    SuperBlockTerms(const Activations& x, int64_t k, int64_t n, void* scratch) : blocks(k / kSuperElements) {
+        if constexpr (Format::kMinSub == 32) {
+            terms = x.supers;
+        } else {
+            auto* filled = static_cast<SuperTerms*>(scratch);
+            for (int64_t i = 0; i < n * blocks; ++i) {
+                filled[i].template fill<Format::kSub, Format::kMinSub>(x, i * kSuperElements,
+                                                                       Format::kOffset);
+            }
+            terms = filled;
         }
     }
 
     void skip(int64_t tokens) { terms += tokens * blocks; }
-    CHASKI_INLINE const SuperTerms& of(int n, int64_t block) const { return terms[n * blocks + block]; }
+    CHASKI_INLINE const Terms& of(int n, int64_t block) const { return terms[n * blocks + block]; }
     // The start for sub-block number `sub` of the super-block that begins with element `at` of k.
     CHASKI_INLINE I32x16 start(int n, int64_t at, int sub) const {
-        return Format::kOffset == 0 ? splat(0) : splat(of(n, at / kSuperElements).starts[sub]);
+        if constexpr (Format::kOffset == 0)
+            return splat(0);
+        else
+            return splat(of(n, at / kSuperElements).starts[sub]);
     }
 };
 
@@ -159,7 +170,8 @@ CHASKI_INLINE void add_super_run(Format block, const TokenTerms<Format>& x, int6
         constexpr int kPair = R * kPairs + p, kFirst = first_of_pair<kSub, p.value>;
         const I32x16 scales = block.template scales<kPair>();
         for (int n = 0; n < N; ++n) {
-            const I32x16 shifted = shift_pairs(scales, x.of(n, at / kSuperElements).shifts[kPair / kStep]);
+            const I32x16 shifted =
+                shift_pairs(scales, shifts_of(x.of(n, at / kSuperElements), kPair / kStep));
             products[n] = dot2(products[n], pairs(isum[kFirst][n], isum[kFirst + kStep][n]), shifted);
         }
     });
@@ -195,7 +207,7 @@ CHASKI_INLINE void add_in_scales(Format block, const I32x16 (&products)[N], cons
         for (int n = 0; n < N; ++n) mins[n] = splat(0);
         unroll<kSuperElements / Format::kMinSub / 2>([&](auto p) __attribute__((always_inline)) {
             const I32x16 pair = block.template mins<p.value>();
-            for (int n = 0; n < N; ++n) mins[n] = dot2(mins[n], pair, terms(n).sums[p]);
+            for (int n = 0; n < N; ++n) mins[n] = dot2(mins[n], pair, sums_of(terms(n), p));
         });
         const F32x16 dmin = block.dmin();
         for (int n = 0; n < N; ++n) {
@@ -227,7 +239,7 @@ CHASKI_INLINE void add_block(Format block, const TokenTerms<Format>& x, int64_t 
             add_super_run<r.value>(block, x, at, products);
         });
         const int64_t number = at / kSuperElements;
-        add_in_scales(block, products, [&](int n) -> const SuperTerms& { return x.of(n, number); }, y);
+        add_in_scales(block, products, [&](int n) -> const auto& { return x.of(n, number); }, y);
     }
 }
 

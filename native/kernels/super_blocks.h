@@ -43,6 +43,16 @@ struct alignas(64) SuperTerms {
     }
 };
 
+// Two shifts, and two shifted sums, of a token as one number, from its terms or from what they are made of.
+CHASKI_INLINE int32_t shifts_of(const SuperTerms& terms, int pair) { return terms.shifts[pair]; }
+CHASKI_INLINE int32_t sums_of(const SuperTerms& terms, int pair) { return terms.sums[pair]; }
+CHASKI_INLINE int32_t shifts_of(const SuperScale& super, int pair) {
+    return read<int32_t>(super.shifts + 2 * pair);
+}
+CHASKI_INLINE int32_t sums_of(const SuperScale& super, int pair) {
+    return read<int32_t>(super.sums + 2 * pair);
+}
+
 // Pair number `pair` of the lines from `lines` on.
 CHASKI_INLINE I32x16 load_pairs(const uint8_t* lines, int pair) {
     return load_i32(reinterpret_cast<const int32_t*>(lines + 64 * pair));
