@@ -27,7 +27,6 @@ void stream_super_blocks(const Matrix& w, int64_t panel_begin, int64_t panel_end
 // The same by two panels at a time, where kHasPairs.
 void stream_super_pairs(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
                         int64_t n, const Output& out, void* scratch, const Variant& variant);
-int64_t scratch_bytes_super_pairs(int64_t k);
 int64_t scratch_bytes_quantized(int64_t k, int64_t n);
 int64_t scratch_bytes_bf16(int64_t k, int64_t n);
 // The same with tile registers. Only the set that such processors also have is compiled with them.

@@ -300,7 +300,7 @@ int64_t scratch_bytes_quantized(int64_t k, int64_t n) {
     int64_t product = larger(product_scratch_bytes<Quantized<true, kNarrow>>(n),
                              product_scratch_bytes<SuperQuantized<16, 16, 3>>(n));
     if constexpr (kWordsAreFaster) product = larger(product, product_scratch_bytes<QuantizedWords>(n));
-    return larger(larger(stream_scratch_bytes(k), scratch_bytes_super_pairs(k)), product);
+    return larger(stream_scratch_bytes(k), product);
 }
 
 #if defined(__AVX512VNNI__)

@@ -6,35 +6,27 @@
 
 namespace chaski::CHASKI_ISA {
 
-// The numbers of one token that a super-block needs.
-struct alignas(64) TokenStep {
-    int8_t values[kSuperElements];
-    SuperTerms terms;
-};
-
-// sums = codes of sub-block S of each panel * values.
+// sums = codes of sub-block S of each panel * values of the super-block that begins with element `at` of k.
 template <int S, class Format, int N>
-CHASKI_INLINE void sum_sub_block(const Format (&blocks)[2], const TokenStep* x, I32x16 (&sums)[2][N]) {
-    for (int n = 0; n < N; ++n) {
-        for (int p = 0; p < 2; ++p) {
-            sums[p][n] = splat(Format::kOffset == 0 ? 0 : x[n].terms.starts[S]);
-        }
-    }
+CHASKI_INLINE void sum_sub_block(const Format (&blocks)[2], const TokenTerms<Format>& x, int64_t at,
+                                 I32x16 (&sums)[2][N]) {
+    for (int n = 0; n < N; ++n) sums[0][n] = sums[1][n] = x.start(n, at, S);
     unroll<Format::kSub / 4>([&](auto i) __attribute__((always_inline)) {
         const U8x64 codes[2] = {blocks[0].template codes<S, i.value>(),
                                 blocks[1].template codes<S, i.value>()};
         for (int n = 0; n < N; ++n) {
-            const auto four = read<int32_t>(x[n].values + Format::kSub * S + 4 * i);
+            const int32_t four = x.four(n, at + Format::kSub * S + 4 * i);
             for (int p = 0; p < 2; ++p) sums[p][n] = dot4<Format::kMaxCode>(sums[p][n], codes[p], four);
         }
     });
 }
 
-// y += a super-block of each panel * values.
+// y += a super-block of each panel * values, from element `at` of k on.
 template <class Format, int N>
-CHASKI_INLINE void add_super_blocks(const Format (&blocks)[2], const TokenStep* x, const LookAhead& ahead,
-                                    F32x16 (&y)[2][N]) {
+CHASKI_INLINE void add_super_blocks(const Format (&blocks)[2], const TokenTerms<Format>& x, int64_t at,
+                                    const LookAhead& ahead, F32x16 (&y)[2][N]) {
     constexpr int kSub = Format::kSub, kStep = kPairStep<kSub>, kPairs = kSuperElements / kSub / 2;
+    const int64_t number = at / kSuperElements;
     I32x16 products[2][N];
     for (auto& of_panel : products) {
         for (I32x16& sum : of_panel) sum = splat(0);
@@ -43,36 +35,35 @@ CHASKI_INLINE void add_super_blocks(const Format (&blocks)[2], const TokenStep* 
         constexpr int kFirst = first_of_pair<kSub, pair.value>;
         for (const Format& block : blocks) ahead.template fetch<Format::kBytes, pair.value, kPairs>(block.p);
         I32x16 low[2][N], high[2][N];
-        sum_sub_block<kFirst>(blocks, x, low);
-        sum_sub_block<kFirst + kStep>(blocks, x, high);
+        sum_sub_block<kFirst>(blocks, x, at, low);
+        sum_sub_block<kFirst + kStep>(blocks, x, at, high);
         for (int p = 0; p < 2; ++p) {
             const I32x16 scales = blocks[p].template scales<pair.value>();
             for (int n = 0; n < N; ++n) {
-                const I32x16 shifted = shift_pairs(scales, x[n].terms.shifts[pair / kStep]);
+                const I32x16 shifted = shift_pairs(scales, shifts_of(x.of(n, number), pair / kStep));
                 products[p][n] = dot2(products[p][n], pairs(low[p][n], high[p][n]), shifted);
             }
         }
         asm volatile("" ::: "memory");  // loads for the next pair would take the registers of these sums
     });
     for (int p = 0; p < 2; ++p) {
-        add_in_scales(blocks[p], products[p], [&](int n) -> const SuperTerms& { return x[n].terms; }, y[p]);
+        add_in_scales(blocks[p], products[p], [&](int n) -> const auto& { return x.of(n, number); }, y[p]);
     }
 }
 
-// Multiplies two panels by N of the `n` tokens, from number `first` on. `x` is the first one's first step.
+// Multiplies two panels by N tokens, from number `first` of the batch on.
 template <class Format, int N>
-static __attribute__((noinline)) void two_panels(const Matrix& w, int64_t panel, const TokenStep* x,
-                                                 int64_t n, const Output& out, int64_t first,
-                                                 const LookAhead& ahead) {
+static __attribute__((noinline)) void two_panels(const Matrix& w, int64_t panel, const TokenTerms<Format>& x,
+                                                 const Output& out, int64_t first, const LookAhead& ahead) {
     const int64_t bytes = panel_bytes(w.type, w.k);
     const uint8_t* block = w.panels + panel * bytes;
     F32x16 y[2][N];
     for (auto& of_panel : y) {
         for (F32x16& sum : of_panel) sum = splat(0.0f);
     }
-    for (int64_t at = 0; at < w.k; at += kSuperElements, block += Format::kBytes, x += n) {
+    for (int64_t at = 0; at < w.k; at += kSuperElements, block += Format::kBytes) {
         const Format blocks[2] = {{{{block}}}, {{{block + bytes}}}};
-        add_super_blocks(blocks, x, ahead, y);
+        add_super_blocks(blocks, x, at, ahead, y);
     }
     unroll<2 * N>([&](auto i) __attribute__((always_inline)) {
         const int64_t of = panel + i / N;
@@ -83,18 +74,13 @@ static __attribute__((noinline)) void two_panels(const Matrix& w, int64_t panel,
 template <class Format>
 static void stream_pairs(const Matrix& w, int64_t begin, int64_t end, const Activations& x, int64_t n,
                          const Output& out, void* scratch, const Variant& variant) {
-    auto* steps = static_cast<TokenStep*>(scratch);  // [super-block][token]
-    for (int64_t i = 0; i < w.k / kSuperElements * n; ++i) {
-        const int64_t element = i % n * w.k + i / n * kSuperElements;
-        __builtin_memcpy(steps[i].values, x.values + element, kSuperElements);
-        steps[i].terms.template fill<Format::kSub, Format::kMinSub>(x, element, Format::kOffset);
-    }
+    const TokenTerms<Format> tokens(x, w.k, n, scratch);
     const LookAhead ahead{2 * panel_bytes(w.type, w.k), variant.to_first_level};
     for (int64_t panel = begin; panel + 1 < end; panel += 2) {
         // No part of kPairedTokens and more is a single one.
         for_parts<kStreamTile, 2>(n, [&](int64_t first, auto size) {
             // The first tokens wait for memory; the last ones have time to ask for the next panels.
-            two_panels<Format, size.value>(w, panel, steps + first, n, out, first,
+            two_panels<Format, size.value>(w, panel, tokens.from(first), out, first,
                                            first + size == n ? ahead : LookAhead{});
         });
     }
@@ -113,10 +99,6 @@ void stream_super_pairs(const Matrix& w, int64_t panel_begin, int64_t panel_end,
                         int64_t n, const Output& out, void* scratch, const Variant& variant) {
     if constexpr (kHasPairs)
         stream_pairs_as(SuperBlockFormats(), w, panel_begin, panel_end, x, n, out, scratch, variant);
-}
-
-int64_t scratch_bytes_super_pairs(int64_t k) {
-    return kHasPairs ? kStreamTokens * (k / kSuperElements) * static_cast<int64_t>(sizeof(TokenStep)) : 0;
 }
 
 }  // namespace chaski::CHASKI_ISA
