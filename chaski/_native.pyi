@@ -489,7 +489,9 @@ def first_that_is_not_utf8(
     """
 
 class PairMerges:
-    """Merges the characters of words to tokens."""
+    """
+    Merges the characters of words to tokens. A thread of its own builds it; whoever asks before it is there waits.
+    """
 
     def __init__(
         self,
