@@ -132,7 +132,7 @@ links: .venv/documenting
 # A wheel for this Python, which installs without a compiler and runs where glibc is 2.28 or newer, and the
 # source package. Both are checked.
 wheel: .venv/packaging
-	rm -rf build/wheels && mkdir -p dist
+	rm -rf build/wheels dist/chaski-*-$(WHEEL_PYTHON)-*.whl && mkdir -p dist
 	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir build/wheels . \
 		--config-settings=build-dir=build/wheel --config-settings=cmake.define.CHASKI_PORTABLE_WHEEL=ON
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheels/*.whl

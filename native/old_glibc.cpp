@@ -18,12 +18,14 @@
 
 using Routine = void (*)();
 OLD(pthread_create);
+OLD(pthread_detach);
 OLD(pthread_join);
 OLD(pthread_once);
 OLD(__pthread_key_create);
 
 extern "C" {
 int old_pthread_create(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+int old_pthread_detach(pthread_t);
 int old_pthread_join(pthread_t, void**);
 int old_pthread_once(pthread_once_t*, Routine);
 int old___pthread_key_create(pthread_key_t*, void (*)(void*));
@@ -45,6 +47,7 @@ std::uint32_t arc4random() noexcept {
 int __wrap_pthread_create(pthread_t* thread, const pthread_attr_t* how, void* (*what)(void*), void* with) {
     return old_pthread_create(thread, how, what, with);
 }
+int __wrap_pthread_detach(pthread_t thread) { return old_pthread_detach(thread); }
 int __wrap_pthread_join(pthread_t thread, void** result) { return old_pthread_join(thread, result); }
 int __wrap_pthread_once(pthread_once_t* flag, Routine what) { return old_pthread_once(flag, what); }
 int __wrap___pthread_key_create(pthread_key_t* key, void (*end)(void*)) {
