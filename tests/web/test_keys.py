@@ -81,6 +81,7 @@ def test_another_key_may_do_more(guarded: Running, open_page: Open) -> None:
     page = open_page(guarded, "/#/models", viewport=PHONE, has_touch=True, is_mobile=True)
     sign_in(page, USER)
     page.get_by_role("button", name="Use another key").click()
+    page.get_by_role("dialog").wait_for()
     page.keyboard.press("Escape")
     page.get_by_role("dialog").wait_for(state="detached")
     assert page.evaluate("sessionStorage['chaski.key']") == USER
