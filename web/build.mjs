@@ -65,7 +65,7 @@ writeFileSync(
     .replace("STYLE", `/web/${nameOf(built("src/styles/page.css")[0])}`)
     .replace("ICON", `/web/${iconName}`)
     .replace("PRELOADS", preloads.join("\n    "))
-    .replace("FRAME", frame),
+    .replace("FRAME", () => frame),
 );
 
 // The licenses of all packages that the bundle holds parts of, beside it.

@@ -1,6 +1,7 @@
 """Tokenizers built from GGUF metadata: text to token ids, and token ids to bytes and text.
 
-`load_tokenizer` is cheap: the encoder itself (merge tables, tries) is built by the first `encode`.
+`load_tokenizer` is cheap: the encoder itself (merge tables, tries) is built by the first `encode`, or
+from when `prepare` is called.
 """
 
 from __future__ import annotations

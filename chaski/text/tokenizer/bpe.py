@@ -51,6 +51,15 @@ class PairEncoding(ABC):
         self._vocabulary = vocabulary
         self._merges = merges
         self._pretokenizer = pretokenizer
+        self._begun: _native.PairMerges | None = None
+
+    def prepare(self) -> None:
+        """Begin to build the merge table, in a thread of its own.
+
+        Raises `TokenizerError` for tokens or merges that are not UTF-8.
+        """
+        if self._begun is None:
+            self._begun = self._begin()
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text. The first call waits for the merge table and raises `TokenizerError` when
@@ -76,20 +85,15 @@ class PairEncoding(ABC):
     def _normalized(self, text: str) -> str:
         """The text that is cut into words."""
 
-    def prepare(self) -> None:
-        """Begin to build the merge table, in a thread of its own."""
-        self._unchecked  # noqa: B018
-
     @cached_property
     def _table(self) -> _native.PairMerges:
-        table = self._unchecked
+        table = self._begun or self._begin()
         self._warn_of_bytes(table)
         if table.fault is not None:
             raise TokenizerError(_fault(table, self._merges[table.fault], table.fault))
         return table
 
-    @cached_property
-    def _unchecked(self) -> _native.PairMerges:
+    def _begin(self) -> _native.PairMerges:
         """The tokens that text can turn into, by their spelling, and their merges.
 
         Control tokens are left out; of equal tokens the last counts.

@@ -13,8 +13,11 @@ class Codec(Protocol):
         """True if `encode` puts a space in front of every text, which decoding then removes."""
 
     def prepare(self) -> None:
-        """Begin to build what `encode` needs, where that goes on beside other work. May raise
-        `TokenizerError`, as `encode` will."""
+        """Begin to build what `encode` needs, where that goes on beside other work: here nothing does.
+
+        May raise `TokenizerError`, as `encode` will.
+        """
+        return
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text. The first call builds the tables and may raise `TokenizerError`."""

@@ -16,6 +16,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from chaski.errors import TokenizerError
+from chaski.text.tokenizer.codec import Codec
 from chaski.text.tokenizer.pieces import SPACE, find_bytes, find_unknown, piece_bytes
 from chaski.text.tokenizer.vocabulary import TokenType, Vocabulary, read_scalar, string_list
 
@@ -39,7 +40,7 @@ def read_normalizer(metadata: Mapping[str, object]) -> NormalizerSettings:
     return NormalizerSettings(prefix is not False, remove is True)
 
 
-class SentencePieceBPE:
+class SentencePieceBPE(Codec):
     """Encodes text with pieces and their scores."""
 
     def __init__(
@@ -53,9 +54,6 @@ class SentencePieceBPE:
     def prefix_space(self) -> bool:
         """True if `encode` puts a space in front of every text."""
         return self._normalizer.add_space_prefix
-
-    def prepare(self) -> None:
-        """Build nothing yet: the package that does it keeps the interpreter."""
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text. The first call builds the library's processor, which raises

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chaski.errors import TokenizerError, optional_package
+from chaski.text.tokenizer.codec import Codec
 from chaski.text.tokenizer.pieces import SPACE, find_bytes, find_unknown, piece_bytes
 from chaski.text.tokenizer.sentencepiece import NormalizerSettings
 from chaski.text.tokenizer.vocabulary import PREFIX, TokenType, Vocabulary, string_list
@@ -26,7 +27,7 @@ __all__ = ["Unigram"]
 _LONGEST = 128  # bytes of a piece; encoding may take its square for each character
 
 
-class Unigram:
+class Unigram(Codec):
     """Encodes text with pieces and the logarithms of their probabilities."""
 
     def __init__(
@@ -47,9 +48,6 @@ class Unigram:
     def prefix_space(self) -> bool:
         """True if `encode` puts a space in front of every text."""
         return self._normalizer.add_space_prefix
-
-    def prepare(self) -> None:
-        """Build nothing yet: the package that does it keeps the interpreter."""
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text. The first call builds the trie of pieces and raises `TokenizerError` for a

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from chaski.errors import TokenizerError, optional_package
+from chaski.text.tokenizer.codec import Codec
 from chaski.text.tokenizer.vocabulary import PREFIX, TokenType, Vocabulary, read_scalar, string_list
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class WordPieceOptions(Struct, frozen=True):
         return cls(lowercase is not False, read_scalar(metadata, "normalizer.strip_accents", bool))
 
 
-class WordPiece:
+class WordPiece(Codec):
     """Encodes text with a vocabulary that has a token for words that it cannot spell."""
 
     prefix_space = True
@@ -46,9 +47,6 @@ class WordPiece:
         self._vocabulary = vocabulary
         self._unknown = vocabulary.tokens[vocabulary.unknown_id]
         self._spelling = spelling
-
-    def prepare(self) -> None:
-        """Build nothing yet: the package that does it keeps the interpreter."""
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text."""
