@@ -174,7 +174,7 @@ def _reader(kind: Any) -> FieldReader:
     if kind is Any:
         return lambda value: value
     if (aliased := getattr(origin, "__value__", None)) is not None:
-        return _reader(aliased[arguments])  # of a `type` statement, as NumPy's NDArray is from 2.5 on
+        return _reader(aliased[arguments])  # of a `type` statement, as the NDArray of NumPy 2.5 is
     if origin in (Union, types.UnionType):
         return _either([_reader(argument) for argument in arguments])
     if origin is Literal:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from base64 import b64encode
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from chaski.runner.service.messages import (
     TokenizeChat,
     Tokens,
 )
+from chaski.runner.service.worker import codec
 from chaski.runner.service.worker.codec import (
     Cancel,
     Failure,
@@ -151,6 +153,16 @@ def test_arrays_keep_their_bits() -> None:
     assert message.rows.dtype == np.float32
     assert message.rows.tobytes() == rows.tobytes()
     assert message.rows.shape == rows.shape
+
+
+def test_arrays_by_the_name_of_a_type_statement() -> None:
+    extensions = pytest.importorskip("typing_extensions")
+    element = TypeVar("element", bound=np.generic)
+    array = np.ndarray[tuple[Any, ...], np.dtype[element]]
+    named = extensions.TypeAliasType("named", array, type_params=(element,))  # as NumPy 2.5 has NDArray
+    rows = np.array([[1.5, -0.0]], np.float32)
+    read = codec._reader(named[np.float32])([[1, 2], b64encode(rows.tobytes()).decode()])
+    assert (read.dtype, read.tobytes()) == (np.float32, rows.tobytes())
 
 
 def test_cells_stay_integers() -> None:
