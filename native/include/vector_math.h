@@ -107,20 +107,29 @@ CHASKI_INLINE F32x16 times_2_to(F32x16 p, F32x16 n) {
 //
 // x = n ln 2 + r with |r| <= ln 2 / 2; e^r by its power series, times 2^n. Results below the smallest normal
 // number become 0; what is above 88.37 counts as that, which gives 2.4e38.
+//
+// N vectors take each step together, so that none waits for its own step before.
+template <int N>
+CHASKI_INLINE void exp_each(F32x16 (&x)[N]) {
+    F32x16 n[N], r[N], p[N];
+    for (int i = 0; i < N; ++i) x[i] = min(splat(88.37f), max(splat(-104.0f), x[i]));
+    for (int i = 0; i < N; ++i) n[i] = to_whole(x[i] * splat(1.44269504f));
+    // ln 2 in two parts; the first has few bits, so it is exact.
+    for (int i = 0; i < N; ++i) r[i] = fma(n[i], splat(-0.693145752f), x[i]);
+    for (int i = 0; i < N; ++i) r[i] = fma(n[i], splat(-1.42860677e-6f), r[i]);
+    for (int i = 0; i < N; ++i) p[i] = fma(splat(1.0f / 5040), r[i], splat(1.0f / 720));
+    for (int i = 0; i < N; ++i) p[i] = fma(p[i], r[i], splat(1.0f / 120));
+    for (int i = 0; i < N; ++i) p[i] = fma(p[i], r[i], splat(1.0f / 24));
+    for (int i = 0; i < N; ++i) p[i] = fma(p[i], r[i], splat(1.0f / 6));
+    for (int i = 0; i < N; ++i) p[i] = fma(p[i], r[i], splat(0.5f));
+    for (int i = 0; i < N; ++i) p[i] = fma(p[i], r[i], splat(1.0f));
+    for (int i = 0; i < N; ++i) p[i] = fma(p[i], r[i], splat(1.0f));
+    for (int i = 0; i < N; ++i) x[i] = times_2_to(p[i], n[i]);
+}
 CHASKI_INLINE F32x16 exp(F32x16 x) {
-    x = min(splat(88.37f), max(splat(-104.0f), x));
-    const F32x16 n = to_whole(x * splat(1.44269504f));
-    F32x16 r = fma(n, splat(-0.693145752f), x);  // ln 2 in two parts; the first has few bits, so it is exact
-    r = fma(n, splat(-1.42860677e-6f), r);
-    F32x16 p = splat(1.0f / 5040);
-    p = fma(p, r, splat(1.0f / 720));
-    p = fma(p, r, splat(1.0f / 120));
-    p = fma(p, r, splat(1.0f / 24));
-    p = fma(p, r, splat(1.0f / 6));
-    p = fma(p, r, splat(0.5f));
-    p = fma(p, r, splat(1.0f));
-    p = fma(p, r, splat(1.0f));
-    return times_2_to(p, n);
+    F32x16 one[1] = {x};
+    exp_each(one);
+    return one[0];
 }
 
 // ln(1 + x) for x of 0 to 1, to about 2 units in the last place.

@@ -19,7 +19,7 @@ void load_queries(const View& view, const Workspace& w) {
     const std::int64_t size = job.keys.size;
     auto* to = const_cast<float*>(w.queries.floats);
     for (std::int64_t r = 0; r < view.rows; ++r, to += size) {
-        const std::int64_t token = view.tile.begin + r / job.group();
+        const std::int64_t token = view.token(r);
         const float* q = job.q + (token * job.heads + view.head(r)) * size;
         for (std::int64_t d = 0; d < size; ++d) to[d] = q[d] * job.scale;
     }
@@ -38,16 +38,15 @@ void add_distances(const View& view, std::int64_t r, std::int64_t start, std::in
                    float* scores) {
     const Attention& job = view.job;
     const float* table = job.distances + view.head(r) * (2 * job.reach + 1) + job.reach;
-    const std::int64_t first = start - view.origin - job.positions[view.tile.begin + r / job.group()];
+    const std::int64_t first = start - view.origin - job.positions[view.token(r)];
     std::int64_t i = from;
     for (; i < to && first + i < -job.reach; ++i) scores[i] += table[-job.reach];
     for (; i < to && first + i <= job.reach; ++i) scores[i] += table[first + i];
     for (; i < to; ++i) scores[i] += table[job.reach];
 }
 
-// Turns scores[from, to) into weights relative to their maximum, and the others, up to `length`, into zeros.
-void softmax_weights(float* scores, std::int64_t from, std::int64_t to, std::int64_t length, float cap,
-                     float* maximum, float* total) {
+// The highest of scores[from, to) after bounding them; the others of their vectors count as hidden.
+float highest_score(float* scores, std::int64_t from, std::int64_t to, float cap) {
     const std::int64_t first = from / kLanes * kLanes;
     const std::int64_t last = padded(to);
     if (cap > 0.0f) {
@@ -59,30 +58,50 @@ void softmax_weights(float* scores, std::int64_t from, std::int64_t to, std::int
     for (std::int64_t i = to; i < last; ++i) scores[i] = kHidden;
     F32x16 highest = splat(kHidden);
     for (std::int64_t i = first; i < last; i += kLanes) highest = max(highest, load_f32(scores + i));
-    *maximum = max_lanes(highest);
-    const F32x16 level = splat(*maximum);
+    return max_lanes(highest);
+}
+
+// Rows whose softmax is computed together, and vectors of their exponentials.
+constexpr int kSoftmaxRows = 8;
+constexpr int kExpVectors = kRegisters >= 32 ? 4 : 1;
+
+// Turns scores[from, to) into weights relative to their maximum, and the others, up to `length`, into zeros.
+// Returns the sum of the weights.
+float softmax_weights(float* scores, std::int64_t from, std::int64_t to, std::int64_t length, float maximum) {
+    const std::int64_t first = from / kLanes * kLanes;
+    const std::int64_t last = padded(to);
+    const F32x16 level = splat(maximum);
     F32x16 sum = splat(0.0f);
-    for (std::int64_t i = first; i < last; i += kLanes) {
-        const F32x16 weight = exp(load_f32(scores + i) - level);
-        store_f32(scores + i, weight);
-        sum = sum + weight;
-    }
-    *total = sum_lanes(sum);
-    std::memset(scores, 0, first * sizeof(float));
-    std::memset(scores + last, 0, (length - last) * sizeof(float));
+    std::int64_t i = first;
+    const auto weigh = [&](auto vectors) __attribute__((always_inline)) {
+        F32x16 weights[vectors.value];
+        for (int v = 0; v < vectors; ++v) weights[v] = load_f32(scores + i + v * kLanes) - level;
+        exp_each(weights);
+        for (int v = 0; v < vectors; ++v, i += kLanes) {
+            store_f32(scores + i, weights[v]);
+            sum = sum + weights[v];
+        }
+    };
+    while (i + kExpVectors * kLanes <= last) weigh(Index<kExpVectors>{});
+    while (i < last) weigh(Index<1>{});
+    if (first > 0) std::memset(scores, 0, first * sizeof(float));
+    if (last < length) std::memset(scores + last, 0, (length - last) * sizeof(float));
+    return sum_lanes(sum);
 }
 
 // The entries [from, to) of the chunk that starts at `start`, as far as any row sees them.
 struct Range {
-    std::int64_t start;
-    std::int64_t from;
-    std::int64_t to;
+    std::int64_t start = 0;
+    std::int64_t from = 0;
+    std::int64_t to = 0;
 
+    Range() = default;
     Range(std::int64_t start, std::int64_t begin, std::int64_t end, std::int64_t length)
         : start(start),
           from(begin > start ? begin - start : 0),
           to(end - start < length ? end - start : length) {}
 
+    bool is_empty() const { return from >= to; }
     // f(first entry, from, to) for each block, from and to counted from that entry.
     template <class F>
     CHASKI_INLINE void for_blocks(const F& f) const {
@@ -100,9 +119,9 @@ void score(const View& view, const Range& range, const Workspace& w) {
         KeyBlock keys;
         keys.find<T>(stored, job.cells + range.start + at, from, to, w.panels);
         if constexpr (T == DType::I16) {
-            score_integers(w.quantized_queries, view.rows, keys, job.keys.size, w.weights + at, job.length);
+            score_integers(w.quantized_queries, view.rows, keys, job.keys.size, w.weights + at, w.stride);
         } else {
-            score_block<T>(w.queries, view.rows, keys, job.keys.size, w.weights + at, job.length, w.widened);
+            score_block<T>(w.queries, view.rows, keys, job.keys.size, w.weights + at, w.stride, w.widened);
         }
     });
 }
@@ -117,8 +136,8 @@ void add_weighted_values(const View& view, const Range& range, const Workspace& 
         for (std::int64_t i = from; i < to; ++i) {
             rows[i - from] = first + job.cells[range.start + at + i] * bytes;
         }
-        add_values<T>(w.weights + at + from, job.length, view.rows, rows, to - from, job.values.size,
-                      part.sums, w.widened);
+        add_values<T>(w.weights + at + from, w.stride, view.rows, rows, to - from, job.values.size, part.sums,
+                      w.widened);
     });
 }
 
@@ -128,9 +147,42 @@ void add_weighted_values<DType::I16>(const View& view, const Range& range, const
     const Attention& job = view.job;
     range.for_blocks([&](std::int64_t at, std::int64_t from, std::int64_t to) {
         const ValueBlock block(job.values, view.kv_head, job.cells + range.start + at, from, to);
-        quantize_weights(w.weights + at, job.length, view.rows, block, w.quantized_weights);
+        quantize_weights(w.weights + at, w.stride, view.rows, block, w.quantized_weights);
         add_integers(w.quantized_weights, view.rows, block, job.values.size, part.sums, w.widened);
     });
+}
+
+// Turns the scores of a chunk into weights, for all rows. Some rows have their maxima before any has its
+// weights, so that none waits for its own.
+void weigh(const View& view, const Range& range, const Workspace& w, const Part& part) {
+    const Attention& job = view.job;
+    const std::int64_t used = padded(range.to);
+    for (std::int64_t first = 0; first < view.rows; first += kSoftmaxRows) {
+        const std::int64_t left = view.rows - first;
+        const int count = static_cast<int>(left < kSoftmaxRows ? left : kSoftmaxRows);
+        float* scores = w.weights + first * w.stride;
+        Range seen[kSoftmaxRows];
+        for (int i = 0; i < count; ++i) {
+            const std::int64_t r = first + i;
+            const Span& span = view.span(r);
+            seen[i] = Range(range.start, span.begin, span.end, job.length);
+            if (seen[i].is_empty()) continue;
+            float* own = scores + i * w.stride;
+            if (job.distances != nullptr) {
+                add_distances(view, r, range.start, seen[i].from, seen[i].to, own);
+            }
+            part.maxima[r] = highest_score(own, seen[i].from, seen[i].to, job.cap);
+        }
+        for (int i = 0; i < count; ++i) {
+            const std::int64_t r = first + i;
+            float* own = scores + i * w.stride;
+            if (seen[i].is_empty()) {
+                std::memset(own, 0, used * sizeof(float));
+            } else {
+                part.totals[r] = softmax_weights(own, seen[i].from, seen[i].to, used, part.maxima[r]);
+            }
+        }
+    }
 }
 
 // One chunk of the history of all rows of a tile.
@@ -139,17 +191,7 @@ void attend(const View& view, std::int64_t start, const Workspace& w, Part part)
     const Range range(start, view.begin, view.end, job.length);
     with_type(job.keys.type, [&](auto type) { score<type.value>(view, range, w); });
     part.clear(view.rows);
-    const std::int64_t used = padded(range.to);
-    for (std::int64_t r = 0; r < view.rows; ++r) {
-        const Range seen(start, view.span(r).begin, view.span(r).end, job.length);
-        float* scores = w.weights + r * job.length;
-        if (seen.from < seen.to) {
-            if (job.distances != nullptr) add_distances(view, r, start, seen.from, seen.to, scores);
-            softmax_weights(scores, seen.from, seen.to, used, job.cap, &part.maxima[r], &part.totals[r]);
-        } else {
-            std::memset(scores, 0, used * sizeof(float));
-        }
-    }
+    weigh(view, range, w, part);
     with_type(job.values.type, [&](auto type) { add_weighted_values<type.value>(view, range, w, part); });
 }
 
@@ -200,7 +242,7 @@ void finish(const View& view, const Part& all) {
             total = total * factor + exp_of(sink - level);
         }
         factor /= total;
-        const std::int64_t token = view.tile.begin + r / job.group();
+        const std::int64_t token = view.token(r);
         float* y = job.y + (token * job.heads + view.head(r)) * job.values.size;
         const float* sums = all.sums + r * all.value_size;
         for (std::int64_t d = 0; d < job.values.size; ++d) y[d] = sums[d] * factor;

@@ -44,9 +44,10 @@ struct Workspace {
     QuantizedRows quantized_weights;  // of the weights of a block, where values are
     float* widened;                   // [64][the larger padded size]
     std::byte* panels;                // of a block, where cells are scattered
-    float* weights;                   // [row][length]
-    float* part;                      // of the chunk
-    float* all;                       // of all chunks so far
+    float* weights;                   // [row][stride]
+    std::int64_t stride;
+    float* part;  // of the chunk
+    float* all;   // of all chunks so far
     std::size_t bytes;
 
     Workspace(const Attention& job, std::int64_t rows, std::byte* scratch) : bytes(0) {
@@ -68,7 +69,8 @@ struct Workspace {
         quantized_weights = quantized_rows(take, rows, job.values.type == DType::I16 ? kBlock : 0);
         widened = floats(kBlock * wider);
         panels = take(kBlockPanels * (panel_bytes(job.keys.type, size) + kStorageSlack), 1);
-        weights = floats(rows * job.length);
+        stride = padded(job.length) + kLanes;
+        weights = floats(rows * stride);
         part = floats(part_floats(rows, job.values.size));
         all = floats(part_floats(rows, job.values.size));
     }
@@ -89,6 +91,7 @@ struct View {
     Tile tile;
     std::int64_t kv_head;
     const Span* spans;
+    std::int64_t group;
     std::int64_t rows;
     std::int64_t origin;
     std::int64_t begin;
@@ -99,7 +102,8 @@ struct View {
           tile(tile),
           kv_head(kv_head),
           spans(job.spans + tile.begin),
-          rows(tile.count * job.group()),
+          group(job.group()),
+          rows(tile.count * group),
           origin(spans[0].begin - spans[0].first),
           begin(spans[0].begin),
           end(spans[0].end) {
@@ -109,8 +113,9 @@ struct View {
         }
     }
 
-    const Span& span(std::int64_t row) const { return spans[row / job.group()]; }
-    std::int64_t head(std::int64_t row) const { return kv_head * job.group() + row % job.group(); }
+    const Span& span(std::int64_t row) const { return spans[row / group]; }
+    std::int64_t token(std::int64_t row) const { return tile.begin + row / group; }
+    std::int64_t head(std::int64_t row) const { return kv_head * group + row % group; }
     // Chunks start at the origin plus multiples of their length; that of the plain form, at a block.
     std::int64_t first_start() const {
         const std::int64_t step = job.is_plain ? kBlock : job.length;

@@ -239,8 +239,9 @@ struct SuperQuantized {
             const int first = 2 * pair - pair % kApart;
             const uint8_t* lines = slab + kLanes * kSub * pair;
             I32x16 low[kPanels][kTokens], high[kPanels][kTokens];
-            sum_sub_block(lines, first, low);
-            sum_sub_block(lines + kLanes * kSubElements, first + kApart, high);
+            start(first, low);
+            start(first + kApart, high);
+            add_pair_products(lines, first, low, high);
 #pragma GCC unroll 2
             for (int p = 0; p < kPanels; ++p) {
                 const I32x16 scales = load_pairs(slab + p * kSlab + Slab::kScales, pair);
@@ -253,14 +254,29 @@ struct SuperQuantized {
         }
 
         template <int kPanels>
-        CHASKI_INLINE void sum_sub_block(const uint8_t* lines, int sub,
-                                         I32x16 (&sums)[kPanels][kTokens]) const {
+        CHASKI_INLINE void start(int sub, I32x16 (&sums)[kPanels][kTokens]) const {
 #pragma GCC unroll 16
             for (int n = 0; n < kTokens; ++n) {
 #pragma GCC unroll 2
                 for (int p = 0; p < kPanels; ++p) sums[p][n] = splat(kMinSub == 0 ? terms[n].starts[sub] : 0);
             }
-            add_products<kSubElements, kSlab, kLargestCode>(lines, values + kSubElements * sub, kStep, sums);
+        }
+
+        // Where registers hold the sums of both sub-blocks, these take turns: a product waits for the one
+        // before in its sum, and with twice as many sums a processor that begins two a cycle finds enough.
+        template <int kPanels>
+        CHASKI_INLINE void add_pair_products(const uint8_t* lines, int first, I32x16 (&low)[kPanels][kTokens],
+                                             I32x16 (&high)[kPanels][kTokens]) const {
+            const uint8_t* high_lines = lines + kLanes * kSubElements;
+            const int8_t* low_values = values + kSubElements * first;
+            const int8_t* high_values = low_values + kSubElements * kPairStep<kSubElements>;
+            constexpr int kTurn = kHasPairs ? 4 : kSubElements;
+#pragma GCC unroll 16
+            for (int at = 0; at < kSubElements; at += kTurn) {
+                add_products<kTurn, kSlab, kLargestCode>(lines + kLanes * at, low_values + at, kStep, low);
+                add_products<kTurn, kSlab, kLargestCode>(high_lines + kLanes * at, high_values + at, kStep,
+                                                         high);
+            }
         }
     };
 };
