@@ -8,7 +8,7 @@
 //
 //   load_f32 store_f32 (optionally the first `count` lanes)  load_f16 load_bf16 (16 values, widened exactly)
 //   load_i8 load_i16 (widened)  store_i8 store_i16  splat  splat_f16  fma  max_abs  to_f32  round_to_i32
-//   bit_cast_f32
+//   bit_cast_f32  reduce_max reduce_add (of all lanes)  max_each add_each (lane r: that of vector r of 16)
 //   field<From, Width, To>(v): in every byte, bits From..From+Width-1 moved to bit To, the rest zero
 //   as_i32: the same bits      byte<B>, signed_byte<B>: byte B of each lane, widened      lookup: 16-entry
 //   byte table
@@ -103,4 +103,17 @@ I32x16 words(U8x64 codes, int offset);
 #endif
 
 CHASKI_INLINE I32x16 dot2(I32x16 acc, I32x16 w, int32_t x) { return dot2(acc, w, splat(x)); }
+
+#if !defined(__AVX2__) && !defined(CHASKI_CUDA)
+CHASKI_INLINE I32x16 max_each(const I32x16 (&a)[16]) {
+    int32_t each[16];
+    for (int i = 0; i < 16; ++i) each[i] = reduce_max(a[i]);
+    return load_i32(each);
+}
+CHASKI_INLINE I32x16 add_each(const I32x16 (&a)[16]) {
+    int32_t each[16];
+    for (int i = 0; i < 16; ++i) each[i] = reduce_add(a[i]);
+    return load_i32(each);
+}
+#endif
 }  // namespace chaski::CHASKI_ISA

@@ -138,6 +138,28 @@ CHASKI_INLINE int32_t reduce_add(I32x16 a) {
     r = _mm_add_epi32(r, _mm_shuffle_epi32(r, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(r, _mm_shuffle_epi32(r, 0xb1)));
 }
+// The same of 16 vectors at once.
+template <class F>
+CHASKI_INLINE __m256i fold_eight(const I32x16* a, const F& f) {
+    const auto twos = [&](int i) __attribute__((always_inline)) {
+        const __m256i x = f(a[i].lo, a[i].hi), y = f(a[i + 1].lo, a[i + 1].hi);
+        return f(_mm256_unpacklo_epi32(x, y), _mm256_unpackhi_epi32(x, y));
+    };
+    const auto fours = [&](int i) __attribute__((always_inline)) {
+        const __m256i x = twos(i), y = twos(i + 2);
+        return f(_mm256_unpacklo_epi64(x, y), _mm256_unpackhi_epi64(x, y));
+    };
+    const __m256i x = fours(0), y = fours(4);
+    return f(_mm256_permute2x128_si256(x, y, 0x20), _mm256_permute2x128_si256(x, y, 0x31));
+}
+CHASKI_INLINE I32x16 max_each(const I32x16 (&a)[16]) {
+    const auto f = [](__m256i x, __m256i y) { return _mm256_max_epi32(x, y); };
+    return {fold_eight(a, f), fold_eight(a + 8, f)};
+}
+CHASKI_INLINE I32x16 add_each(const I32x16 (&a)[16]) {
+    const auto f = [](__m256i x, __m256i y) { return _mm256_add_epi32(x, y); };
+    return {fold_eight(a, f), fold_eight(a + 8, f)};
+}
 // Lanes as int8; they must be in range.
 CHASKI_INLINE void store_i8(int8_t* p, I32x16 a) {
     const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xd8);

@@ -82,6 +82,32 @@ CHASKI_INLINE I32x16 magnitude_bits(F32x16 a) {
 }
 CHASKI_INLINE int32_t reduce_max(I32x16 a) { return _mm512_reduce_max_epi32(a.v); }
 CHASKI_INLINE int32_t reduce_add(I32x16 a) { return _mm512_reduce_add_epi32(a.v); }
+// The same of 16 vectors at once: half of the lanes of two of them are taken together, then a quarter of
+// four.
+template <class F>
+CHASKI_INLINE I32x16 fold_each(const I32x16 (&a)[16], const F& f) {
+    __m512i fours[4];  // of vectors i, i + 4, i + 8 and i + 12
+    for (int i = 0; i < 4; ++i) {
+        const auto eights = [&](__m512i x, __m512i y) __attribute__((always_inline)) {
+            return f(_mm512_shuffle_i32x4(x, y, 0x44), _mm512_shuffle_i32x4(x, y, 0xee));
+        };
+        const __m512i low = eights(a[i].v, a[i + 4].v), high = eights(a[i + 8].v, a[i + 12].v);
+        fours[i] = f(_mm512_shuffle_i32x4(low, high, 0x88), _mm512_shuffle_i32x4(low, high, 0xdd));
+    }
+    const auto twos = [&](__m512i x, __m512i y) __attribute__((always_inline)) {
+        return f(_mm512_unpacklo_epi64(x, y), _mm512_unpackhi_epi64(x, y));
+    };
+    const __m512 low = _mm512_castsi512_ps(twos(fours[0], fours[1]));
+    const __m512 high = _mm512_castsi512_ps(twos(fours[2], fours[3]));
+    return {f(_mm512_castps_si512(_mm512_shuffle_ps(low, high, 0x88)),
+              _mm512_castps_si512(_mm512_shuffle_ps(low, high, 0xdd)))};
+}
+CHASKI_INLINE I32x16 max_each(const I32x16 (&a)[16]) {
+    return fold_each(a, [](__m512i x, __m512i y) { return _mm512_max_epi32(x, y); });
+}
+CHASKI_INLINE I32x16 add_each(const I32x16 (&a)[16]) {
+    return fold_each(a, [](__m512i x, __m512i y) { return _mm512_add_epi32(x, y); });
+}
 // Lanes as int8; they must be in range.
 CHASKI_INLINE void store_i8(int8_t* p, I32x16 a) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));

@@ -1,42 +1,63 @@
 // Activations to int8 in blocks of 32 or super-blocks of 256, by the rule in matmul.h.
+//
+// 256 elements take each step together: their 16 vectors have their maxima, and then their sums, at once.
 #include "entry_points.h"
 #include "simd.h"
 
 namespace chaski::CHASKI_ISA {
 namespace {
 
+constexpr int kBlocks = kSuperElements / 32, kHalves = 2 * kBlocks;  // a vector each
+
 // Zero, infinite, or NaN.
 bool is_unusable(float amax, float tiny) { return !(amax >= tiny && amax < __builtin_inff()); }
 
-CHASKI_INLINE float largest_magnitude(const float* x) {
-    const int32_t bits = reduce_max(max(magnitude_bits(load_f32(x)), magnitude_bits(load_f32(x + kLanes))));
-    return __builtin_bit_cast(float, bits);
+void clear(int8_t* values, int16_t* sums, int count) {
+    __builtin_memset(values, 0, count);
+    __builtin_memset(sums, 0, count / 16 * sizeof(int16_t));
 }
 
-// 16 values, which are factor * x; their sum, and that of their magnitudes.
-struct Totals {
-    int sum;
-    int magnitudes;
-};
-CHASKI_INLINE Totals quantize_half(const float* x, F32x16 factor, int8_t* values) {
-    const F32x16 scaled = load_f32(x) * factor;
-    const I32x16 q = round_to_i32(scaled);
-    store_i8(values, q);
-    // Both sums at once: neither passes 16 bits.
-    const I32x16 magnitude = round_to_i32(bit_cast_f32(magnitude_bits(scaled)));
-    const int32_t both = reduce_add(shift_left<16>(magnitude) + q);
-    const int sum = static_cast<int16_t>(both);
-    return {sum, (both - sum) >> 16};
+// The bits of max |x| of each block of 256 elements, as integers, of which NaN is the highest.
+void find_largest(const float* x, int32_t (&largest)[kBlocks]) {
+    I32x16 magnitudes[kHalves];
+    for (int h = 0; h < kHalves; ++h) magnitudes[h] = magnitude_bits(load_f32(x + kLanes * h));
+    int32_t halves[kHalves];
+    store_i32(halves, max_each(magnitudes));
+    for (int b = 0; b < kBlocks; ++b) {
+        const int32_t low = halves[2 * b], high = halves[2 * b + 1];
+        largest[b] = low > high ? low : high;
+    }
+}
+
+// The blocks of 32 of 256 elements.
+void quantize_blocks(const float* x, int8_t* values, float* scales, int16_t* sums) {
+    int32_t largest[kBlocks];
+    find_largest(x, largest);
+    float factors[kBlocks];
+    for (int b = 0; b < kBlocks; ++b) {
+        const auto amax = __builtin_bit_cast(float, largest[b]);
+        scales[b] = amax < 1e-36f ? 0.0f : amax / 127.0f;
+        factors[b] = 127.0f / amax;
+    }
+    I32x16 quantized[kHalves];
+    for (int h = 0; h < kHalves; ++h) {
+        quantized[h] = round_to_i32(load_f32(x + kLanes * h) * splat(factors[h / 2]));
+        store_i8(values + kLanes * h, quantized[h]);
+    }
+    int32_t totals[kHalves];
+    store_i32(totals, add_each(quantized));
+    for (int h = 0; h < kHalves; ++h) sums[h] = static_cast<int16_t>(totals[h]);
+    for (int b = 0; b < kBlocks; ++b) {
+        const auto amax = __builtin_bit_cast(float, largest[b]);
+        if (is_unusable(amax, 1e-36f)) clear(values + 32 * b, sums + 2 * b, 32);
+    }
 }
 
 void quantize_block(const float* x, int8_t* values, float* scale, int16_t* sums) {
-    const float amax = largest_magnitude(x);
+    const int32_t bits = reduce_max(max(magnitude_bits(load_f32(x)), magnitude_bits(load_f32(x + kLanes))));
+    const auto amax = __builtin_bit_cast(float, bits);
     *scale = amax < 1e-36f ? 0.0f : amax / 127.0f;
-    if (is_unusable(amax, 1e-36f)) {
-        __builtin_memset(values, 0, 32);
-        sums[0] = sums[1] = 0;
-        return;
-    }
+    if (is_unusable(amax, 1e-36f)) return clear(values, sums, 32);
     const F32x16 factor = splat(127.0f / amax);
     for (int half = 0; half < 2; ++half) {
         const I32x16 q = round_to_i32(load_f32(x + kLanes * half) * factor);
@@ -45,21 +66,36 @@ void quantize_block(const float* x, int8_t* values, float* scale, int16_t* sums)
     }
 }
 
-constexpr int kBlocks = kSuperElements / 32, kMostShift = 4, kMostMagnitudes = 1023;
-constexpr float kPowers[] = {1.0f, 2.0f, 4.0f, 8.0f, 16.0f};
+constexpr int kMostShift = 4, kMostMagnitudes = 1023;
+
+// What x is multiplied by in a block of this shift.
+float factor_of(float inverse, int shift) { return inverse * static_cast<float>(1 << (kMostShift - shift)); }
+
+// Stores 16 values, which are factor * x. The lanes of the result add up to their sum, and 2^16 times that
+// of their magnitudes: neither passes 16 bits.
+CHASKI_INLINE I32x16 quantize_half(const float* x, float factor, int8_t* values) {
+    const F32x16 scaled = load_f32(x) * splat(factor);
+    const I32x16 q = round_to_i32(scaled);
+    store_i8(values, q);
+    const I32x16 magnitude = round_to_i32(bit_cast_f32(magnitude_bits(scaled)));
+    return shift_left<16>(magnitude) + q;
+}
+
+int sum_of(int32_t both) { return static_cast<int16_t>(both); }
+int magnitudes_of(int32_t both) { return (both - sum_of(both)) >> 16; }
 
 // A block of 32 by the least shift that does, from `shift` on. Returns 0, or its sum of magnitudes if none
 // does.
-CHASKI_INLINE int shift_block(const float* x, float inverse, int shift, int8_t* values, int16_t* sums,
-                              int16_t* used) {
+int shift_block(const float* x, float inverse, int shift, int8_t* values, int16_t* sums, int16_t* used) {
     for (;; ++shift) {
-        const F32x16 factor = splat(inverse * kPowers[kMostShift - shift]);
-        const Totals low = quantize_half(x, factor, values);
-        const Totals high = quantize_half(x + kLanes, factor, values + kLanes);
-        const int magnitudes = low.magnitudes > high.magnitudes ? low.magnitudes : high.magnitudes;
+        const float factor = factor_of(inverse, shift);
+        const int32_t low = reduce_add(quantize_half(x, factor, values));
+        const int32_t high = reduce_add(quantize_half(x + kLanes, factor, values + kLanes));
+        const int of_low = magnitudes_of(low), of_high = magnitudes_of(high);
+        const int magnitudes = of_low > of_high ? of_low : of_high;
         if (magnitudes <= kMostMagnitudes) {
-            sums[0] = static_cast<int16_t>(low.sum);
-            sums[1] = static_cast<int16_t>(high.sum);
+            sums[0] = static_cast<int16_t>(sum_of(low));
+            sums[1] = static_cast<int16_t>(sum_of(high));
             *used = static_cast<int16_t>(shift);
             return 0;
         }
@@ -67,55 +103,79 @@ CHASKI_INLINE int shift_block(const float* x, float inverse, int shift, int8_t* 
     }
 }
 
-void quantize_super_block(const float* x, int8_t* values, float* scales, int16_t* sums, SuperScale* super) {
-    float largest[kBlocks];
-    int32_t bits = 0;
+// All blocks of a super-block with this `whole`. Returns 0, or the sum of magnitudes of the first block that
+// no shift makes small enough.
+int shift_blocks(const float* x, float whole, const int32_t (&largest)[kBlocks], int8_t* values,
+                 int16_t* sums, int16_t* shifts) {
+    const float inverse = 1.0f / whole, to_parts = 16.0f / (127.0f * whole);
+    float factors[kBlocks];
     for (int b = 0; b < kBlocks; ++b) {
-        largest[b] = largest_magnitude(x + 32 * b);
-        const auto own = __builtin_bit_cast(int32_t, largest[b]);  // NaN is above infinity
-        bits = own > bits ? own : bits;
+        // Of the least that shift 0 has room for.
+        const float part = __builtin_bit_cast(float, largest[b]) * to_parts;
+        const int shift = (part > 1.0f) + (part > 2.0f) + (part > 4.0f) + (part > 8.0f);
+        shifts[b] = static_cast<int16_t>(shift);
+        factors[b] = factor_of(inverse, shift);
     }
+    I32x16 totals[kHalves];
+    for (int h = 0; h < kHalves; ++h) {
+        totals[h] = quantize_half(x + kLanes * h, factors[h / 2], values + kLanes * h);
+    }
+    int32_t both[kHalves];
+    store_i32(both, add_each(totals));
+    int magnitudes[kHalves], most = 0;
+    for (int h = 0; h < kHalves; ++h) {
+        sums[h] = static_cast<int16_t>(sum_of(both[h]));
+        magnitudes[h] = magnitudes_of(both[h]);
+        most = most > magnitudes[h] ? most : magnitudes[h];
+    }
+    int over = 0;
+    for (int b = 0; b < kBlocks && most > kMostMagnitudes && over == 0; ++b) {
+        if (magnitudes[2 * b] <= kMostMagnitudes && magnitudes[2 * b + 1] <= kMostMagnitudes) continue;
+        over = shift_block(x + 32 * b, inverse, shifts[b], values + 32 * b, sums + 2 * b, shifts + b);
+    }
+    return over;
+}
+
+void quantize_super_block(const float* x, int8_t* values, float* scales, int16_t* sums, SuperScale* super) {
+    int32_t largest[kBlocks], bits = 0;
+    find_largest(x, largest);
+    for (const int32_t own : largest) bits = own > bits ? own : bits;
     const auto amax = __builtin_bit_cast(float, bits);
     float whole = amax / 127.0f;
     if (is_unusable(amax, 1e-34f)) {
         whole = amax < 1e-34f ? 0.0f : whole;
-        __builtin_memset(values, 0, kSuperElements);
-        __builtin_memset(sums, 0, 2 * kBlocks * sizeof(int16_t));
+        clear(values, sums, kSuperElements);
         for (int16_t& shift : super->shifts) shift = 0;
     } else {
-        for (;;) {
-            const float inverse = 1.0f / whole, to_parts = 16.0f / (127.0f * whole);
-            int over = 0;
-            for (int b = 0; b < kBlocks && over == 0; ++b) {
-                const float part = largest[b] * to_parts;  // of the least that shift 0 has room for
-                const int shift = (part > 1.0f) + (part > 2.0f) + (part > 4.0f) + (part > 8.0f);
-                over =
-                    shift_block(x + 32 * b, inverse, shift, values + 32 * b, sums + 2 * b, super->shifts + b);
-            }
-            if (over == 0) break;
-            // A block's magnitudes then add up to at most (over + 8) / (over / 1007) + 8 < 1023.
+        // A block's magnitudes then add up to at most (over + 8) / (over / 1007) + 8 < 1023.
+        while (const int over = shift_blocks(x, whole, largest, values, sums, super->shifts)) {
             whole *= static_cast<float>(over) / 1007.0f;
         }
     }
     super->unit = whole * 0.0625f;
     for (int b = 0; b < kBlocks; ++b) {
-        scales[b] = super->unit * kPowers[super->shifts[b]];
-        super->sums[b] = static_cast<int16_t>((sums[2 * b] + sums[2 * b + 1]) << super->shifts[b]);
+        const int shift = super->shifts[b];
+        scales[b] = super->unit * static_cast<float>(1 << shift);
+        super->sums[b] = static_cast<int16_t>((sums[2 * b] + sums[2 * b + 1]) << shift);
     }
 }
 
 }  // namespace
 
 void quantize_rows(const float* x, int64_t n, int64_t k, const Activations& out) {
-    for (int64_t at = 0; at < n * k; at += out.supers == nullptr ? 32 : kSuperElements) {
+    int64_t at = 0;
+    for (; at + kSuperElements <= n * k; at += kSuperElements) {
         int8_t* values = out.values + at;
         float* scales = out.scales + at / 32;
         int16_t* sums = out.sums + at / 16;
         if (out.supers == nullptr) {
-            quantize_block(x + at, values, scales, sums);
+            quantize_blocks(x + at, values, scales, sums);
         } else {
             quantize_super_block(x + at, values, scales, sums, out.supers + at / kSuperElements);
         }
+    }
+    for (; at < n * k; at += 32) {
+        quantize_block(x + at, out.values + at, out.scales + at / 32, out.sums + at / 16);
     }
 }
 
