@@ -18,9 +18,11 @@ class StoreStep final : public RowStep {
         ops_.store(x_ + begin * storage_.heads * storage_.size, storage_, cells_ + begin, end - begin,
                    reinterpret_cast<float*>(scratch));
     }
-    // A piece has whole panels: the cells of one are written together.
-    std::int64_t piece(const Sizes&, std::int64_t left, int threads) const override {
-        return shrinking_piece(left, threads, storage_.in_panels ? 4 * kLanes : 1);
+    // A piece has whole panels, whose cells are written together, if there are many tokens. Few are of as many
+    // sequences, or soon written.
+    std::int64_t piece(const Sizes& sizes, std::int64_t left, int threads) const override {
+        const bool has_panels = storage_.in_panels && items(sizes) > 4 * kLanes;
+        return shrinking_piece(left, threads, has_panels ? 4 * kLanes : 1);
     }
     std::size_t scratch_bytes() const override { return cell_scratch_bytes(storage_); }
 
