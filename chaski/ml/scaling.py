@@ -21,7 +21,7 @@ from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from chaski.ml.trace import Column, TracedRun, TracedStep
 
@@ -103,6 +103,20 @@ class Machine(Struct, frozen=True):
         }
         crowded = {count: min(seconds, other.crowded[count]) for count, seconds in self.crowded.items()}
         return Machine(self.processors, rates, (self.transfer + other.transfer) / 2, crowded)
+
+    def between(self, other: Machine) -> Machine:
+        """Return the machine between two measurements: the better of both, but memory as fast as on average.
+
+        Other machines on the same host share its memory: it is fast at one time and slow at another.
+        """
+        better = self.better_of(other)
+        rates = {
+            count: structs.replace(
+                found, bandwidth=(self.rates[count].bandwidth + other.rates[count].bandwidth) / 2
+            )
+            for count, found in better.rates.items()
+        }
+        return structs.replace(better, rates=rates)
 
     def _row(self, threads: int) -> tuple[float, ...]:
         found = self.rates[threads]

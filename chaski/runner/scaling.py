@@ -7,6 +7,7 @@ threads as there are say how far it is off.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 from itertools import pairwise
 from statistics import median
 
@@ -116,17 +117,19 @@ def measure_plan(
     Decoding has batches of `batch` tokens. Raises OptionError if they are too many.
     """
     processors = physical_cores()
-    measured, alone = {}, {}
+    crowds = [count for count in counts if count > processors]
+    measured, alone, machines = {}, {}, {}
+    weight_bytes = 0
     for count in sorted(counts):
         # One after the other: machines are faster at one time than at another.
         measured[count] = stages(traces(count, None), batch)
+        weight_bytes = weight_bytes or int(_bytes_read(measured[count]["decode"].runs[-1]))
+        before = measure_machine(processors, weight_bytes, isa, crowds)
         alone[count] = measured[1] if count == 1 else stages(traces(1, count), batch)
-    weight_bytes = int(_bytes_read(measured[1]["decode"].runs[-1]))
-    crowds = [count for count in counts if count > processors]
-    machine = measure_machine(processors, weight_bytes, isa, crowds)
+        machines[count] = before.between(measure_machine(processors, weight_bytes, isa, crowds))
     more = [count for count in more if count > max(counts)]
     alone.update({count: stages(traces(1, count), batch) for count in more})
-    machine = machine.better_of(measure_machine(processors, weight_bytes, isa, crowds))
+    machine = reduce(Machine.better_of, machines.values())
     found = []
     for name in ("prefill", "decode"):
         batches = {count: Batch.of(of[name].runs, of[name].after) for count, of in alone.items()}
@@ -137,7 +140,13 @@ def measure_plan(
                 batches[1].sizes["tokens"],
                 {count: measured[count][name].seconds for count in counts},
                 {
-                    count: predict(of, machine, count, processors if count in counts else None, memory)
+                    count: predict(
+                        of,
+                        machines.get(count, machine),
+                        count,
+                        processors if count in counts else None,
+                        memory,
+                    )
                     for count, of in batches.items()
                 },
                 {count: predict(batches[count], machine, count, None, saturated).seconds for count in more},

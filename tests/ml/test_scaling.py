@@ -128,13 +128,16 @@ def test_rates_beyond_what_was_measured() -> None:
     assert alone.at(8, Memory()).barrier == 1e-7
 
 
-def test_what_disturbs_one_of_two_measurements_does_not_count() -> None:
+def test_what_disturbs_one_of_two_measurements_does_not_count_but_memory_may_differ() -> None:
     slow = Machine(1, {1: ThreadRates(1e9, 0.5, 2e-7, 9e-7)}, 3e-11, {2: 5e-4})
     fast = Machine(1, {1: ThreadRates(2e9, 0.4, 3e-7, 1e-7)}, 4e-11, {2: 4e-4})
     better = slow.better_of(fast)
     assert better.rates == {1: ThreadRates(2e9, 0.5, 2e-7, 1e-7)}
     assert better.transfer == pytest.approx(3.5e-11)
     assert better.crowded == {2: 4e-4}
+    between = slow.between(fast)
+    assert between.rates == {1: ThreadRates(1.5e9, 0.5, 2e-7, 1e-7)}
+    assert between.crowded == better.crowded
 
 
 def test_what_a_step_reads() -> None:
