@@ -5,7 +5,8 @@
 In each round every number of threads is measured, and predicted from runs on one thread that were cut for it.
 What is predicted of more threads than there are processors counts on as many processors as there are.
 Medians over the rounds are shown, in milliseconds a batch, and the error in each. What other processes
-disturb is measured again.
+disturb is measured again, and runs during which memory became faster or slower: a virtual machine whose
+processors move on their host may have twice the bandwidth a second later.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from statistics import median
 from benchmarks.neighbour import others_seconds
 from chaski.cli.bench import Workload, compute
 from chaski.cli.bench_plan import traces_of
+from chaski.ml import measure_machine
 from chaski.ml.machine import physical_cores
 from chaski.ml.scaling import Memory
 from chaski.ml.trace import TracedRun
@@ -26,9 +28,9 @@ from chaski.runner.llm import LLM
 from chaski.runner.scaling import measure_plan
 
 # The share of its cores that a measurement must have got, the part of a core that others may have had, which
-# disturb a thread on another one, too, and how often it is tried.
-_UNDISTURBED, _OTHERS = 0.94, 0.05
-_TRIES = 8
+# disturb a thread on another one, too, by how much memory may change, and how often it is tried.
+_UNDISTURBED, _OTHERS, _CHANGE = 0.94, 0.05, 0.1
+_TRIES = 12
 
 
 class Undisturbed:
@@ -38,25 +40,37 @@ class Undisturbed:
         self._traces = traces_of(model, workload.context, workload.batch, self._compute)
         self._workload = workload
         self._repeat = repeat
-        self._cores = self._others = 0.0
+        self._cores = self._others = self._change = 0.0
 
     def __call__(self, threads: int, cut_for: int | None) -> Sequence[TracedRun]:
         for _ in range(_TRIES):
             runs = self._traces(threads, cut_for)
             has_its_cores = self._cores >= _UNDISTURBED * min(threads, physical_cores())
-            if has_its_cores and self._others <= _OTHERS:
+            has_its_memory = threads == 1 or self._change <= _CHANGE
+            if has_its_cores and has_its_memory and self._others <= _OTHERS:
                 break
         else:
-            print(f"{threads} threads were disturbed {_TRIES} times: {self._others:.2f} cores for others")
+            print(
+                f"{threads} threads were disturbed {_TRIES} times: {self._others:.2f} cores for others, "
+                f"memory changed by {self._change:.0%}"
+            )
         return runs
 
     def _compute(self, model: LLM) -> None:
         own = os.getpid()
+        bandwidth = _bandwidth()
         begin, used, others = time.perf_counter(), time.process_time(), others_seconds(own)
         compute(model, self._workload, self._repeat)
         seconds = time.perf_counter() - begin
         self._cores = (time.process_time() - used) / seconds
         self._others = (others_seconds(own) - others) / seconds
+        self._change = abs(_bandwidth() / bandwidth - 1)
+
+
+def _bandwidth() -> float:
+    """Bytes a second that all processors read together."""
+    processors = physical_cores()
+    return measure_machine(processors, 1 << 30).rates[processors].bandwidth
 
 
 def main() -> None:

@@ -121,12 +121,13 @@ def measure_plan(
     measured, alone, machines = {}, {}, {}
     weight_bytes = 0
     for count in sorted(counts):
-        # One after the other: machines are faster at one time than at another.
+        # One after the other, and memory before and after: machines are faster at one time than at another.
+        before = measure_machine(processors, weight_bytes, isa, crowds) if weight_bytes else None
         measured[count] = stages(traces(count, None), batch)
-        weight_bytes = weight_bytes or int(_bytes_read(measured[count]["decode"].runs[-1]))
-        before = measure_machine(processors, weight_bytes, isa, crowds)
+        weight_bytes = int(_bytes_read(measured[count]["decode"].runs[-1]))
+        after = measure_machine(processors, weight_bytes, isa, crowds)
+        machines[count] = after.between(before or after)
         alone[count] = measured[1] if count == 1 else stages(traces(1, count), batch)
-        machines[count] = before.between(measure_machine(processors, weight_bytes, isa, crowds))
     more = [count for count in more if count > max(counts)]
     alone.update({count: stages(traces(1, count), batch) for count in more})
     machine = reduce(Machine.better_of, machines.values())
