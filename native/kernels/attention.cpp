@@ -73,7 +73,7 @@ float softmax_weights(float* scores, std::int64_t from, std::int64_t to, std::in
     const F32x16 level = splat(maximum);
     F32x16 sum = splat(0.0f);
     std::int64_t i = first;
-    const auto weigh = [&](auto vectors) __attribute__((always_inline)) {
+    const auto take = [&](auto vectors) __attribute__((always_inline)) {
         F32x16 weights[vectors.value];
         for (int v = 0; v < vectors; ++v) weights[v] = load_f32(scores + i + v * kLanes) - level;
         exp_each(weights);
@@ -82,8 +82,8 @@ float softmax_weights(float* scores, std::int64_t from, std::int64_t to, std::in
             sum = sum + weights[v];
         }
     };
-    while (i + kExpVectors * kLanes <= last) weigh(Index<kExpVectors>{});
-    while (i < last) weigh(Index<1>{});
+    while (i + kExpVectors * kLanes <= last) take(Index<kExpVectors>{});
+    while (i < last) take(Index<1>{});
     if (first > 0) std::memset(scores, 0, first * sizeof(float));
     if (last < length) std::memset(scores + last, 0, (length - last) * sizeof(float));
     return sum_lanes(sum);

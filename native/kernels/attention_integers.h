@@ -115,12 +115,12 @@ struct ValueBlock {
     }
 };
 
-// The weights of a block, [row][length] from `weights` on, times the scales of its values, in integers. All
+// The weights of a block, [row][stride] from `weights` on, times the scales of its values, in integers. All
 // rows take one step before any takes the next, so that none waits for its own maximum and division.
-inline void quantize_weights(const float* weights, std::int64_t length, std::int64_t rows,
+inline void quantize_weights(const float* weights, std::int64_t stride, std::int64_t rows,
                              const ValueBlock& block, const QuantizedRows& quantized) {
     auto product = [&](std::int64_t row, std::int64_t i) __attribute__((always_inline)) {
-        return load_f32(weights + row * length + i) * load_f32(block.scales + i);
+        return load_f32(weights + row * stride + i) * load_f32(block.scales + i);
     };
     for (std::int64_t r = 0; r < rows; ++r) {
         I32x16 bits = splat(0);
