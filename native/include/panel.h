@@ -181,10 +181,29 @@ struct Place {
 // The number of panels that are interleaved, line by line.
 [[maybe_unused]] static constexpr int interleaved_panels(DType type) { return type == DType::F16 ? 2 : 1; }
 
-// The offset of a panel's first line, in bytes from the matrix's start.
+// The places of a matrix's panels, in bytes from its start. Who asks for many of them makes one of these
+// once, since sizes take divisions.
+struct PanelPlaces {
+    int64_t interleaved;
+    int64_t bytes;       // of a panel
+    int64_t line_bytes;  // of a panel's line: an interleaved neighbour starts behind the first one
+
+    constexpr PanelPlaces(DType type, int64_t k)
+        : interleaved(interleaved_panels(type)),
+          bytes(panel_bytes(type, k)),
+          line_bytes(kLanes * find_format(type)->bytes) {}
+
+    // The number of a panel among those that it is interleaved with, one or two.
+    constexpr int64_t index_of(int64_t panel) const { return panel & (interleaved - 1); }
+    // The start of a panel's first line.
+    constexpr int64_t start_of(int64_t panel) const {
+        const int64_t index = index_of(panel);
+        return (panel - index) * bytes + index * line_bytes;
+    }
+};
+
 [[maybe_unused]] static constexpr int64_t panel_start(DType type, int64_t k, int64_t panel) {
-    const int64_t index = panel % interleaved_panels(type);
-    return (panel - index) * panel_bytes(type, k) + index * kLanes * find_format(type)->bytes;
+    return PanelPlaces(type, k).start_of(panel);
 }
 
 // The size includes the neighbour of the last panel, even if there is none.

@@ -133,10 +133,7 @@ struct Product {
     F32x16* sums;   // [tile of tokens][panel][token of the tile]
 
     const Unpack unpack = K::unpack_of(u);
-    // Of addresses, which are wanted for each few panels of a step: sizes that take divisions are found once.
-    const int64_t interleaved = interleaved_panels(w.type);
-    const int64_t panel_size = panel_bytes(w.type, w.k);
-    const int64_t second_start = panel_start(w.type, w.k, 1);         // of the second panel
+    const PanelPlaces places{w.type, w.k};
     const int64_t step_bytes = kLanes * row_bytes(w.type, K::kStep);  // of one panel
     int64_t first_panel = 0, first_token = 0;
     int panels = 0, tokens = 0;
@@ -203,18 +200,14 @@ struct Product {
 
     // The first line of a panel's blocks from element `from` of k on, a multiple of the step.
     const uint8_t* blocks(int64_t panel, int64_t from) const {
-        const int64_t index = index_of(panel);
-        return w.panels + (panel - index) * panel_size + index * second_start +
-               from / K::kStep * interleaved * step_bytes;
+        return w.panels + places.start_of(panel) + from / K::kStep * places.interleaved * step_bytes;
     }
     // The memory to prefetch for a panel, as many bytes as its step has. Each of two interleaved panels takes
     // whole lines, half of those of both.
     const uint8_t* to_fetch(int64_t panel, int64_t from) const {
-        const int64_t index = index_of(panel);
+        const int64_t index = places.index_of(panel);
         return blocks(panel - index, from) + index * step_bytes;
     }
-    // Among those that are interleaved with it, one or two.
-    int64_t index_of(int64_t panel) const { return panel & (interleaved - 1); }
 
     // Tile number t: `size` tokens from `token` on, by the smallest tile that holds them.
     template <int N = K::N>

@@ -9,6 +9,9 @@ namespace {
 
 constexpr int kBlocks = kSuperElements / 32, kHalves = 2 * kBlocks;  // a vector each
 
+// A block of 32 whose amax is below this counts as zero.
+constexpr float kTiny = 1e-36f;
+
 // Zero, infinite, or NaN.
 bool is_unusable(float amax, float tiny) { return !(amax >= tiny && amax < __builtin_inff()); }
 
@@ -29,15 +32,37 @@ void find_largest(const float* x, int32_t (&largest)[kBlocks]) {
     }
 }
 
-// The blocks of 32 of 256 elements.
+// A block of 32.
+void quantize_block(const float* x, int8_t* values, float* scale, int16_t* sums) {
+    const int32_t bits = reduce_max(max(magnitude_bits(load_f32(x)), magnitude_bits(load_f32(x + kLanes))));
+    const auto amax = __builtin_bit_cast(float, bits);
+    *scale = amax < kTiny ? 0.0f : amax / 127.0f;
+    if (is_unusable(amax, kTiny)) return clear(values, sums, 32);
+    const F32x16 factor = splat(127.0f / amax);
+    for (int half = 0; half < 2; ++half) {
+        const I32x16 q = round_to_i32(load_f32(x + kLanes * half) * factor);
+        store_i8(values + kLanes * half, q);
+        sums[half] = static_cast<int16_t>(reduce_add(q));
+    }
+}
+
+// The blocks of 32 of 256 elements: together, or one by one where a block is unusable.
 void quantize_blocks(const float* x, int8_t* values, float* scales, int16_t* sums) {
     int32_t largest[kBlocks];
     find_largest(x, largest);
     float factors[kBlocks];
+    bool has_unusable = false;
     for (int b = 0; b < kBlocks; ++b) {
         const auto amax = __builtin_bit_cast(float, largest[b]);
-        scales[b] = amax < 1e-36f ? 0.0f : amax / 127.0f;
+        scales[b] = amax / 127.0f;
         factors[b] = 127.0f / amax;
+        has_unusable |= is_unusable(amax, kTiny);
+    }
+    if (has_unusable) {
+        for (int b = 0; b < kBlocks; ++b) {
+            quantize_block(x + 32 * b, values + 32 * b, scales + b, sums + 2 * b);
+        }
+        return;
     }
     I32x16 quantized[kHalves];
     for (int h = 0; h < kHalves; ++h) {
@@ -47,28 +72,11 @@ void quantize_blocks(const float* x, int8_t* values, float* scales, int16_t* sum
     int32_t totals[kHalves];
     store_i32(totals, add_each(quantized));
     for (int h = 0; h < kHalves; ++h) sums[h] = static_cast<int16_t>(totals[h]);
-    for (int b = 0; b < kBlocks; ++b) {
-        const auto amax = __builtin_bit_cast(float, largest[b]);
-        if (is_unusable(amax, 1e-36f)) clear(values + 32 * b, sums + 2 * b, 32);
-    }
-}
-
-void quantize_block(const float* x, int8_t* values, float* scale, int16_t* sums) {
-    const int32_t bits = reduce_max(max(magnitude_bits(load_f32(x)), magnitude_bits(load_f32(x + kLanes))));
-    const auto amax = __builtin_bit_cast(float, bits);
-    *scale = amax < 1e-36f ? 0.0f : amax / 127.0f;
-    if (is_unusable(amax, 1e-36f)) return clear(values, sums, 32);
-    const F32x16 factor = splat(127.0f / amax);
-    for (int half = 0; half < 2; ++half) {
-        const I32x16 q = round_to_i32(load_f32(x + kLanes * half) * factor);
-        store_i8(values + kLanes * half, q);
-        sums[half] = static_cast<int16_t>(reduce_add(q));
-    }
 }
 
 constexpr int kMostShift = 4, kMostMagnitudes = 1023;
 
-// What x is multiplied by in a block of this shift.
+// The factor that multiplies x in a block with this shift; `inverse` is 1 / whole.
 float factor_of(float inverse, int shift) { return inverse * static_cast<float>(1 << (kMostShift - shift)); }
 
 // Stores 16 values, which are factor * x. The lanes of the result add up to their sum, and 2^16 times that
@@ -84,33 +92,26 @@ CHASKI_INLINE I32x16 quantize_half(const float* x, float factor, int8_t* values)
 int sum_of(int32_t both) { return static_cast<int16_t>(both); }
 int magnitudes_of(int32_t both) { return (both - sum_of(both)) >> 16; }
 
-// A block of 32 by the least shift that does, from `shift` on. Returns 0, or its sum of magnitudes if none
-// does.
-int shift_block(const float* x, float inverse, int shift, int8_t* values, int16_t* sums, int16_t* used) {
-    for (;; ++shift) {
-        const float factor = factor_of(inverse, shift);
-        const int32_t low = reduce_add(quantize_half(x, factor, values));
-        const int32_t high = reduce_add(quantize_half(x + kLanes, factor, values + kLanes));
-        const int of_low = magnitudes_of(low), of_high = magnitudes_of(high);
-        const int magnitudes = of_low > of_high ? of_low : of_high;
-        if (magnitudes <= kMostMagnitudes) {
-            sums[0] = static_cast<int16_t>(sum_of(low));
-            sums[1] = static_cast<int16_t>(sum_of(high));
-            *used = static_cast<int16_t>(shift);
-            return 0;
-        }
-        if (shift == kMostShift) return magnitudes;
+// A block of 32 of a super-block. Returns the larger sum of magnitudes of its halves.
+int quantize_block(const float* x, float factor, int8_t* values, int16_t* sums) {
+    int most = 0;
+    for (int half = 0; half < 2; ++half) {
+        const int at = kLanes * half;
+        const int32_t both = reduce_add(quantize_half(x + at, factor, values + at));
+        sums[half] = static_cast<int16_t>(sum_of(both));
+        most = most > magnitudes_of(both) ? most : magnitudes_of(both);
     }
+    return most;
 }
 
-// All blocks of a super-block with this `whole`. Returns 0, or the sum of magnitudes of the first block that
-// no shift makes small enough.
+// All blocks of a super-block with this `whole`, each by the least shift for which its magnitudes add up to
+// little enough. Returns 0, or the sum of magnitudes of the first block for which the largest shift does not.
 int shift_blocks(const float* x, float whole, const int32_t (&largest)[kBlocks], int8_t* values,
                  int16_t* sums, int16_t* shifts) {
     const float inverse = 1.0f / whole, to_parts = 16.0f / (127.0f * whole);
     float factors[kBlocks];
     for (int b = 0; b < kBlocks; ++b) {
-        // Of the least that shift 0 has room for.
+        // Shift 0 has room for parts of at most 1, and each further shift for twice as much.
         const float part = __builtin_bit_cast(float, largest[b]) * to_parts;
         const int shift = (part > 1.0f) + (part > 2.0f) + (part > 4.0f) + (part > 8.0f);
         shifts[b] = static_cast<int16_t>(shift);
@@ -128,12 +129,17 @@ int shift_blocks(const float* x, float whole, const int32_t (&largest)[kBlocks],
         magnitudes[h] = magnitudes_of(both[h]);
         most = most > magnitudes[h] ? most : magnitudes[h];
     }
-    int over = 0;
-    for (int b = 0; b < kBlocks && most > kMostMagnitudes && over == 0; ++b) {
-        if (magnitudes[2 * b] <= kMostMagnitudes && magnitudes[2 * b + 1] <= kMostMagnitudes) continue;
-        over = shift_block(x + 32 * b, inverse, shifts[b], values + 32 * b, sums + 2 * b, shifts + b);
+    if (most <= kMostMagnitudes) return 0;
+    for (int b = 0; b < kBlocks; ++b) {
+        const int low = magnitudes[2 * b], high = magnitudes[2 * b + 1];
+        most = low > high ? low : high;
+        while (most > kMostMagnitudes && shifts[b] < kMostShift) {
+            const float factor = factor_of(inverse, ++shifts[b]);
+            most = quantize_block(x + 32 * b, factor, values + 32 * b, sums + 2 * b);
+        }
+        if (most > kMostMagnitudes) return most;
     }
-    return over;
+    return 0;
 }
 
 void quantize_super_block(const float* x, int8_t* values, float* scales, int16_t* sums, SuperScale* super) {

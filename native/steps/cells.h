@@ -18,8 +18,8 @@ class StoreStep final : public RowStep {
         ops_.store(x_ + begin * storage_.heads * storage_.size, storage_, cells_ + begin, end - begin,
                    reinterpret_cast<float*>(scratch));
     }
-    // A piece has whole panels, whose cells are written together, if there are many tokens. Few are of as
-    // many sequences, or soon written.
+    // A piece of many tokens has whole panels, since a kernel writes the cells of a panel together. Few
+    // tokens mostly belong to as many sequences, each with a panel of its own.
     std::int64_t piece(const Sizes& sizes, std::int64_t left, int threads) const override {
         const bool has_panels = storage_.in_panels && items(sizes) > 4 * kLanes;
         return shrinking_piece(left, threads, has_panels ? 4 * kLanes : 1);
