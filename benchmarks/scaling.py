@@ -5,8 +5,8 @@
 In each round every number of threads is measured, and predicted from runs on one thread that were cut for it.
 What is predicted of more threads than there are processors counts on as many processors as there are.
 Medians over the rounds are shown, in milliseconds a batch, and the error in each. What other processes
-disturb is measured again, and runs during which memory became faster or slower: a virtual machine whose
-processors move on their host may have twice the bandwidth a second later.
+disturb is measured again, and so are runs during which memory became faster or slower, as it does on some
+virtual machines.
 """
 
 from __future__ import annotations

@@ -105,9 +105,10 @@ class Machine(Struct, frozen=True):
         return Machine(self.processors, rates, (self.transfer + other.transfer) / 2, crowded)
 
     def between(self, other: Machine) -> Machine:
-        """Return the machine between two measurements: the better of both, but memory as fast as on average.
+        """Return the machine between two measurements: the better rates of both, but the mean of bandwidths.
 
-        Other machines on the same host share its memory: it is fast at one time and slow at another.
+        A disturbance makes all other rates worse for a moment; the bandwidth of a virtual machine changes
+        for seconds, and runs between the measurements met it as it was.
         """
         better = self.better_of(other)
         rates = {

@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from chaski.cli.main import chaski_command
-from chaski.ml.scaling import Machine, ThreadRates
+from chaski.ml import scaling as scaling_model
+from chaski.ml.scaling import Batch, Machine, Prediction, ThreadRates
 from chaski.ml.trace import Column, TracedRun, TracedStep
 from chaski.runner import scaling
 
@@ -73,6 +74,30 @@ def test_a_table_for_people(tiny_llama: Path) -> None:
     assert max(map(len, table.splitlines())) <= 110
     assert "More than 2 threads are predicted and not measured" in table
     assert "memory gives each thread 10.0 GB/s, or, in the last line,\n  no more than 20.0 GB/s" in table
+
+
+def test_each_number_of_threads_has_the_memory_of_its_own_runs(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured behind the run on one thread, before and behind the one on two, as fast as memory was then."""
+    speeds = iter([10e9, 20e9, 40e9])
+
+    def measure(*_: object) -> Machine:
+        speed = next(speeds)
+        return Machine(2, {n: ThreadRates(n * speed, float(n), 1e-7, 3e-7 * n) for n in (1, 2)}, 1e-11)
+
+    found: dict[int, float] = {}
+
+    def predict(batch: Batch, machine: Machine, threads: int, *rest: Any) -> Prediction:
+        found[threads] = machine.rates[1].bandwidth
+        return scaling_model.predict(batch, machine, threads, *rest)
+
+    monkeypatch.setattr(scaling, "measure_machine", measure)
+    monkeypatch.setattr(scaling, "predict", predict)
+    report = json.loads(plan(tiny_llama, "--json"))
+    assert next(speeds, None) is None
+    assert (found[1], found[2], found[8]) == (10e9, 30e9, 30e9)
+    assert report["prefill"]["predicted"]["2"] > 0
 
 
 def test_an_assumed_bandwidth_is_said(tiny_llama: Path) -> None:
