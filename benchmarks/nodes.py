@@ -17,6 +17,7 @@ import argparse
 import dataclasses
 import multiprocessing
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -217,10 +218,13 @@ def seconds_of_the_head(folder: Path) -> float:
     command = [sys.executable, "-m", "chaski", "shard", "--listen", "127.0.0.1:0", "--key", str(key)]
     with subprocess.Popen([*command, "--threads", "1"], stderr=subprocess.PIPE, text=True) as node:
         assert node.stderr is not None
-        address = node.stderr.readline().split()[-1]
-        workload = Workload(prompt=8, generate=200, depth=0, batch=1)
-        found = rates_on([address], key, "layers", path, workload)
-        node.kill()
+        try:
+            address = re.search(r"127\.0\.0\.1:\d+", node.stderr.readline())
+            assert address is not None, "the node does not say where it listens"
+            workload = Workload(prompt=8, generate=200, depth=0, batch=1)
+            found = rates_on([address[0]], key, "layers", path, workload)
+        finally:
+            node.kill()
     return 1 / max(found.decode_tokens_per_second)
 
 
