@@ -43,10 +43,11 @@ from chaski.cli.bench import BenchResult, Workload
 from chaski.cli.bench import measure as run_workload
 from chaski.env import Environment
 from chaski.ml import CPUOptions, open_backend
+from chaski.ml.machine import largest_cache
 from chaski.ml.sharded.exchange import Exchange
 from chaski.ml.sharded.frames import Frames
 from chaski.ml.sharded.links import Listener, connect
-from chaski.ml.sharded.simulation import Batch, Link, Node, Simulated, simulate, work_of
+from chaski.ml.sharded.simulation import Batch, Link, Node, Simulated, Work, simulate, work_of
 
 _EIGHT = cast("Llama", SHAPES["llama-3.1-8b"])
 MODELS: Mapping[str, Llama] = {
@@ -75,7 +76,12 @@ class Measured:
     def faster(self, factor: float) -> Measured:
         """The same node with a faster memory and faster cores, and what is not computing as it is."""
         nodes = [
-            replace(node, bandwidth=node.bandwidth * factor, rate=node.rate * factor)
+            replace(
+                node,
+                bandwidth=node.bandwidth * factor,
+                rate=node.rate * factor,
+                cached=node.cached * factor,
+            )
             for node in (self.decode, self.prefill)
         ]
         return dataclasses.replace(self, decode=nodes[0], prefill=nodes[1])
@@ -119,29 +125,54 @@ def measure(folder: Path, threads: int, repeat: int, shape: Llama = _EIGHT) -> M
 
 
 def fitted_node(path: Path, threads: int, tokens: int, repeat: int) -> Node:
-    """Fit what a piece takes besides its products, and their rate, to pieces of 2, 4 and 8 nodes."""
-    rows = []
+    """Fit what a piece takes besides its products, and their rates, to pieces of 2, 4 and 8 nodes.
+
+    For one token these are the rate of matrices that come from memory, and of those that were read ahead.
+    """
+    slow = float("inf")
+    found = timed_work(path, threads, tokens, repeat)
+    if tokens > 1:
+        amounts = [(float(work.products), seconds) for work, seconds in found]
+        piece_seconds, rate = fitted(f"{tokens} tokens", amounts, "billion products/s")
+        return Node(piece_seconds, slow, rate)
+    amounts = [(float(work.num_bytes), seconds) for work, seconds in found]
+    piece_seconds, bandwidth = fitted("a token", amounts, "GB/s")
+    ahead = largest_cache() // 2
+    found = timed_work(path, threads, tokens, repeat, waits=True)
+    amounts = [(float(work.num_bytes), seconds) for work, seconds in found if work.num_bytes <= ahead]
+    _, cached = fitted("a token, matrices read ahead", amounts, "GB/s")
+    return Node(piece_seconds, bandwidth, slow, ahead=ahead, cached=cached)
+
+
+def timed_work(
+    path: Path, threads: int, tokens: int, repeat: int, waits: bool = False
+) -> Sequence[tuple[Work, float]]:
+    """What each piece of one of 2, 4 and 8 nodes computes, and its seconds. `waits`: see `measure_pieces`."""
+    found = []
     for members in (2, 4, 8):
         with closing(open_backend("cpu", CPUOptions(threads, variants=Environment.read().variants))) as inner:
-            cut, seconds = measure_pieces(path, "rows", members, inner, tokens, repeat)
+            cut, seconds = measure_pieces(path, "rows", members, inner, tokens, repeat, waits)
         for piece, each in zip(cut.pieces[0], seconds, strict=True):
             work = work_of(piece, cut.weights, sizes_of(tokens))
             # The last layer has one row of outputs only, from attention on.
             if work.products > work.num_bytes * tokens / 2:
-                rows.append((1.0, float(work.num_bytes if tokens == 1 else work.products), each))
-    found = np.array(rows)
+                found.append((work, each))
+    return found
+
+
+def fitted(title: str, amounts: Sequence[tuple[float, float]], kind: str) -> tuple[float, float]:
+    """Fit seconds by a constant and a rate of amounts -> these two; say how far that is off."""
+    points = np.array([(1.0, *each) for each in amounts])
     # Relative errors count: the small pieces say what a piece takes besides its products.
-    piece_seconds, slope = _line(found)
-    predicted = found[:, :2] @ [piece_seconds, slope]
-    single = np.abs(predicted / found[:, 2] - 1).mean()
-    kind = "GB/s" if tokens == 1 else "billion products/s"
+    constant, slope = _line(points)
+    predicted = points[:, :2] @ [constant, slope]
+    single = np.abs(predicted / points[:, 2] - 1).mean()
     print(
-        f"{tokens} tokens: a piece {piece_seconds * 1e6:.0f} µs, {1e-9 / slope:.1f} {kind}; single pieces "
-        f"are off by {single:.0%} on average, all together by {predicted.sum() / found[:, 2].sum() - 1:+.1%}",
+        f"{title}: a piece {constant * 1e6:.0f} µs, {1e-9 / slope:.1f} {kind}; single pieces are off by "
+        f"{single:.0%} on average, all together by {predicted.sum() / points[:, 2].sum() - 1:+.1%}",
         flush=True,
     )
-    slow = float("inf")
-    return Node(piece_seconds, 1 / slope, slow) if tokens == 1 else Node(piece_seconds, slow, 1 / slope)
+    return constant, 1 / slope
 
 
 def sizes_of(tokens: int) -> Mapping[str, int]:
@@ -171,7 +202,7 @@ def value_costs() -> tuple[float, float]:
             exchange.begin(run)
             begin = time.perf_counter()
             exchange.send(0, rows, value)
-            exchange.take(0, rows)
+            exchange.take(0, rows, wait)
             times.append((time.perf_counter() - begin) / 2)
         points.append((1.0, float(value.nbytes), float(np.quantile(times, 0.25))))
     here.send(None)
@@ -204,8 +235,12 @@ def _echo(pipe: Connection) -> None:
         for rows, _, repeat in _VALUES:
             for run in range(repeat):
                 exchange.begin(run)
-                exchange.send(0, rows, exchange.take(0, rows))
+                exchange.send(0, rows, exchange.take(0, rows, wait))
         pipe.recv()  # until the last one is there
+
+
+def wait(descriptor: int) -> None:
+    """Do nothing else while a value is on its way."""
 
 
 def seconds_of_the_head(folder: Path) -> float:
@@ -249,21 +284,23 @@ def table(folder: Path, name: str, measured: Measured, counts: Sequence[int]) ->
     one = [simulated(alone, tokens, measured, still).seconds for tokens in (1, PREFILL)]
     print(
         f"{name}: on one node {one[0] * 1e3:.0f} ms a token, and {one[1]:.1f} s for {PREFILL} tokens\n\n"
-        f"| nodes | split | link | ms a token | times | without latency | without bytes | without messages "
-        f"| {PREFILL} tokens, s | times |\n|--:|---|---|--:|--:|--:|--:|--:|--:|--:|"
+        f"| nodes | split | link | ms a token | times | nothing read ahead | without latency | without bytes "
+        f"| without messages | {PREFILL} tokens, s | times |\n|--:|---|---|--:|--:|--:|--:|--:|--:|--:|--:|"
     )
     for members in counts:
         for split in ("rows", "layers"):
             cut = CutModel(path, split, members)
             for title, (latency, bandwidth) in LINKS.items():
                 link = Link(latency, bandwidth, measured.message, measured.byte)
-                links = [
-                    link,
-                    replace(link, latency=0.0),
-                    replace(link, bandwidth=1e18, byte=0.0),
-                    replace(link, message=0.0),
+                waiting = dataclasses.replace(measured, decode=replace(measured.decode, ahead=0))
+                cases = [
+                    (measured, link),
+                    (waiting, link),
+                    (measured, replace(link, latency=0.0)),
+                    (measured, replace(link, bandwidth=1e18, byte=0.0)),
+                    (measured, replace(link, message=0.0)),
                 ]
-                times = [simulated(cut, 1, measured, each).seconds for each in links]
+                times = [simulated(cut, 1, *case).seconds for case in cases]
                 # By layers, batches of a prompt follow each other.
                 part = PREFILL if split == "rows" else PART
                 prompt = simulated(cut, PREFILL, measured, link, part).seconds
@@ -315,11 +352,11 @@ def simulated(
     batches = []
     for number, count in enumerate(counts, 1):
         sizes = {**sizes_of(count), "outputs": int(number == len(counts))}
-        seconds = [
-            [node.seconds(work_of(piece, cut.weights, sizes)) if piece.graph.nodes else 0.0 for piece in some]
+        work = [
+            [work_of(piece, cut.weights, sizes) if piece.graph.nodes else None for piece in some]
             for some in cut.pieces
         ]
-        batches.append(Batch(seconds, sizes))
+        batches.append(Batch([node] * len(cut.pieces), work, sizes))
     return simulate(cut.pieces, batches, link, node.batch * len(counts))
 
 

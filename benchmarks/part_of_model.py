@@ -5,6 +5,7 @@ What other nodes would send is there at once, and random. So the times are those
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from chaski.ml import Backend
 from chaski.ml.backend import CacheConfig
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Tensor, Weight
 from chaski.ml.plan import Input
-from chaski.ml.sharded.exchange import Exchange
+from chaski.ml.sharded.exchange import Exchange, Meanwhile
 from chaski.ml.sharded.layers import LayerSplit
 from chaski.ml.sharded.member_plan import MemberPlan
 from chaski.ml.sharded.pieces import Piece, cut_graph
@@ -40,9 +41,14 @@ _SEQUENCES, _CONTEXT, _BATCH = 8, 512, 512
 class CutModel:
     """The pieces of all members, and the bytes of their weights. No tensor of the file is read."""
 
-    def __init__(self, path: Path, split: str, members: int, inner: Backend | None = None) -> None:
-        """`inner`: where the first member computes; without one nobody does."""
-        self._backend = _Cut(split, members, inner)
+    def __init__(
+        self, path: Path, split: str, members: int, inner: Backend | None = None, silence: int | None = None
+    ) -> None:
+        """`inner`: where the first member computes; without one nobody does.
+
+        `silence`: a descriptor that says nothing. With one, weights are read ahead where values are awaited.
+        """
+        self._backend = _Cut(split, members, inner, silence)
         # What a model asks of a backend before it is loaded; a cut is no place to load one.
         backend = cast("Backend", self._backend)
         file = open_model(path)
@@ -71,27 +77,31 @@ class CutModel:
 
 
 def measure_pieces(
-    path: Path, split: str, members: int, inner: Backend, tokens: int, repeat: int
+    path: Path, split: str, members: int, inner: Backend, tokens: int, repeat: int, waits: bool = False
 ) -> tuple[CutModel, Sequence[float]]:
     """Compute batches of so many tokens -> the cut, and the seconds of the first member's pieces.
 
-    They are lower quartiles: what disturbs a run makes it longer.
+    They are lower quartiles: what disturbs a run makes it longer. With `waits`, values come when as many
+    weights have been read ahead as can be.
     """
-    cut = CutModel(path, split, members, inner)
-    inner.load(lambda _: None)
-    inner.wait_loaded()
-    runs = []
-    for run in range(repeat + 1):
-        where = (0, run) if tokens == 1 else (run % _SEQUENCES, 0)
-        runs.append(cut.timed(*where, tokens))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        cut = CutModel(path, split, members, inner, ours.fileno() if waits else None)
+        inner.load(lambda _: None)
+        inner.wait_loaded()
+        runs = []
+        for run in range(repeat + 1):
+            where = (0, run) if tokens == 1 else (run % _SEQUENCES, 0)
+            runs.append(cut.timed(*where, tokens))
     return cut, np.quantile(np.array(runs[1:]), 0.25, axis=0).tolist()
 
 
 class _Instant(Exchange):
     """Other members that have sent all before it is asked for; it notes when a piece begins and ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, silence: int | None) -> None:
         super().__init__()
+        self._silence = silence
         self._shapes: Mapping[tuple[int, int], tuple[str | None, int]] = {}
         self._sizes: Mapping[str, int] = {}
         self._known: dict[tuple[int, int, int], npt.NDArray[np.float32]] = {}
@@ -129,12 +139,14 @@ class _Instant(Exchange):
         self._note_end()
         self._is_sending = True
 
-    def take(self, member: int, value: int) -> npt.NDArray[np.float32]:
+    def take(self, member: int, value: int, meanwhile: Meanwhile) -> npt.NDArray[np.float32]:
         name, width = self._shapes[member, value]
         rows = 0 if name is None else self._sizes[name]
         if (member, value, rows) not in self._known:
             random = np.random.default_rng(value)
             self._known[member, value, rows] = random.standard_normal((rows, width), np.float32)
+        if self._silence is not None:
+            meanwhile(self._silence)
         now = time.perf_counter()
         if self._is_sending:
             self._began.append(now)
@@ -153,7 +165,7 @@ class _Cut:
 
     cache_config = CacheConfig()
 
-    def __init__(self, split: str, members: int, inner: Backend | None) -> None:
+    def __init__(self, split: str, members: int, inner: Backend | None, silence: int | None) -> None:
         self._members = members
         self._inner = inner
         is_by_rows = split == "rows"
@@ -163,7 +175,7 @@ class _Cut:
             self.cache_config = inner.cache_config
         self.weights: dict[Weight, int] = {}
         self.pieces: Sequence[Sequence[Piece]] = []
-        self.exchange = _Instant()
+        self.exchange = _Instant(silence)
 
     def place(self, weights: Sequence[tuple[Weight, TensorInfo]]) -> None:
         on_each = self._splitting.place(weights)

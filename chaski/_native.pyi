@@ -428,6 +428,11 @@ class Plan:
     def touch(self) -> None: ...
     def launch(self, sizes: Sequence[int]) -> None: ...
     def wait(self) -> None: ...
+    def read_ahead(self, descriptor: int, most: int) -> int | None:
+        """
+        Reads weights of the next run into the caches, up to `most` bytes of them -> how many are there for it. None: there is something to read from the descriptor, and so it ended before that.
+        """
+
     def trace(self) -> None:
         """From now on every run notes its pieces."""
 

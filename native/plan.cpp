@@ -4,6 +4,8 @@
 #include <chrono>
 #include <stdexcept>
 
+#include "read_ahead.h"
+
 namespace chaski {
 
 std::int64_t steady_nanoseconds() {
@@ -62,6 +64,7 @@ void Plan::launch(const Sizes& sizes) {
     }
     pool_->wait();
     sizes_ = sizes;
+    read_ahead_ = 0;
     for (Trace& trace : traces_) trace.pieces.clear();
     for (auto& phase : phases_) phase->items_left.store(0, std::memory_order_relaxed);
     for (auto& entry : entries_) {
@@ -76,6 +79,18 @@ void Plan::launch(const Sizes& sizes) {
 }
 
 void Plan::wait() { pool_->wait(); }
+
+std::optional<std::int64_t> Plan::read_ahead(int descriptor, std::int64_t most) {
+    std::vector<std::span<const std::byte>> stretches;
+    std::int64_t bytes = 0;
+    for (const auto& entry : entries_) {
+        stretches.push_back(entry->step->weights());
+        bytes += std::ssize(stretches.back());
+    }
+    const std::int64_t end = std::min(bytes, most);
+    read_ahead_ = read_stretches_ahead(*pool_, stretches, read_ahead_, end, descriptor);
+    return read_ahead_ < end ? std::nullopt : std::optional(read_ahead_);
+}
 
 std::vector<Piece> Plan::pieces() const {
     std::vector<Piece> all;

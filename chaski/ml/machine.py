@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "cpu_info",
     "cpu_model",
     "cpu_name",
+    "largest_cache",
     "memory_nodes",
     "physical_cores",
     "total_memory",
@@ -30,6 +32,7 @@ _MODEL = ("cpu family", "model", "stepping", "CPU implementer", "CPU variant", "
 # Where a quota allows a part of a core, one more thread gains that part, at the price of pauses. A fifth of a
 # core gained three percent.
 _LEAST_PART = 0.2
+_SMALL_CACHE = 8 << 20
 
 
 def physical_cores() -> int:
@@ -47,6 +50,14 @@ def physical_cores() -> int:
 def usable_processors() -> int:
     """Processors that this process may run on, hyper-threads included."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@cache
+def largest_cache() -> int:
+    """Return the bytes of the largest cache of a processor; those of a small one where nobody tells."""
+    sizes = (path.read_text().strip() for path in _PROCESSORS.glob("cpu0/cache/index*/size"))
+    found = [int(size[:-1]) << 10 for size in sizes if size[-1:] == "K" and size[:-1].isdecimal()]
+    return max(found, default=_SMALL_CACHE)
 
 
 def memory_nodes() -> list[int]:

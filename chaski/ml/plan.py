@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-__all__ = ["FromLaunch", "Input", "Launch", "Plan", "misfit"]
+__all__ = ["FromLaunch", "Input", "Launch", "Plan", "ReadsAhead", "misfit"]
 
 
 class Launch(Protocol):
@@ -70,6 +70,21 @@ class Plan(Protocol):
         The values are not read any more when it returns. They say the sizes of their leading dimensions;
         `sizes` has those of dimensions that no input has. Earlier launches are computed before this one.
         Raises ValueError where values do not fit the graph.
+        """
+
+
+@runtime_checkable
+class ReadsAhead(Protocol):
+    """A plan whose weights can be brought nearer to where it computes before its inputs are there."""
+
+    @property
+    def bytes_to_read_ahead(self) -> int:
+        """Bytes of weights that stay there, of all plans together."""
+
+    def read_ahead(self, descriptor: int, most: int) -> int | None:
+        """Read weights of the next launch, up to `most` bytes of them -> how many are there for it.
+
+        None: it ended before that, as there is something to read from the descriptor.
         """
 
 

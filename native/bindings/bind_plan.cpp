@@ -50,6 +50,10 @@ void launch(PlanBuilder& plan, const std::vector<std::int64_t>& sizes) {
     nb::gil_scoped_release release;
     plan.plan().launch(sizes);
 }
+std::optional<std::int64_t> read_ahead(PlanBuilder& plan, int descriptor, std::int64_t most) {
+    nb::gil_scoped_release release;
+    return plan.plan().read_ahead(descriptor, most);
+}
 void wait(PlanBuilder& plan) {
     nb::gil_scoped_release release;
     plan.plan().wait();
@@ -110,6 +114,10 @@ void bind_plan(nb::module_& m) {
             "touch", [](PlanBuilder& p) { p.plan().touch(); }, nb::call_guard<nb::gil_scoped_release>())
         .def("launch", &launch, "sizes"_a)
         .def("wait", &wait)
+        .def(
+            "read_ahead", &read_ahead, "descriptor"_a, "most"_a,
+            "Reads weights of the next run into the caches, up to `most` bytes of them -> how many are there "
+            "for it. None: there is something to read from the descriptor, and so it ended before that.")
         .def(
             "trace", [](PlanBuilder& p) { p.plan().trace(); }, "From now on every run notes its pieces.")
         .def(

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,8 @@ class Step {
         return shrinking_piece(left, threads, 1);
     }
     virtual void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte* scratch) const = 0;
+    // The weights that it reads in any case; empty where that depends on its inputs.
+    virtual std::span<const std::byte> weights() const { return {}; }
     // Bytes of scratch memory that one thread needs.
     virtual std::size_t scratch_bytes() const { return 0; }
     // Looks at the input buffers before anything runs; throws std::invalid_argument. Runs on the caller.
@@ -87,6 +90,10 @@ class Plan {
     void launch(const Sizes& sizes);
     // Computes what is left, together with them.
     void wait();
+    // Until there is something to read from a descriptor, has all threads read weights of the next run into
+    // the caches, up to `most` bytes of them. Returns how many are there for it; nothing where it ended
+    // before that.
+    std::optional<std::int64_t> read_ahead(int descriptor, std::int64_t most);
 
     // From now on every run notes its pieces.
     void trace() { traces_.resize(pool_->threads()); }
@@ -125,7 +132,8 @@ class Plan {
     std::vector<std::string> dim_names_;
     Sizes maxima_;
     const int threads_;
-    Sizes sizes_;  // of this run
+    Sizes sizes_;                  // of this run
+    std::int64_t read_ahead_ = 0;  // bytes for the next run
     std::vector<std::unique_ptr<Phase>> phases_;
     std::vector<std::unique_ptr<Entry>> entries_;
     std::size_t scratch_bytes_ = 0;

@@ -172,6 +172,7 @@ class AdaptedMatmulStep final : public Step {
     std::int64_t piece(const Sizes& sizes, std::int64_t left, int threads) const override {
         return std::min(product_.piece(sizes, left, threads), most_panels_);
     }
+    std::span<const std::byte> weights() const override { return product_.weights(); }
     std::size_t scratch_bytes() const override { return product_.scratch_bytes(); }
     void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte* scratch) const override;
 

@@ -87,6 +87,12 @@ void MatmulStep::multiply(const Sizes& sizes, std::int64_t begin, std::int64_t e
     multiply_(weight_, begin, end, x_, n, out, scratch);
 }
 
+std::span<const std::byte> MatmulStep::weights() const {
+    const Matrix& m = weight_.matrix;
+    if (!weight_.is_laid_out()) return {};
+    return std::as_bytes(std::span(m.panels, static_cast<std::size_t>(matrix_bytes(m.type, m.rows, m.k))));
+}
+
 void EmbeddingStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const {
     const Matrix& m = table_.matrix;
     const Reading room(table_, 1, scratch);

@@ -62,6 +62,7 @@ class MatmulStep final : public Step {
     void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte* scratch) const override {
         multiply(sizes, begin, end, {}, scratch);
     }
+    std::span<const std::byte> weights() const override;
     // Does the same, and prefetches `later`, which the caller reads next.
     void multiply(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::span<const Stretch> later,
                   std::byte* scratch) const;

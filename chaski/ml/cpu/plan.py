@@ -24,6 +24,7 @@ from chaski.ml.cpu.operations import lower
 from chaski.ml.cpu.tracing import Tracer, traced_step
 from chaski.ml.cpu.variants import KernelVariants
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, Tensor
+from chaski.ml.machine import largest_cache
 from chaski.ml.plan import Input, misfit
 from chaski.ml.trace import PlanTrace, TracedStep
 
@@ -87,6 +88,8 @@ class CPUPlan:
             self._outputs[name] = (view, rows)
         self._newest: weakref.ref[CPULaunch] | None = None
         self.is_running = False
+        # Other data need caches, too, and what was read first has to be there still when the last has come.
+        self.bytes_to_read_ahead: int = largest_cache() // 2
 
     def launch(self, inputs: Mapping[str, Input], sizes: Mapping[str, int] | None = None) -> CPULaunch:
         if self.is_running:
@@ -111,6 +114,10 @@ class CPUPlan:
         launch = CPULaunch(self, self._outputs, run_sizes)
         self._newest = weakref.ref(launch)
         return launch
+
+    def read_ahead(self, descriptor: int, most: int) -> int | None:
+        self.wait()
+        return self._plan.read_ahead(descriptor, most)
 
     def touch(self) -> None:
         """Take all the memory now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ from chaski.errors import ClusterError
 from chaski.ml.sharded.frames import Rows, ValueChannel
 from chaski.ml.sharded.rounding import RoundedRows
 
-__all__ = ["Exchange"]
+__all__ = ["Exchange", "Meanwhile"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -24,6 +25,9 @@ _ENDED = "the connection to another node ended"
 # What is sent in place of a value that will not come.
 _NOTHING = (1 << 32) - 1
 _NO_ROWS = np.zeros((0, 0), np.float32)
+
+Meanwhile = Callable[[int], None]
+"""Does something of use until a descriptor can be read from, or there is nothing more to do."""
 
 _Waiting = queue.SimpleQueue["tuple[int, int, Rows] | None"]
 
@@ -93,7 +97,7 @@ class Exchange:
             except OSError:
                 continue  # the head knows that this member is gone, or will know it soon
 
-    def take(self, member: int, value: int) -> F32:
+    def take(self, member: int, value: int, meanwhile: Meanwhile) -> F32:
         """Wait for a value of this run; one that was rounded is what is rounded alike.
 
         Raises ClusterError where it will not come.
@@ -101,8 +105,11 @@ class Exchange:
         while (found := self._values.pop((member, self._run, value), None)) is None:
             if (member, self._run) in self._given_up:
                 raise ClusterError("another node could not compute this batch")
+            source = self._sources[member]
+            if (descriptor := source.awaited()) is not None:
+                meanwhile(descriptor)
             try:
-                run, number, rows = self._sources[member].receive()
+                run, number, rows = source.receive()
             except (OSError, EOFError):
                 raise ClusterError(_ENDED) from None
             if number == _NOTHING:

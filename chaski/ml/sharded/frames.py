@@ -12,8 +12,8 @@ import struct
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from io import BufferedReader
-from typing import Any, Protocol, cast
+from ssl import SSLSocket
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,12 @@ class ValueChannel(Protocol):
 
     def send(self, run: int, value: int, rows: Rows) -> None:
         """Send rows. Raises OSError where the other end is gone."""
+
+    def awaited(self) -> int | None:
+        """Return a descriptor that can be read from as soon as more comes.
+
+        None where some is there already, or where there is no descriptor.
+        """
 
     def receive(self) -> tuple[int, int, Rows]:
         """Return the next run, value and rows. Raises EOFError at the end, OSError, or ClusterError."""
@@ -74,17 +80,21 @@ _TYPES = frozenset({"<f4", "<f2", "<i4", "<i8", "|u1"})
 class _Connection:
     """One end of a connection, which is read in large pieces."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, rest: bytes = b"") -> None:
+        """`rest`: what was read of it already, and taken by nobody."""
         self._connection = connection
-        self._reader = cast("BufferedReader", connection.makefile("rb", _BUFFER))
-        self._sending = threading.Lock()
+        self._sending, self._reading = threading.Lock(), threading.Lock()
+        self._buffer = memoryview(bytearray(_BUFFER))
+        self._buffer[: len(rest)] = rest
+        self._begin, self._end = 0, len(rest)
 
     def close(self) -> None:
         """End the connection; whoever receives from it is told so."""
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
-        self._connection.close()
-        self._reader.close()
+        with self._reading:  # its descriptor may be another one's as soon as it is closed
+            self._connection.close()
+            self._begin = self._end
 
     def _bytes(self, count: int) -> bytearray:
         found = bytearray(count)
@@ -92,14 +102,26 @@ class _Connection:
         return found
 
     def _fill(self, view: memoryview) -> None:
-        while view:
-            try:
-                count = self._reader.readinto(view)
-            except ValueError:  # another thread has closed it
-                count = 0
-            if not count:
-                raise EOFError("the connection ended")
-            view = view[count:]
+        with self._reading:
+            while view:
+                if self._begin == self._end and len(view) >= _BUFFER:
+                    view = view[self._read(view) :]
+                    continue
+                if self._begin == self._end:
+                    self._begin, self._end = 0, self._read(self._buffer)
+                count = min(len(view), self._end - self._begin)
+                view[:count] = self._buffer[self._begin : self._begin + count]
+                self._begin += count
+                view = view[count:]
+
+    def _read(self, view: memoryview) -> int:
+        try:
+            count = self._connection.recv_into(view)
+        except ValueError:  # another thread has closed it
+            count = 0
+        if not count:
+            raise EOFError("the connection ended")
+        return count
 
 
 class Frames(_Connection):
@@ -136,16 +158,14 @@ class Frames(_Connection):
         self._connection.settimeout(seconds)
 
     def values(self) -> Values:
-        return Values(self._connection, self._reader)
+        return Values(self._connection, bytes(self._buffer[self._begin : self._end]))
 
 
 class Values(_Connection):
     """A `ValueChannel` on a socket."""
 
-    def __init__(self, connection: socket.socket, reader: BufferedReader) -> None:
-        self._connection = connection
-        self._reader = reader
-        self._sending = threading.Lock()
+    def __init__(self, connection: socket.socket, rest: bytes) -> None:
+        super().__init__(connection, rest)
         self._head = memoryview(bytearray(_VALUE.size))
 
     def send(self, run: int, value: int, rows: Rows) -> None:
@@ -160,6 +180,12 @@ class Values(_Connection):
             else:
                 self._connection.sendall(head)
                 self._connection.sendall(data)
+
+    def awaited(self) -> int | None:
+        is_there = self._begin < self._end
+        if isinstance(self._connection, SSLSocket):
+            is_there = is_there or self._connection.pending() > 0
+        return None if is_there else self._connection.fileno()
 
     def receive(self) -> tuple[int, int, Rows]:
         self._fill(self._head)

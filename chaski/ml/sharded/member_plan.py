@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,9 @@ import numpy.typing as npt
 
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, Graph, Tensor
-from chaski.ml.plan import Launch, Plan
+from chaski.ml.plan import Launch, Plan, ReadsAhead
 from chaski.ml.sharded.chunks import ROWS, Chunks, in_chunks
-from chaski.ml.sharded.exchange import Exchange
+from chaski.ml.sharded.exchange import Exchange, Meanwhile
 from chaski.ml.sharded.pieces import Gather, OwnedRows, Piece
 from chaski.ml.sharded.placement import Cut, joined
 from chaski.ml.sharded.rounding import RoundedRows
@@ -65,6 +66,11 @@ class _PiecePlan:
                 for stage in self._chunks.stages
             ]
 
+    @property
+    def reads_ahead(self) -> ReadsAhead | None:
+        """What can read its weights ahead; those of chunks are the same."""
+        return self._plan if isinstance(self._plan, ReadsAhead) else None
+
     def run(self, values: Values, inputs: Values, sizes: Mapping[str, int]) -> Mapping[str, Rows]:
         """Compute it -> its outputs."""
         given = {name: values[name] for name in self._values}
@@ -99,6 +105,27 @@ class _PiecePlan:
         return found
 
 
+class _ReadingAhead:
+    """What a member does while a piece waits for values: it reads weights of that and of the next pieces."""
+
+    def __init__(self, plans: Sequence[ReadsAhead | None], first: int) -> None:
+        """`plans`: those of all pieces; `first`: the number of the piece that waits."""
+        self._plans = plans
+        self._first = first
+
+    def __call__(self, descriptor: int) -> None:
+        left: int | None = None
+        for plan in islice(self._plans, self._first, None):
+            if plan is None:
+                continue
+            if left is None:
+                left = plan.bytes_to_read_ahead
+            read = plan.read_ahead(descriptor, left)
+            if read is None or read >= left:
+                break
+            left -= read
+
+
 class MemberPlan:
     """The pieces of a graph that the member `own` computes. `results` are values that may be asked for.
 
@@ -114,6 +141,8 @@ class MemberPlan:
         self._pieces: list[tuple[Piece, _PiecePlan | None]] = [
             (piece, _PiecePlan(backend, piece) if piece.graph.nodes else None) for piece in pieces
         ]
+        plans = [None if plan is None else plan.reads_ahead for _, plan in self._pieces]
+        self._reading_ahead = [_ReadingAhead(plans, index) for index in range(len(plans))]
         self._read = {name for piece in pieces for name in _read_by(piece)}
         self._unread = _read_last(pieces)
         self.bytes = _most_bytes(pieces, self._unread)
@@ -126,10 +155,10 @@ class MemberPlan:
         self._exchange.begin(run)
         values: Values = {}
         results: dict[str, Rows] = {}
-        for (piece, plan), unread in zip(self._pieces, self._unread, strict=True):
+        for (piece, plan), unread, ahead in zip(self._pieces, self._unread, self._reading_ahead, strict=True):
             for gather in piece.gathers:
                 values[gather.value] = (
-                    self._gathered(gather, values, inputs)
+                    self._gathered(gather, values, inputs, ahead)
                     if sizes[gather.leading]
                     else np.zeros((0, gather.width), np.float32)
                 )
@@ -152,9 +181,13 @@ class MemberPlan:
                 values.pop(name, None)
         return results
 
-    def _gathered(self, gather: Gather, values: Values, inputs: Values) -> npt.NDArray[Any]:
+    def _gathered(
+        self, gather: Gather, values: Values, inputs: Values, meanwhile: Meanwhile
+    ) -> npt.NDArray[Any]:
         parts = [
-            values[gather.part] if source == self._own else self._exchange.take(source, gather.number)
+            values[gather.part]
+            if source == self._own
+            else self._exchange.take(source, gather.number, meanwhile)
             for source in gather.sources
         ]
         if gather.owned is not None:

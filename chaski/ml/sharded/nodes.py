@@ -144,6 +144,9 @@ class Pipe(_PipeEnd):
 class ValuePipe(_PipeEnd):
     """A `ValueChannel` within this process."""
 
+    def awaited(self) -> None:
+        """Return that there is no descriptor."""
+
     def send(self, run: int, value: int, rows: Rows) -> None:
         self._put((run, value, np.array(rows, order="C") if isinstance(rows, np.ndarray) else rows))
 

@@ -2,8 +2,9 @@
 
 The pieces are those that a graph was cut into, with all that they send and wait for. What they cost is told:
 a piece reads its matrices at the speed of a node's memory, or multiplies at that of its cores, whichever is
-longer; a value takes time of the processors at both ends, and goes through their ports. A port sends and
-receives at the same time. The values that go through one share it evenly.
+longer; while a node waits for values it reads matrices of the next pieces into its caches; a value takes time
+of the processors at both ends, and goes through their ports. A port sends and receives at the same time. The
+values that go through one share it evenly.
 """
 
 from __future__ import annotations
@@ -32,16 +33,21 @@ class Node(Struct, frozen=True):
     bandwidth  bytes of matrices that it reads in a second
     rate       multiply-adds in a second
     batch      seconds that the head takes for a batch before and after the nodes compute
+    ahead      bytes of matrices that it reads ahead at most, while it waits
+    cached     bytes in a second of matrices that it has read ahead
     """
 
     piece: float
     bandwidth: float
     rate: float
     batch: float = 0.0
+    ahead: int = 0
+    cached: float = math.inf
 
-    def seconds(self, work: Work) -> float:
-        """Seconds of a piece."""
-        return self.piece + max(work.num_bytes / self.bandwidth, work.products / self.rate)
+    def seconds(self, work: Work, ahead: float = 0.0) -> float:
+        """Seconds of a piece of whose matrices so many bytes were read ahead."""
+        reading = (work.num_bytes - ahead) / self.bandwidth + ahead / self.cached
+        return self.piece + max(reading, work.products / self.rate)
 
 
 class Link(Struct, frozen=True):
@@ -71,9 +77,13 @@ class Work(Struct, frozen=True):
 
 
 class Batch(Struct, frozen=True):
-    """A batch: the seconds of each piece of each member, and the size of each dimension by its name."""
+    """A batch: each member as a node, what each of its pieces computes, and the size of each dimension.
 
-    seconds: Sequence[Sequence[float]]
+    A piece that only sends what others have made has no work.
+    """
+
+    nodes: Sequence[Node]
+    work: Sequence[Sequence[Work | None]]
     sizes: Mapping[str, int]
 
 
@@ -122,14 +132,16 @@ class _Flow(Struct, eq=False):
 
 
 class _Member(Struct):
-    """How far a member is: the batch and the piece that are next, and whether it waits for the values.
+    """How far a member is: the batch and the piece that are next, and since when it waits for the values.
 
-    `arrived` has those that it was sent: from which member, of which batch, and their numbers.
+    `ahead` is what it has read ahead for them. `arrived` has those that it was sent: from which member, of
+    which batch, and their numbers.
     """
 
     batch: int = 0
     next: int = 0
-    is_waiting: bool = False
+    waits_since: float | None = None
+    ahead: float = 0.0
     arrived: set[tuple[int, int, int]] = field(default_factory=set)
     computing: float = 0.0
     ended: float = 0.0
@@ -186,7 +198,7 @@ class _Run:
             return
         _, _, member, found, is_there = heapq.heappop(self._events)
         if found is None:
-            self._members[member].is_waiting = True
+            self._members[member].waits_since = self._clock
         elif is_there:
             self._members[member].arrived.add((found.source, found.batch, found.number))
         else:
@@ -205,7 +217,7 @@ class _Run:
     def _go_on(self, member: int) -> None:
         """Compute the next piece of a member, where it has all that it waits for."""
         each = self._members[member]
-        if not each.is_waiting:
+        if each.waits_since is None:
             return
         if each.next == len(self._pieces[member]):
             each.batch, each.next = each.batch + 1, 0
@@ -219,9 +231,9 @@ class _Run:
         needed = [(s, number, g.number) for g in gathers for s in g.sources if s != member]
         if not each.arrived.issuperset(needed):
             return
-        seconds = batch.seconds[member][each.next]
+        seconds = self._seconds(member, self._clock - each.waits_since)
         each.arrived.difference_update(needed)
-        each.is_waiting = False
+        each.waits_since = None
         each.next += 1
         each.computing += seconds
         taken = (self._link.end(sent[source][value]) for source, _, value in needed)
@@ -235,6 +247,21 @@ class _Run:
                 self._num_bytes += num_bytes
                 self._at(time, member, _Flow(member, target, number, send.number, num_bytes))
         self._at(time, member)
+
+    def _seconds(self, member: int, waited: float) -> float:
+        """The seconds of a member's next piece, which it has waited for so long."""
+        each = self._members[member]
+        batch = self._batches[each.batch]
+        node, work = batch.nodes[member], batch.work[member]
+        if node.ahead and waited:
+            left = sum(one.num_bytes for one in work[each.next :] if one is not None)
+            each.ahead = min(each.ahead + waited * node.bandwidth, node.ahead, left)
+        now = work[each.next]
+        if now is None:
+            return 0.0
+        ahead = min(each.ahead, now.num_bytes)
+        each.ahead -= ahead
+        return node.seconds(now, ahead)
 
 
 def _sent_bytes(pieces: Sequence[Piece], sizes: Mapping[str, int]) -> Iterator[tuple[int, int]]:

@@ -99,6 +99,10 @@ def test_members_that_do_not_reach_each_other(nodes: Nodes, monkeypatch: pytest.
         open_backend("sharded", NodesOptions(addresses, key_file=str(nodes.key_file)))
 
 
+def nothing(descriptor: int) -> None:
+    """Do nothing while a value is waited for."""
+
+
 def test_values_of_members() -> None:
     """Large ones and small ones, those of earlier runs, and none any more."""
     ours, theirs = socket.socketpair()
@@ -111,24 +115,24 @@ def test_values_of_members() -> None:
         one.send(1, 7, small * run)
         one.send(1, 8, large * run)
     other.begin(5)
-    np.testing.assert_array_equal(other.take(0, 8), large * 5)
-    np.testing.assert_array_equal(other.take(0, 7), small * 5)
+    np.testing.assert_array_equal(other.take(0, 8, nothing), large * 5)
+    np.testing.assert_array_equal(other.take(0, 7, nothing), small * 5)
     one.begin(6)
     one.send(1, 7, small)  # before what is waited for
     one.begin(5)
     one.send(1, 9, small)
-    np.testing.assert_array_equal(other.take(0, 9), small)
+    np.testing.assert_array_equal(other.take(0, 9, nothing), small)
     one.give_up(5)
     with pytest.raises(ClusterError, match="could not compute this batch"):
-        other.take(0, 9)
+        other.take(0, 9, nothing)
     other.begin(6)
-    np.testing.assert_array_equal(other.take(0, 7), small)
+    np.testing.assert_array_equal(other.take(0, 7, nothing), small)
     ours.send(b"\xff" * 1000)  # more than any head
     with pytest.raises(ClusterError, match="is announced"):
-        other.take(0, 9)
+        other.take(0, 9, nothing)
     other.close()
     with pytest.raises(ClusterError, match="the connection to another node ended"):
-        other.take(0, 9)
+        other.take(0, 9, nothing)
     with pytest.raises(ClusterError, match="the connection to another node ended"):
         one.send(1, 7, small)
     one.send(1, 8, large)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.part_of_model import CutModel
 from chaski.formats.quant import QuantType
@@ -16,6 +18,15 @@ from tests.tiny_llama import HIDDEN, write_tiny_llama
 
 WIDTH, NUM_BYTES = 250, 1000
 SIZES = {"tokens": 1, "outputs": 1}
+
+
+SECONDS = Node(piece=0.0, bandwidth=1.0, rate=1e18)
+"""A node that takes as many seconds for a piece as its matrices have bytes."""
+
+
+def batch(*seconds: Sequence[int], node: Node = SECONDS, sizes: Mapping[str, int] = SIZES) -> Batch:
+    """A batch of which the members' pieces take so many seconds."""
+    return Batch([node] * len(seconds), [[Work(each, 0) for each in some] for some in seconds], sizes)
 
 
 def exchanging(members: int) -> list[list[Piece]]:
@@ -34,14 +45,14 @@ def exchanging(members: int) -> list[list[Piece]]:
 
 def test_one_member() -> None:
     pieces = [[Piece(), Piece()]]
-    found = simulate(pieces, [Batch([[2.0, 3.0]], SIZES)], Link(1.0, 1.0, 1.0, 1.0), head=0.5)
+    found = simulate(pieces, [batch([2, 3])], Link(1.0, 1.0, 1.0, 1.0), head=0.5)
     assert (found.seconds, found.num_bytes) == (5.5, 0)
 
 
 @pytest.mark.parametrize(("members", "others", "waits"), [(2, 1, 2), (4, 3, 3), (8, 7, 3)])
 def test_all_send_to_all(members: int, others: int, waits: int) -> None:
     """Each port has the values of all others in one direction, whatever goes in the other one."""
-    batches = [Batch([[1.0, 10.0]] * members, SIZES)]
+    batches = [batch(*[[1, 10]] * members)]
     free = simulate(exchanging(members), batches, Link(0.0, 1000.0))
     assert free.seconds == pytest.approx(1 + others * 1.0 + 10)
     assert free.num_bytes == members * others * NUM_BYTES
@@ -55,21 +66,45 @@ def test_all_send_to_all(members: int, others: int, waits: int) -> None:
 def test_a_value_takes_time_at_both_ends() -> None:
     """A sender has to send one value after the other, and a reader to take one after the other."""
     link = Link(0.0, 1e15, message=0.2, byte=0.001)
-    found = simulate(exchanging(3), [Batch([[1.0, 10.0]] * 3, SIZES)], link)
+    found = simulate(exchanging(3), [batch(*[[1, 10]] * 3)], link)
     assert found.seconds == pytest.approx(1 + 2 * 0.6 + 2 * 0.6 + 10)
 
 
+@pytest.mark.parametrize(
+    ("ahead", "cached", "saved"),
+    [
+        (100, 1e18, 4),  # what it can read while it waits
+        (3, 1e18, 3),  # what its caches hold
+        (100, 2.0, 2),  # what is read ahead is not free
+        (0, 1e18, 0),
+    ],
+)
+def test_matrices_are_read_while_values_are_awaited(ahead: int, cached: float, saved: float) -> None:
+    """The first member has done its first piece after a second, and the other one's value comes after 5."""
+    node = replace(SECONDS, ahead=ahead, cached=cached)
+    found = simulate(exchanging(2), [batch([1, 10], [4, 1], node=node)], Link(0.0, 1000.0))
+    assert found.seconds == pytest.approx(5 + 10 - saved)
+
+
+def test_what_was_read_ahead_stays_for_the_pieces_behind_the_next() -> None:
+    """Four bytes are read while a value is awaited: two of the next piece, and two of the last one."""
+    first, second = exchanging(2)
+    pieces = [[*first, Piece()], [*second, Piece()]]
+    node = replace(SECONDS, ahead=100, cached=1e18)
+    found = simulate(pieces, [batch([1, 2, 10], [4, 1, 1], node=node)], Link(0.0, 1000.0))
+    assert found.seconds == pytest.approx(5 + 2 + 10 - 4)
+
+
 def test_a_slow_member_is_waited_for() -> None:
-    found = simulate(exchanging(2), [Batch([[1.0, 1.0], [5.0, 1.0]], SIZES)], Link(0.0, 1000.0))
+    found = simulate(exchanging(2), [batch([1, 1], [5, 1])], Link(0.0, 1000.0))
     assert found.seconds == pytest.approx(5 + 1 + 1)
 
 
 def test_batches_follow_each_other_by_layers(tmp_path: Path) -> None:
     """The second member computes a batch while the first one computes the next."""
     pieces = CutModel(write_tiny_llama(tmp_path / "tiny.gguf"), "layers", 2).pieces
-    seconds = [[1.0 for _ in some] for some in pieces]
     assert [len(some) for some in pieces] == [1, 1]
-    first, last = (Batch(seconds, {"tokens": 8, "outputs": count}) for count in (0, 1))
+    first, last = (batch([1], [1], sizes={"tokens": 8, "outputs": count}) for count in (0, 1))
     found = simulate(pieces, [first, first, first, last], Link(0.25, 1e15))
     assert found.seconds == pytest.approx(1 + 4 + 2 * 0.25)
     assert found.computing == [4.0, 4.0]
@@ -90,8 +125,7 @@ def test_work_of_a_piece() -> None:
 def test_bytes_of_a_real_cut(tmp_path: Path, split: str, matrices: QuantType) -> None:
     """They are those of the formula, which the members' own counts follow."""
     pieces = CutModel(write_tiny_llama(tmp_path / "tiny.gguf", matrices=matrices), split, 2).pieces
-    seconds = [[0.001] * len(some) for some in pieces]
-    found = simulate(pieces, [Batch(seconds, SIZES)], Link(2e-4, 125e6))
+    found = simulate(pieces, [batch(*([1] * len(some) for some in pieces))], Link(2e-4, 125e6))
     # A row of the embedding counts for both members, though one has it.
     embedding = 4 * HIDDEN if split == "rows" else 0
     assert found.num_bytes == bytes_of_a_token(split, 2, matrices) + embedding
