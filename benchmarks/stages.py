@@ -11,12 +11,9 @@ of several sequences at a time.
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -27,37 +24,17 @@ import chaski
 from benchmarks.make_models import write
 from benchmarks.shapes.llama import Llama
 from benchmarks.shapes.shape import Vocabulary
+from benchmarks.shards import models_on, running_nodes, written_key
 from chaski.ml.sharded.backend import ShardedBackend
 
 _SHAPE = Llama(12, 2048, 32, 8, 64, 8192, 5e5, 8192, Vocabulary("llama-bpe", 4096, 256, 3000))
 _ANSWER = 32
-_KEY = b"nodes of a benchmark know this key."
 
 
 class _OneStage(ShardedBackend):
     """The same nodes, of which nobody knows that they can compute several batches at the same time."""
 
     stages = 1
-
-
-@contextmanager
-def _running_nodes(folder: Path, count: int) -> Iterator[None]:
-    """So many nodes, which models that are loaded meanwhile are computed by."""
-    key = folder / "nodes.key"
-    key.write_bytes(_KEY)
-    key.chmod(0o600)
-    command = [sys.executable, "-m", "chaski", "shard", "--listen", "127.0.0.1:0", "--key", str(key)]
-    with ExitStack() as stack:
-        addresses = []
-        for _ in range(count):
-            node = subprocess.Popen([*command, "--threads", "1"], stderr=subprocess.PIPE, text=True)
-            stack.callback(node.wait)
-            stack.callback(node.kill)
-            assert node.stderr is not None
-            addresses.append(node.stderr.readline().split()[-1])
-        given = {"CHASKI_NODES": ",".join(addresses), "CHASKI_NODES_KEY": str(key), "CHASKI_SPLIT": "layers"}
-        with patch.dict(os.environ, given):
-            yield
 
 
 def _reading(model: chaski.LLM, count: int, turn: int) -> float:
@@ -91,7 +68,8 @@ def main() -> None:
         path = Path(name) / "random.gguf"
         write(path, _SHAPE, arguments.type, "random")
         models = {}
-        with _running_nodes(Path(name), arguments.nodes):
+        key = written_key(Path(name))
+        with running_nodes(key, arguments.nodes) as addresses, models_on(addresses, key, "layers"):
             models["following"] = stack.enter_context(chaski.load(path, **options))
             with patch.object(ShardedBackend, "stages", 1):
                 models["one at a time"] = stack.enter_context(chaski.load(path, **options))

@@ -37,10 +37,14 @@ class Namespaces:
         """The address of a machine."""
         return f"{_NETWORK}.{node + 2}"
 
+    def command(self, node: int) -> Sequence[str]:
+        """Return what a command begins with that runs on a machine."""
+        return ["ip", "netns", "exec", _name(node)]
+
     def start(self, node: int, arguments: Sequence[str]) -> subprocess.Popen[str]:
         """Run `python -m chaski` on a machine."""
         process = subprocess.Popen(
-            ["ip", "netns", "exec", _name(node), sys.executable, "-m", "chaski", *arguments],
+            [*self.command(node), sys.executable, "-m", "chaski", *arguments],
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -70,6 +74,7 @@ class Namespaces:
             if process.stderr is not None:
                 process.stderr.close()
         for node in range(self.number):
+            _ip("link", "del", f"chaski-w{node}")  # a namespace goes later, and its link with it
             _ip("netns", "del", _name(node))
         _ip("link", "del", _BRIDGE)
 

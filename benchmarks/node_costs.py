@@ -1,0 +1,274 @@
+"""What one node of several takes for its work, measured on this machine.
+
+These are its pieces of a model, as the first of several nodes, what a value costs the processors at both ends
+of a TLS connection, and what the serving process takes for a token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import multiprocessing
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+import chaski
+from benchmarks.make_models import write
+from benchmarks.part_of_model import measure_pieces
+from benchmarks.shapes import Vocabulary
+from benchmarks.shapes.llama import Llama
+from benchmarks.shards import KEY, models_on, running_nodes, written_key
+from chaski.cli.bench import BenchResult, Workload
+from chaski.cli.bench import measure as run_workload
+from chaski.env import Environment
+from chaski.ml import CPUOptions, open_backend
+from chaski.ml.machine import largest_cache
+from chaski.ml.sharded.exchange import Exchange
+from chaski.ml.sharded.frames import Frames
+from chaski.ml.sharded.links import Listener, connect
+from chaski.ml.sharded.simulation import Node, Work, work_of
+
+__all__ = [
+    "PREFILL",
+    "TYPE",
+    "NodeCosts",
+    "node_costs",
+    "rates_on",
+    "sizes_of",
+    "value_costs",
+]
+
+TYPE = "Q4_K_M"
+PREFILL = 512
+# Nodes of which one is measured. Of a model by layers, one alone has all of them.
+_MEMBERS = {"rows": (2, 4, 8), "layers": (1, 2)}
+# Rows and width of the values whose times are measured, and how often.
+_VALUES = ((1, 512, 400), (1, 2048, 400), (64, 2048, 40), (512, 2048, 20))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCosts:
+    """One node: what it takes for a token, for a prompt's batch, and for values."""
+
+    decode: Node
+    prefill: Node
+    message: float
+    byte: float
+
+    def with_memory(self, bandwidth: float) -> NodeCosts:
+        """The same node with another memory.
+
+        Where that is faster, so are caches and cores. What is not computing stays as it is.
+        """
+        factor = bandwidth / self.decode.bandwidth
+        faster = max(1.0, factor)
+        decode, prefill = (
+            replace(
+                node,
+                bandwidth=node.bandwidth * factor,
+                rate=node.rate * faster,
+                cached=node.cached * faster,
+            )
+            for node in (self.decode, self.prefill)
+        )
+        return dataclasses.replace(self, decode=decode, prefill=prefill)
+
+
+def node_costs(
+    folder: Path, path: Path, threads: int, repeat: int, split: str, beside: bool = False
+) -> NodeCosts:
+    """Measure this machine as a node of so many threads, and say what was found.
+
+    path    of a model, whose share of one of eight nodes should be far more than the caches hold
+    beside  while another node of one thread computes, where both share the memory of this machine
+    """
+    with busy_neighbour(path) if beside else nullcontext():
+        decode = _fitted_node(path, threads, 1, repeat, split)
+    prefill = _fitted_node(path, threads, PREFILL, max(2, repeat // 8), split)
+    message, byte = value_costs()
+    batch = _seconds_of_the_head(folder)
+    print(f"a value: {message * 1e6:.0f} µs and {byte * 1e9:.2f} ns a byte; a batch: {batch * 1e3:.2f} ms")
+    return NodeCosts(replace(decode, batch=batch), replace(prefill, batch=batch), message, byte)
+
+
+@contextmanager
+def busy_neighbour(path: Path) -> Iterator[None]:
+    """Another process that computes pieces of one token all the time, on one thread."""
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_compute, args=(path, there))
+    process.start()
+    here.recv()
+    yield
+    process.kill()
+    process.join()
+
+
+def _compute(path: Path, started: Connection) -> None:
+    while True:
+        with closing(open_backend("cpu", CPUOptions(1, variants=Environment.read().variants))) as inner:
+            measure_pieces(path, "rows", 2, inner, 1, 10)
+            started.send(None)
+            measure_pieces(path, "rows", 2, inner, 1, 400)
+
+
+def _fitted_node(path: Path, threads: int, tokens: int, repeat: int, split: str) -> Node:
+    """Fit what a piece takes besides its products, and their rates, to pieces of several nodes.
+
+    For one token these are the rate of matrices that come from memory, and of those that were read ahead.
+    """
+    slow = float("inf")
+    found = _timed_work(path, threads, tokens, repeat, split)
+    if tokens > 1:
+        amounts = [(float(work.products), seconds) for work, seconds in found]
+        piece_seconds, rate = _fitted(f"{split}, {tokens} tokens", amounts, "billion products/s")
+        return Node(piece_seconds, slow, rate)
+    amounts = [(float(work.num_bytes), seconds) for work, seconds in found]
+    piece_seconds, bandwidth = _fitted(f"{split}, a token", amounts, "GB/s")
+    if split == "layers":
+        return Node(piece_seconds, bandwidth, slow)
+    ahead = largest_cache() // 2
+    found = _timed_work(path, threads, tokens, repeat, split, waits=True)
+    amounts = [(float(work.num_bytes), seconds) for work, seconds in found if work.num_bytes <= ahead]
+    _, cached = _fitted(f"{split}, a token, matrices read ahead", amounts, "GB/s")
+    return Node(piece_seconds, bandwidth, slow, ahead=ahead, cached=cached)
+
+
+def _timed_work(
+    path: Path, threads: int, tokens: int, repeat: int, split: str, waits: bool = False
+) -> Sequence[tuple[Work, float]]:
+    """What each piece of one of several nodes computes, and its seconds. `waits`: see `measure_pieces`."""
+    found = []
+    for members in _MEMBERS[split]:
+        with closing(open_backend("cpu", CPUOptions(threads, variants=Environment.read().variants))) as inner:
+            cut, seconds = measure_pieces(path, split, members, inner, tokens, repeat, waits)
+        for piece, each in zip(cut.pieces[0], seconds, strict=True):
+            work = work_of(piece, cut.weights, sizes_of(tokens))
+            # The last layer has one row of outputs only, from attention on.
+            if split == "layers" or work.products > work.num_bytes * tokens / 2:
+                found.append((work, each))
+    return found
+
+
+def _fitted(title: str, amounts: Sequence[tuple[float, float]], kind: str) -> tuple[float, float]:
+    """Fit seconds by a constant and a rate of amounts -> these two; say how far that is off."""
+    points = np.array([(1.0, *each) for each in amounts])
+    # Relative errors count: the small pieces say what a piece takes besides its products.
+    constant, slope = _line(points)
+    predicted = points[:, :2] @ [constant, slope]
+    single = np.abs(predicted / points[:, 2] - 1).mean()
+    print(
+        f"{title}: a piece {constant * 1e6:.0f} µs, {1e-9 / slope:.1f} {kind}; single pieces are off by "
+        f"{single:.0%} on average, all together by {predicted.sum() / points[:, 2].sum() - 1:+.1%}",
+        flush=True,
+    )
+    return constant, 1 / slope
+
+
+def sizes_of(tokens: int) -> Mapping[str, int]:
+    """The sizes of a batch of one sequence, one of whose tokens has an output."""
+    return {"tokens": tokens, "outputs": 1}
+
+
+def value_costs(host: str = "127.0.0.1", there: Sequence[str] = ()) -> tuple[float, float]:
+    """Seconds of the processors at both ends for a value, and for each of its bytes.
+
+    host   an address of the other end
+    there  what a command begins with that runs at the other end
+    """
+    command = [*there, sys.executable, "-m", "benchmarks.node_costs", "--echo", host]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        exchange = Exchange()
+        port = int(process.stdout.readline())
+        for is_outwards in (True, False):
+            frames = Frames(connect(host, port, KEY))
+            frames.send({"is_outwards": is_outwards})
+            if is_outwards:
+                exchange.send_to(0, frames.values())
+            else:
+                exchange.receive_from(0, frames.values())
+        points = []
+        for rows, width, repeat in _VALUES:
+            value = np.ones((rows, width), np.float32)
+            times = []
+            for run in range(repeat):
+                exchange.begin(run)
+                begin = time.perf_counter()
+                exchange.send(0, rows, value)
+                exchange.take(0, rows, _wait)
+                times.append((time.perf_counter() - begin) / 2)
+            points.append((1.0, float(value.nbytes), float(np.quantile(times, 0.25))))
+        process.stdin.close()
+        exchange.close()
+    return _line(np.array(points))
+
+
+def _line(points: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Fit seconds, the last column, by a constant and a slope: the relative errors are the least."""
+    (constant, slope), *_ = np.linalg.lstsq(points[:, :2] / points[:, 2:], np.ones(len(points)), rcond=None)
+    return float(constant), float(slope)
+
+
+def _echo(host: str) -> None:
+    """Send each value back, until there are no more."""
+    exchange = Exchange()
+
+    def take(connection: socket.socket) -> None:
+        frames = Frames(connection)
+        fields, _ = frames.receive()
+        if fields["is_outwards"]:
+            exchange.receive_from(0, frames.values())
+        else:
+            exchange.send_to(0, frames.values())
+
+    with closing(Listener(host, 0, KEY, take)) as listener:
+        print(listener.port, flush=True)
+        exchange.wait_connected(1, 10)
+        for rows, _, repeat in _VALUES:
+            for run in range(repeat):
+                exchange.begin(run)
+                exchange.send(0, rows, exchange.take(0, rows, _wait))
+        sys.stdin.read()  # until the last one is there
+
+
+def _wait(descriptor: int) -> None:
+    """Do nothing else while a value is on its way."""
+
+
+def _seconds_of_the_head(folder: Path) -> float:
+    """Seconds a token of a model of nearly nothing, on one node in a process of its own."""
+    shape = Llama(1, 256, 4, 2, 64, 512, 5e5, 2048, Vocabulary("llama-bpe", 1024, 256, 400))
+    path, key = folder / "nothing.gguf", written_key(folder)
+    write(path, shape, TYPE, "nearly nothing")
+    with running_nodes(key, 1) as addresses:
+        found = rates_on(addresses, key, "layers", path, Workload(prompt=8, generate=200, depth=0, batch=1))
+    return 1 / max(found.decode_tokens_per_second)
+
+
+def rates_on(addresses: Sequence[str], key: Path, split: str, path: Path, workload: Workload) -> BenchResult:
+    """Compute a workload on running nodes, a few times."""
+    with models_on(addresses, key, split), chaski.load(path, context=workload.context) as model:
+        return run_workload(model, workload, range(3), 0.0)
+
+
+def main() -> None:
+    """Be the other end of `value_costs`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--echo", required=True, metavar="HOST", help="listen there, and send values back")
+    _echo(parser.parse_args().echo)
+
+
+if __name__ == "__main__":
+    main()
