@@ -1,7 +1,7 @@
 #include "rounded_rows.h"
 
 #include <algorithm>
-#include <cmath>
+#include <bit>
 #include <cstring>
 
 namespace chaski {
@@ -39,10 +39,13 @@ struct RoundedRow {
     }
 };
 
+// Without its sign, a float is as large as its bits are as an integer.
 float largest_magnitude(const float* x, int count) {
-    float largest = 0.0f;
-    for (int i = 0; i < count; ++i) largest = std::max(largest, std::fabs(x[i]));
-    return largest;
+    std::int32_t largest = 0;
+    for (int i = 0; i < count; ++i) {
+        largest = std::max(largest, std::bit_cast<std::int32_t>(x[i]) & 0x7fffffff);
+    }
+    return std::bit_cast<float>(largest);
 }
 
 std::uint8_t* put(std::uint8_t* at, const void* from, std::size_t count) {
@@ -64,26 +67,35 @@ void pack_row(const RoundedRow& row, const float* x, std::uint8_t* to) {
     }
 }
 
+// What an int8 stands for: `largest` for those of magnitude 127, else `found`, with its sign. There is no
+// branch, since nobody can predict it.
+float chosen(std::int32_t q, std::int32_t magnitude, float found, float largest) {
+    const std::int32_t is_largest = -static_cast<std::int32_t>(magnitude == 127);
+    const std::int32_t bits = (std::bit_cast<std::int32_t>(found) & ~is_largest) |
+                              (std::bit_cast<std::int32_t>(largest) & is_largest);
+    return std::bit_cast<float>(bits | (q & std::int32_t{1} << 31));
+}
+
 // Values of the largest magnitude are exactly that, so that the scale is the same.
-void unpack_block(const std::int8_t* values, float amax, float* out) {
+void unpack_block(const std::int8_t* __restrict values, float amax, float* __restrict out) {
     const float scale = amax / 127.0f;
     for (int i = 0; i < kBlock; ++i) {
-        const int q = values[i];
-        out[i] = q == 127 ? amax : q == -127 ? -amax : static_cast<float>(q) * scale;
+        const std::int32_t q = values[i], magnitude = q < 0 ? -q : q;
+        out[i] = chosen(q, magnitude, static_cast<float>(magnitude) * scale, amax);
     }
 }
 
 // Each value is as far from zero as may be rounded to its int8: then smaller shifts, for which the sums of
 // magnitudes were too large, are so again. But none is beyond what its shift has room for.
-void unpack_shifted_block(const std::int8_t* values, float amax, int shift, float* out) {
+void unpack_shifted_block(const std::int8_t* __restrict values, float amax, int shift,
+                          float* __restrict out) {
     constexpr int kMostShift = 4;
     const float scale = amax / 127.0f * 0.0625f * static_cast<float>(1 << shift);
     const float most = shift == kMostShift ? amax : 127.0f * scale * 0.999999f;
     for (int i = 0; i < kBlock; ++i) {
-        const int q = values[i];
-        const float magnitude = static_cast<float>(q < 0 ? -q : q);
-        const float found = magnitude == 127.0f ? most : (magnitude + 0.49f) * scale;
-        out[i] = q < 0 ? -found : found;
+        const std::int32_t q = values[i], magnitude = q < 0 ? -q : q;
+        const float found = (static_cast<float>(magnitude) + 0.49f) * scale;
+        out[i] = chosen(q, magnitude, found, most);
     }
 }
 
@@ -116,7 +128,8 @@ std::vector<std::uint8_t> rounded_rows(const Kernels& kernels, const float* x, s
                                        bool in_super_blocks) {
     const std::int64_t small = row_bytes(k, in_super_blocks);
     const auto large = static_cast<std::int64_t>(k * sizeof(float));
-    std::vector<std::uint8_t> found(n + n * large);
+    // Few rows are sent as floats: memory for them is taken where there is one.
+    std::vector<std::uint8_t> found(n + n * small + large);
     std::vector<float> again(k);
     RoundedRow row(k, in_super_blocks), other(k, in_super_blocks);
     std::int64_t at = n;
@@ -126,7 +139,10 @@ std::vector<std::uint8_t> rounded_rows(const Kernels& kernels, const float* x, s
         unpack_row(found.data() + at, k, in_super_blocks, again.data());
         other.round(kernels, again.data());
         found[i] = row.is(other);
-        if (found[i] == 0) std::memcpy(found.data() + at, x + i * k, large);
+        if (found[i] == 0) {
+            std::memcpy(found.data() + at, x + i * k, large);
+            found.resize(found.size() + large - small);
+        }
         at += found[i] == 0 ? large : small;
     }
     found.resize(at);
