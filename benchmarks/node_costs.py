@@ -206,8 +206,8 @@ def value_costs(host: str = "127.0.0.1", there: Sequence[str] = ()) -> tuple[flo
             for run in range(repeat):
                 exchange.begin(run)
                 begin = time.perf_counter()
-                exchange.send(0, rows, value)
-                exchange.take(0, rows, _wait)
+                exchange.send(0, rows, 0, value)
+                exchange.take(0, rows, 0, _wait)
                 times.append((time.perf_counter() - begin) / 2)
             points.append((1.0, float(value.nbytes), float(np.quantile(times, 0.25))))
         process.stdin.close()
@@ -239,7 +239,7 @@ def _echo(host: str) -> None:
         for rows, _, repeat in _VALUES:
             for run in range(repeat):
                 exchange.begin(run)
-                exchange.send(0, rows, exchange.take(0, rows, _wait))
+                exchange.send(0, rows, 0, exchange.take(0, rows, 0, _wait))
         sys.stdin.read()  # until the last one is there
 
 

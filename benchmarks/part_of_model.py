@@ -21,6 +21,7 @@ from chaski.ml import Backend
 from chaski.ml.backend import CacheConfig
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Tensor, Weight
 from chaski.ml.plan import Input
+from chaski.ml.sharded.chunks import ROWS
 from chaski.ml.sharded.exchange import Exchange, Meanwhile
 from chaski.ml.sharded.layers import LayerSplit
 from chaski.ml.sharded.member_plan import MemberPlan
@@ -105,9 +106,12 @@ class _Instant(Exchange):
         self._shapes: Mapping[tuple[int, int], tuple[str | None, int]] = {}
         self._sizes: Mapping[str, int] = {}
         self._known: dict[tuple[int, int, int], npt.NDArray[np.float32]] = {}
-        self._began: list[float] = []
-        self._ended: list[float] = []
-        self._is_sending = False
+        # The piece that reads a value first, by whose value it is, and its number.
+        self._readers: dict[tuple[int, int], int] = {}
+        self._num_pieces = 0
+        self._seconds: list[float] = []
+        self._piece = 0
+        self._since = 0.0
 
     def expect(self, pieces: Sequence[Sequence[Piece]]) -> None:
         """Know what members send: its rows, and their width."""
@@ -123,41 +127,46 @@ class _Instant(Exchange):
                     rows = None if send.owned is not None else leading.name
                     found[member, send.number] = rows, int(np.prod(cast("list[int]", sizes)))
         self._shapes = found
+        self._num_pieces = len(pieces[0])
+        for index, piece in enumerate(pieces[0]):
+            for gather in piece.gathers:
+                self._readers |= {(source, gather.number): index for source in gather.sources}
 
     def start(self, sizes: Mapping[str, int]) -> None:
         self._sizes = sizes
-        self._began, self._ended, self._is_sending = [time.perf_counter()], [], False
+        self._seconds = [0.0] * self._num_pieces
+        self._piece, self._since = 0, time.perf_counter()
 
     def stop(self) -> None:
-        self._note_end()
+        self._pass_to(self._piece)
 
     def seconds(self) -> Sequence[float]:
         """The seconds of each piece of the last run."""
-        return [end - begin for begin, end in zip(self._began, self._ended, strict=True)]
+        return self._seconds
 
-    def send(self, member: int, value: int, rows: npt.NDArray[np.float32] | RoundedRows) -> None:
-        self._note_end()
-        self._is_sending = True
+    def begin(self, run: int, has_many_rows: bool = False) -> None:
+        """Nothing comes from elsewhere."""
 
-    def take(self, member: int, value: int, meanwhile: Meanwhile) -> npt.NDArray[np.float32]:
+    def send(self, member: int, value: int, part: int, rows: npt.NDArray[np.float32] | RoundedRows) -> None:
+        """Nobody reads it."""
+
+    def take(self, member: int, value: int, part: int, meanwhile: Meanwhile) -> npt.NDArray[np.float32]:
         name, width = self._shapes[member, value]
-        rows = 0 if name is None else self._sizes[name]
+        rows = 0 if name is None else min(ROWS, self._sizes[name] - ROWS * part)
         if (member, value, rows) not in self._known:
             random = np.random.default_rng(value)
             self._known[member, value, rows] = random.standard_normal((rows, width), np.float32)
+        self._pass_to(max(self._piece, self._readers[member, value]))
         if self._silence is not None:
             meanwhile(self._silence)
-        now = time.perf_counter()
-        if self._is_sending:
-            self._began.append(now)
-            self._is_sending = False
-        elif len(self._ended) < len(self._began):
-            self._began[-1] = now
+            self._since = time.perf_counter()
         return self._known[member, value, rows]
 
-    def _note_end(self) -> None:
-        if len(self._ended) < len(self._began):
-            self._ended.append(time.perf_counter())
+    def _pass_to(self, piece: int) -> None:
+        """Note that what comes now belongs to a piece."""
+        now = time.perf_counter()
+        self._seconds[self._piece] += now - self._since
+        self._piece, self._since = piece, now
 
 
 class _Cut:

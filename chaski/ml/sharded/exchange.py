@@ -10,14 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import ClusterError
-from chaski.ml.sharded.frames import Rows, ValueChannel
+from chaski.ml.sharded.frames import At, Rows, ValueChannel
 from chaski.ml.sharded.rounding import RoundedRows
 
 __all__ = ["Exchange", "Meanwhile"]
 
 F32 = npt.NDArray[np.float32]
 
-# Values of up to so many bytes are sent at once: they fit in what the system keeps of a connection.
+# Rows of up to so many bytes are sent at once, where nothing waits to be sent: they fit in what the system
+# keeps of a connection.
 _SMALL = 1 << 14
 
 _ENDED = "the connection to another node ended"
@@ -29,39 +30,117 @@ _NO_ROWS = np.zeros((0, 0), np.float32)
 Meanwhile = Callable[[int], None]
 """Does something of use until a descriptor can be read from, or there is nothing more to do."""
 
-_Waiting = queue.SimpleQueue["tuple[int, int, Rows] | None"]
+
+class _Target:
+    """A connection for what is sent to a member. A thread sends large rows, and what comes behind them."""
+
+    def __init__(self, values: ValueChannel) -> None:
+        self._values = values
+        self._waiting: queue.SimpleQueue[tuple[At, Rows] | None] = queue.SimpleQueue()
+        # How many rows have been left to the thread, and how many it has sent.
+        self._left = self._sent = 0
+        threading.Thread(target=self._send_all, name="chaski-values", daemon=True).start()
+
+    def send(self, at: At, rows: Rows) -> None:
+        """Send rows now or soon. Raises OSError where the member is gone."""
+        if rows.nbytes <= _SMALL and self._left == self._sent:
+            self._values.send(at, rows)
+            return
+        self._left += 1
+        self._waiting.put((at, rows if isinstance(rows, RoundedRows) else np.array(rows)))
+
+    def close(self) -> None:
+        self._waiting.put(None)
+        self._values.close()
+
+    def _send_all(self) -> None:
+        """Send what waits, until there is nothing more to come."""
+        while (each := self._waiting.get()) is not None:
+            try:
+                self._values.send(*each)
+            except OSError:
+                return  # whoever waits for an answer of that member is told so
+            self._sent += 1
+
+
+class _Source:
+    """A connection for what a member sends, which is read by whoever waits for it, or by a thread meanwhile.
+
+    A system keeps only so much that nobody reads. So where much comes while others compute, a thread reads.
+    """
+
+    def __init__(self, values: ValueChannel) -> None:
+        self._values = values
+        self._found: queue.SimpleQueue[tuple[At, Rows] | Exception] = queue.SimpleQueue()
+        # Held by a thread that says what it has found, and whether it goes on.
+        self._lock = threading.Lock()
+        self._is_wanted = self._is_reading = False
+
+    def read_meanwhile(self, is_wanted: bool) -> None:
+        """Let a thread read what comes, or read no more after what comes next."""
+        with self._lock:
+            self._is_wanted = is_wanted
+            if is_wanted and not self._is_reading:
+                self._is_reading = True
+                threading.Thread(target=self._read, name="chaski-values", daemon=True).start()
+
+    def receive(self, meanwhile: Meanwhile) -> tuple[At, Rows]:
+        """Return what comes next. Raises OSError or EOFError at the end, or ClusterError."""
+        with self._lock:
+            is_found = self._is_reading or not self._found.empty()
+        if is_found:
+            found = self._found.get()
+            if isinstance(found, Exception):
+                raise found
+            return found
+        if (descriptor := self._values.awaited()) is not None:
+            meanwhile(descriptor)
+        return self._values.receive()
+
+    def close(self) -> None:
+        self._values.close()
+
+    def _read(self) -> None:
+        is_reading = True
+        while is_reading:
+            found: tuple[At, Rows] | Exception
+            try:
+                found = self._values.receive()
+            except (OSError, EOFError, ClusterError) as error:
+                found = error
+            with self._lock:
+                self._found.put(found)
+                is_reading = self._is_wanted and not isinstance(found, Exception)
+                self._is_reading = is_reading
 
 
 class Exchange:
     """The connections of one member to all others, one for each direction.
 
-    Whoever computes reads what it waits for itself. A thread for each target sends large values, so that two
-    members that send to each other both come to read.
+    Whoever computes reads what it waits for itself, unless there are many rows. A thread for each target
+    sends large values, so that two members that send to each other both come to read.
     """
 
     def __init__(self) -> None:
-        self._targets: dict[int, ValueChannel] = {}
-        self._waiting: dict[int, _Waiting] = {}
-        self._sources: dict[int, ValueChannel] = {}
+        self._targets: dict[int, _Target] = {}
+        self._sources: dict[int, _Source] = {}
         self._changed = threading.Condition()
-        # By source, run and value: what comes while another one is waited for, of later runs too.
-        self._values: dict[tuple[int, int, int], Rows] = {}
+        # By source: what comes while something else is waited for, of later runs too.
+        self._values: dict[tuple[int, At], Rows] = {}
         self._given_up: set[tuple[int, int]] = set()
         self._run = -1
         self.num_bytes = 0
 
     def send_to(self, member: int, values: ValueChannel) -> None:
         """Use a connection for what is sent to a member."""
-        waiting: _Waiting = queue.SimpleQueue()
-        threading.Thread(target=_send_all, args=(values, waiting), name="chaski-values", daemon=True).start()
         with self._changed:
-            self._targets[member], self._waiting[member] = values, waiting
+            self._targets[member] = _Target(values)
             self._changed.notify_all()
 
     def receive_from(self, member: int, values: ValueChannel) -> None:
         """Use a connection for what a member sends."""
         with self._changed:
-            self._sources[member] = values
+            self._sources[member] = _Source(values)
             self._changed.notify_all()
 
     def wait_connected(self, members: int, seconds: float) -> bool:
@@ -71,67 +150,57 @@ class Exchange:
                 lambda: len(self._sources) == len(self._targets) == members, seconds
             )
 
-    def begin(self, run: int) -> None:
-        """Begin a run: what is left of earlier ones is forgotten."""
+    def begin(self, run: int, has_many_rows: bool = False) -> None:
+        """Begin a run: what is left of earlier ones is forgotten.
+
+        has_many_rows  values come in parts, while this member computes others
+        """
         self._run = run
-        self._values = {key: rows for key, rows in self._values.items() if key[1] >= run}
+        for source in self._sources.values():
+            source.read_meanwhile(has_many_rows)
+        self._values = {key: rows for key, rows in self._values.items() if key[1].run >= run}
         self._given_up = {key for key in self._given_up if key[1] >= run}
 
-    def send(self, member: int, value: int, rows: Rows) -> None:
-        """Send a value of this run. Raises ClusterError where the member is gone."""
+    def send(self, member: int, value: int, part: int, rows: Rows) -> None:
+        """Send a part of a value of this run. Raises ClusterError where the member is gone."""
         self.num_bytes += rows.nbytes
-        if rows.nbytes > _SMALL:
-            kept = rows if isinstance(rows, RoundedRows) else np.array(rows)
-            self._waiting[member].put((self._run, value, kept))
-            return
         try:
-            self._targets[member].send(self._run, value, rows)
+            self._targets[member].send(At(self._run, value, part), rows)
         except OSError:
             raise ClusterError(_ENDED) from None
 
     def give_up(self, run: int) -> None:
         """Tell all members that no value of this run will come any more."""
-        for values in self._targets.values():
+        for target in self._targets.values():
             try:
-                values.send(run, _NOTHING, _NO_ROWS)
+                target.send(At(run, _NOTHING, 0), _NO_ROWS)
             except OSError:
                 continue  # the head knows that this member is gone, or will know it soon
 
-    def take(self, member: int, value: int, meanwhile: Meanwhile) -> F32:
-        """Wait for a value of this run; one that was rounded is what is rounded alike.
+    def take(self, member: int, value: int, part: int, meanwhile: Meanwhile) -> F32:
+        """Wait for a part of a value of this run; rows that were rounded are what is rounded alike.
 
         Raises ClusterError where it will not come.
         """
-        while (found := self._values.pop((member, self._run, value), None)) is None:
+        wanted = member, At(self._run, value, part)
+        while (found := self._values.pop(wanted, None)) is None:
             if (member, self._run) in self._given_up:
                 raise ClusterError("another node could not compute this batch")
-            source = self._sources[member]
-            if (descriptor := source.awaited()) is not None:
-                meanwhile(descriptor)
             try:
-                run, number, rows = source.receive()
+                at, rows = self._sources[member].receive(meanwhile)
             except (OSError, EOFError):
                 raise ClusterError(_ENDED) from None
-            if number == _NOTHING:
-                self._given_up.add((member, run))
-            elif run >= self._run:
-                self._values[member, run, number] = rows
+            if at.value == _NOTHING:
+                self._given_up.add((member, at.run))
+            elif at.run >= self._run:
+                self._values[member, at] = rows
         return found.floats() if isinstance(found, RoundedRows) else found
 
     def close(self) -> None:
         """End all connections; whoever waits for a value gets an error."""
         with self._changed:
-            connections = [*self._targets.values(), *self._sources.values()]
-        for waiting in self._waiting.values():
-            waiting.put(None)
-        for values in connections:
-            values.close()
-
-
-def _send_all(values: ValueChannel, waiting: _Waiting) -> None:
-    """Send what waits, until there is nothing more to come."""
-    while (each := waiting.get()) is not None:
-        try:
-            values.send(*each)
-        except OSError:
-            return  # whoever waits for an answer of that member is told so
+            targets, sources = list(self._targets.values()), list(self._sources.values())
+        for target in targets:
+            target.close()
+        for source in sources:
+            source.close()

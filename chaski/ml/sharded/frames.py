@@ -13,7 +13,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from ssl import SSLSocket
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from chaski.errors import ClusterError
 from chaski.ml.sharded.rounding import RoundedRows
 
-__all__ = ["Channel", "Frames", "Message", "Rows", "ValueChannel", "Values"]
+__all__ = ["At", "Channel", "Frames", "Message", "Rows", "ValueChannel", "Values"]
 
 Message = tuple[Mapping[str, Any], list[npt.NDArray[Any]]]
 """The fields of a message, and its arrays."""
@@ -31,10 +31,18 @@ Rows = npt.NDArray[np.float32] | RoundedRows
 """Rows (n, width) of a value."""
 
 
-class ValueChannel(Protocol):
-    """One end of a connection for values: rows with the numbers of a run and of a value."""
+class At(NamedTuple):
+    """Where rows belong: to a part of a value of a run, each by its number."""
 
-    def send(self, run: int, value: int, rows: Rows) -> None:
+    run: int
+    value: int
+    part: int
+
+
+class ValueChannel(Protocol):
+    """One end of a connection for values: rows, and where they belong."""
+
+    def send(self, at: At, rows: Rows) -> None:
         """Send rows. Raises OSError where the other end is gone."""
 
     def awaited(self) -> int | None:
@@ -43,8 +51,8 @@ class ValueChannel(Protocol):
         None where some is there already, or where there is no descriptor.
         """
 
-    def receive(self) -> tuple[int, int, Rows]:
-        """Return the next run, value and rows. Raises EOFError at the end, OSError, or ClusterError."""
+    def receive(self) -> tuple[At, Rows]:
+        """Return the next rows. Raises EOFError at the end, OSError, or ClusterError."""
 
     def close(self) -> None:
         """End the connection; whoever receives from it is told so."""
@@ -70,7 +78,7 @@ class Channel(Protocol):
 
 
 _LENGTH = struct.Struct("<I")
-_VALUE = struct.Struct("<qIIIIQ")
+_VALUE = struct.Struct("<qIIIIIQ")
 _BUFFER = 1 << 16
 _MOST_FIELDS = 256 << 20
 _MOST_ARRAY = 1 << 36
@@ -168,12 +176,12 @@ class Values(_Connection):
         super().__init__(connection, rest)
         self._head = memoryview(bytearray(_VALUE.size))
 
-    def send(self, run: int, value: int, rows: Rows) -> None:
+    def send(self, at: At, rows: Rows) -> None:
         if isinstance(rows, RoundedRows):
             shape, block, data = (rows.rows, rows.width), rows.block, _bytes(rows.data)
         else:
             shape, block, data = rows.shape, 0, _bytes(np.ascontiguousarray(rows))
-        head = _VALUE.pack(run, value, *shape, block, len(data))
+        head = _VALUE.pack(*at, *shape, block, len(data))
         with self._sending:
             if len(data) < 1 << 16:
                 self._connection.sendall(head + data)
@@ -187,9 +195,9 @@ class Values(_Connection):
             is_there = is_there or self._connection.pending() > 0
         return None if is_there else self._connection.fileno()
 
-    def receive(self) -> tuple[int, int, Rows]:
+    def receive(self) -> tuple[At, Rows]:
         self._fill(self._head)
-        run, value, count, width, block, size = _VALUE.unpack(self._head)
+        run, value, part, count, width, block, size = _VALUE.unpack(self._head)
         if count * width > _MOST_ARRAY or not count * width <= size <= 5 * count * width + count:
             raise ClusterError(f"a value of {count} rows of {width} numbers in {size} bytes is announced")
         if not block and size != 4 * count * width:
@@ -198,8 +206,8 @@ class Values(_Connection):
         if size:
             self._fill(data.data)
         if block:
-            return run, value, RoundedRows(count, width, block, data)
-        return run, value, data.view(np.float32).reshape(count, width)
+            return At(run, value, part), RoundedRows(count, width, block, data)
+        return At(run, value, part), data.view(np.float32).reshape(count, width)
 
 
 def _bytes(array: npt.NDArray[Any]) -> memoryview:

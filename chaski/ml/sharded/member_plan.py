@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -15,13 +16,19 @@ from chaski.ml.graph import Dim, Graph, Tensor
 from chaski.ml.plan import Launch, Plan, ReadsAhead
 from chaski.ml.sharded.chunks import ROWS, Chunks, in_chunks
 from chaski.ml.sharded.exchange import Exchange, Meanwhile
-from chaski.ml.sharded.pieces import Gather, OwnedRows, Piece
-from chaski.ml.sharded.placement import Cut, joined
+from chaski.ml.sharded.pieces import Gather, OwnedRows, Piece, Send
+from chaski.ml.sharded.placement import Cut, put_joined
 from chaski.ml.sharded.rounding import RoundedRows
 
 __all__ = ["MemberPlan", "Rows"]
 
-Values = dict[str, npt.NDArray[Any]]
+F32 = npt.NDArray[np.float32]
+Arrays = Mapping[str, npt.NDArray[Any]]
+Values = Mapping[str, "F32 | _Arriving"]
+"""Values between pieces by their names, some of which are still to come."""
+
+OnRows = Callable[[str, int, F32], None]
+"""Called with the name of an output, the number of its first row, and rows that have been computed."""
 
 
 class Rows:
@@ -48,6 +55,38 @@ class Rows:
         return _flat(self._launch.rows(self._name, begin, end))
 
 
+class _Arriving:
+    """A value that is put together of the parts of members, some rows after the other, when they are read.
+
+    So what members send each other travels while they compute other rows.
+    """
+
+    def __init__(self, rows: int, width: int, groups: int, parts_of: Callable[[int, slice], Sequence[F32]]):
+        """`parts_of`: the parts of some rows, see `row_parts`, side by side in each of so many groups."""
+        self._array = np.empty((rows, width), np.float32)
+        self._groups = groups
+        self._parts_of = parts_of
+        self._coming = row_parts(rows)
+        self._there = 0
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def rows(self, end: int) -> F32:
+        """Wait for the first rows, and return them."""
+        while self._there < end:
+            number, rows = next(self._coming)
+            put_joined(self._array[rows], self._parts_of(number, rows), self._groups)
+            self._there = rows.stop
+        return self._array[:end]
+
+
+def row_parts(count: int) -> Iterator[tuple[int, slice]]:
+    """The parts of so many rows that travel by themselves: their numbers, and the rows."""
+    for number, begin in enumerate(range(0, count, ROWS)):
+        yield number, slice(begin, min(begin + ROWS, count))
+
+
 class _PiecePlan:
     """The plan of a piece, or those of its chunks."""
 
@@ -71,37 +110,54 @@ class _PiecePlan:
         """What can read its weights ahead; those of chunks are the same."""
         return self._plan if isinstance(self._plan, ReadsAhead) else None
 
-    def run(self, values: Values, inputs: Values, sizes: Mapping[str, int]) -> Mapping[str, Rows]:
-        """Compute it -> its outputs."""
-        given = {name: values[name] for name in self._values}
+    def run(
+        self, values: Values, inputs: Arrays, sizes: Mapping[str, int], on_rows: OnRows
+    ) -> Mapping[str, Rows]:
+        """Compute it -> its outputs. `on_rows` is called for all rows of them, as soon as they are there."""
+        given: dict[str, npt.NDArray[Any] | _Arriving] = {name: values[name] for name in self._values}
         given |= {name: inputs[name] for name in self._inputs}
         for name, (source, (begin, end)) in self._ids.items():
             given[name] = np.clip(inputs[source] - begin, 0, end - begin - 1)
         if self._chunks is None or sizes[self._chunks.dim] <= ROWS:
-            launch = self._plan.launch(given, sizes)
+            launch = self._plan.launch({name: _first_rows(each) for name, each in given.items()}, sizes)
             launch.wait()
-            return {name: Rows(launch, name, sizes[dim] * size) for name, dim, size in self._outputs}
+            outputs = {name: Rows(launch, name, sizes[dim] * size) for name, dim, size in self._outputs}
+            for name, rows in outputs.items():
+                on_rows(name, 0, rows.fetch())
+            return outputs
+        found: dict[str, F32] = {}
         for graph, plan in self._stages:
-            given |= self._in_chunks(self._chunks, graph, plan, given, sizes)
-        return {name: Rows(None, name, given[name].nbytes, given[name]) for name, _, _ in self._outputs}
+            found |= self._in_chunks(self._chunks, graph, plan, {**given, **found}, sizes, on_rows)
+        return {name: Rows(None, name, found[name].nbytes, found[name]) for name, _, _ in self._outputs}
 
     def _in_chunks(
-        self, chunks: Chunks, graph: Graph, plan: Plan, given: Values, sizes: Mapping[str, int]
-    ) -> Values:
+        self,
+        chunks: Chunks,
+        graph: Graph,
+        plan: Plan,
+        given: Mapping[str, npt.NDArray[Any] | _Arriving],
+        sizes: Mapping[str, int],
+        on_rows: OnRows,
+    ) -> Mapping[str, F32]:
         """Compute a stage -> its outputs, of all rows."""
         count = sizes[chunks.dim]
         cut = {name: chunks.is_cut(graph, name) for name in graph.inputs}
-        found: Values = {}
-        for begin in range(0, count, ROWS):
-            rows = slice(begin, min(begin + ROWS, count))
-            inputs = {name: given[name][rows] if is_cut else given[name] for name, is_cut in cut.items()}
-            launch = plan.launch(inputs, {**sizes, chunks.dim: rows.stop - begin})
+        found: dict[str, F32] = {}
+        for _, rows in row_parts(count):
+            inputs = {
+                name: _first_rows(given[name], rows.stop)[rows.start :]
+                if is_cut
+                else _first_rows(given[name])
+                for name, is_cut in cut.items()
+            }
+            launch = plan.launch(inputs, {**sizes, chunks.dim: rows.stop - rows.start})
             launch.wait()
             for name in graph.outputs:
                 part = _flat(launch.rows(name))
                 if name not in found:
                     found[name] = np.empty((count, part.shape[1]), np.float32)
                 found[name][rows] = part
+                on_rows(name, rows.start, found[name][rows])
         return found
 
 
@@ -145,58 +201,71 @@ class MemberPlan:
         self._reading_ahead = [_ReadingAhead(plans, index) for index in range(len(plans))]
         self._read = {name for piece in pieces for name in _read_by(piece)}
         self._unread = _read_last(pieces)
+        # Those of rows that come from other members.
+        self._dims = {gather.leading for piece in pieces for gather in piece.gathers}
         self.bytes = _most_bytes(pieces, self._unread)
 
-    def run(self, run: int, inputs: Values, sizes: Mapping[str, int]) -> Mapping[str, Rows]:
+    def run(self, run: int, inputs: Arrays, sizes: Mapping[str, int]) -> Mapping[str, Rows]:
         """Compute all pieces -> the results.
 
         Raises ClusterError where another member fails, and what computing a piece raises.
         """
-        self._exchange.begin(run)
-        values: Values = {}
+        self._exchange.begin(run, max((sizes[dim] for dim in self._dims), default=0) > ROWS)
+        values: dict[str, F32 | _Arriving] = {}
         results: dict[str, Rows] = {}
         for (piece, plan), unread, ahead in zip(self._pieces, self._unread, self._reading_ahead, strict=True):
             for gather in piece.gathers:
-                values[gather.value] = (
-                    self._gathered(gather, values, inputs, ahead)
-                    if sizes[gather.leading]
-                    else np.zeros((0, gather.width), np.float32)
-                )
+                values[gather.value] = self._gathered(gather, values, inputs, sizes[gather.leading], ahead)
             if plan is not None:
-                for name, rows in plan.run(values, inputs, sizes).items():
+                send_rows = partial(self._send_rows, piece)
+                for name, rows in plan.run(values, inputs, sizes, send_rows).items():
                     if name in self._read:
                         values[name] = rows.fetch()
                     if name in self._results:
                         results[name] = rows
             for send in piece.sends:
-                if not sizes[send.leading]:
-                    continue
-                array = values[send.value]
-                if send.owned is not None:
-                    array = array[_own_rows(inputs[send.owned.ids], send.owned.cuts[self._own])]
-                sent = RoundedRows.of(array, send.block) if send.block else array
-                for target in send.targets:
-                    self._exchange.send(target, send.number, sent)
+                if send.owned is not None and sizes[send.leading]:
+                    is_own = _own_rows(inputs[send.owned.ids], send.owned.cuts[self._own])
+                    self._send(send, 0, _first_rows(values[send.value])[is_own])
+                elif send.value not in piece.graph.outputs:
+                    self._send_rows(piece, send.value, 0, _first_rows(values[send.value]))
             for name in unread:
                 values.pop(name, None)
         return results
 
-    def _gathered(
-        self, gather: Gather, values: Values, inputs: Values, meanwhile: Meanwhile
-    ) -> npt.NDArray[Any]:
-        parts = [
-            values[gather.part]
-            if source == self._own
-            else self._exchange.take(source, gather.number, meanwhile)
-            for source in gather.sources
-        ]
-        if gather.owned is not None:
-            return self._by_owner(parts, inputs[gather.owned.ids], gather.owned)
-        return joined(parts, gather.groups)
+    def _send_rows(self, piece: Piece, name: str, first: int, rows: F32) -> None:
+        """Send rows of a value, from the number `first` on, to whoever waits for them, in parts.
 
-    def _by_owner(
-        self, parts: Sequence[npt.NDArray[Any]], ids: npt.NDArray[Any], owned: OwnedRows
-    ) -> npt.NDArray[Any]:
+        Rows of a table that is cut are sent together, when all are there.
+        """
+        for send in piece.sends:
+            if send.value == name and send.owned is None:
+                for number, part in row_parts(len(rows)):
+                    self._send(send, first // ROWS + number, rows[part])
+
+    def _send(self, send: Send, part: int, rows: F32) -> None:
+        sent = RoundedRows.of(rows, send.block) if send.block else rows
+        for target in send.targets:
+            self._exchange.send(target, send.number, part, sent)
+
+    def _gathered(
+        self, gather: Gather, values: Values, inputs: Arrays, count: int, meanwhile: Meanwhile
+    ) -> F32 | _Arriving:
+        """A value of so many rows."""
+
+        def parts_of(number: int, rows: slice) -> Sequence[F32]:
+            return [
+                _first_rows(values[gather.part])[rows]
+                if source == self._own
+                else self._exchange.take(source, gather.number, number, meanwhile)
+                for source in gather.sources
+            ]
+
+        if gather.owned is not None and count:
+            return self._by_owner(parts_of(0, slice(None)), inputs[gather.owned.ids], gather.owned)
+        return _Arriving(count, gather.width, gather.groups, parts_of)
+
+    def _by_owner(self, parts: Sequence[F32], ids: npt.NDArray[Any], owned: OwnedRows) -> F32:
         """Each row from the member whose part of the table has its id."""
         if sum(int(_own_rows(ids, cut).sum()) for cut in owned.cuts) < len(ids):
             raise ValueError(f"{owned.ids} has an index outside of 0 to {owned.cuts[-1][1] - 1}")
@@ -205,6 +274,11 @@ class MemberPlan:
             own = _own_rows(ids, cut)
             found[own] = part[own] if member == self._own else part
         return found
+
+
+def _first_rows(value: npt.NDArray[Any] | _Arriving, end: int | None = None) -> npt.NDArray[Any]:
+    """The first rows of a value, all without `end`, when they have arrived."""
+    return value.rows(len(value) if end is None else end) if isinstance(value, _Arriving) else value[:end]
 
 
 def _extent(node: Tensor) -> tuple[str, int]:

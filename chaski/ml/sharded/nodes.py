@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.ml.backend import HOST
-from chaski.ml.sharded.frames import Channel, Frames, Message, Rows
+from chaski.ml.sharded.frames import At, Channel, Frames, Message, Rows
 from chaski.ml.sharded.links import connect
 from chaski.ml.sharded.session import OpenBackend
 from chaski.ml.sharded.sessions import Sessions
@@ -147,9 +147,9 @@ class ValuePipe(_PipeEnd):
     def awaited(self) -> None:
         """Return that there is no descriptor."""
 
-    def send(self, run: int, value: int, rows: Rows) -> None:
-        self._put((run, value, np.array(rows, order="C") if isinstance(rows, np.ndarray) else rows))
+    def send(self, at: At, rows: Rows) -> None:
+        self._put((at, np.array(rows, order="C") if isinstance(rows, np.ndarray) else rows))
 
-    def receive(self) -> tuple[int, int, Rows]:
-        found: tuple[int, int, Rows] = self._take()
+    def receive(self) -> tuple[At, Rows]:
+        found: tuple[At, Rows] = self._take()
         return found

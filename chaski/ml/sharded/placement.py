@@ -135,6 +135,17 @@ def joined(parts: Sequence[npt.NDArray[Any]], groups: int) -> npt.NDArray[Any]:
     """
     if len(parts) == 1:
         return parts[0]
-    rows = len(parts[0])
-    by_group = [part.reshape(rows, groups, part.shape[1] // groups) for part in parts]
-    return np.concatenate(by_group, axis=-1).reshape(rows, sum(part.shape[1] for part in parts))
+    found = np.empty((len(parts[0]), sum(part.shape[1] for part in parts)), parts[0].dtype)
+    put_joined(found, parts, groups)
+    return found
+
+
+def put_joined(out: npt.NDArray[Any], parts: Sequence[npt.NDArray[Any]], groups: int) -> None:
+    """Put the parts of members side by side, as `joined` does, where they shall be."""
+    rows, width = out.shape
+    by_group = out.reshape(rows, groups, width // groups)
+    first = 0
+    for part in parts:
+        own = part.reshape(rows, groups, part.shape[1] // groups)
+        by_group[:, :, first : first + own.shape[2]] = own
+        first += own.shape[2]

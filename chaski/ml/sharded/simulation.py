@@ -3,20 +3,23 @@
 The pieces are those that a graph was cut into, with all that they send and wait for. What they cost is told:
 a piece reads its matrices at the speed of a node's memory, or multiplies at that of its cores, whichever is
 longer; while a node waits for values it reads matrices of the next pieces into its caches; a value takes time
-of the processors at both ends, and goes through their ports. A port sends and receives at the same time. The
-values that go through one share it evenly.
+of the processors at both ends, and goes through their ports. Of many rows, parts are computed and sent one
+after the other. A port sends and receives at the same time. What goes through it to different nodes shares
+it evenly.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count, islice
 
 from msgspec import Struct, field
 
 from chaski.ml.graph import Dim, Tensor, Weight
+from chaski.ml.sharded.chunks import ROWS, in_chunks
 from chaski.ml.sharded.pieces import OwnedRows, Piece
 from chaski.ml.sharded.rounding import rounded_bytes
 
@@ -122,27 +125,30 @@ def simulate(
 
 
 class _Flow(Struct, eq=False):
-    """A value on its way through two ports."""
+    """A part of a value on its way through two ports."""
 
     source: int
     target: int
     batch: int
     number: int
+    part: int
     left: float
 
 
 class _Member(Struct):
-    """How far a member is: the batch and the piece that are next, and since when it waits for the values.
+    """How far a member is: the batch, the piece and the part of it that are next, and since when it waits.
 
-    `ahead` is what it has read ahead for them. `arrived` has those that it was sent: from which member, of
-    which batch, and their numbers.
+    `ahead` is what it has read ahead for them, and `seconds` what a part of the piece takes. `arrived` has
+    what it was sent: from which member, of which batch, the number of a value, and that of a part.
     """
 
     batch: int = 0
     next: int = 0
+    part: int = 0
+    seconds: float = 0.0
     waits_since: float | None = None
     ahead: float = 0.0
-    arrived: set[tuple[int, int, int]] = field(default_factory=set)
+    arrived: set[tuple[int, int, int, int]] = field(default_factory=set)
     computing: float = 0.0
     ended: float = 0.0
 
@@ -158,7 +164,10 @@ class _Run:
         ]
         self._events: list[tuple[float, int, int, _Flow | None, bool]] = []
         self._order = count()
+        self._dims = [[_dim_of_parts(piece) for piece in some] for some in pieces]
+        # What is on its way first from one member to another, and what waits behind it.
         self._flows: list[_Flow] = []
+        self._waiting: dict[tuple[int, int], deque[_Flow]] = {}
         self._clock = 0.0
         self._num_bytes = 0
 
@@ -195,14 +204,20 @@ class _Run:
             self._flows = [flow for flow in self._flows if flow not in through]
             for flow in through:
                 self._at(self._clock + self._link.latency, flow.target, flow, True)
+                waiting = self._waiting[flow.source, flow.target]
+                waiting.popleft()
+                self._flows += islice(waiting, 1)
             return
         _, _, member, found, is_there = heapq.heappop(self._events)
         if found is None:
             self._members[member].waits_since = self._clock
         elif is_there:
-            self._members[member].arrived.add((found.source, found.batch, found.number))
+            self._members[member].arrived.add((found.source, found.batch, found.number, found.part))
         else:
-            self._flows.append(found)
+            waiting = self._waiting.setdefault((found.source, found.target), deque())
+            waiting.append(found)
+            if len(waiting) == 1:
+                self._flows.append(found)
             return
         self._go_on(member)
 
@@ -215,7 +230,7 @@ class _Run:
         return [self._link.bandwidth / max(outwards[f.source], inwards[f.target]) for f in self._flows]
 
     def _go_on(self, member: int) -> None:
-        """Compute the next piece of a member, where it has all that it waits for."""
+        """Compute the next part of a piece of a member, where it has all that it waits for."""
         each = self._members[member]
         if each.waits_since is None:
             return
@@ -226,26 +241,34 @@ class _Run:
             return
         number, batch = each.batch, self._batches[each.batch]
         sent = self._sizes_of_values[number]
-        piece = self._pieces[member][each.next]
-        gathers = [gather for gather in piece.gathers if batch.sizes[gather.leading]]
-        needed = [(s, number, g.number) for g in gathers for s in g.sources if s != member]
+        piece, dim = self._pieces[member][each.next], self._dims[member][each.next]
+        parts = 1 if dim is None else _num_parts(batch.sizes[dim])
+        needed = [
+            (source, number, gather.number, part)
+            for gather in piece.gathers
+            for source in gather.sources
+            if source != member
+            for part in _parts_of_step(len(sent[source][gather.number]), each.part, parts, is_first=True)
+        ]
         if not each.arrived.issuperset(needed):
             return
-        seconds = self._seconds(member, self._clock - each.waits_since)
+        if not each.part:
+            each.seconds = self._seconds(member, self._clock - each.waits_since) / parts
         each.arrived.difference_update(needed)
         each.waits_since = None
-        each.next += 1
-        each.computing += seconds
-        taken = (self._link.end(sent[source][value]) for source, _, value in needed)
-        time = self._clock + sum(taken) + seconds
+        each.computing += each.seconds
+        taken = (self._link.end(sent[source][value][part]) for source, _, value, part in needed)
+        time = self._clock + sum(taken) + each.seconds
         for send in piece.sends:
-            if not batch.sizes[send.leading]:
-                continue
-            num_bytes = sent[member][send.number]
-            for target in send.targets:
-                time += self._link.end(num_bytes)
-                self._num_bytes += num_bytes
-                self._at(time, member, _Flow(member, target, number, send.number, num_bytes))
+            sizes = sent[member][send.number]
+            for part in _parts_of_step(len(sizes), each.part, parts, is_first=False):
+                for target in send.targets:
+                    time += self._link.end(sizes[part])
+                    self._num_bytes += sizes[part]
+                    self._at(time, member, _Flow(member, target, number, send.number, part, sizes[part]))
+        each.part += 1
+        if each.part == parts:
+            each.next, each.part = each.next + 1, 0
         self._at(time, member)
 
     def _seconds(self, member: int, waited: float) -> float:
@@ -264,8 +287,25 @@ class _Run:
         return node.seconds(now, ahead)
 
 
-def _sent_bytes(pieces: Sequence[Piece], sizes: Mapping[str, int]) -> Iterator[tuple[int, int]]:
-    """The bytes of each value that a member sends, by its number."""
+def _dim_of_parts(piece: Piece) -> str | None:
+    """The dimension whose rows a piece computes in parts; None where it computes all at once."""
+    chunks = in_chunks(piece.graph) if piece.graph.nodes else None
+    return None if chunks is None else chunks.dim
+
+
+def _num_parts(rows: int) -> int:
+    return max(1, -(-rows // ROWS))
+
+
+def _parts_of_step(of_value: int, step: int, steps: int, is_first: bool) -> Iterable[int]:
+    """The parts of a value that a step of a piece reads or makes: its own, or all at its first or last."""
+    if of_value == steps:
+        return (step,)
+    return range(of_value) if step == (0 if is_first else steps - 1) else ()
+
+
+def _sent_bytes(pieces: Sequence[Piece], sizes: Mapping[str, int]) -> Iterator[tuple[int, Sequence[int]]]:
+    """The bytes of each part of each value that a member sends, by the number of the value."""
     made: dict[str, Tensor] = {}
     for piece in pieces:
         made |= piece.graph.outputs
@@ -273,8 +313,16 @@ def _sent_bytes(pieces: Sequence[Piece], sizes: Mapping[str, int]) -> Iterator[t
             node = made[send.value]
             rows = _own_share(_rows(node, sizes), send.owned)
             width = math.prod(size for size in node.shape[1:] if isinstance(size, int))
-            floats = rows * width * _FLOAT
-            yield send.number, rounded_bytes(rows, width, send.block) if send.block else floats
+            # Rows of a table that is cut are sent together.
+            parts = [rows] if send.owned else [min(ROWS, rows - begin) for begin in range(0, rows, ROWS)]
+            yield (
+                send.number,
+                [
+                    rounded_bytes(part, width, send.block) if send.block else part * width * _FLOAT
+                    for part in parts
+                    if part
+                ],
+            )
 
 
 def _rows(node: Tensor, sizes: Mapping[str, int]) -> int:

@@ -112,30 +112,30 @@ def test_values_of_members() -> None:
     small, large = np.ones((2, 3), np.float32), np.ones((300, 1000), np.float32)
     for run in (4, 5):
         one.begin(run)
-        one.send(1, 7, small * run)
-        one.send(1, 8, large * run)
+        one.send(1, 7, 0, small * run)
+        one.send(1, 8, 0, large * run)
     other.begin(5)
-    np.testing.assert_array_equal(other.take(0, 8, nothing), large * 5)
-    np.testing.assert_array_equal(other.take(0, 7, nothing), small * 5)
+    np.testing.assert_array_equal(other.take(0, 8, 0, nothing), large * 5)
+    np.testing.assert_array_equal(other.take(0, 7, 0, nothing), small * 5)
     one.begin(6)
-    one.send(1, 7, small)  # before what is waited for
+    one.send(1, 7, 0, small)  # before what is waited for
     one.begin(5)
-    one.send(1, 9, small)
-    np.testing.assert_array_equal(other.take(0, 9, nothing), small)
+    one.send(1, 9, 0, small)
+    np.testing.assert_array_equal(other.take(0, 9, 0, nothing), small)
     one.give_up(5)
     with pytest.raises(ClusterError, match="could not compute this batch"):
-        other.take(0, 9, nothing)
+        other.take(0, 9, 0, nothing)
     other.begin(6)
-    np.testing.assert_array_equal(other.take(0, 7, nothing), small)
+    np.testing.assert_array_equal(other.take(0, 7, 0, nothing), small)
     ours.send(b"\xff" * 1000)  # more than any head
     with pytest.raises(ClusterError, match="is announced"):
-        other.take(0, 9, nothing)
+        other.take(0, 9, 0, nothing)
     other.close()
     with pytest.raises(ClusterError, match="the connection to another node ended"):
-        other.take(0, 9, nothing)
+        other.take(0, 9, 0, nothing)
     with pytest.raises(ClusterError, match="the connection to another node ended"):
-        one.send(1, 7, small)
-    one.send(1, 8, large)
+        one.send(1, 7, 0, small)
+    one.send(1, 8, 0, large)
     one.give_up(6)
     one.close()
 

@@ -95,6 +95,28 @@ def test_what_was_read_ahead_stays_for_the_pieces_behind_the_next() -> None:
     assert found.seconds == pytest.approx(5 + 2 + 10 - 4)
 
 
+def test_parts_of_many_rows_travel_while_others_are_computed() -> None:
+    """Of 256 rows, 64 at a time take a second in each of two pieces, and one on their way between them."""
+    rows, matrix = Dim("tokens", 512), Weight((WIDTH, WIDTH))
+    pieces = []
+    for own in range(2):
+        first, second = Piece(), Piece()
+        value = first.graph.input("tokens", (rows, WIDTH), DType.F32)
+        made = first.graph.record("linear", (value, matrix), (rows, WIDTH))
+        first.graph.output("value 0", made)
+        first.sends.append(Send("value 0", 0, "tokens", [1 - own]))
+        second.gathers.append(Gather("whole 0", "value 0", 0, "tokens", WIDTH, range(2)))
+        whole = second.graph.input("whole 0", (rows, WIDTH), DType.F32)
+        second.graph.output("result", second.graph.record("linear", (whole, matrix), (rows, WIDTH)))
+        pieces.append([first, second])
+    sizes = {"tokens": 256, "outputs": 1}
+    found = simulate(pieces, [batch([4, 4], [4, 4], sizes=sizes)], Link(0.0, 64.0 * NUM_BYTES))
+    assert found.seconds == pytest.approx(4 + 4)
+    late = simulate(pieces, [batch([4, 4], [4, 4], sizes=sizes)], Link(0.0, 16.0 * NUM_BYTES))
+    # The link gives a part of the rows every four seconds.
+    assert late.seconds == pytest.approx(1 + 4 * 4 + 1)
+
+
 def test_a_slow_member_is_waited_for() -> None:
     found = simulate(exchanging(2), [batch([1, 1], [5, 1])], Link(0.0, 1000.0))
     assert found.seconds == pytest.approx(5 + 1 + 1)
