@@ -6,7 +6,6 @@ of a TLS connection, and what the serving process takes for a token.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import multiprocessing
 import socket
@@ -46,13 +45,13 @@ __all__ = [
     "node_costs",
     "rates_on",
     "sizes_of",
-    "value_costs",
 ]
 
 TYPE = "Q4_K_M"
 PREFILL = 512
 # Nodes of which one is measured. Of a model by layers, one alone has all of them.
 _MEMBERS = {"rows": (2, 4, 8), "layers": (1, 2)}
+_HOST = "127.0.0.1"
 # Rows and width of the values whose times are measured, and how often.
 _VALUES = ((1, 512, 400), (1, 2048, 400), (64, 2048, 40), (512, 2048, 20))
 
@@ -96,7 +95,7 @@ def node_costs(
     with busy_neighbour(path) if beside else nullcontext():
         decode = _fitted_node(path, threads, 1, repeat, split)
     prefill = _fitted_node(path, threads, PREFILL, max(2, repeat // 8), split)
-    message, byte = value_costs()
+    message, byte = _value_costs()
     batch = _seconds_of_the_head(folder)
     print(f"a value: {message * 1e6:.0f} µs and {byte * 1e9:.2f} ns a byte; a batch: {batch * 1e3:.2f} ms")
     return NodeCosts(replace(decode, batch=batch), replace(prefill, batch=batch), message, byte)
@@ -180,20 +179,16 @@ def sizes_of(tokens: int) -> Mapping[str, int]:
     return {"tokens": tokens, "outputs": 1}
 
 
-def value_costs(host: str = "127.0.0.1", there: Sequence[str] = ()) -> tuple[float, float]:
-    """Seconds of the processors at both ends for a value, and for each of its bytes.
-
-    host   an address of the other end
-    there  what a command begins with that runs at the other end
-    """
-    command = [*there, sys.executable, "-m", "benchmarks.node_costs", "--echo", host]
+def _value_costs() -> tuple[float, float]:
+    """Seconds of the processors at both ends for a value, and for each of its bytes."""
+    command = [sys.executable, "-m", "benchmarks.node_costs"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         exchange = Exchange()
         port = int(process.stdout.readline())
         for is_outwards in (True, False):
-            frames = Frames(connect(host, port, KEY))
+            frames = Frames(connect(_HOST, port, KEY))
             frames.send({"is_outwards": is_outwards})
             if is_outwards:
                 exchange.send_to(0, frames.values())
@@ -221,8 +216,8 @@ def _line(points: npt.NDArray[np.float64]) -> tuple[float, float]:
     return float(constant), float(slope)
 
 
-def _echo(host: str) -> None:
-    """Send each value back, until there are no more."""
+def main() -> None:
+    """Be the other end of `_value_costs`: send each value back, until there are no more."""
     exchange = Exchange()
 
     def take(connection: socket.socket) -> None:
@@ -233,7 +228,7 @@ def _echo(host: str) -> None:
         else:
             exchange.send_to(0, frames.values())
 
-    with closing(Listener(host, 0, KEY, take)) as listener:
+    with closing(Listener(_HOST, 0, KEY, take)) as listener:
         print(listener.port, flush=True)
         exchange.wait_connected(1, 10)
         for rows, _, repeat in _VALUES:
@@ -261,13 +256,6 @@ def rates_on(addresses: Sequence[str], key: Path, split: str, path: Path, worklo
     """Compute a workload on running nodes, a few times."""
     with models_on(addresses, key, split), chaski.load(path, context=workload.context) as model:
         return run_workload(model, workload, range(3), 0.0)
-
-
-def main() -> None:
-    """Be the other end of `value_costs`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--echo", required=True, metavar="HOST", help="listen there, and send values back")
-    _echo(parser.parse_args().echo)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import cast
 from msgspec.structs import replace
 
 from benchmarks.make_models import write, write_hollow
-from benchmarks.node_costs import PREFILL, TYPE, NodeCosts, node_costs, rates_on, sizes_of, value_costs
+from benchmarks.node_costs import PREFILL, TYPE, NodeCosts, node_costs, rates_on, sizes_of
 from benchmarks.part_of_model import CutModel
 from benchmarks.shapes import SHAPES
 from benchmarks.shapes.llama import Llama
@@ -113,8 +113,8 @@ def table(folder: Path, name: str, costs: Costs, counts: Sequence[int]) -> None:
 def check(folder: Path, repeat: int) -> None:
     """Compute a 1B model on two nodes of one thread, on links of set bandwidth, and predict it.
 
-    Both nodes share the memory of this machine: by rows they read it at the same time. A link delays nothing,
-    but a value costs the processors more on it than within a machine.
+    Both nodes share the memory of this machine: by rows they read it at the same time. A link delays nothing.
+    The cores of the nodes do its work, too.
     """
     from tests.cluster.namespaces import Namespaces
 
@@ -122,27 +122,26 @@ def check(folder: Path, repeat: int) -> None:
     write(path, SHAPES["llama-3.2-1b"], TYPE, "1B")
     measured = {split: node_costs(folder, path, 1, repeat, split, split == "rows") for split in SPLITS}
     workload = Workload(prompt=256, generate=64, depth=0, batch=1)
+    print(
+        "\n| split | link | ms a token | predicted | 256 tokens, s | predicted |\n|---|---|--:|--:|--:|--:|"
+    )
     for rate, bandwidth in (("1gbit", 125e6), ("300mbit", 37.5e6)):
         with closing(Namespaces(2, rate)) as machines:
-            message, byte = value_costs(machines.address(0), machines.command(0))
-            byte = max(byte - 1 / bandwidth / 2, 0.0)  # one of the two directions has this bandwidth
-            print(f"\n{rate}: a value {message * 1e6:.0f} µs and {byte * 1e9:.2f} ns a byte")
-            print("\n| split | ms a token | predicted | 256 tokens, s | predicted |\n|---|--:|--:|--:|--:|")
             command = ["shard", "--key", str(key), "--threads", "1", "--listen"]
             nodes = [machines.start(node, [*command, f"{machines.address(node)}:11500"]) for node in range(2)]
             addresses = [address_of(node) for node in nodes]
             for split in SPLITS:
                 found = rates_on(addresses, key, split, path, workload)
                 real = [1 / max(found.decode_tokens_per_second), 256 / max(found.prefill_tokens_per_second)]
-                cut, link = CutModel(path, split, 2), Link(0.0, bandwidth, message, byte)
-                part = PREFILL if split == "rows" else PART
                 costs = measured[split]
+                cut, link = CutModel(path, split, 2), Link(0.0, bandwidth, costs.message, costs.byte)
+                part = PREFILL if split == "rows" else PART
                 predicted = [simulated(cut, tokens, costs, link, part).seconds for tokens in (1, 256)]
                 pairs = [
                     f"{each * unit:.{digits}f} | {other * unit:.{digits}f} ({other / each - 1:+.0%})"
                     for each, other, unit, digits in zip(real, predicted, (1e3, 1), (1, 2), strict=True)
                 ]
-                print(f"| {split} | {' | '.join(pairs)} |", flush=True)
+                print(f"| {split} | {rate} | {' | '.join(pairs)} |", flush=True)
 
 
 def simulated(

@@ -37,14 +37,10 @@ class Namespaces:
         """The address of a machine."""
         return f"{_NETWORK}.{node + 2}"
 
-    def command(self, node: int) -> Sequence[str]:
-        """Return what a command begins with that runs on a machine."""
-        return ["ip", "netns", "exec", _name(node)]
-
     def start(self, node: int, arguments: Sequence[str]) -> subprocess.Popen[str]:
         """Run `python -m chaski` on a machine."""
         process = subprocess.Popen(
-            [*self.command(node), sys.executable, "-m", "chaski", *arguments],
+            ["ip", "netns", "exec", _name(node), sys.executable, "-m", "chaski", *arguments],
             stderr=subprocess.PIPE,
             text=True,
         )

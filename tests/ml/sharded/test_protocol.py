@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -101,6 +102,38 @@ def test_members_that_do_not_reach_each_other(nodes: Nodes, monkeypatch: pytest.
 
 def nothing(descriptor: int) -> None:
     """Do nothing while a value is waited for."""
+
+
+def test_a_thread_reads_what_comes_while_others_compute() -> None:
+    """It takes more than a system keeps, without anybody who waits, and leaves the next run to who waits."""
+    ours, theirs = socket.socketpair()
+    one, other = Exchange(), Exchange()
+    one.send_to(1, Frames(ours).values())
+    other.receive_from(0, Frames(theirs).values())
+    rows = np.ones((64, 2000), np.float32)
+    for turn in range(3):
+        many, few = 2 * turn, 2 * turn + 1
+        one.begin(many)
+        other.begin(many, has_many_rows=True)
+        for part in range(20):
+            one.send(1, 7, part, rows * part)
+        target = one._targets[1]
+        while target._sent < target._left:  # nobody has asked for any of them
+            time.sleep(0.001)
+        for part in reversed(range(20)):
+            np.testing.assert_array_equal(other.take(0, 7, part, nothing), rows * part)
+        one.begin(few)
+        other.begin(few)
+        awaited: list[int] = []
+        for value in range(3):
+            one.send(1, value, 0, rows[:1] * value)
+            np.testing.assert_array_equal(other.take(0, value, 0, awaited.append), rows[:1] * value)
+        assert not other._sources[0]._is_reading
+    other.begin(9, has_many_rows=True)
+    one.close()
+    with pytest.raises(ClusterError, match="the connection to another node ended"):
+        other.take(0, 7, 0, nothing)
+    other.close()
 
 
 def test_values_of_members() -> None:
