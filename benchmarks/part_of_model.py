@@ -178,7 +178,7 @@ class _Cut:
         self._members = members
         self._inner = inner
         is_by_rows = split == "rows"
-        self._splitting: Splitting = RowSplit(members) if is_by_rows else LayerSplit([1.0] * members)
+        self._splitting: Splitting = RowSplit([1] * members) if is_by_rows else LayerSplit([1.0] * members)
         self._is_by_rows = is_by_rows
         if inner is not None:
             self.cache_config = inner.cache_config
@@ -213,7 +213,9 @@ class _Cut:
         free = FreeNodes()
         placed = self._splitting.place_nodes(graph, free)
         blocks = blocks_of(graph, self._types)
-        self.pieces, results = cut_graph(graph, placed, self._splitting.held, free, self._members, blocks)
+        self.pieces, results = cut_graph(
+            graph, placed, self._splitting.held, free, self._splitting.units, blocks
+        )
         if self._inner is None:
             return _Plan(graph, None, self.exchange)
         for piece in self.pieces[0]:

@@ -86,8 +86,8 @@ class CPUOptions(Struct, frozen=True):
 class NodesOptions(Struct, frozen=True):
     """The nodes that compute a model together: processes of `chaski shard`, on this machine or on others.
 
-    `addresses`: the host and the port of each. `split`: `layers` or `rows`. `shares`: how much of the layers
-    each takes; None for what its speed and memory allow. `key_file`: the file with the key of all nodes.
+    `addresses`: the host and the port of each. `split`: `layers` or `rows`. `shares`: how much of these each
+    takes; None for what its speed and memory allow. `key_file`: the file with the key of all nodes.
     """
 
     addresses: tuple[tuple[str, int], ...] = ()

@@ -15,7 +15,7 @@ from chaski.ml.backend import ByDevice, LoraMatrices
 from chaski.ml.graph import AdapterTable, Graph, Tensor
 from chaski.ml.sharded import encoding
 from chaski.ml.sharded.head import Members
-from chaski.ml.sharded.placement import Cut, HeldTable, Placed, cuts
+from chaski.ml.sharded.placement import Cut, HeldTable, Placed, Units, cuts
 
 __all__ = ["ShardedSlots", "note_adapted"]
 
@@ -87,7 +87,7 @@ class ShardedSlots(HeldTable):
         return found
 
 
-def note_adapted(graph: Graph, placed: Mapping[Tensor, Placed], members: int) -> None:
+def note_adapted(graph: Graph, placed: Mapping[Tensor, Placed], units: Units) -> None:
     """Tell the tables of a graph where the matrices are that adapters change."""
     for node in graph.nodes:
         if node.op != "adapt":
@@ -97,7 +97,7 @@ def note_adapted(graph: Graph, placed: Mapping[Tensor, Placed], members: int) ->
         assert isinstance(table.handle, ShardedSlots), "a table of another backend"
         place, size = placed[node], node.shape[-1]
         assert isinstance(size, int)
-        parts = cuts(size, members)
+        parts = cuts(size, units)
         places = {member: None if place.axis is None else parts[member] for member in place.members}
         table.handle.note(node.attributes["matrix"], places)
 

@@ -24,7 +24,7 @@ from chaski.ml.sharded.placement import FreeNodes, HeldBuffer, Splitting
 from chaski.ml.sharded.plan import ShardedPlan
 from chaski.ml.sharded.rounding import blocks_of
 from chaski.ml.sharded.rows import RowSplit, without_first_outputs
-from chaski.ml.sharded.shares import layer_shares
+from chaski.ml.sharded.shares import row_units, usual_shares
 
 __all__ = ["ShardedBackend"]
 
@@ -50,7 +50,7 @@ class ShardedBackend:
     ) -> None:
         """The last backend of these members that closes ends them.
 
-        shares  how much of the layers each member takes; None for what `layer_shares` gives
+        shares  how much each member takes of the layers, or of all rows; None for what `usual_shares` gives
         behind_first  how many of the last layers members behind the first have in any case, see `LayerSplit`
         name  what `open_backend` knows it by
         """
@@ -61,7 +61,7 @@ class ShardedBackend:
         self._behind_first = behind_first
         self._rounds = members.rule.startswith("native") and members.are_far
         self._number = members.add_backend()
-        self._splitting: Splitting = RowSplit(len(members)) if split == "rows" else LayerSplit([])
+        self._splitting: Splitting = RowSplit([1] * len(members)) if split == "rows" else LayerSplit([])
         self._types: dict[Weight, Any] = {}
         self._num_plans = self._num_rows = self._num_tables = 0
         self._num_buffers = [0] * len(members)
@@ -96,9 +96,7 @@ class ShardedBackend:
 
     def place(self, weights: Sequence[tuple[Weight, TensorInfo]]) -> None:
         self._types = {weight: info.type for weight, info in weights}
-        if self._split == "layers":
-            shares = self._shares or self._usual_shares(sum(info.nbytes for _, info in weights))
-            self._splitting = LayerSplit(shares, self._behind_first)
+        self._splitting = self._usual_split(sum(info.nbytes for _, info in weights))
         on_each = self._splitting.place(weights)
         for weight, _ in weights:
             weight.handle = self._splitting.held[weight]
@@ -178,9 +176,9 @@ class ShardedBackend:
             graph = without_first_outputs(graph)
         free = FreeNodes()
         placed = self._splitting.place_nodes(graph, free)
-        note_adapted(graph, placed, len(self._members))
+        note_adapted(graph, placed, self._splitting.units)
         blocks = blocks_of(graph, self._types) if self._rounds else {}
-        pieces, results = cut_graph(graph, placed, self._splitting.held, free, len(self._members), blocks)
+        pieces, results = cut_graph(graph, placed, self._splitting.held, free, self._splitting.units, blocks)
         types = frozenset(
             self._types[operand]
             for node in graph.nodes
@@ -246,12 +244,18 @@ class ShardedBackend:
     def _device_name(self, member: int, device: str) -> str:
         return self._members[member].node.device_name(device)
 
-    def _usual_shares(self, num_bytes: int) -> Sequence[float]:
-        """Shares by the speed of members, and by what is left on the devices with which they compute."""
-        asked = {"backend": self._number, "measure": True}
-        replies = self._members.ask_all("devices", [asked] * len(self._members))
-        memory = [max(1.0, found["devices"][0]["available_bytes"]) for found, _ in replies]
-        return layer_shares(num_bytes, memory, [found["speed"] for found, _ in replies])
+    def _usual_split(self, num_bytes: int) -> Splitting:
+        """By the shares that were given, else by speed, and by what is left on the devices of members."""
+        shares, are_known = self._shares, True
+        if shares is None:
+            asked = {"backend": self._number, "measure": True}
+            replies = self._members.ask_all("devices", [asked] * len(self._members))
+            memory = [max(1.0, found["devices"][0]["available_bytes"]) for found, _ in replies]
+            speeds = [found["speed"] for found, _ in replies]
+            shares, are_known = usual_shares(num_bytes, memory, speeds), all(speeds)
+        if self._split == "layers":
+            return LayerSplit(shares, self._behind_first)
+        return RowSplit(row_units(shares) if are_known else [1] * len(shares))
 
 
 class ShardedCells:

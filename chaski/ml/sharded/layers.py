@@ -9,7 +9,7 @@ from itertools import accumulate
 from chaski.errors import OptionError, UnsupportedError
 from chaski.formats.gguf import TensorInfo
 from chaski.ml.graph import Graph, KVBuffer, KVRole, Tensor, Weight
-from chaski.ml.sharded.placement import FreeNodes, Held, HeldBuffer, HeldWeight, Placed
+from chaski.ml.sharded.placement import FreeNodes, Held, HeldBuffer, HeldWeight, Placed, Units
 
 __all__ = ["LayerSplit"]
 
@@ -39,6 +39,10 @@ class LayerSplit:
     @property
     def held(self) -> Held:
         return self._held
+
+    @property
+    def units(self) -> Units:
+        return [1] * len(self._shares)
 
     def place(
         self, weights: Sequence[tuple[Weight, TensorInfo]]

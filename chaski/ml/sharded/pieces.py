@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from chaski.errors import UnsupportedError
 from chaski.ml.graph import AdapterTable, Dim, Graph, KVBuffer, Operand, Shape, Tensor, Weight
-from chaski.ml.sharded.placement import Cut, FreeNodes, Held, HeldBuffer, HeldTable, Placed, cuts
+from chaski.ml.sharded.placement import Cut, FreeNodes, Held, HeldBuffer, HeldTable, Placed, Units, cuts
 
 __all__ = ["Gather", "OwnedRows", "Piece", "Result", "Send", "TopOfParts", "cut_graph"]
 
@@ -101,14 +101,15 @@ def cut_graph(
     placed: Mapping[Tensor, Placed],
     held: Held,
     free: FreeNodes,
-    members: int,
+    units: Units,
     blocks: Mapping[Tensor, int],
 ) -> tuple[Sequence[Sequence[Piece]], Mapping[str, Result]]:
     """Return the pieces of each member, and where the outputs are. Every input is free.
 
-    `blocks` has the values that are only read to be rounded in blocks of so many elements.
+    `units`: how much members have of what is cut. `blocks` has the values that are only read to be rounded in
+    blocks of so many elements.
     """
-    return _Cutting(graph, placed, held, free, members, blocks).cut()
+    return _Cutting(graph, placed, held, free, units, blocks).cut()
 
 
 class _Cutting:
@@ -118,14 +119,14 @@ class _Cutting:
         placed: Mapping[Tensor, Placed],
         held: Held,
         free: FreeNodes,
-        members: int,
+        units: Units,
         blocks: Mapping[Tensor, int],
     ) -> None:
         self._graph = graph
         self._placed = placed
         self._held = held
         self._free = free
-        self._members = members
+        self._units, self._members = units, len(units)
         self._blocks = blocks
         self._numbers = {node: number for number, node in enumerate(graph.nodes)}
         self._levels = self._find_levels()
@@ -206,7 +207,7 @@ class _Cutting:
             rows, counts = node.operands
             assert isinstance(rows, Tensor)
             assert isinstance(counts, Tensor)
-            top = TopOfParts(cuts(_size(rows.shape, 1), self._members), counts.attributes["name"])
+            top = TopOfParts(cuts(_size(rows.shape, 1), self._units), counts.attributes["name"])
         is_everywhere = place.axis is not None or top is not None
         members = place.members if is_everywhere else place.members[:1]
         return Result(self.value(node), members, _groups(node.shape, place.axis), leading.name, top)
@@ -298,7 +299,7 @@ class _Cutting:
     def cut_of(self, shape: Shape, axis: int, member: int) -> Cut:
         size = shape[axis]
         assert isinstance(size, int)
-        return cuts(size, self._members)[member]
+        return cuts(size, self._units)[member]
 
     def held(self, weight: Weight, member: int, as_part: bool) -> Weight:
         """A weight as a member has it. Raises UnsupportedError where it has not what is needed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +23,7 @@ __all__ = [
     "Owned",
     "Placed",
     "Splitting",
+    "Units",
     "cuts",
     "joined",
 ]
@@ -34,9 +35,16 @@ Cut = tuple[int, int]
 _CHEAP = ("input", "rope_table", "position_scale", "scale_rows", "reshape")
 
 
-def cuts(count: int, members: int) -> Sequence[Cut]:
-    """Cut `count` rows, columns or heads into consecutive parts, one a member, as even as can be."""
-    ends = [count * index // members for index in range(members + 1)]
+Units = Sequence[int]
+"""How much each member has of what is cut: small whole numbers, of their sum."""
+
+
+def cuts(count: int, units: Units) -> Sequence[Cut]:
+    """Cut `count` rows, columns or heads into consecutive parts, one a member, in proportion to its units.
+
+    All numbers that are multiples of the sum are cut at the same shares of them.
+    """
+    ends = [count * end // sum(units) for end in accumulate(units, initial=0)]
     return list(pairwise(ends))
 
 
@@ -104,6 +112,10 @@ class Splitting(Protocol):
     @property
     def held(self) -> Held:
         """What members have of the weights that were placed."""
+
+    @property
+    def units(self) -> Units:
+        """How much each member has of what is cut."""
 
     def heads(self, role: KVRole, heads: int, layer: int | None) -> Sequence[int]:
         """The heads that each member stores of a layer; 0 for none."""

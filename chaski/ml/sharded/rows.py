@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from chaski.formats.gguf import TensorInfo
 from chaski.ml.elementwise import ELEMENTWISE
 from chaski.ml.graph import Graph, KVBuffer, KVRole, Shape, Tensor, Weight
-from chaski.ml.sharded.placement import FreeNodes, Held, HeldBuffer, HeldWeight, Owned, Placed, cuts
+from chaski.ml.sharded.placement import FreeNodes, Held, HeldBuffer, HeldWeight, Owned, Placed, Units, cuts
 
 __all__ = ["RowSplit", "without_first_outputs"]
 
@@ -23,18 +23,20 @@ _ATTENTION = ("attention", "attention_by_distance", "dense_attention", "paged_at
 
 
 class RowSplit:
-    """Even parts of all matrices. Heads are cut where their number is a multiple of that of the members.
+    """Parts of all matrices. Heads are cut where their number is a multiple of all units together.
 
-    Experts are cut along their rows, not between them, so that the work is even whoever is chosen.
+    Experts are cut along their rows, not between them, so that the work is shared alike whoever is chosen.
     """
 
-    def __init__(self, members: int) -> None:
-        self._members = members
+    def __init__(self, units: Units) -> None:
+        self.units = units
+        self._members = len(units)
         self._held: dict[Weight, Sequence[HeldWeight]] = {}
 
     @property
     def description(self) -> str:
-        return f"rows of {self._members}"
+        is_even = len(set(self.units)) == 1
+        return f"rows of {self._members}" if is_even else f"rows to {', '.join(map(str, self.units))}"
 
     @property
     def held(self) -> Held:
@@ -58,7 +60,7 @@ class RowSplit:
                 if axis is None or len(weight.shape) == 1:
                     whole = add(member, weight, info)
                 if axis is not None:
-                    begin, end = cuts(weight.shape[axis], self._members)[member]
+                    begin, end = cuts(weight.shape[axis], self.units)[member]
                     part = add(
                         member, weight, info.part(f"{info.name}[{begin}:{end}]", axis, slice(begin, end))
                     )
@@ -67,8 +69,8 @@ class RowSplit:
         return on_each
 
     def heads(self, role: KVRole, heads: int, layer: int | None) -> Sequence[int]:
-        is_cut = role is not KVRole.STATES and heads % self._members == 0
-        return [heads // self._members if is_cut else heads] * self._members
+        is_cut = role is not KVRole.STATES and heads % sum(self.units) == 0
+        return [heads // sum(self.units) * own if is_cut else heads for own in self.units]
 
     def place_nodes(self, graph: Graph, free: FreeNodes) -> Mapping[Tensor, Placed]:
         placed: dict[Tensor, Placed] = {}
@@ -87,7 +89,7 @@ class RowSplit:
             return None
         is_of_experts = len(weight.shape) == 3 or (weight.plain and weight.split == 0)
         axis = 1 if is_of_experts else weight.split
-        return axis if weight.shape[axis] >= self._members else None
+        return axis if weight.shape[axis] >= sum(self.units) else None
 
     def _placed(self, node: Tensor, axes: Axes) -> Placed:
         everybody = range(self._members)
@@ -95,7 +97,7 @@ class RowSplit:
             ids, table = node.operands
             assert isinstance(ids, Tensor)
             assert isinstance(table, Weight)
-            owned = Owned(ids, cuts(table.shape[0], self._members))
+            owned = Owned(ids, cuts(table.shape[0], self.units))
             return Placed(everybody, None, [None, None], True, owned)
         axis, needs = self._rule(node, axes)
         needs = [*needs, *[None] * (len(node.operands) - len(needs))]
@@ -107,7 +109,7 @@ class RowSplit:
             return None
         size = _tensor(node, 0).shape[1]
         assert isinstance(size, int)
-        smallest = min(end - begin for begin, end in cuts(size, self._members))
+        smallest = min(end - begin for begin, end in cuts(size, self.units))
         fits = smallest >= node.attributes["max_k"]
         return Placed(range(self._members), None, [1, None]) if fits else None
 
@@ -131,7 +133,7 @@ class RowSplit:
         if rule is None:
             return None, []
         axis = axes.get(_tensor(node, 0))
-        result = None if axis is None else rule(node, axis, self._members)
+        result = None if axis is None else rule(node, axis, self.units)
         return result, [None if result is None else axis]
 
     def _elementwise(self, node: Tensor, axes: Axes) -> tuple[int | None, Sequence[int | None]]:
@@ -145,35 +147,35 @@ class RowSplit:
         return isinstance(weight, Weight) and self._held[weight][0].part is not None
 
 
-Rule = Callable[[Tensor, int, int], int | None]
-"""Of a node, the axis of its first operand and the number of members: the axis of the result."""
+Rule = Callable[[Tensor, int, Units], int | None]
+"""Of a node, the axis of its first operand and the units of members: the axis of the result."""
 
 
-def _same(node: Tensor, axis: int, members: int) -> int | None:
+def _same(node: Tensor, axis: int, units: Units) -> int | None:
     return axis
 
 
-def _but_the_last(node: Tensor, axis: int, members: int) -> int | None:
+def _but_the_last(node: Tensor, axis: int, units: Units) -> int | None:
     """What is computed along the last dimension has to see all of it."""
     return axis if axis < len(node.shape) - 1 else None
 
 
-def _reshaped(node: Tensor, axis: int, members: int) -> int | None:
+def _reshaped(node: Tensor, axis: int, units: Units) -> int | None:
     source, target = _tensor(node, 0).shape, node.shape
-    return 1 if axis == 1 and _places(source, members) == _places(target, members) else None
+    return 1 if axis == 1 and _places(source, units) == _places(target, units) else None
 
 
-def _places(shape: Shape, members: int) -> Sequence[int]:
+def _places(shape: Shape, units: Units) -> Sequence[int]:
     """Where the parts along the first dimension behind the rows end, in elements of a row."""
     size, *inner = (size for size in shape[1:] if isinstance(size, int))
-    return [end * math.prod(inner) for _, end in cuts(size, members)]
+    return [end * math.prod(inner) for _, end in cuts(size, units)]
 
 
-def _dispatched(node: Tensor, axis: int, members: int) -> int | None:
+def _dispatched(node: Tensor, axis: int, units: Units) -> int | None:
     return axis + 1
 
 
-def _combined(node: Tensor, axis: int, members: int) -> int | None:
+def _combined(node: Tensor, axis: int, units: Units) -> int | None:
     return axis - 1 if axis > 1 else None
 
 

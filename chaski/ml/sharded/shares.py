@@ -1,17 +1,18 @@
-"""How much of the layers each node takes, where nobody says it: by speed, as far as the memory goes."""
+"""How much of a model each node takes: where nobody says it, by speed, as far as the memory goes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-__all__ = ["layer_shares"]
+__all__ = ["row_units", "usual_shares"]
 
 # Weights may take this share of the free memory; caches and plans need the rest.
 _WEIGHTS = 0.8
+_MOST_UNITS = 64
 
 
-def layer_shares(num_bytes: int, memory: Sequence[float], speeds: Sequence[float | None]) -> Sequence[float]:
+def usual_shares(num_bytes: int, memory: Sequence[float], speeds: Sequence[float | None]) -> Sequence[float]:
     """Return shares of weights that take `num_bytes`, for nodes with so many free bytes each.
 
     Nodes with more than their memory has room for leave the rest to the others. Where a speed is not known,
@@ -38,3 +39,27 @@ def layer_shares(num_bytes: int, memory: Sequence[float], speeds: Sequence[float
     for node in open_nodes:
         shares[node] = left * steps[node] / total
     return shares
+
+
+def row_units(shares: Sequence[float]) -> Sequence[int]:
+    """Return shares of rows as small whole numbers, each at least 1, without a common divisor.
+
+    Small whole numbers stay as they are. Others become quarters for two nodes, eighths for up to eight, and
+    are even for more: heads are only shared where their number is a multiple of the sum, and most models have
+    4 or 8 of them.
+    """
+    if all(share == int(share) and share for share in shares) and sum(shares) <= _MOST_UNITS:
+        units = list(map(int, shares))
+    else:
+        total = 4 if len(shares) == 2 else 8
+        if len(shares) > total:
+            return [1] * len(shares)
+        # One each, and the others to those that lack most.
+        units = [1] * len(shares)
+        for _ in range(total - len(shares)):
+            lacking = [share * total / sum(shares) - own for share, own in zip(shares, units, strict=True)]
+            units[lacking.index(max(lacking))] += 1
+        if max(units) - min(units) <= 1:
+            return [1] * len(shares)
+    divisor = math.gcd(*units)
+    return [own // divisor for own in units]

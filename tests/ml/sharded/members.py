@@ -28,9 +28,13 @@ class Nodes:
         self.servers = servers
         self.key_file = key_file
 
-    def use(self, monkeypatch: pytest.MonkeyPatch, split: str, count: int) -> None:
-        """Let models that are loaded from now on be computed by so many of them."""
+    def use(
+        self, monkeypatch: pytest.MonkeyPatch, split: str, count: int, shares: Sequence[int] | None = None
+    ) -> None:
+        """Let models that are loaded from now on be computed by so many of them, which take these shares."""
         addresses = [f"127.0.0.1:{server.port}" for server in self.servers[:count]]
+        if shares is not None:
+            addresses = [f"{address}={share}" for address, share in zip(addresses, shares, strict=True)]
         monkeypatch.setenv("CHASKI_NODES", ",".join(addresses))
         monkeypatch.setenv("CHASKI_NODES_KEY", str(self.key_file))
         monkeypatch.setenv("CHASKI_SPLIT", split)

@@ -74,6 +74,28 @@ def test_architectures(
     assert found == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "shares"),
+    [
+        ("gemma3", (3, 1)),
+        ("gpt-oss", (1, 3)),
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in (("qwen3moe", (1, 2, 1)), ("qwen35", (1, 3)), ("gpt-oss", (2, 1)))
+        ),
+        *(pytest.param(name, (3, 1), marks=pytest.mark.slow) for name in (*MORE, "qwen3moe")),
+    ],
+)
+def test_rows_in_shares(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, name: str, shares: tuple[int, ...]
+) -> None:
+    """Some have more rows and heads than others; where heads cannot be cut so, everybody has all of them."""
+    path = ARCHITECTURES / f"{name}.gguf"
+    expected = computed(path, "cpu", 40)
+    nodes.use(monkeypatch, "rows", len(shares), shares)
+    assert computed(path, None, 40) == expected
+
+
 @pytest.mark.parametrize("matrices", ["F32", "Q8_0"])
 def test_a_model_by_rows_of_three(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, matrices: str
@@ -86,16 +108,16 @@ def test_a_model_by_rows_of_three(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("shares", [(1, 1), (1, 1, 1, 1), (3, 1)])
 def test_values_that_travel_in_super_blocks(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, count: int
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shares: tuple[int, ...]
 ) -> None:
     """Members have whole super-blocks of what two products read: of four, those of one product only."""
     shape = Llama(2, 512, 4, 4, 128, 1024, 1e4, 256, Vocabulary("llama-bpe", 512, 8, 100))
     path = tmp_path / "blocks.gguf"
     write(path, shape, "Q4_K_M", "blocks")
     expected = computed(path, "cpu", 40)
-    nodes.use(monkeypatch, "rows", count)
+    nodes.use(monkeypatch, "rows", len(shares), shares)
     assert computed(path, None, 40) == expected
 
 
