@@ -49,6 +49,22 @@ def replace(model: str) -> None:
     show_progress(transfer(running_server(), "/api/cluster/replace", {"model": model}))
 
 
+@command.command("drain", short_help="Take a node out of use.")
+@click.argument("node")
+@click.help_option("-h", "--help")
+def drain(node: str) -> None:
+    """Take NODE out of use, by its name or its address: no replica starts there any more.
+
+    Other nodes start replicas in the place of its own. Those end their answers first, and no request fails.
+    When this is done, the machine can be turned off. It is in use again when its part of Ray is started anew.
+    """
+    from chaski.cli.remote_store import transfer
+    from chaski.cli.transfer import show_progress
+    from chaski.remote import running_server
+
+    show_progress(transfer(running_server(), "/api/cluster/drain", {"node": node}))
+
+
 def _rows(nodes: Sequence[Mapping[str, Any]], models: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """Return a row for each replica and shard, below its node, and one for each node without any."""
     from chaski.cli.layout import file_size
@@ -63,9 +79,10 @@ def _rows(nodes: Sequence[Mapping[str, Any]], models: Sequence[Mapping[str, Any]
             for number, (node, pid) in enumerate(replica.get("shards", ())):
                 row = model["name"], f"{replica['name']}, shard {number}", str(pid), ""
                 on_nodes.setdefault(node, []).append(row)
+    drained = {node["label"] for node in nodes if node["is_drained"]}
     has = {node["label"]: (str(node["cpus"]), _gpus(node), file_size(node["memory"])) for node in nodes}
     return [
-        (label, *has.get(label, ("lost", "", "")), *row)
+        (f"{label}, drained" if label in drained else label, *has.get(label, ("lost", "", "")), *row)
         for label, replicas in on_nodes.items()
         for row in replicas or [("-", "", "", "")]
     ]

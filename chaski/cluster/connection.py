@@ -48,12 +48,15 @@ _FRESH = 10.0
 # Seconds between two attempts to connect again.
 _PAUSE = 3.0
 _LEAVING = 20.0
+# Seconds that Ray has to say whether it drains a node.
+_DRAINING = 30.0
 
 
 class Node(Struct, frozen=True):
     """A machine of a cluster: its name, its address, and what Ray may use there: cores, memory and GPUs.
 
-    `memory` and `gpu_memory`, that of all GPUs together, are bytes; 0 where they are not known.
+    `memory` and `gpu_memory`, that of all GPUs together, are bytes; 0 where they are not known. Where it
+    `is_drained`, Ray starts nothing any more.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Node(Struct, frozen=True):
     memory: int
     gpus: float
     gpu_memory: int
+    is_drained: bool = False
 
     @property
     def label(self) -> str:
@@ -120,6 +124,8 @@ class Cluster:
         # The models of which replicas are wanted, and those that are to end.
         self._wanted: dict[str, _Wanted] = {}
         self._ending: set[str] = set()
+        # What Ray said of nodes that were to be drained: None, or why it does not.
+        self._drained: dict[str, str | None] = {}
         self._members: dict[str, list[Member] | None] = {}
         self._heard_at = monotonic()
         self._nodes: list[Node] = []
@@ -186,6 +192,39 @@ class Cluster:
                 )
             if (before := self._wanted.get(options.model)) is not None:
                 self._want(replace(before, generation=generation))
+
+    def drain(self, name: str) -> Node:
+        """Let no replica start on a node any more, and have others in the place of those that are there.
+
+        name  the node's name, its address or both, as `Node.label` has them
+
+        Raises ClusterError where it is not one node of several, or Ray does not do it.
+        """
+        nodes = self.nodes()
+        found = [node for node in nodes if name in (node.name, node.address, node.label)]
+        if len(found) != 1:
+            what = "no node has" if not found else f"{len(found)} nodes have"
+            raise ClusterError(
+                f"{what} the name or address {name!r:.100}: the cluster has "
+                f"{', '.join(node.label for node in nodes)}"
+            )
+        (node,) = found
+        if not any(other.cpus and not other.is_drained for other in nodes if other is not node):
+            raise ClusterError(f"no other node than {node.label} has cores for its replicas: start one first")
+        with self._lock:
+            self._drained.pop(node.label, None)
+            self._process.tell({"drain": node.label})
+            until = monotonic() + _DRAINING
+            while node.label not in self._drained:
+                if not self._is_connected or monotonic() > until:
+                    raise ClusterError(
+                        f"Ray does not say whether it drains {node.label}; it may be tried again"
+                    )
+                self._lock.wait(1.0)
+            problem = self._drained[node.label]
+        if problem is not None:
+            raise ClusterError(problem)
+        return node
 
     def end(self, options: ReplicaOptions) -> None:
         """End all replicas of a model, and wait until they have gone, as far as Ray can be asked."""
@@ -261,6 +300,9 @@ class Cluster:
                     model: None if members is None else list(map(_member, members))
                     for model, members in said["members"].items()
                 }
+            if "drained" in said:
+                self._drained[said["drained"]] = said["refusal"]
+                self._lock.notify_all()
             if "ended" in said:
                 self._ending.discard(said["ended"])
                 self._lock.notify_all()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
@@ -19,6 +21,7 @@ from chaski.cluster.members import Member, node_label
 from chaski.cluster.memory import NodeMemory, beside_gpus, host_bytes, shortage, too_few
 from chaski.cluster.replica import Replica
 from chaski.cluster.replica_options import ReplicaOptions
+from chaski.errors import ClusterError
 
 __all__ = ["Deployments"]
 
@@ -53,6 +56,7 @@ class Deployments:
     def nodes(self) -> list[dict[str, Any]]:
         """Describe the machines that are there now."""
         living = [each for each in ray.nodes() if each["Alive"]]
+        drained = ray._private.state.state.get_draining_nodes()
         found = [
             {
                 "name": each["NodeManagerHostname"],
@@ -61,6 +65,7 @@ class Deployments:
                 "memory": int(each["Resources"].get("memory", 0)),
                 "gpus": each["Resources"].get("GPU", 0),
                 "gpu_memory": gpu_memory,
+                "is_drained": each["NodeID"] in drained,
             }
             for each, gpu_memory in zip(living, self._gpus.of(living), strict=True)
         ]
@@ -70,6 +75,7 @@ class Deployments:
                 *(node[name] for name in ("cpus", "memory", "gpus", "gpu_memory")),
             )
             for node in found
+            if not node["is_drained"]
         ]
         for deployment in list(self._models.values()):
             deployment.look_again()
@@ -103,6 +109,31 @@ class Deployments:
             self._models[model].end()
         else:
             self._has_ended(model)
+
+    def drain(self, label: str) -> None:
+        """Have Ray start nothing on a node any more, and Serve put other replicas in the place of its own.
+
+        Raises ClusterError where Ray does not.
+        """
+        nodes = [
+            node["NodeID"]
+            for node in ray.nodes()
+            if node["Alive"] and node_label(node["NodeManagerHostname"], node["NodeManagerAddress"]) == label
+        ]
+        for node in nodes:
+            # Ray has this as a command only. What it says last is why it does not take it.
+            command = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", "--node-id", node]
+            command += ["--address", ray.get_runtime_context().gcs_address]
+            command += [
+                "--reason",
+                "DRAIN_NODE_REASON_PREEMPTION",
+                "--reason-message",
+                "chaski cluster drain",
+            ]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                said = (done.stderr or done.stdout).strip().splitlines()
+                raise ClusterError(f"Ray does not drain {label}: {said[-1] if said else 'it says nothing'}")
 
     def _nodes(self) -> Sequence[NodeMemory]:
         return self._memory

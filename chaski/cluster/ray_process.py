@@ -69,11 +69,22 @@ def main() -> None:
         wanted = json.loads(line)
         if "deploy" in wanted:
             deployments.deploy(wanted["deploy"], wanted["number"], wanted["generation"], wanted["options"])
+        elif "drain" in wanted:
+            threading.Thread(target=_drain, args=(deployments, wanted["drain"], tell), daemon=True).start()
         else:
             deployments.end(wanted["end"])
     import ray
 
     ray.shutdown()
+
+
+def _drain(deployments: Deployments, label: str, tell: _Teller) -> None:
+    refusal = None
+    try:
+        deployments.drain(label)
+    except Exception as error:  # Ray has errors of many kinds
+        refusal = str(error)
+    tell({"drained": label, "refusal": refusal})
 
 
 def _tell_what_is_there(deployments: Deployments, tell: _Teller) -> None:

@@ -119,6 +119,7 @@ def _routes() -> list[Route]:
         _post("/api/create", store.create),
         _post("/api/copy", store.copy),
         _post("/api/states", states.keep),
+        _post("/api/cluster/drain", cluster.drain),
         _post("/api/cluster/replace", cluster.replace),
         _post("/api/pull", store.pull),
         _post("/api/push", store.push),

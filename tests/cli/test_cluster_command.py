@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from chaski.cli.main import chaski_command
 
-NODE = {"cpus": 4, "memory": 64_000_000_000, "gpu_memory": 0}
+NODE = {"cpus": 4, "memory": 64_000_000_000, "gpu_memory": 0, "is_drained": False}
 REPLICA = {"name": "ab12", "pid": 7, "places": 4, "answers": 1, "is_leaving": False}
 
 
@@ -24,12 +24,13 @@ def status(monkeypatch: pytest.MonkeyPatch, reply: Any) -> list[list[str]]:
 
 def test_replicas_are_listed_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [NODE | {"label": f"{name} (10.0.0.{n})", "gpus": n} for n, name in enumerate(["one", "two"])]
+    nodes[1]["is_drained"] = True
     found = [REPLICA | {"node": "one (10.0.0.0)"}, REPLICA | {"node": "gone (10.0.0.9)", "is_leaving": True}]
     lines = status(monkeypatch, {"nodes": nodes, "models": [{"name": "guide:latest", "replicas": found}]})
     assert [[word.strip() for word in line if word.strip()] for line in lines] == [
         ["NODE", "CPUS", "GPUS", "MEMORY", "MODEL", "REPLICA", "PROCESS", "PLACES"],
         ["one (10.0.0.0)", "4", "0", "64 GB", "guide:latest", "ab12", "7", "1 of 4 taken"],
-        ["two (10.0.0.1)", "4", "1", "64 GB", "-"],
+        ["two (10.0.0.1), drained", "4", "1", "64 GB", "-"],
         ["gone (10.0.0.9)", "lost", "guide:latest", "ab12", "7", "1 of 4 taken, leaves"],
     ]
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,3 +37,49 @@ def test_a_process_that_ends_at_once_is_an_error(tmp_path: Path, monkeypatch: py
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ClusterError, match="the process that talks to Ray has ended"):
         Cluster(LOCAL, Bounds())
+
+
+NODES = [
+    {"name": name, "address": address, "cpus": cpus, "memory": 0, "gpus": 0, "gpu_memory": 0}
+    for name, address, cpus in (("head", "10.0.0.1", 0), ("box", "10.0.0.2", 4), ("box", "10.0.0.3", 4))
+]
+RAY_PROCESS = """
+import json, socket, sys
+end = socket.socket(fileno=int(sys.argv[-1]))
+lines = end.makefile("rw")
+def say(said):
+    lines.write(json.dumps(said) + chr(10))
+    lines.flush()
+lines.readline()
+say({"key": "00" * 32, "nodes": NODES})
+for line in lines:
+    drained = json.loads(line).get("drain")
+    if drained is not None:
+        say({"drained": drained, "refusal": "Ray does not drain it" if drained.endswith("2)") else None})
+"""
+
+
+def test_nodes_are_drained_by_name_or_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for Ray's process, which refuses one of the nodes."""
+    program = tmp_path / "ray_process.py"
+    program.write_text(f"NODES = {NODES!r}\n{RAY_PROCESS}")
+    run = subprocess.Popen
+
+    def popen(command: list[str], **options: Any) -> Any:
+        return run([sys.executable, str(program), command[-1]], **options)
+
+    monkeypatch.setattr("chaski.cluster.connection.subprocess.Popen", popen)
+    with closing(Cluster(LOCAL, Bounds())) as cluster:
+        assert cluster.drain("10.0.0.3").label == "box (10.0.0.3)"
+        assert cluster.drain("box (10.0.0.3)").label == "box (10.0.0.3)"
+        with pytest.raises(ClusterError, match="Ray does not drain it"):
+            cluster.drain("10.0.0.2")
+        with pytest.raises(
+            ClusterError, match=r"2 nodes have the name or address 'box': .* box \(10.0.0.2\)"
+        ):
+            cluster.drain("box")
+        with pytest.raises(ClusterError, match="no node has the name or address 'nowhere'"):
+            cluster.drain("nowhere")
+        cluster._nodes = [node for node in cluster.nodes() if node.address != "10.0.0.2"]
+        with pytest.raises(ClusterError, match=r"no other node than box \(10.0.0.3\) has cores"):
+            cluster.drain("10.0.0.3")

@@ -92,6 +92,7 @@ def test_what_is_recorded_is_compared(server: Running) -> None:
     others += [
         "/slots/{id}",
         "/api/states",
+        "/api/cluster/drain",
         "/api/cluster/replace",
         "/lora-adapters",
         "/v1/load_lora_adapter",

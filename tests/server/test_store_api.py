@@ -274,7 +274,8 @@ def test_checkpoints_that_cannot_be_converted(server: Running) -> None:
     assert server.post("/api/show", {"model": "bad"}).status == 404
 
 
-def test_replicas_are_replaced_by_a_server_with_a_cluster(server: Running) -> None:
-    reply = server.post("/api/cluster/replace", {"model": "tiny"})
+@pytest.mark.parametrize(("what", "given"), [("replace", {"model": "tiny"}), ("drain", {"node": "here"})])
+def test_a_cluster_is_managed_by_a_server_with_one(server: Running, what: str, given: dict[str, str]) -> None:
+    reply = server.post(f"/api/cluster/{what}", given)
     assert reply.status >= 400
     assert "chaski serve --cluster" in reply.json["error"]

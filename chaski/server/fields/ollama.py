@@ -25,6 +25,7 @@ __all__ = [
     "CREATE",
     "DELETE",
     "DETOKENIZE",
+    "DRAIN",
     "EMBED_TEXT",
     "EMBED_TEXTS",
     "GENERATE",
@@ -58,6 +59,7 @@ _EMBED: FieldTable = {
 }
 
 _PROGRESS = {"stream": Field(FLAG, "whether the reply has every step, or only the last; true by default")}
+DRAIN: FieldTable = {"node": Field(TEXT, "its name or its address"), **_PROGRESS}
 REPLACE: FieldTable = {**MODEL, **NAME, **_PROGRESS}
 
 REGISTRY: FieldTable = {

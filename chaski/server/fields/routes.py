@@ -23,6 +23,7 @@ FIELDS: Mapping[tuple[str, str], FieldTable] = {
     ("POST", "/api/copy"): ollama.COPY,
     ("DELETE", "/api/delete"): ollama.DELETE,
     ("POST", "/api/states"): ollama.KEEP_STATE,
+    ("POST", "/api/cluster/drain"): ollama.DRAIN,
     ("POST", "/api/cluster/replace"): ollama.REPLACE,
     ("POST", "/api/pull"): ollama.REGISTRY,
     ("POST", "/api/push"): ollama.REGISTRY,
