@@ -105,3 +105,14 @@ def test_processors_of_one_name_are_told_apart(root: Path) -> None:
 def test_processors_without_a_name_are_told_apart(root: Path) -> None:
     write(root, "cpuinfo", "processor : 0\nCPU implementer : 0x41\nCPU variant : 0x1\nCPU part : 0xd40")
     assert machine.cpu_model().endswith(", CPU implementer 0x41, CPU variant 0x1, CPU part 0xd40")
+
+
+def test_the_largest_cache_is_that_of_the_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the system tells it, in kilobytes; a small one where it does not."""
+    monkeypatch.setattr(machine, "_PROCESSORS", tmp_path)
+    assert machine.largest_cache.__wrapped__() == 8 << 20
+    for index, size in enumerate(("48K", "1024K", "32768K", "many")):
+        folder = tmp_path / f"cpu0/cache/index{index}"
+        folder.mkdir(parents=True)
+        (folder / "size").write_text(f"{size}\n")
+    assert machine.largest_cache.__wrapped__() == 32 << 20
