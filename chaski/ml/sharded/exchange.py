@@ -106,7 +106,7 @@ class _Source:
             found: tuple[At, Rows] | Exception
             try:
                 found = self._values.receive()
-            except (OSError, EOFError, ClusterError) as error:
+            except Exception as error:  # whoever waits has to know it, whatever it is
                 found = error
             with self._lock:
                 self._found.put(found)
