@@ -4,7 +4,8 @@
     python -m benchmarks.replicas --users 16 --sessions 64
 
 The conversations are those of `chaski/cluster/simulation.py`, on a small scale: so many users talk at a time,
-and begin the next conversation when one has ended. Replicas are processes of this machine, which share its
+and begin the next conversation when one has ended. A question follows what was said before, answers included,
+as in a chat. Replicas are processes of this machine, which share its
 cores, so that what is compared is the work that all of them do. The model has random weights. Each policy
 runs in turn, with replicas that hold nothing yet.
 """
@@ -100,14 +101,20 @@ class _Found:
     seconds: float = 0.0
 
 
-async def _talk(model: ClusterModel, sessions: list[list[Turn]], users: int, think: float) -> _Found:
+async def _talk(
+    model: ClusterModel, sessions: list[list[Turn]], users: int, think: float, system_tokens: int
+) -> _Found:
     found, waiting = _Found(), list(reversed(sessions))
 
     async def user() -> None:
         while waiting:
-            for turn in waiting.pop():
+            session = waiting.pop()
+            text, tokens = _system(session[0], system_tokens), system_tokens
+            for number, turn in enumerate(session):
                 await asyncio.sleep(turn.think * think)
-                await _ask(model, turn, found)
+                text += _letters(f"{turn.session} {number}", turn.prompt_tokens - tokens)
+                text += await _ask(model, text, turn.answer_tokens, found)
+                tokens = turn.prompt_tokens + turn.answer_tokens
 
     started = time.perf_counter()
     await asyncio.gather(*(user() for _ in range(users)))
@@ -115,22 +122,29 @@ async def _talk(model: ClusterModel, sessions: list[list[Turn]], users: int, thi
     return found
 
 
-async def _ask(model: ClusterModel, turn: Turn, found: _Found) -> None:
-    started, is_first = time.perf_counter(), True
-    prompt = "".join(map(_words, turn.blocks)) + _words(-turn.prompt_tokens)[: turn.prompt_tokens % 256]
-    options: dict[str, Any] = {"num_predict": turn.answer_tokens, "ignore_eos": True, "seed": 1}
+async def _ask(model: ClusterModel, prompt: str, answer_tokens: int, found: _Found) -> str:
+    started, is_first, answer = time.perf_counter(), True, ""
+    options: dict[str, Any] = {"num_predict": answer_tokens, "ignore_eos": True, "seed": 1}
     async for event in model.asynchronous().stream(prompt, **options):
         if isinstance(event, Text | Done) and is_first:
             found.first.append(time.perf_counter() - started)
             is_first = False
+        if isinstance(event, Text):
+            answer += event.text
         if isinstance(event, Done):
             found.cached += event.cached_tokens
             found.computed += event.prompt_tokens - event.cached_tokens
+    return answer
 
 
-def _words(block: int) -> str:
-    """Return 256 letters and digits of a block, which are about as many tokens."""
-    return "".join(random.Random(block).choices(string.ascii_letters + string.digits, k=256))
+def _system(turn: Turn, tokens: int) -> str:
+    """Return the prompt that a conversation begins with."""
+    return _letters(f"system {turn.blocks[0]}", tokens)
+
+
+def _letters(name: str, count: int) -> str:
+    """Return so many letters and digits, which are about as many tokens, the same for a name."""
+    return "".join(random.Random(name).choices(string.ascii_letters + string.digits, k=count))
 
 
 def main() -> None:
@@ -167,7 +181,9 @@ def main() -> None:
                 model = ClusterModel(ReplicaSet(_Replicas(arguments.replicas, path, 8), router=router(256)))
                 while model.num_replicas < arguments.replicas:
                     time.sleep(0.1)
-                found = asyncio.run(_talk(model, sessions, arguments.users, arguments.think))
+                found = asyncio.run(
+                    _talk(model, sessions, arguments.users, arguments.think, arguments.system_tokens)
+                )
                 model.close()
                 first = np.array(found.first)
                 cached = found.cached / (found.cached + found.computed)
