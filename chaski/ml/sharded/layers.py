@@ -14,12 +14,14 @@ from chaski.ml.sharded.placement import FreeNodes, Held, HeldBuffer, HeldWeight,
 __all__ = ["LayerSplit"]
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
+_TABLE, _OUTPUT = "token_embd.weight", "output.weight"
 
 
 class LayerSplit:
     """Runs of layers whose weights take shares of the bytes of all weights.
 
-    What is of no layer is on the first member, but what makes the outputs, which is on the last.
+    What is of no layer is on the first member, but what makes the outputs, which is on the last. Where the
+    table of tokens makes them, both have it: otherwise the first member would wait for the last one.
     """
 
     def __init__(self, shares: Sequence[float], behind_first: int | None = None) -> None:
@@ -50,13 +52,17 @@ class LayerSplit:
         """Raises OptionError where there are fewer layers than members."""
         self._last_layers = _cut(weights, self._shares, self._behind_first)
         on_each: list[list[tuple[Weight, TensorInfo]]] = [[] for _ in self._shares]
+        is_tied = _is_tied(weights)
         for weight, info in weights:
-            member = self._member_of(weight.name)
-            own = Weight(weight.shape, plain=weight.plain, name=weight.name, handle=len(on_each[member]))
-            on_each[member].append((own, info))
-            self._held[weight] = [
-                HeldWeight(own if index == member else None) for index in range(len(self._shares))
-            ]
+            members = {self._member_of(weight.name)}
+            if is_tied and weight.name == _TABLE:
+                members.add(len(self._shares) - 1)
+            held = [HeldWeight() for _ in self._shares]
+            for member in members:
+                own = Weight(weight.shape, plain=weight.plain, name=weight.name, handle=len(on_each[member]))
+                on_each[member].append((own, info))
+                held[member] = HeldWeight(own)
+            self._held[weight] = held
         return on_each
 
     def heads(self, role: KVRole, heads: int, layer: int | None) -> Sequence[int]:
@@ -73,7 +79,7 @@ class LayerSplit:
         for node in graph.nodes:
             if free.has(node):
                 continue
-            fixed = {self._member_with(x) for x in node.operands if isinstance(x, Weight | KVBuffer)}
+            fixed = {self._member_with(x, node) for x in node.operands if isinstance(x, Weight | KVBuffer)}
             tensors = [x for x in node.operands if isinstance(x, Tensor) and x in places]
             fixed |= {places[x] for x in tensors if x.op in ("store", "stored")}
             if node.op == "adapt":  # where the matrix is that it changes
@@ -88,9 +94,11 @@ class LayerSplit:
         _move(graph, places, movable)
         return {node: Placed([place], None, [None] * len(node.operands)) for node, place in places.items()}
 
-    def _member_with(self, operand: Weight | KVBuffer) -> int:
+    def _member_with(self, operand: Weight | KVBuffer, node: Tensor) -> int:
+        """The member that has it; of a table that two have, the last one where outputs are made of it."""
         if isinstance(operand, Weight):
-            return next(index for index, held in enumerate(self._held[operand]) if held.whole is not None)
+            members = [index for index, held in enumerate(self._held[operand]) if held.whole is not None]
+            return members[0] if node.op == "embedding" else members[-1]
         assert isinstance(operand.handle, HeldBuffer), "a buffer of another backend"
         return next(index for index, own in enumerate(operand.handle.buffers) if own is not None)
 
@@ -103,6 +111,11 @@ class LayerSplit:
     def _member_of_layer(self, layer: int) -> int:
         ends = self._last_layers
         return next((index for index, end in enumerate(ends) if layer <= end), len(ends) - 1)
+
+
+def _is_tied(weights: Sequence[tuple[Weight, TensorInfo]]) -> bool:
+    """Return whether the table of tokens makes the outputs, too."""
+    return all(weight.name != _OUTPUT for weight, _ in weights)
 
 
 def _move(graph: Graph, places: dict[Tensor, int], movable: Sequence[Tensor]) -> None:
@@ -139,6 +152,8 @@ def _cut(
             after += info.nbytes
         else:
             before += info.nbytes
+            if weight.name == _TABLE and _is_tied(weights):
+                after += info.nbytes
     numbers = sorted(layers)
     if behind_first is None:
         ends = _ends([layers[number] for number in numbers], shares, before, after)
