@@ -16,6 +16,7 @@ from chaski.ml.sharded.simulation import Batch, Link, Node, Work, simulate, work
 from tests.ml.sharded.test_traffic import bytes_of_a_token
 from tests.tiny_llama import HIDDEN, write_tiny_llama
 
+ARCHITECTURES = Path(__file__).parents[2] / "data" / "architectures"
 WIDTH, NUM_BYTES = 250, 1000
 SIZES = {"tokens": 1, "outputs": 1}
 
@@ -130,6 +131,13 @@ def test_batches_follow_each_other_by_layers(tmp_path: Path) -> None:
     found = simulate(pieces, [first, first, first, last], Link(0.25, 1e15))
     assert found.seconds == pytest.approx(1 + 4 + 2 * 0.25)
     assert found.computing == [4.0, 4.0]
+
+
+def test_the_first_member_does_not_wait_for_the_outputs() -> None:
+    """The table of tokens makes the outputs, too: the last member has it besides the first one."""
+    cut = CutModel(ARCHITECTURES / "gemma3.gguf", "layers", 2)
+    assert [len(some) for some in cut.pieces] == [1, 1]
+    assert [weight.name for weight in cut.weights].count("token_embd.weight") == 2
 
 
 def test_work_of_a_piece() -> None:
