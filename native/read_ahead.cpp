@@ -9,7 +9,7 @@ namespace chaski {
 
 namespace {
 
-// What a thread takes at once: some microseconds of reading.
+// Bytes that a thread takes at once. It reads them in some microseconds.
 constexpr std::int64_t kPiece = 64 << 10;
 
 bool has_input(int descriptor) {

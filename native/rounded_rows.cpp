@@ -67,8 +67,8 @@ void pack_row(const RoundedRow& row, const float* x, std::uint8_t* to) {
     }
 }
 
-// What an int8 stands for: `largest` for those of magnitude 127, else `found`, with its sign. There is no
-// branch, since nobody can predict it.
+// Returns `largest` for an int8 of magnitude 127, `found` for another one, with the sign of the int8. It has
+// no branch, since nobody can predict which of them comes next.
 float chosen(std::int32_t q, std::int32_t magnitude, float found, float largest) {
     const std::int32_t is_largest = -static_cast<std::int32_t>(magnitude == 127);
     const std::int32_t bits = (std::bit_cast<std::int32_t>(found) & ~is_largest) |

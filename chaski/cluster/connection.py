@@ -124,7 +124,7 @@ class Cluster:
         # The models of which replicas are wanted, and those that are to end.
         self._wanted: dict[str, _Wanted] = {}
         self._ending: set[str] = set()
-        # What Ray said of nodes that were to be drained: None, or why it does not.
+        # By the label of a node that was to be drained: why Ray refuses, or None where it does not.
         self._drained: dict[str, str | None] = {}
         self._members: dict[str, list[Member] | None] = {}
         self._heard_at = monotonic()

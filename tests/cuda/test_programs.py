@@ -43,8 +43,8 @@ LIMITS: dict[str, tuple[int, int]] = {
     "matmul 8": (224, 0),
 }
 """Registers of a thread, and bytes of spills, that a kernel may have at most, by its name, or by that and the
-tokens or the architecture that it is compiled for. Products of many tokens have 128, so that 16 warps fit. Each
-compiler has its own numbers: these are those of the one that pyproject.toml names for developers."""
+tokens or the architecture that it is compiled for. Products of many tokens have 128, so that 16 warps fit.
+Each compiler has its own numbers: these are those of the one that pyproject.toml names for developers."""
 FLOATS = ["F32Weights", "F16Weights", "BF16Weights"]
 
 

@@ -7,14 +7,14 @@ are sorted over a whole batch, and stay together. No bit depends on it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
 from chaski.ml.elementwise import ELEMENTWISE
 from chaski.ml.graph import Dim, Graph, KVBuffer, Operand, Tensor
 
-__all__ = ["ROWS", "Chunks", "in_chunks"]
+__all__ = ["ROWS", "Chunks", "in_chunks", "row_parts"]
 
 ROWS = 64
 """Rows of a chunk: enough for products to be as fast as with more."""
@@ -58,6 +58,12 @@ class Chunks(Struct, frozen=True):
         """Return whether an input of one of the graphs has the rows of a chunk."""
         leading = graph.inputs[name].shape[0]
         return isinstance(leading, Dim) and leading.name == self.dim
+
+
+def row_parts(count: int) -> Iterator[tuple[int, slice]]:
+    """Yield the parts of so many rows that are computed and sent one by one: their numbers, and the rows."""
+    for number, begin in enumerate(range(0, count, ROWS)):
+        yield number, slice(begin, min(begin + ROWS, count))
 
 
 def in_chunks(graph: Graph) -> Chunks | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, Graph, Tensor
 from chaski.ml.plan import Launch, Plan, ReadsAhead
-from chaski.ml.sharded.chunks import ROWS, Chunks, in_chunks
+from chaski.ml.sharded.chunks import ROWS, Chunks, in_chunks, row_parts
 from chaski.ml.sharded.exchange import Exchange, Meanwhile
 from chaski.ml.sharded.pieces import Gather, OwnedRows, Piece, Send
 from chaski.ml.sharded.placement import Cut, put_joined
@@ -56,13 +56,13 @@ class Rows:
 
 
 class _Arriving:
-    """A value that is put together of the parts of members, some rows after the other, when they are read.
+    """Rows (rows, width) of a value, float32. Parts of members are joined to rows when these are read.
 
-    So what members send each other travels while they compute other rows.
+    Some rows travel while members compute others. Reading raises ClusterError where a part will not come.
     """
 
     def __init__(self, rows: int, width: int, groups: int, parts_of: Callable[[int, slice], Sequence[F32]]):
-        """`parts_of`: the parts of some rows, see `row_parts`, side by side in each of so many groups."""
+        """`parts_of` waits for the parts (n, own width) of rows, by a number and a slice of `row_parts`."""
         self._array = np.empty((rows, width), np.float32)
         self._groups = groups
         self._parts_of = parts_of
@@ -73,18 +73,12 @@ class _Arriving:
         return len(self._array)
 
     def rows(self, end: int) -> F32:
-        """Wait for the first rows, and return them."""
+        """Wait for the first `end` rows, and return them (end, width)."""
         while self._there < end:
             number, rows = next(self._coming)
             put_joined(self._array[rows], self._parts_of(number, rows), self._groups)
             self._there = rows.stop
         return self._array[:end]
-
-
-def row_parts(count: int) -> Iterator[tuple[int, slice]]:
-    """The parts of so many rows that travel by themselves: their numbers, and the rows."""
-    for number, begin in enumerate(range(0, count, ROWS)):
-        yield number, slice(begin, min(begin + ROWS, count))
 
 
 class _PiecePlan:
@@ -107,7 +101,7 @@ class _PiecePlan:
 
     @property
     def reads_ahead(self) -> ReadsAhead | None:
-        """What can read its weights ahead; those of chunks are the same."""
+        """The plan, if it can read its weights ahead. It has the weights of all stages."""
         return self._plan if isinstance(self._plan, ReadsAhead) else None
 
     def run(
@@ -162,10 +156,10 @@ class _PiecePlan:
 
 
 class _ReadingAhead:
-    """What a member does while a piece waits for values: it reads weights of that and of the next pieces."""
+    """Reads weights of a piece, and of those behind it, while the piece waits for values."""
 
     def __init__(self, plans: Sequence[ReadsAhead | None], first: int) -> None:
-        """`plans`: those of all pieces; `first`: the number of the piece that waits."""
+        """`plans`: those of all pieces, None for one that cannot; `first`: the number of the piece."""
         self._plans = plans
         self._first = first
 

@@ -26,6 +26,7 @@ __all__ = [
     "Units",
     "cuts",
     "joined",
+    "put_joined",
 ]
 
 Cut = tuple[int, int]
@@ -36,7 +37,7 @@ _CHEAP = ("input", "rope_table", "position_scale", "scale_rows", "reshape")
 
 
 Units = Sequence[int]
-"""How much each member has of what is cut: small whole numbers, of their sum."""
+"""The shares of members in what is cut, as small whole numbers: with (3, 1) the first has three quarters."""
 
 
 def cuts(count: int, units: Units) -> Sequence[Cut]:
@@ -153,7 +154,7 @@ def joined(parts: Sequence[npt.NDArray[Any]], groups: int) -> npt.NDArray[Any]:
 
 
 def put_joined(out: npt.NDArray[Any], parts: Sequence[npt.NDArray[Any]], groups: int) -> None:
-    """Put the parts of members side by side, as `joined` does, where they shall be."""
+    """Put parts (rows, own width) side by side into `out` (rows, width), in the order of `joined`."""
     rows, width = out.shape
     by_group = out.reshape(rows, groups, width // groups)
     first = 0

@@ -148,7 +148,7 @@ class RowSplit:
 
 
 Rule = Callable[[Tensor, int, Units], int | None]
-"""Of a node, the axis of its first operand and the units of members: the axis of the result."""
+"""Returns the axis along which a node's result is cut, given that of its first operand, and the units."""
 
 
 def _same(node: Tensor, axis: int, units: Units) -> int | None:

@@ -19,7 +19,7 @@ from itertools import count, islice
 from msgspec import Struct, field
 
 from chaski.ml.graph import Dim, Tensor, Weight
-from chaski.ml.sharded.chunks import ROWS, in_chunks
+from chaski.ml.sharded.chunks import in_chunks, row_parts
 from chaski.ml.sharded.pieces import OwnedRows, Piece
 from chaski.ml.sharded.rounding import rounded_bytes
 
@@ -165,7 +165,7 @@ class _Run:
         self._events: list[tuple[float, int, int, _Flow | None, bool]] = []
         self._order = count()
         self._dims = [[_dim_of_parts(piece) for piece in some] for some in pieces]
-        # What is on its way first from one member to another, and what waits behind it.
+        # `_waiting` has the parts on each connection in order, and `_flows` the first one of each.
         self._flows: list[_Flow] = []
         self._waiting: dict[tuple[int, int], deque[_Flow]] = {}
         self._clock = 0.0
@@ -242,7 +242,7 @@ class _Run:
         number, batch = each.batch, self._batches[each.batch]
         sent = self._sizes_of_values[number]
         piece, dim = self._pieces[member][each.next], self._dims[member][each.next]
-        parts = 1 if dim is None else _num_parts(batch.sizes[dim])
+        parts = 1 if dim is None else max(1, len(list(row_parts(batch.sizes[dim]))))
         needed = [
             (source, number, gather.number, part)
             for gather in piece.gathers
@@ -293,10 +293,6 @@ def _dim_of_parts(piece: Piece) -> str | None:
     return None if chunks is None else chunks.dim
 
 
-def _num_parts(rows: int) -> int:
-    return max(1, -(-rows // ROWS))
-
-
 def _parts_of_step(of_value: int, step: int, steps: int, is_first: bool) -> Iterable[int]:
     """The parts of a value that a step of a piece reads or makes: its own, or all at its first or last."""
     if of_value == steps:
@@ -314,7 +310,7 @@ def _sent_bytes(pieces: Sequence[Piece], sizes: Mapping[str, int]) -> Iterator[t
             rows = _own_share(_rows(node, sizes), send.owned)
             width = math.prod(size for size in node.shape[1:] if isinstance(size, int))
             # Rows of a table that is cut are sent together.
-            parts = [rows] if send.owned else [min(ROWS, rows - begin) for begin in range(0, rows, ROWS)]
+            parts = [rows] if send.owned else [part.stop - part.start for _, part in row_parts(rows)]
             yield (
                 send.number,
                 [
