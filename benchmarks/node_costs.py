@@ -58,7 +58,10 @@ _VALUES = ((1, 512, 400), (1, 2048, 400), (64, 2048, 40), (512, 2048, 20))
 
 @dataclass(frozen=True, slots=True)
 class NodeCosts:
-    """One node: what it takes for a token, for a prompt's batch, and for values."""
+    """One node: what it takes for a token, for a prompt's batch, and for values.
+
+    `message` and `byte` are seconds of the processors at both ends, for a value and for each of its bytes.
+    """
 
     decode: Node
     prefill: Node
@@ -66,7 +69,7 @@ class NodeCosts:
     byte: float
 
     def with_memory(self, bandwidth: float) -> NodeCosts:
-        """The same node with another memory.
+        """The same node with another memory, which gives so many bytes a second.
 
         Where that is faster, so are caches and cores. What is not computing stays as it is.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -84,8 +84,10 @@ class _Arriving:
 class _PiecePlan:
     """The plan of a piece, or those of its chunks."""
 
-    def __init__(self, backend: Backend, piece: Piece) -> None:
+    def __init__(self, backend: Backend, piece: Piece, read: Collection[str]) -> None:
+        """`read`: the values that pieces read or send. Others stay where the backend computes them."""
         graph = piece.graph
+        self._read = [name for name in graph.outputs if name in read]
         self._outputs = [(name, *_extent(node)) for name, node in graph.outputs.items()]
         self._values = [name for name in graph.inputs if name in piece.values]
         self._ids = {name: piece.ids[name] for name in graph.inputs if name in piece.ids}
@@ -106,8 +108,8 @@ class _PiecePlan:
 
     def run(
         self, values: Values, inputs: Arrays, sizes: Mapping[str, int], on_rows: OnRows
-    ) -> Mapping[str, Rows]:
-        """Compute it -> its outputs. `on_rows` is called for all rows of them, as soon as they are there."""
+    ) -> tuple[Mapping[str, Rows], Mapping[str, F32]]:
+        """Compute it -> its outputs, and the rows (n, width) of those that are read, which `on_rows` gets first."""
         given: dict[str, npt.NDArray[Any] | _Arriving] = {name: values[name] for name in self._values}
         given |= {name: inputs[name] for name in self._inputs}
         for name, (source, (begin, end)) in self._ids.items():
@@ -116,13 +118,15 @@ class _PiecePlan:
             launch = self._plan.launch({name: _first_rows(each) for name, each in given.items()}, sizes)
             launch.wait()
             outputs = {name: Rows(launch, name, sizes[dim] * size) for name, dim, size in self._outputs}
-            for name, rows in outputs.items():
-                on_rows(name, 0, rows.fetch())
-            return outputs
+            arrays = {name: outputs[name].fetch() for name in self._read}
+            for name, rows in arrays.items():
+                on_rows(name, 0, rows)
+            return outputs, arrays
         found: dict[str, F32] = {}
         for graph, plan in self._stages:
             found |= self._in_chunks(self._chunks, graph, plan, {**given, **found}, sizes, on_rows)
-        return {name: Rows(None, name, found[name].nbytes, found[name]) for name, _, _ in self._outputs}
+        outputs = {name: Rows(None, name, found[name].nbytes, found[name]) for name, _, _ in self._outputs}
+        return outputs, {name: found[name] for name in self._read}
 
     def _in_chunks(
         self,
@@ -188,12 +192,12 @@ class MemberPlan:
         self._own = own
         self._exchange = exchange
         self._results = frozenset(results)
+        read = {name for piece in pieces for name in _read_by(piece)}
         self._pieces: list[tuple[Piece, _PiecePlan | None]] = [
-            (piece, _PiecePlan(backend, piece) if piece.graph.nodes else None) for piece in pieces
+            (piece, _PiecePlan(backend, piece, read) if piece.graph.nodes else None) for piece in pieces
         ]
         plans = [None if plan is None else plan.reads_ahead for _, plan in self._pieces]
         self._reading_ahead = [_ReadingAhead(plans, index) for index in range(len(plans))]
-        self._read = {name for piece in pieces for name in _read_by(piece)}
         self._unread = _read_last(pieces)
         # Those of rows that come from other members.
         self._dims = {gather.leading for piece in pieces for gather in piece.gathers}
@@ -212,11 +216,9 @@ class MemberPlan:
                 values[gather.value] = self._gathered(gather, values, inputs, sizes[gather.leading], ahead)
             if plan is not None:
                 send_rows = partial(self._send_rows, piece)
-                for name, rows in plan.run(values, inputs, sizes, send_rows).items():
-                    if name in self._read:
-                        values[name] = rows.fetch()
-                    if name in self._results:
-                        results[name] = rows
+                outputs, arrays = plan.run(values, inputs, sizes, send_rows)
+                values |= arrays
+                results |= {name: rows for name, rows in outputs.items() if name in self._results}
             for send in piece.sends:
                 if send.owned is not None and sizes[send.leading]:
                     is_own = _own_rows(inputs[send.owned.ids], send.owned.cuts[self._own])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from benchmarks.make_models import write
 from benchmarks.shapes.llama import Llama
 from benchmarks.shapes.shape import Vocabulary
 from chaski.formats.quant import QuantType
+from chaski.ml.sharded.member_plan import Rows
 from tests import tiny_vision
 from tests.ml.sharded.members import Nodes
 from tests.own_heads import write_with_heads
@@ -119,6 +121,25 @@ def test_values_that_travel_in_super_blocks(
     expected = computed(path, "cpu", 40)
     nodes.use(monkeypatch, "rows", len(shares), shares)
     assert computed(path, None, 40) == expected
+
+
+def test_rows_leave_a_backend_once(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """On a GPU each fetch is a copy. What nobody reads is not fetched."""
+    fetched: list[Rows] = []
+    fetch = Rows.fetch
+
+    def noted(self: Rows, begin: int = 0, end: int | None = None) -> Any:
+        fetched.append(self)
+        return fetch(self, begin, end)
+
+    monkeypatch.setattr(Rows, "fetch", noted)
+    monkeypatch.setattr("chaski.ml.sharded.session._SMALL", -1)  # the head asks for the results it reads
+    path = write_tiny_llama(tmp_path / "tiny.gguf")
+    nodes.use(monkeypatch, "rows", 2)
+    with chaski.load(path, context=64) as llm:
+        llm.generate(PROMPT, num_predict=8, temperature=0, ignore_eos=True)
+    assert fetched
+    assert len(fetched) == len(set(map(id, fetched)))
 
 
 def test_more_layers_than_two(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
