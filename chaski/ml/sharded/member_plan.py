@@ -109,7 +109,10 @@ class _PiecePlan:
     def run(
         self, values: Values, inputs: Arrays, sizes: Mapping[str, int], on_rows: OnRows
     ) -> tuple[Mapping[str, Rows], Mapping[str, F32]]:
-        """Compute it -> its outputs, and the rows (n, width) of those that are read; `on_rows` gets them first."""
+        """Compute it -> its outputs, and the rows (n, width) of those that are read.
+
+        `on_rows` gets all of these as soon as they are computed.
+        """
         given: dict[str, npt.NDArray[Any] | _Arriving] = {name: values[name] for name in self._values}
         given |= {name: inputs[name] for name in self._inputs}
         for name, (source, (begin, end)) in self._ids.items():
