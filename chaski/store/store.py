@@ -216,11 +216,16 @@ class Store:
         return len(sizes), sum(sizes)
 
     def _read(self, found: ModelName) -> tuple[bytes, float]:
-        """The bytes of a manifest, and when it was written."""
-        why = f"the manifest of {found.short} cannot be read"
-        with store_errors(why), self._path(found).open("rb") as file:
-            data = file.read(MAX_MANIFEST_BYTES + 1)
-            modified = os.fstat(file.fileno()).st_mtime
+        """The bytes of a manifest, and when it was written. Raises ModelNotFoundError where it is gone."""
+        path = self._path(found)
+        with store_errors(f"the manifest of {found.short} cannot be read"):
+            try:
+                file = path.open("rb")
+            except FileNotFoundError:  # deleted just now
+                raise _not_found(found) from None
+            with file:
+                data = file.read(MAX_MANIFEST_BYTES + 1)
+                modified = os.fstat(file.fileno()).st_mtime
         if len(data) > MAX_MANIFEST_BYTES:
             raise StoreError(f"the manifest of {found.short} is longer than {MAX_MANIFEST_BYTES} bytes")
         return data, modified
@@ -284,10 +289,14 @@ def _bundled_entry(name: ModelName) -> Entry:
     """A model inside the package. Raises ModelNotFoundError."""
     path = bundled_model(name)
     if path is None:
-        raise ModelNotFoundError(f"model '{name.short}' not found")
+        raise _not_found(name)
     found = read_bundled(path)
     digest = Digest(hashlib.sha256(found.manifest.encode()).hexdigest())
     return Entry(found.name, found.manifest, digest, path.stat().st_mtime, found)
+
+
+def _not_found(name: ModelName) -> ModelNotFoundError:
+    return ModelNotFoundError(f"model '{name.short}' not found")
 
 
 def _in_own_letters(folder: Path, part: str) -> str:

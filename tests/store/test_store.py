@@ -131,6 +131,21 @@ def test_removing_takes_what_no_other_model_uses(store: Store) -> None:
     assert contents(store) == set()
 
 
+def test_a_model_that_is_removed_while_it_is_read_is_not_there(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, found = ModelName.parse("one"), store._in_folder
+
+    def removed_by_another_process(name: ModelName) -> ModelName | None:
+        place = found(name)
+        (store.root / "manifests" / ONE).unlink(missing_ok=True)
+        return place
+
+    monkeypatch.setattr(store, "_in_folder", removed_by_another_process)
+    with pytest.raises(ModelNotFoundError, match="model 'one:latest' not found"):
+        store.copy(one, ModelName.parse("three"))
+
+
 def test_the_environment_can_keep_blobs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OLLAMA_NOPRUNE", "1")
     before = contents(store)
