@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 import chaski
+from chaski.ml.plan import Input
 from chaski.model.program import Run
 from chaski.runner.generation.generation import Generation
 from chaski.runner.generation.request import GenerationRequest
@@ -43,7 +44,7 @@ class Clock:
         self._wait(most)
         self._ended = time.perf_counter()
 
-    def _launching(self, values: Mapping[str, np.ndarray], num_top_logits: Sequence[int] = ()) -> Run:
+    def _launching(self, values: Mapping[str, Input], num_top_logits: Sequence[int] = ()) -> Run:
         run = self._launch(values, num_top_logits)
         self.pauses.append(time.perf_counter() - self._ended)
         return run

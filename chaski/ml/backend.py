@@ -343,6 +343,13 @@ class Backend(Protocol):
         Of the batches that were launched so many are on their way from the first device to the last.
         """
 
+    @property
+    def launches_ahead(self) -> bool:
+        """True if a batch is launched at once whose tokens are results of one that is still computed.
+
+        Elsewhere that waits for those results (`FromLaunch`).
+        """
+
     def devices(self) -> Sequence[Device]:
         """The devices that this backend may hold memory of, with what is available there now.
 

@@ -25,6 +25,9 @@ class Launch(Protocol):
         callers that need the rows after that copy them, or call this again.
         """
 
+    def drop(self, output: str) -> None:
+        """Fetch no more rows of a result: a later run need not keep it. `FromLaunch` may still name it."""
+
 
 class FromLaunch(Struct, frozen=True, eq=False):
     """An int32 input with elements from a result of an earlier launch, which the host need not see.

@@ -18,7 +18,7 @@ from chaski.ml import ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Adapters, AdapterTable, Dim, DType, Graph, Tensor, Weight
 from chaski.ml.graph_digest import graph_digest
-from chaski.ml.plan import Launch, Plan
+from chaski.ml.plan import FromLaunch, Input, Launch, Plan
 from chaski.model.attached import AttachedDraft
 from chaski.model.input import HiddenStates, ImageRows, Inputs
 from chaski.model.output_rows import HIDDEN, OutputRows
@@ -61,6 +61,18 @@ class Run(Struct, frozen=True, eq=False):
         if not self.max_top_logits:
             return np.zeros((self.num_outputs, 2, 0), np.float32)
         return self.launch.rows("top_logits").reshape(-1, 2, self.max_top_logits)
+
+    def drop_outputs(self) -> None:
+        """Fetch no outputs from now on, but top logits: the next run need not keep them."""
+        self.launch.drop("outputs")
+
+    def largest(self, tokens: npt.NDArray[np.int32], places: Sequence[int], rows: Sequence[int]) -> Input:
+        """Return tokens of which those at `places` are the ids of the largest logits of `rows`.
+
+        They may still be computed.
+        """
+        where = np.array(places, np.int32), np.array(rows, np.int32)
+        return FromLaunch(tokens, where[0], self.launch, "top_logits", where[1], self.max_top_logits)
 
 
 class Program:
@@ -105,6 +117,11 @@ class Program:
     def stages(self) -> int:
         """The number of batches that the backend computes at the same time."""
         return self._backend.stages
+
+    @property
+    def launches_ahead(self) -> bool:
+        """True if a batch is launched at once that has tokens of `Run.largest`."""
+        return self._backend.launches_ahead and self.max_top_logits > 0
 
     def adapted(self, slots: int) -> Adapted:
         """Return the plan of batches with adapters, which the first call compiles, for so many at a time.
@@ -177,7 +194,7 @@ class Program:
             values["coordinates"] = np.repeat(batch.positions[:, None], 3, 1) if found is None else found
         return values
 
-    def launch(self, values: Mapping[str, npt.NDArray[Any]], num_top_logits: Sequence[int] = ()) -> Run:
+    def launch(self, values: Mapping[str, Input], num_top_logits: Sequence[int] = ()) -> Run:
         """Begin to compute the batch that was prepared last, behind those that were launched before.
 
         `num_top_logits`: for each output the number of top logits that `top_logits` returns; none if empty.

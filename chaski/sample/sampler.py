@@ -108,6 +108,13 @@ class Sampler:
         ends = self._rules.ends(len(self._chosen))
         return self._rules.suppressed.union(ends) if ends else self._rules.suppressed
 
+    @property
+    def takes_largest(self) -> bool:
+        """True if the next token is the one with the largest logit, and nothing else is asked for."""
+        options = self.options
+        is_plain = not (options.logprobs or self._needs_all_logits or self._counts or self._excluded)
+        return is_plain and options.temperature <= 0
+
     def num_top_logits(self, most: int) -> int:
         """Number of top logits that `sample` can use next, at most `most`; 0 if it needs all logits."""
         options = self.options

@@ -59,6 +59,7 @@ class ForeignBackend:
     rule = "foreign"
     default_kv_dtype = DType.F32
     stages = 1
+    launches_ahead = True
 
     def __init__(self, name: str, cache_config: CacheConfig, devices: Devices) -> None:
         self.name = name
@@ -175,6 +176,7 @@ class ForeignLaunch:
         self._failure: Exception | None = None
         self.fetched: list[tuple[str, int]] = []
         """What left the device: names of results, and how many rows of them."""
+        self.dropped: set[str] = set()
 
     def wait(self) -> None:
         while self._computed is None:
@@ -187,9 +189,13 @@ class ForeignLaunch:
                 first._failure = error  # for whoever waits for it
 
     def rows(self, output: str, begin: int = 0, end: int | None = None) -> F32:
+        assert output not in self.dropped, "nobody was to fetch it any more"
         found = self.on_device(output)[begin:end].copy()
         self.fetched.append((output, len(found)))
         return found
+
+    def drop(self, output: str) -> None:
+        self.dropped.add(output)
 
     def on_device(self, output: str) -> F32:
         """A result, for the device itself."""

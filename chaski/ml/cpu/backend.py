@@ -50,6 +50,7 @@ class CPUBackend:
     default_kv_dtype = DType.I16
     cache_config = CacheConfig(alignment=16)  # tokens of a panel of keys
     stages = 1
+    launches_ahead = False
 
     def __init__(
         self,

@@ -72,6 +72,7 @@ class CUDABackend:
     default_kv_dtype = DType.I16
     cache_config = CacheConfig(alignment=16)  # tokens of a panel of keys
     stages = 1
+    launches_ahead = True
 
     def __init__(
         self,

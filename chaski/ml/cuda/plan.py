@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from time import perf_counter
 from typing import Any
@@ -36,7 +37,7 @@ from chaski.ml.cuda.operations import HOST_OPERATIONS, lower_node
 from chaski.ml.cuda.storage import KVStorage
 from chaski.ml.cuda.uploads import Uploads
 from chaski.ml.graph import Dim, Graph
-from chaski.ml.plan import Input, misfit
+from chaski.ml.plan import FromLaunch, Input, misfit
 
 __all__ = ["CUDALaunch", "CUDAPlan"]
 
@@ -45,12 +46,15 @@ F32 = npt.NDArray[np.float32]
 _ALIGNMENT = 256
 # Results with rows of up to so many bytes, such as top logits, are copied to the host with each run.
 _SHORT = 4096
+# The copies of so many runs are kept; later ones are made in their places.
+_COPIES = 2
 
 
 class CUDAPlan:
     """A graph compiled for one batch size at most, with all the memory that it will ever use.
 
-    `host` computes what depends on the inputs only.
+    `host` computes what depends on the inputs only. `not_copied` are the results that stay on the device
+    until somebody reads them.
     """
 
     def __init__(self, graph: Graph, gpu: GPU, host: Backend) -> None:
@@ -78,7 +82,10 @@ class CUDAPlan:
             name: (outputs[name], lowering.dim(node), node) for name, node in graph.outputs.items()
         }
         self._widths = {name: 4 * width(node) for name, (_, _, node) in self._outputs.items()}
-        self._landings: dict[str, F32] = {}  # memory of the host that results are copied to
+        self._copied = [name for name, row_bytes in self._widths.items() if row_bytes <= _SHORT]
+        self.not_copied = [name for name in self._outputs if name not in self._copied]
+        # Memory of the host that results are copied to, by the number of a run's copies.
+        self._landings: dict[tuple[str, int], F32] = {}
         # Behind the arena lie constants, and then what is uploaded.
         staged = [*self._inputs.values(), *(each for one in self._derived for each in one.targets)]
         self._constants, begin = _in_row(_constants(self._steps), arena)
@@ -87,7 +94,8 @@ class CUDAPlan:
         self._address = 0
         self._recorded: dict[tuple[int, ...], object] = {}
         self._newest_key: tuple[int, ...] = ()
-        self._newest: weakref.ref[CUDALaunch] | None = None
+        self._runs = 0
+        self._newest: deque[weakref.ref[CUDALaunch]] = deque(maxlen=_COPIES)  # the last one is the newest
         keep_in_forks(self, gpu)
 
     def take(self) -> None:
@@ -117,56 +125,91 @@ class CUDAPlan:
         if inputs.keys() != self._inputs.keys():
             raise misfit(inputs, self._inputs)
         self.take()
-        if self._newest is not None and (newest := self._newest()) is not None:
-            newest.keep()
         given = dict(sizes) if sizes else {}
         arrays = self._read(inputs, given)
         uploads = [*arrays.values()]
+        sources = self._follow(inputs, uploads)
         for derived in self._derived:
             made, new_sizes = derived.make(arrays, given)
             given |= new_sizes
             uploads += made
         self._check(arrays, given)
-        self._uploads.send(uploads, given)
+        self._make_way()
+        self._uploads.send(uploads, given, sources)
         key = tuple([_class_of(given[name], most) for name, most in self._dims.items()])
         try:
             if key not in self._recorded:
                 self._recorded[key] = self._gpu.record(self._launches(self._sizes_of(key)))
             self._gpu.run(self._recorded[key])
-            for name, row_bytes in self._widths.items():
-                if row_bytes <= _SHORT:
-                    self._fetch(name, self._landing(name, given, 0, None), 0)
+            launch = CUDALaunch(self, given, self._runs % _COPIES)
+            for name in self._copied:
+                self._fetch(name, self._landing(name, launch, 0, None), 0)
         except OutOfMemoryError as error:
             raise ran_out(error) from error
         self._newest_key = key
-        launch = CUDALaunch(self, given)
-        self._newest = weakref.ref(launch)
+        self._runs += 1
+        self._newest.append(weakref.ref(launch))
         return launch
 
     def wait(self) -> None:
         """Wait until what was launched is computed."""
         self._gpu.wait()
 
-    def rows(self, output: str, sizes: Mapping[str, int], begin: int, end: int | None) -> F32:
-        """Fetch rows of a result of the newest run, which is done: a view that the next one overwrites."""
+    def rows(self, output: str, launch: CUDALaunch, begin: int, end: int | None) -> F32:
+        """Fetch rows of a result of a run that is done: a view that the next but one overwrites."""
         try:
-            rows = self._landing(output, sizes, begin, end)
+            rows = self._landing(output, launch, begin, end)
         except OutOfMemoryError as error:
             raise ran_out(error) from error
-        if self._widths[output] > _SHORT:
+        if output in self.not_copied:
+            assert launch is self._newest[-1](), "a result of which the device has the newest only"
             self._fetch(output, rows, begin)
             self._gpu.wait()
         return rows
 
-    def _landing(self, output: str, sizes: Mapping[str, int], begin: int, end: int | None) -> F32:
+    def _make_way(self) -> None:
+        """Let the next run overwrite what the newest one has on the device, and an older one on the host."""
+        launches = [found() for found in self._newest]
+        if len(launches) == _COPIES and launches[0] is not None:
+            launches[0].keep(self._copied)
+        if launches and launches[-1] is not None:
+            launches[-1].overtake(self._gpu.mark)
+
+    def _follow(self, inputs: Mapping[str, Input], uploads: list[npt.NDArray[Any]]) -> dict[int, int]:
+        """Take elements from results that the device still has -> the addresses of these, by their inputs."""
+        sources = {}
+        for number, name in enumerate(self._inputs):
+            value = inputs[name]
+            if isinstance(value, FromLaunch) and (source := self._source(value)) is not None:
+                address, width = source
+                uploads[number] = uploads[number].copy()
+                uploads[number][value.places] = -1 - (value.rows * width + value.column)
+                sources[number] = address
+        return sources
+
+    def _source(self, value: FromLaunch) -> tuple[int, int] | None:
+        """Where the device has what an input comes from, and the elements of a row; None to fetch it."""
+        launch = value.launch
+        if not isinstance(launch, CUDALaunch) or launch.plan._gpu is not self._gpu:
+            return None
+        return launch.plan._on_device(launch, value.output)
+
+    def _on_device(self, launch: CUDALaunch, output: str) -> tuple[int, int] | None:
+        """The address of a result, and the elements of a row; None where a later run has overwritten it."""
+        if not self._newest or launch is not self._newest[-1]():
+            return None
+        return self._address_of(self._outputs[output][0]), self._widths[output] // 4
+
+    def _landing(self, output: str, launch: CUDALaunch, begin: int, end: int | None) -> F32:
         """Return where rows of a result go on the host."""
         _, dim, node = self._outputs[output]
-        if output not in self._landings:
+        place = output, launch.copies if output in self._copied else 0
+        if place not in self._landings:
             shape = [d.maximum if isinstance(d, Dim) else d for d in node.shape]
             staged = self._gpu.staging(4 * math.prod(shape))
-            self._landings[output] = staged.view(np.float32).reshape(shape)
-        size = sizes[dim]
-        return self._landings[output][begin : size if end is None else min(end, size)]
+            self._landings[place] = staged.view(np.float32).reshape(shape)
+        size = launch.sizes[dim]
+        return self._landings[place][begin : size if end is None else min(end, size)]
 
     def _fetch(self, output: str, rows: F32, begin: int) -> None:
         """Begin to copy rows of a result, from `begin` on."""
@@ -216,11 +259,6 @@ class CUDAPlan:
     def _sizes_of(self, key: tuple[int, ...]) -> Sizes:
         return dict(zip(self._dims, key, strict=True))
 
-    @property
-    def outputs(self) -> Sequence[str]:
-        """The names of its results."""
-        return list(self._outputs)
-
     def _read(self, inputs: Mapping[str, Input], sizes: dict[str, int]) -> dict[str, npt.NDArray[Any]]:
         """The inputs as arrays, in the order that they are uploaded in; their sizes are added to `sizes`."""
         arrays = {}
@@ -229,7 +267,12 @@ class CUDAPlan:
             size = len(value)
             if sizes.setdefault(dim, size) != size or size > most:
                 raise ValueError(f"input {name}: {size} rows, where {dim} is {sizes[dim]}, at most {most}")
-            arrays[name] = np.asarray(value, dtype)
+            if isinstance(value, FromLaunch) and self._source(value) is not None:
+                known = value.values.copy()
+                known[value.places] = 0
+                arrays[name] = known
+            else:
+                arrays[name] = np.asarray(value, dtype)
         return arrays
 
     def _check(self, arrays: Mapping[str, npt.NDArray[Any]], sizes: Mapping[str, int]) -> None:
@@ -292,31 +335,46 @@ class CUDAPlan:
 
 
 class CUDALaunch:
-    """A run, whose results lie on the device until the next one."""
+    """A run, whose results lie on the device until the next one, and those that are copied until one more.
 
-    __slots__ = ("__weakref__", "_is_done", "_kept", "_plan", "_sizes")
+    `plan` is the one that ran, `sizes` are those of its dimensions, and `copies` says where its copies go.
+    """
 
-    def __init__(self, plan: CUDAPlan, sizes: Mapping[str, int]) -> None:
-        self._plan = plan
-        self._sizes = sizes
-        self._is_done = False
-        self._kept: Mapping[str, F32] | None = None
+    __slots__ = ("__weakref__", "_dropped", "_kept", "_wait", "copies", "plan", "sizes")
+
+    def __init__(self, plan: CUDAPlan, sizes: Mapping[str, int], copies: int) -> None:
+        self.plan = plan
+        self.sizes = sizes
+        self.copies = copies
+        self._wait: Callable[[], None] | None = plan.wait  # None when it is done
+        self._kept: dict[str, F32] = {}
+        self._dropped: set[str] = set()
 
     def wait(self) -> None:
-        if not self._is_done:
-            self._plan.wait()
-            self._is_done = True
+        if self._wait is not None:
+            self._wait()
+            self._wait = None
 
     def rows(self, output: str, begin: int = 0, end: int | None = None) -> F32:
-        if self._kept is not None:
+        if output in self._kept:
             return self._kept[output][begin:end]
         self.wait()
-        return self._plan.rows(output, self._sizes, begin, end)
+        return self.plan.rows(output, self, begin, end)
 
-    def keep(self) -> None:
-        """Fetch the results before the next run overwrites them."""
-        if self._kept is None:
-            self._kept = {name: self.rows(name).copy() for name in self._plan.outputs}
+    def drop(self, output: str) -> None:
+        self._dropped.add(output)
+
+    def overtake(self, mark: Callable[[], Callable[[], None]]) -> None:
+        """Fetch what only the device has before the next run overwrites it; wait for no more than `mark`."""
+        self.keep(self.plan.not_copied)
+        if self._wait is not None:
+            self._wait = mark()
+
+    def keep(self, outputs: Iterable[str]) -> None:
+        """Keep results that somebody may read, before they are overwritten."""
+        for name in outputs:
+            if name not in self._kept and name not in self._dropped:
+                self._kept[name] = self.rows(name).copy()
 
 
 @lru_cache(4096)

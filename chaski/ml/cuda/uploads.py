@@ -1,4 +1,7 @@
-"""A batch is uploaded as one copy of all its arrays, which a kernel takes to their places."""
+"""A batch is uploaded as one copy of all its arrays, which a kernel takes to their places.
+
+Elements that an earlier run found are on the device already: the kernel reads them where they are.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from chaski.ml.cuda.lowering import Staged
 __all__ = ["Uploads"]
 
 _ALIGNMENT = 256
-_ENTRY = 3  # of the list in front: where an array begins, its words, and the address that it is taken to
+# Of the list in front: where an array begins, its words, where it is taken to, and what is read in places.
+_ENTRY = 4
 _PROGRAM = Program("unpack")
 
 
@@ -46,14 +50,20 @@ class Uploads:
         self._bytes = self._memory.data
         self._targets = [address + at for at in (self.sizes_at, *self.places.values())]
 
-    def send(self, arrays: Sequence[npt.NDArray[Any]], sizes: Mapping[str, int]) -> None:
-        """Copy sizes and arrays to the device, when those before are copied: all arrays, in their order."""
+    def send(
+        self, arrays: Sequence[npt.NDArray[Any]], sizes: Mapping[str, int], sources: Mapping[int, int]
+    ) -> None:
+        """Copy sizes and arrays to the device, when those before are copied: all arrays, in their order.
+
+        sources: by the number of an array an address, where there are floats. An element -1 - i of that array
+        stands for the i-th of them, as an integer.
+        """
         parts = [self._counts.pack(*[sizes[name] for name in self._dims])]
         parts += [array.tobytes() for array in arrays]
         end = self._list_bytes
         entries: list[int] = []
-        for part, target in zip(parts, self._targets, strict=True):
-            entries += (end, len(part) // 4, target)
+        for number, (part, target) in enumerate(zip(parts, self._targets, strict=True)):
+            entries += (end, len(part) // 4, target, sources.get(number - 1, 0))  # the sizes are the first
             end += len(part)
         self._gpu.wait_uploads()
         self._list.pack_into(self._bytes, 0, *entries)

@@ -43,6 +43,7 @@ class ReferenceBackend:
     rule = "reference 1"
     default_kv_dtype = DType.F32
     stages = 1
+    launches_ahead = False
 
     def __init__(self, cache_config: CacheConfig = _NO_REQUIREMENTS) -> None:
         """`cache_config`: the layout that caches must have, for tests; results do not depend on them."""
@@ -161,6 +162,9 @@ class ReferenceLaunch:
 
     def rows(self, output: str, begin: int = 0, end: int | None = None) -> F32:
         return self._outputs[output][begin:end]
+
+    def drop(self, output: str) -> None:
+        """Do nothing: results go with the run."""
 
     def _read(self, name: str, node: Tensor, value: Input) -> npt.NDArray[Any]:
         """The value of an input in its type, and the size of its leading dimension."""

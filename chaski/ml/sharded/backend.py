@@ -85,6 +85,11 @@ class ShardedBackend:
         """Members have their layers one after the other, or take part in all of them."""
         return len(self._members) if self._split == "layers" else 1
 
+    @property
+    def launches_ahead(self) -> bool:
+        """A batch that follows another one is launched when that one's results are here."""
+        return False
+
     def devices(self) -> Sequence[Device]:
         replies = self._ask_all("devices")
         found = [

@@ -153,6 +153,9 @@ class ShardedLaunch:
             return _top(parts, result.top, self._counts[output][begin:end])
         return joined(parts, result.groups)
 
+    def drop(self, output: str) -> None:
+        """Do nothing: members keep results until this object is gone."""
+
     def _wanted(self, value: str, begin: int, end: int) -> Mapping[str, Any]:
         return {"run": self._run, "value": value, "begin": begin, "end": end}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ from msgspec import Struct, field
 
 from chaski.chat.image_rows import ImageRun, attended_in, coordinates
 from chaski.kvcache.batch import AttendedImage, Batch, BatchAdapters
-from chaski.model.program import Program
+from chaski.ml.plan import Input
+from chaski.model.program import Program, Run
 from chaski.runner.engine.images import EncodedImages
 from chaski.runner.engine.sequence import Sequence
 
@@ -23,24 +24,28 @@ __all__ = ["PreparedBatch", "prepare_batch"]
 class PreparedBatch(Struct, frozen=True):
     """A batch: sequences with their numbers of tokens and outputs, and the inputs of the plan.
 
-    `images` are the rows of images in it, in the order of its tokens. `num_top_logits` are the numbers of top
-    logits that each sequence gets; they are known when the batch is launched.
+    `ends` are the lengths of the sequences with it. `images` are the rows of images in it, in the order of
+    its tokens. `num_top_logits` are the numbers of top logits that each sequence gets; they are known when
+    the batch is launched.
     """
 
     shares: Items[tuple[Sequence, int]]
     num_outputs: Items[int]
+    ends: Items[int]
     images: Items[ImageRun]
     batch: Batch
     inputs: Mapping[str, npt.NDArray[Any]]
     num_top_logits: list[int] = field(default_factory=list)
 
     def fill(self, encoded: EncodedImages | None) -> list[list[int]]:
-        """Write the tokens and the rows of images, all of which are known now -> the tokens of each share.
+        """Write the tokens and the rows of images -> the tokens of each share that are known now.
 
         Images that were not encoded before are encoded now.
         """
         tokens = [sequence.known(len(sequence.slot.tokens), count) for sequence, count in self.shares]
-        every = list(chain.from_iterable(tokens))
+        counts = (count for _, count in self.shares)
+        parts = ([*known, *[0] * (count - len(known))] for known, count in zip(tokens, counts, strict=True))
+        every = list(chain.from_iterable(parts))
         if self.images:
             assert encoded is not None
             if self.batch.encoded is not None:
@@ -51,6 +56,24 @@ class PreparedBatch(Struct, frozen=True):
             every = [token if token >= 0 else stand_in for token in every]
         self.batch.tokens[:] = every
         return tokens
+
+    def inputs_after(self, before: PreparedBatch, run: Run) -> Mapping[str, Input]:
+        """Return the inputs, with tokens that `run` finds where the next ones of sequences are not known.
+
+        It is the run of the batch before, in which these sequences have outputs.
+        """
+        counts = zip(before.shares, accumulate(before.num_outputs), strict=True)
+        last = {id(sequence): end - 1 for (sequence, _), end in counts}
+        ends = accumulate(count for _, count in self.shares)
+        awaiting = [
+            (end - 1, last[id(sequence)])
+            for (sequence, count), end in zip(self.shares, ends, strict=True)
+            if len(sequence.known(len(sequence.slot.tokens), count)) < count
+        ]
+        if not awaiting:
+            return self.inputs
+        places, rows = zip(*awaiting, strict=True)
+        return {**self.inputs, "tokens": run.largest(self.batch.tokens, places, rows)}
 
 
 def prepare_batch(
@@ -101,7 +124,8 @@ def prepare_batch(
         coordinates=_coordinates(shares) if program.has_coordinates else None,
         adapters=_adapters(shares) if any(sequence.adapters for sequence, _ in shares) else None,
     )
-    return PreparedBatch(shares, num_outputs, images, batch, program.prepare(batch))
+    lengths = [len(sequence.slot.tokens) + count for sequence, count in shares]
+    return PreparedBatch(shares, num_outputs, lengths, images, batch, program.prepare(batch))
 
 
 def _attended(sequence: Sequence, run: ImageRun) -> AttendedImage:

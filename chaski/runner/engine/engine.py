@@ -7,6 +7,10 @@ While the machine computes one batch, the next one is prepared, as if no sequenc
 tokens are filled in when they are known. When a sequence did end, or came, the batch is taken back and
 prepared again.
 
+Some machines take tokens from results that the host has not seen. Where every sequence goes on with its
+largest logit, the next batch is launched on them before the one that is computed has ended. A sequence that
+ends with that one has a token computed in vain.
+
 A machine of several stages, such as nodes with some layers each, computes as many batches at the same time.
 So prompts are computed in small batches, each of which begins before the one before it ends, and sequences
 that decode take turns: while some are computed by one stage, others are computed by the next.
@@ -57,6 +61,8 @@ _PART = 4
 # Where there are several stages, sequences that decode take turns if each turn has at least so many: what
 # fewer compute takes as long, since the weights are read for each turn.
 _LEAST_DECODING = 4
+# Batches that may be launched ahead, one after the other, while something is to be kept in the tiers.
+_MOST_AHEAD = 32
 # Sequences of which figures are given at a time.
 _MOST_SHOWN = 256
 
@@ -91,7 +97,7 @@ class Engine:
             program.max_tokens, program.max_outputs, min(part, program.max_tokens)
         )
         self._computing: deque[tuple[PreparedBatch, Run]] = deque()  # in the order of their launches
-        self._num_unmeasured = 0
+        self._num_unmeasured = self._num_ahead = 0
         self._unwritten: list[Sequence] = []  # they have outputs, and their events are still to be made
         self._launched = 0.0
         self._isolation = Isolation()
@@ -227,6 +233,9 @@ class Engine:
             self._write()
             return True
         upcoming = self._prepare() if self._is_foreseeable() else None
+        if upcoming is not None and self._can_launch_ahead(upcoming):
+            self._launch_ahead(upcoming)
+            return True
         prepared = self._end_oldest()
         if upcoming is not None and (self._is_drafting or self._is_outdated()):
             self._cache.undo_forward(upcoming.batch)
@@ -255,12 +264,41 @@ class Engine:
             self._end_oldest()
         return following is not None and self._launch(following)
 
+    def _can_launch_ahead(self, upcoming: PreparedBatch) -> bool:
+        """True if a batch needs nothing of the one that is computed but tokens that the machine finds."""
+        if not self._program.launches_ahead or self.draft is not None or upcoming.images:
+            return False
+        cache, most = self._prompt_cache, _MOST_AHEAD
+        if self._sequences.can_admit or cache.must_keep or (cache.has_noted and self._num_ahead >= most):
+            return False
+        prepared, _ = self._computing[0]
+        awaited = zip(prepared.shares, prepared.num_outputs, strict=True)
+        return all(sequence.takes_largest for (sequence, _), count in awaited if count)
+
+    def _launch_ahead(self, upcoming: PreparedBatch) -> None:
+        """Launch a batch behind the one that is computed, end that one, and note the tokens that it found."""
+        before = self._computing[0]
+        before[1].drop_outputs()
+        self._launch(upcoming, before)
+        self._num_ahead += 1
+        self._end_oldest()
+        for (sequence, _), end in zip(upcoming.shares, upcoming.ends, strict=True):
+            slot, begin = sequence.slot, len(sequence.slot.tokens)
+            found = sequence.known(begin, end - begin)
+            slot.tokens += found
+            if begin + len(found) < end:  # it ended without a token
+                self._prompt_cache.keep(slot, begin, sequence.groups)
+            elif found:
+                self._prompt_cache.note(sequence)
+        self._write()
+
     def _end_oldest(self) -> PreparedBatch:
         """Wait for the batch that was launched first, and give its sequences their outputs."""
         prepared, run = self._computing[0]
         self._program.wait(len(self._computing) - 1)
         if len(self._computing) == 1:
             self._prompt_cache.keep_noted()
+            self._num_ahead = 0
             self._measure()
         elif any(prepared.num_outputs):
             self._num_unmeasured = 0  # the time was that of several batches
@@ -365,10 +403,13 @@ class Engine:
             self._cache.undo_forward(prepare_batch(shares, self._program, self._images).batch)
         return True
 
-    def _launch(self, prepared: PreparedBatch | None) -> bool:
+    def _launch(
+        self, prepared: PreparedBatch | None, before: tuple[PreparedBatch, Run] | None = None
+    ) -> bool:
         """Fill in the tokens and the rows of images, and begin to compute; return whether there is a batch.
 
-        Images that were not encoded before are encoded now, while the machine computes nothing else.
+        Tokens that are not known are those that `before` finds, which is computed. Images that were not
+        encoded before are encoded now, while the machine computes nothing else.
         """
         if prepared is not None and prepared.images and not self._encode(prepared):
             self._cache.undo_forward(prepared.batch)
@@ -381,14 +422,16 @@ class Engine:
         most = self._program.max_top_logits
         prepared.num_top_logits[:] = [sequence.num_top_logits(most) for sequence, _ in prepared.shares]
         each = zip(prepared.num_top_logits, prepared.num_outputs, strict=True)
-        run = self._program.launch(prepared.inputs, [n for n, count in each for _ in range(count)])
+        inputs = prepared.inputs if before is None else prepared.inputs_after(*before)
+        run = self._program.launch(inputs, [n for n, count in each for _ in range(count)])
         self._computing.append((prepared, run))
         if not self._num_unmeasured:
             self._launched = perf_counter()
         self._num_unmeasured += len(prepared.batch.tokens)
-        for (sequence, _), computed in zip(prepared.shares, tokens, strict=True):
+        for (sequence, count), computed in zip(prepared.shares, tokens, strict=True):
             sequence.slot.tokens += computed
-            self._prompt_cache.note(sequence)
+            if len(computed) == count:
+                self._prompt_cache.note(sequence)
         return True
 
     def _encode(self, prepared: PreparedBatch) -> bool:

@@ -205,6 +205,11 @@ class Sequence(ABC):
         return False
 
     @property
+    def takes_largest(self) -> bool:
+        """True if its next token is the first of the top logits, which needs nothing else of its outputs."""
+        return False
+
+    @property
     def full_context(self) -> range | None:
         """The positions to forget before the next token can be computed, if there are any."""
         return None

@@ -126,6 +126,11 @@ class Generation(Sequence):
         return bool(self._proposed)
 
     @property
+    def takes_largest(self) -> bool:
+        is_free = self._grammar is None and self._speculator is None and not self._is_scoring
+        return is_free and self._sampler.takes_largest
+
+    @property
     def full_context(self) -> range | None:
         shift = self._request.shift
         is_full = shift is not None and len(self.slot.tokens) >= shift.context

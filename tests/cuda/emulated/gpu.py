@@ -8,8 +8,9 @@ import os
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,9 @@ _FAILURES = {
 class EmulatedGPU:
     """A GPU of which the tests can see everything. `launched` are the names of kernels that ran.
 
+    Nothing happens before somebody waits for it, or for what was asked for later: what is copied from or to
+    the host too early, or changed too early, differs from what it should be.
+
     CHASKI_EMULATED_FAILS says after how many runs it fails, and how: `12:device lost`, `12:illegal address`,
     or `12:out of memory`. Like a real one, it computes nothing more for its process after the first two.
     """
@@ -61,6 +65,9 @@ class EmulatedGPU:
         self.number = number
         self.launched: list[str] = []
         self.held: dict[int, U8] = {}
+        self._queue: deque[Callable[[], None]] = deque()
+        self._asked = self._done = self._uploaded = 0
+        self._doing = threading.RLock()  # threads may wait at the same time
         runs, _, self._failure = os.environ.get("CHASKI_EMULATED_FAILS", f"{1 << 60}").partition(":")
         self._runs_left = int(runs)
 
@@ -76,10 +83,11 @@ class EmulatedGPU:
         return address
 
     def free(self, address: int) -> None:
+        self.wait()
         self.held.pop(address)
 
     def zero(self, address: int, size: int) -> None:
-        ctypes.memset(address, 0, size)
+        self._ask(lambda: ctypes.memset(address, 0, size))
 
     def staging(self, size: int) -> U8:
         return np.zeros(size, np.uint8)
@@ -87,18 +95,20 @@ class EmulatedGPU:
     def upload(self, address: int, staged: npt.NDArray[Any]) -> None:
         self._check_works()
         self._check(address, staged.nbytes)
-        ctypes.memmove(address, staged.ctypes.data, staged.nbytes)
+        self._ask(lambda: ctypes.memmove(address, staged.ctypes.data, staged.nbytes))
+        self._uploaded = self._asked
 
     def wait_uploads(self) -> None:
-        """Return at once: everything is done when it is asked for."""
+        self._do(self._uploaded)
 
     def fetch(self, address: int, staged: npt.NDArray[Any]) -> None:
         self._check_works()
         self._check(address, staged.nbytes)
-        ctypes.memmove(staged.ctypes.data, address, staged.nbytes)
+        staged.view(np.uint8)[:] = 0xFF
+        self._ask(lambda: ctypes.memmove(staged.ctypes.data, address, staged.nbytes))
 
     def mark(self) -> Callable[[], None]:
-        return self.wait
+        return partial(self._do, self._asked)
 
     def prepare(self, programs: Iterable[Program]) -> None:
         for program in programs:
@@ -119,6 +129,29 @@ class EmulatedGPU:
         self._check_works()
         if self._runs_left < 0:
             raise OutOfMemoryError("the GPU has no room for a call of the driver")
+        self._ask(partial(self._compute, launches))
+
+    def wait(self) -> None:
+        self._do(self._asked)
+
+    def close(self) -> None:
+        self.held.clear()
+
+    def _ask(self, work: Callable[[], Any]) -> None:
+        """Queue something."""
+        with self._doing:
+            self._queue.append(work)
+            self._asked += 1
+
+    def _do(self, until: int) -> None:
+        """Do what was asked for first, until so many things are done. Raises the errors of the device."""
+        with self._doing:
+            self._check_works()
+            while self._done < until:
+                self._done += 1
+                self._queue.popleft()()
+
+    def _compute(self, launches: Sequence[KernelLaunch]) -> None:
         for launch in launches:
             name, function = launch.kernel
             grid = (ctypes.c_uint * 3)(*launch.grid)
@@ -129,12 +162,6 @@ class EmulatedGPU:
             if outcome:
                 raise ComputationError(f"kernel {name}: {_FAILURES[outcome]}")
             self.launched.append(name)
-
-    def wait(self) -> None:
-        """Return at once: everything is done when it is asked for."""
-
-    def close(self) -> None:
-        self.held.clear()
 
     def _check_works(self) -> None:
         if self._runs_left < 0 and self._failure in _LAST_FAILURES:

@@ -24,6 +24,19 @@ NAN_TOKEN = 666
 UNKNOWN = -1
 
 
+class Dropped:
+    """Stands for a launch whose outputs nobody may fetch."""
+
+    def wait(self) -> None:
+        """Everything is computed at its launch."""
+
+    def rows(self, output: str, begin: int = 0, end: int | None = None) -> NDArray[np.float32]:
+        raise AssertionError(f"{output} was dropped")
+
+    def drop(self, output: str) -> None:
+        """It is dropped."""
+
+
 class Computed:
     """Stands for a launch with these logits."""
 
@@ -37,6 +50,9 @@ class Computed:
         assert output == "outputs"
         return self._logits[begin:end]
 
+    def drop(self, output: str) -> None:
+        """Nothing is kept for long here."""
+
 
 class CountedRun:
     """Stands for `Run`: the next number is behind each number."""
@@ -44,8 +60,20 @@ class CountedRun:
     def __init__(self, program: CountingProgram, batch: Batch) -> None:
         self._program = program
         self._batch = batch
+        self._is_dropped = False
+
+    def drop_outputs(self) -> None:
+        self._is_dropped = True
+
+    def largest(self, tokens: NDArray[np.int32], places: list[int], rows: list[int]) -> NDArray[np.int32]:
+        self._program.calls.append("ahead")
+        found = tokens.copy()
+        found[list(places)] = (self._batch.tokens[self._batch.outputs] + 1)[list(rows)] % VOCAB
+        return found
 
     def outputs(self) -> OutputRows:
+        if self._is_dropped:
+            return OutputRows(Dropped(), 0, len(self._batch.outputs), VOCAB)
         self._program.calls.append("outputs")
         batch = self._batch
         logits = np.zeros((len(batch.outputs), VOCAB), np.float32)
@@ -55,8 +83,13 @@ class CountedRun:
         return OutputRows(Computed(logits), 0, len(logits), VOCAB)
 
     def top_logits(self) -> NDArray[np.float32]:
-        """None are found, so samplers look for themselves."""
-        return np.full((len(self._batch.outputs), 2, self._program.max_top_logits), np.nan, np.float32)
+        """Where batches are launched ahead, the next number first; else none, so samplers find it."""
+        top = np.full((len(self._batch.outputs), 2, self._program.max_top_logits), np.nan, np.float32)
+        if self._program.launches_ahead:
+            number = np.arange(1, 1 + self._program.max_top_logits)
+            top[:, 0] = number == 1
+            top[:, 1] = (self._batch.tokens[self._batch.outputs, None] + number) % VOCAB
+        return top
 
 
 class CountingProgram:
@@ -69,6 +102,7 @@ class CountingProgram:
         self.has_coordinates = False
         self.takes_types = False
         self.stages = stages
+        self.launches_ahead = False
         self.overwrites = False
         self.stored: list[list[int]] = [[] for _ in range(parallel)]
         self.batches: list[Batch] = []
@@ -80,7 +114,7 @@ class CountingProgram:
         self.can_move = True
         self.shared_from: int | None = None
 
-    def prepare(self, batch: Batch) -> Batch:
+    def prepare(self, batch: Batch) -> dict[str, Any]:
         self.calls.append("prepare")
         assert 0 < len(batch.tokens) <= self.max_tokens
         assert len(batch.outputs) <= self.max_outputs
@@ -88,14 +122,16 @@ class CountingProgram:
         for position, sequence in zip(batch.positions, batch.sequences, strict=True):
             assert position == len(self.stored[sequence])
             self.stored[sequence].append(UNKNOWN)
-        return batch
+        return {"batch": batch, "tokens": batch.tokens}
 
     def undo_forward(self, batch: Batch) -> None:
         self.calls.append("undo")
         for sequence in batch.sequences:
             assert self.stored[sequence].pop() == UNKNOWN
 
-    def launch(self, batch: Batch, num_top_logits: list[int]) -> CountedRun:
+    def launch(self, inputs: dict[str, Any], num_top_logits: list[int]) -> CountedRun:
+        batch = inputs["batch"]
+        batch.tokens[:] = inputs["tokens"]
         assert len(num_top_logits) == len(batch.outputs)
         assert all(0 <= count <= self.max_top_logits for count in num_top_logits)
         self.calls.append("launch")
@@ -160,16 +196,21 @@ def _arrays(batch: Batch) -> tuple[NDArray[np.int32], ...]:
 
 
 def make(
-    parallel: int = 1, prompt_cache: bool = True, max_tokens: int = 8, stages: int = 1
+    parallel: int = 1, prompt_cache: bool = True, max_tokens: int = 8, stages: int = 1, ahead: bool = False
 ) -> tuple[Engine, CountingProgram]:
     program: Any = CountingProgram(parallel, max_tokens, max(4, parallel), stages)
+    program.launches_ahead = ahead
     return Engine(program, program, parallel, Policy.SMALLER_LOSS if prompt_cache else None), program
 
 
-def request(prompt: list[int], num_predict: int = 3, **options: Any) -> Generation:
-    greedy = SamplingOptions(temperature=0)
+GREEDY = SamplingOptions(temperature=0)
+
+
+def request(
+    prompt: list[int], num_predict: int = 3, sampling: SamplingOptions = GREEDY, **options: Any
+) -> Generation:
     return Generation(
-        GenerationRequest(prompt=prompt, limit=len(prompt) + num_predict, sampling=greedy, **options)
+        GenerationRequest(prompt=prompt, limit=len(prompt) + num_predict, sampling=sampling, **options)
     )
 
 

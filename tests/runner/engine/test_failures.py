@@ -144,7 +144,7 @@ def test_a_sequence_that_its_cache_refuses_ends_alone(monkeypatch: pytest.Monkey
     others = [request([10], 12), request([20], 12)]
     prepare = program.prepare
 
-    def refusing(batch: Batch) -> Batch:
+    def refusing(batch: Batch) -> dict[str, Any]:
         if ((batch.sequences == 1) & (batch.positions >= 5)).any():
             raise CacheFullError("sequence 1 holds 5 tokens and 1 more do not fit")
         return prepare(batch)

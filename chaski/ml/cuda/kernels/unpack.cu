@@ -4,10 +4,12 @@
 namespace chaski::CHASKI_ISA {
 
 // An array: where it begins behind the list of all, how many words of four bytes it has, and where it goes.
+// Where it has a source, a negative word -1 - i stands for element i of that, the result of an earlier run.
 struct Part {
     int64_t begin;
     int64_t words;
     int32_t* target;
+    const float* source;
 };
 
 struct Unpack {
@@ -19,7 +21,11 @@ CHASKI_KERNEL(unpack, Unpack) {
     const Part part = a.parts[blockIdx.y];
     const auto* from =
         reinterpret_cast<const int32_t*>(reinterpret_cast<const uint8_t*>(a.parts) + part.begin);
-    for (int64_t i = thread(); i < part.words; i += num_threads()) part.target[i] = from[i];
+    for (int64_t i = thread(); i < part.words; i += num_threads()) {
+        const int32_t word = from[i];
+        const bool is_found = part.source != nullptr && word < 0;
+        part.target[i] = is_found ? static_cast<int32_t>(part.source[-1 - word]) : word;
+    }
 }
 
 }  // namespace chaski::CHASKI_ISA
