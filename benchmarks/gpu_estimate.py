@@ -2,6 +2,7 @@
 
     python -m benchmarks.gpu_estimate                    Llama 3.1 8B in Q4_K_M on an H200
     python -m benchmarks.gpu_estimate --work decode      one of the steps, with every kind of kernel
+    python -m benchmarks.gpu_estimate --host 1           what launching a step costs the host, measured
 
 The plans are the backend's own, for a GPU that computes nothing. Each kernel is compiled for it, which tells
 its registers, how many warps a multiprocessor has room for, and with nvdisasm its instructions, as it is and
@@ -15,11 +16,12 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -39,8 +41,9 @@ from chaski.ml.cuda.lowering import Kernel, Matrix, Step
 from chaski.ml.cuda.plan import CUDAPlan
 from chaski.ml.cuda.storage import KVStorage
 from chaski.ml.graph import DType
+from chaski.ml.plan import Input
 from chaski.model.dialects import open_model
-from chaski.model.program import Program
+from chaski.model.program import Program, Run
 from chaski.model.registry import build_model
 from chaski.model.weights import place_weights
 
@@ -149,33 +152,71 @@ def kinds_of(steps: Sequence[Step], sizes: Mapping[str, int], tokens: int, histo
     return list(found.values())
 
 
-def kernels_of(path: Path, sequences: int, tokens: int, before: int) -> Sequence[Kind]:
-    """Compile a model as the backend does, and choose its kernels for a batch."""
+@contextmanager
+def compiled_model(path: Path, sequences: int, context: int) -> Iterator[Program]:
+    """A model as the backend compiles it."""
     # The angles of a file without content are no numbers.
     with closing(open_backend("cpu")) as host, np.errstate(divide="ignore"):
         backend = CUDABackend(BackendOptions(), PaperGPU(), host)
         file = open_model(path)
         network = build_model(file)
-        context = before + tokens + 256
         network.context = context
         place_weights(network, file, backend)
         size = CacheSize(sequences, context, max(512, sequences))
         cache = build_cache(backend, network.layer_kinds(), size, KVTypes(DType.I16, DType.I16))
-        program = Program(network, cache, backend, max(512, sequences), sequences, max_top_logits=128)
+        yield Program(network, cache, backend, max(512, sequences), sequences, max_top_logits=128)
+
+
+def batch_of(sequences: int, begin: int, end: int) -> Batch:
+    """The tokens of all sequences at some positions, with an output for each sequence."""
+    positions = np.arange(begin, end, dtype=np.int32)
+    return Batch(
+        np.zeros(sequences * len(positions), np.int32),
+        np.tile(positions, sequences),
+        np.repeat(np.arange(sequences, dtype=np.int32), len(positions)),
+        np.arange(1, sequences + 1, dtype=np.int32) * len(positions) - 1,
+    )
+
+
+def compute(program: Program, sequences: int, before: int) -> None:
+    """Launch batches of all tokens at the positions up to `before`."""
+    at_once = program.max_tokens // sequences
+    for begin in range(0, before, at_once):
+        batch = batch_of(sequences, begin, min(begin + at_once, before))
+        program.launch(program.prepare(batch), [40] * sequences)
+
+
+def kernels_of(path: Path, sequences: int, tokens: int, before: int) -> Sequence[Kind]:
+    """The kernels of a batch behind others."""
+    with compiled_model(path, sequences, before + tokens + 256) as program:
+        compute(program, sequences, before)
+        batch = batch_of(sequences, before, before + tokens)
+        program.launch(program.prepare(batch), [40] * sequences)
         plan = program._plan
         assert isinstance(plan, CUDAPlan)
-        at_once = max(512, sequences) // sequences
-        begins = [*range(0, before, at_once), before]
-        for begin, end in zip(begins, [*begins[1:], before + tokens], strict=True):
-            positions = np.arange(begin, end, dtype=np.int32)
-            batch = Batch(
-                np.zeros(sequences * len(positions), np.int32),
-                np.tile(positions, sequences),
-                np.repeat(np.arange(sequences, dtype=np.int32), len(positions)),
-                np.arange(1, sequences + 1, dtype=np.int32) * len(positions) - 1,
-            )
-            program.launch(program.prepare(batch), [40] * sequences)
         return kinds_of(plan.steps, plan.newest_sizes, sequences * tokens, sequences * (before + tokens))
+
+
+def host_seconds(path: Path, sequences: int, before: int, steps: int = 1500) -> Sequence[float]:
+    """What launching each of so many steps costs the host without the driver, sorted.
+
+    Each has the token of each sequence that the one before it found.
+    """
+    found = []
+    with compiled_model(path, sequences, before + steps + 256) as program:
+        compute(program, sequences, before)
+        run: Run | None = None
+        for position in range(before, before + steps):
+            batch = batch_of(sequences, position, position + 1)
+            inputs: dict[str, Input] = {**program.prepare(batch), "num_top_logits": np.ones(sequences, np.int32)}
+            if run is not None:
+                run.drop_outputs()
+                inputs["tokens"] = run.largest(batch.tokens, range(sequences), range(sequences))
+            began = perf_counter()
+            launch = program._plan.launch(inputs)
+            found.append(perf_counter() - began)
+            run = Run(launch, sequences, 0, program.max_top_logits)
+    return sorted(found)
 
 
 def main() -> None:
@@ -184,11 +225,16 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="llama-3.1-8b")
     parser.add_argument("--type", default="Q4_K_M")
     parser.add_argument("--work", choices=_WORK, help="the kernels of this one")
+    parser.add_argument("--host", type=int, metavar="SEQUENCES", help="what a step of so many costs the host")
     arguments = parser.parse_args()
     compiled = Compiled(_ARCHITECTURE)
     with TemporaryDirectory() as name:
         path = Path(name) / "hollow.gguf"
         write_hollow(path, SHAPES[arguments.shape], arguments.type, "hollow")
+        if arguments.host is not None:
+            found = host_seconds(path, arguments.host, 1800)
+            print(f"{1e6 * found[0]:.1f} us at best, {1e6 * found[len(found) // 10]:.1f} in the best tenth")
+            return
         if arguments.work is not None:
             kernels_table(kernels_of(path, *_WORK[arguments.work]), compiled)
             return

@@ -32,9 +32,9 @@ class Launch(Protocol):
 class FromLaunch(Struct, frozen=True, eq=False):
     """An int32 input with elements from a result of an earlier launch, which the host need not see.
 
-    `values` (n,) are the elements, but for those at `places`: place j gets what `output` of `launch` has at
-    (rows[j], column) where a row is laid out flat. So the ids of `ops.top_k` become the tokens of the next
-    batch: the first one of a row is in column `max_k`.
+    `values` (n,) are the elements, but for those at `places`, which stand for any: place j gets what `output`
+    of `launch` has at (rows[j], column) where a row is laid out flat. So the ids of `ops.top_k` become the
+    tokens of the next batch: the first one of a row is in column `max_k`.
     """
 
     values: npt.NDArray[np.int32]

@@ -110,10 +110,14 @@ class Sampler:
 
     @property
     def takes_largest(self) -> bool:
-        """True if the next token is the one with the largest logit, and nothing else is asked for."""
+        """True if the next token is that with the largest logit of those that are not ruled out."""
         options = self.options
-        is_plain = not (options.logprobs or self._needs_all_logits or self._counts or self._excluded)
-        return is_plain and options.temperature <= 0
+        return options.temperature <= 0 and not (options.logprobs or self._needs_all_logits or self._counts)
+
+    @property
+    def rules_out(self) -> bool:
+        """True if some tokens may not be chosen now, if there are others."""
+        return bool(self._excluded)
 
     def num_top_logits(self, most: int) -> int:
         """Number of top logits that `sample` can use next, at most `most`; 0 if it needs all logits."""

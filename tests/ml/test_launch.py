@@ -60,7 +60,7 @@ def test_tokens_of_one_output_are_the_input_of_the_next(tmp_path: Path, backend:
         launch, given = plan.launch(inputs(7, 11, 7)), []
         rows = np.array([2, 1], np.int32)  # the second token of the next batch is one that is known
         for _ in range(5):
-            values, places = np.array([-1, 3, -1], np.int32), np.array([0, 2], np.int32)
+            values, places = np.array([0, 3, 0], np.int32), np.array([0, 2], np.int32)
             ids = FromLaunch(values, places, launch, "top", rows, TOP)
             given.append(launch)
             launch = plan.launch({**inputs(0, 0, 0), "ids": ids if is_fed else ids.fetch()})

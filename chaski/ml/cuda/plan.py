@@ -126,9 +126,7 @@ class CUDAPlan:
             raise misfit(inputs, self._inputs)
         self.take()
         given = dict(sizes) if sizes else {}
-        arrays = self._read(inputs, given)
-        uploads = [*arrays.values()]
-        sources = self._follow(inputs, uploads)
+        arrays, uploads, sources = self._read(inputs, given)
         for derived in self._derived:
             made, new_sizes = derived.make(arrays, given)
             given |= new_sizes
@@ -174,18 +172,6 @@ class CUDAPlan:
             launches[0].keep(self._copied)
         if launches and launches[-1] is not None:
             launches[-1].overtake(self._gpu.mark)
-
-    def _follow(self, inputs: Mapping[str, Input], uploads: list[npt.NDArray[Any]]) -> dict[int, int]:
-        """Take elements from results that the device still has -> the addresses of these, by their inputs."""
-        sources = {}
-        for number, name in enumerate(self._inputs):
-            value = inputs[name]
-            if isinstance(value, FromLaunch) and (source := self._source(value)) is not None:
-                address, width = source
-                uploads[number] = uploads[number].copy()
-                uploads[number][value.places] = -1 - (value.rows * width + value.column)
-                sources[number] = address
-        return sources
 
     def _source(self, value: FromLaunch) -> tuple[int, int] | None:
         """Where the device has what an input comes from, and the elements of a row; None to fetch it."""
@@ -259,21 +245,32 @@ class CUDAPlan:
     def _sizes_of(self, key: tuple[int, ...]) -> Sizes:
         return dict(zip(self._dims, key, strict=True))
 
-    def _read(self, inputs: Mapping[str, Input], sizes: dict[str, int]) -> dict[str, npt.NDArray[Any]]:
-        """The inputs as arrays, in the order that they are uploaded in; their sizes are added to `sizes`."""
-        arrays = {}
+    def _read(
+        self, inputs: Mapping[str, Input], sizes: dict[str, int]
+    ) -> tuple[dict[str, npt.NDArray[Any]], list[npt.NDArray[Any]], dict[int, int]]:
+        """Return the inputs as arrays, and what is uploaded of them; their sizes are added to `sizes`.
+
+        The last of what is returned are the addresses of results that elements are taken from, by the numbers
+        of the inputs: see `Uploads.send`.
+        """
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        uploads: list[npt.NDArray[Any]] = []
+        sources = {}
         for name, most, dtype, dim in self._reads:
             value = inputs[name]
             size = len(value)
             if sizes.setdefault(dim, size) != size or size > most:
                 raise ValueError(f"input {name}: {size} rows, where {dim} is {sizes[dim]}, at most {most}")
-            if isinstance(value, FromLaunch) and self._source(value) is not None:
-                known = value.values.copy()
-                known[value.places] = 0
-                arrays[name] = known
+            source = self._source(value) if isinstance(value, FromLaunch) else None
+            if isinstance(value, FromLaunch) and source is not None:
+                sources[len(uploads)], width = source
+                arrays[name] = value.values
+                uploads.append(value.values.copy())
+                uploads[-1][value.places] = value.rows * -width - (1 + value.column)
             else:
                 arrays[name] = np.asarray(value, dtype)
-        return arrays
+                uploads.append(arrays[name])
+        return arrays, uploads, sources
 
     def _check(self, arrays: Mapping[str, npt.NDArray[Any]], sizes: Mapping[str, int]) -> None:
         for name, limit, limit_dim in self._checks:

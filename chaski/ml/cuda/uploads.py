@@ -62,9 +62,12 @@ class Uploads:
         parts += [array.tobytes() for array in arrays]
         end = self._list_bytes
         entries: list[int] = []
-        for number, (part, target) in enumerate(zip(parts, self._targets, strict=True)):
-            entries += (end, len(part) // 4, target, sources.get(number - 1, 0))  # the sizes are the first
-            end += len(part)
+        for part, target in zip(parts, self._targets, strict=True):
+            size = len(part)
+            entries += end, size // 4, target, 0
+            end += size
+        for number, source in sources.items():
+            entries[_ENTRY * (number + 2) - 1] = source  # the sizes are the first
         self._gpu.wait_uploads()
         self._list.pack_into(self._bytes, 0, *entries)
         self._bytes[self._list_bytes : end] = b"".join(parts)

@@ -26,7 +26,7 @@ class PreparedBatch(Struct, frozen=True):
 
     `ends` are the lengths of the sequences with it. `images` are the rows of images in it, in the order of
     its tokens. `num_top_logits` are the numbers of top logits that each sequence gets; they are known when
-    the batch is launched.
+    the batch is launched. `mistaken` are sequences of which it has a token that is none of theirs.
     """
 
     shares: Items[tuple[Sequence, int]]
@@ -36,6 +36,7 @@ class PreparedBatch(Struct, frozen=True):
     batch: Batch
     inputs: Mapping[str, npt.NDArray[Any]]
     num_top_logits: list[int] = field(default_factory=list)
+    mistaken: list[Sequence] = field(default_factory=list)
 
     def fill(self, encoded: EncodedImages | None) -> list[list[int]]:
         """Write the tokens and the rows of images -> the tokens of each share that are known now.
@@ -57,16 +58,20 @@ class PreparedBatch(Struct, frozen=True):
         self.batch.tokens[:] = every
         return tokens
 
+    def last_rows(self) -> Mapping[Sequence, int]:
+        """Return the number of the last output of each sequence that has any."""
+        each = zip(self.shares, self.num_outputs, accumulate(self.num_outputs), strict=True)
+        return {sequence: end - 1 for (sequence, _), count, end in each if count}
+
     def inputs_after(self, before: PreparedBatch, run: Run) -> Mapping[str, Input]:
         """Return the inputs, with tokens that `run` finds where the next ones of sequences are not known.
 
         It is the run of the batch before, in which these sequences have outputs.
         """
-        counts = zip(before.shares, accumulate(before.num_outputs), strict=True)
-        last = {id(sequence): end - 1 for (sequence, _), end in counts}
+        last = before.last_rows()
         ends = accumulate(count for _, count in self.shares)
         awaiting = [
-            (end - 1, last[id(sequence)])
+            (end - 1, last[sequence])
             for (sequence, count), end in zip(self.shares, ends, strict=True)
             if len(sequence.known(len(sequence.slot.tokens), count)) < count
         ]

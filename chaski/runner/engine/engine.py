@@ -9,7 +9,7 @@ prepared again.
 
 Some machines take tokens from results that the host has not seen. Where every sequence goes on with its
 largest logit, the next batch is launched on them before the one that is computed has ended. A sequence that
-ends with that one has a token computed in vain.
+ends with that one, or goes on with another token, has one computed in vain.
 
 A machine of several stages, such as nodes with some layers each, computes as many batches at the same time.
 So prompts are computed in small batches, each of which begins before the one before it ends, and sequences
@@ -271,25 +271,28 @@ class Engine:
         cache, most = self._prompt_cache, _MOST_AHEAD
         if self._sequences.can_admit or cache.must_keep or (cache.has_noted and self._num_ahead >= most):
             return False
-        prepared, _ = self._computing[0]
-        awaited = zip(prepared.shares, prepared.num_outputs, strict=True)
-        return all(sequence.takes_largest for (sequence, _), count in awaited if count)
+        for_sure = not self._cache.can_step_back
+        return all(sequence.takes_largest(for_sure) for sequence in self._computing[0][0].last_rows())
 
     def _launch_ahead(self, upcoming: PreparedBatch) -> None:
         """Launch a batch behind the one that is computed, end that one, and note the tokens that it found."""
-        before = self._computing[0]
-        before[1].drop_outputs()
-        self._launch(upcoming, before)
+        before, run = self._computing[0]
+        run.drop_outputs()
+        self._launch(upcoming, (before, run))
         self._num_ahead += 1
         self._end_oldest()
+        largest, rows = run.top_logits()[:, 1, 0], before.last_rows()
         for (sequence, _), end in zip(upcoming.shares, upcoming.ends, strict=True):
-            slot, begin = sequence.slot, len(sequence.slot.tokens)
-            found = sequence.known(begin, end - begin)
-            slot.tokens += found
-            if begin + len(found) < end:  # it ended without a token
-                self._prompt_cache.keep(slot, begin, sequence.groups)
-            elif found:
+            slot = sequence.slot
+            held = len(slot.tokens)
+            if held == end:
+                continue
+            if sequence.known(held, 1) == [largest[rows[sequence]]]:
+                slot.tokens += sequence.known(held, 1)
                 self._prompt_cache.note(sequence)
+            else:
+                upcoming.mistaken.append(sequence)
+                self._prompt_cache.keep(slot, held, sequence.groups)
         self._write()
 
     def _end_oldest(self) -> PreparedBatch:
@@ -448,7 +451,7 @@ class Engine:
         counts = zip(prepared.shares, prepared.num_outputs, prepared.num_top_logits, strict=True)
         for (sequence, _), count, num_top_logits in counts:
             end = row + count
-            if sequence.is_running and count:
+            if sequence.is_running and count and sequence not in prepared.mistaken:
                 rows, top = outputs.part(row, end), top_logits[row:end, :, :num_top_logits]
                 self._isolation.attempt(sequence, None, self._hand_out, sequence, rows, top)
             row = end

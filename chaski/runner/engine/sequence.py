@@ -204,9 +204,11 @@ class Sequence(ABC):
         """True while some of the tokens that are computed are proposed ones, which may be rejected."""
         return False
 
-    @property
-    def takes_largest(self) -> bool:
-        """True if its next token is the first of the top logits, which needs nothing else of its outputs."""
+    def takes_largest(self, for_sure: bool) -> bool:
+        """Return whether its next token is the first of the top logits, and nothing else is asked for.
+
+        `for_sure`: not where it is only likely. Asked where no model proposes tokens.
+        """
         return False
 
     @property

@@ -48,6 +48,7 @@ class Generation(Sequence):
         "_shifted",
         "_speculator",
         "_started",
+        "_took_largest",
     )
 
     def __init__(self, request: GenerationRequest) -> None:
@@ -69,6 +70,7 @@ class Generation(Sequence):
         self._sampled: list[Sampled] = []  # not written yet
         self._end: DoneReason | ChaskiError | None = None  # why it ended, not written yet
         self._shifted = 0
+        self._took_largest = True
         # Of those that are sampled, a sequence may leave its slot before some are written.
         self._num_sampled = self._num_generated = self._num_proposed = self._num_accepted = 0
         self._started = self._prefilled = 0.0
@@ -125,10 +127,13 @@ class Generation(Sequence):
     def is_speculating(self) -> bool:
         return bool(self._proposed)
 
-    @property
-    def takes_largest(self) -> bool:
-        is_free = self._grammar is None and self._speculator is None and not self._is_scoring
-        return is_free and self._sampler.takes_largest
+    def takes_largest(self, for_sure: bool) -> bool:
+        """See `Sequence.takes_largest`. An end that is ruled out has the largest logit again and again."""
+        if self._grammar is not None or self._is_scoring or not self._sampler.takes_largest:
+            return False
+        if self._speculator is not None and self._speculator.propose():
+            return False  # computed together, these are sooner there
+        return not self._sampler.rules_out or (self._took_largest and not for_sure)
 
     @property
     def full_context(self) -> range | None:
@@ -190,6 +195,7 @@ class Generation(Sequence):
         except ChaskiError as error:
             self._stop(error)
             return
+        self._took_largest = top_logits.size > 0 and int(top_logits[1, 0]) == sampled.token_id
         self.tokens.append(sampled.token_id)
         self._sampler.accept(sampled.token_id)
         self._sampled.append(sampled)

@@ -11,6 +11,7 @@ import pytest
 from chaski.chat.events import Done
 from chaski.runner.engine.sequence import Sequence
 from chaski.sample import SamplingOptions
+from chaski.sample.rules import TokenRules
 from tests.runner.engine.counting_program import finish, make, request, run, step
 
 
@@ -90,10 +91,31 @@ def test_other_choices_than_the_largest_logit_wait_for_the_host(options: dict[st
     assert "ahead" not in program.calls
 
 
-def test_proposals_wait_for_the_host() -> None:
+def test_what_the_text_itself_proposes_is_computed_together() -> None:
     engine, program = make(ahead=True)
-    run(engine, request([10, 11, 12, 13, 10, 11], 6, context=100, max_proposed=3))
-    assert "ahead" not in program.calls
+    pattern = [*range(10, 40), 10, 11, 12]
+    sequence = request(pattern, 20, context=100, max_proposed=7)
+    run(engine, sequence)
+    assert sequence.tokens == [*pattern, *range(13, 33)]
+    prompt = -(-len(pattern) // 8)
+    assert sum(len(batch.tokens) == 4 for batch in program.batches[prompt:]) > 2
+    assert program.calls.count("ahead") == 1
+
+
+@pytest.mark.parametrize("can_go_back", [True, False])
+def test_a_token_that_is_ruled_out_was_computed_in_vain(can_go_back: bool) -> None:
+    engine, program = make(parallel=2, ahead=True)
+    program.can_go_back = can_go_back
+    rules = TokenRules(suppressed=frozenset({8, 9, 106}))
+    sequences = [request([start], 9, rules=rules) for start in (5, 100)]
+    for each in sequences:
+        engine.submit(each)
+    for each in sequences:
+        finish(engine, each)
+    assert sequences[0].tokens == [5, 6, 7, 10, 11, 12, 13, 14, 15, 16]
+    assert sequences[1].tokens == [*range(100, 106), *range(107, 111)]
+    assert program.stored == [sequences[0].tokens[:-1], sequences[1].tokens[:-1]]
+    assert ("ahead" in program.calls) == can_go_back
 
 
 @pytest.mark.parametrize("seed", range(12))

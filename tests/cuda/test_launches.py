@@ -1,0 +1,110 @@
+"""Runs that follow each other on a GPU: tokens that the host has not seen, results that others overwrite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+import chaski
+from chaski.ml import open_backend, ops
+from chaski.ml.cuda.plan import CUDALaunch, CUDAPlan
+from chaski.ml.graph import Dim, DType, Graph
+from chaski.ml.plan import FromLaunch, Plan
+from tests.cuda.devices import BACKENDS
+from tests.ml.both_backends import bound, uniform
+
+VOCABULARY, TOP = 2000, 3  # rows of logits are longer than those that each run copies to the host
+on_each = pytest.mark.parametrize("backend", BACKENDS)
+
+
+@contextmanager
+def next_tokens(backend: str, directory: Path) -> Iterator[Plan]:
+    """A plan like a model's: embeddings, logits, and the top logits of every token."""
+    with closing(open_backend(backend)) as opened:
+        arrays = {"table": uniform(VOCABULARY, 32), "head": uniform(VOCABULARY, 32)}
+        weights = bound(opened, directory, arrays)
+        graph = Graph()
+        tokens = Dim("tokens", 8)
+        ids, counts = (graph.input(name, (tokens,), DType.I32) for name in ("ids", "counts"))
+        logits = ops.linear(ops.embedding(ids, weights["table"]), weights["head"])
+        graph.output("logits", logits)
+        graph.output("top", ops.top_k(logits, counts, TOP))
+        yield opened.compile(graph)
+
+
+def inputs(*ids: int) -> dict[str, Any]:
+    return {"ids": np.array(ids, np.int32), "counts": np.full(len(ids), TOP, np.int32)}
+
+
+@on_each
+def test_a_run_follows_another_whose_results_nobody_has_seen(tmp_path: Path, backend: str) -> None:
+    with next_tokens(backend, tmp_path) as plan:
+        expected, given = [], inputs(7, 11)
+        for _ in range(6):
+            expected.append(plan.launch(given).rows("top").copy())
+            given = inputs(3, int(expected[-1][1].reshape(-1)[TOP]))
+        launch = plan.launch(inputs(7, 11))
+        found = [launch]
+        for _ in range(5):
+            launch.drop("logits")
+            ids = FromLaunch(np.array([3, 0], np.int32), np.array([1]), launch, "top", np.array([1]), TOP)
+            launch = plan.launch({**inputs(0, 0), "ids": ids})
+            assert isinstance(launch, CUDALaunch)
+            assert launch._wait is not None
+            found.append(launch)
+        for each, wanted in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(each.rows("top"), wanted)
+
+
+@on_each
+def test_what_nobody_dropped_is_there_after_many_runs(tmp_path: Path, backend: str) -> None:
+    with next_tokens(backend, tmp_path) as plan:
+        first, dropped = plan.launch(inputs(1, 2, 3)), plan.launch(inputs(4))
+        dropped.drop("top")
+        expected = plan.launch(inputs(1, 2, 3))
+        for output in ("logits", "top"):
+            np.testing.assert_array_equal(first.rows(output), expected.rows(output))
+        assert dropped.rows("logits").shape == (1, VOCABULARY)
+
+
+@on_each
+def test_an_older_result_is_fetched_where_it_was_overwritten(tmp_path: Path, backend: str) -> None:
+    with next_tokens(backend, tmp_path) as plan:
+        first = plan.launch(inputs(7))
+        plan.launch(inputs(8))
+        ids = FromLaunch(np.array([0], np.int32), np.array([0]), first, "top", np.array([0]), TOP)
+        found = plan.launch({**inputs(0), "ids": ids}).rows("logits").copy()
+        wanted = plan.launch(inputs(int(first.rows("top").reshape(-1)[TOP]))).rows("logits")
+        np.testing.assert_array_equal(found, wanted)
+
+
+@on_each
+def test_greedy_answers_are_launched_ahead(tiny_llama: Path, backend: str) -> None:
+    prompts = [[1, 2, 3], [4, 5], list(range(1, 40))]
+    asked: dict[str, Any] = {"num_predict": 20, "temperature": 0, "ignore_eos": True}
+    options: Any = {"context": 96, "parallel": 3, "num_batch": 16, "threads": 1, "prompt_cache": "memory"}
+    launch, ahead = CUDAPlan.launch, []
+
+    def noted(plan: CUDAPlan, *arguments: Any) -> CUDALaunch:
+        newest = plan._newest[-1]() if plan._newest else None
+        ahead.append(newest is not None and newest._wait is not None)
+        return launch(plan, *arguments)
+
+    with chaski.load(tiny_llama, backend="cpu", **options) as model:
+        expected = [each.token_ids for each in model.generate_many(prompts, **asked)]
+    with (
+        chaski.load(tiny_llama, backend=backend, **options) as model,
+        patch.object(CUDAPlan, "launch", noted),
+    ):
+        found = [each.token_ids for each in model.generate_many(prompts, **asked)]
+        assert sum(ahead) > 15
+        ahead.clear()
+        model.generate(prompts[0], num_predict=10, temperature=1.0, seed=3)
+        assert not any(ahead)
+    assert found == expected
