@@ -208,7 +208,8 @@ def host_seconds(path: Path, sequences: int, before: int, steps: int = 1500) -> 
         run: Run | None = None
         for position in range(before, before + steps):
             batch = batch_of(sequences, position, position + 1)
-            inputs: dict[str, Input] = {**program.prepare(batch), "num_top_logits": np.ones(sequences, np.int32)}
+            inputs: dict[str, Input] = {**program.prepare(batch)}
+            inputs["num_top_logits"] = np.ones(sequences, np.int32)
             if run is not None:
                 run.drop_outputs()
                 inputs["tokens"] = run.largest(batch.tokens, range(sequences), range(sequences))
