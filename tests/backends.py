@@ -8,7 +8,15 @@ import pytest
 
 from chaski import _native
 
-__all__ = ["BACKENDS", "CHOSEN", "FORMS", "USUAL", "about_the_processor"]
+__all__ = [
+    "BACKENDS",
+    "CHOSEN",
+    "FORMS",
+    "HAS_PLAIN_ATTENTION",
+    "USUAL",
+    "about_plain_attention",
+    "about_the_processor",
+]
 
 CHOSEN = os.environ.get("CHASKI_TEST_BACKEND")
 USUAL = CHOSEN or "cpu"
@@ -16,6 +24,9 @@ USUAL = CHOSEN or "cpu"
 BACKENDS = [CHOSEN] if CHOSEN else ["reference", "cpu"]
 FORMS = [(CHOSEN, "auto")] if CHOSEN else [("cpu", isa) for isa in _native.isa_names()]
 """What is compared with the reference, with its instructions."""
+HAS_PLAIN_ATTENTION = CHOSEN in (None, "cpu", "reference")
+"""Whether what computes has attention that is not fused."""
+about_plain_attention = pytest.mark.skipif(not HAS_PLAIN_ATTENTION, reason="it has fused attention only")
 about_the_processor = pytest.mark.skipif(
     CHOSEN not in (None, "cpu"), reason="this is about how the processor loads and lays out weights"
 )

@@ -302,7 +302,9 @@ class Engine:
         if len(self._computing) == 1:
             self._prompt_cache.keep_noted()
             self._num_ahead = 0
-            self._measure()
+            self._measure(self._num_unmeasured)
+        elif self._program.stages == 1:
+            self._measure(len(prepared.batch.tokens))
         elif any(prepared.num_outputs):
             self._num_unmeasured = 0  # the time was that of several batches
         self._unwritten += [sequence for sequence, _ in prepared.shares]
@@ -378,11 +380,13 @@ class Engine:
         turns = min(self._program.stages, count // _LEAST_DECODING)
         return math.ceil(count / turns) if turns > 1 and self._can_take_turns() else None
 
-    def _measure(self) -> None:
-        """Take in how long the prompts took that were computed since nothing was computed."""
-        if self.tiers is not None and self._num_unmeasured >= _PROMPT:
-            self.tiers.prefill.measure(self._num_unmeasured, perf_counter() - self._launched)
-        self._num_unmeasured = 0
+    def _measure(self, count: int) -> None:
+        """Take in how long the first `count` tokens took of those that were computed since the last time."""
+        now = perf_counter()
+        if self.tiers is not None and count >= _PROMPT:
+            self.tiers.prefill.measure(count, now - self._launched)
+        self._num_unmeasured -= count
+        self._launched = now
 
     def _make_room(self, sequence: Sequence) -> bool:
         dropped = sequence.full_context

@@ -195,7 +195,7 @@ class Generation(Sequence):
         except ChaskiError as error:
             self._stop(error)
             return
-        self._took_largest = top_logits.size > 0 and int(top_logits[1, 0]) == sampled.token_id
+        self._took_largest = bool(top_logits.size and top_logits[1, 0] == sampled.token_id)
         self.tokens.append(sampled.token_id)
         self._sampler.accept(sampled.token_id)
         self._sampled.append(sampled)

@@ -8,7 +8,7 @@ import pytest
 
 import chaski
 from chaski.errors import ModelNotFoundError, OptionError, UnsupportedError
-from tests.backends import BACKENDS
+from tests.backends import BACKENDS, about_plain_attention
 from tests.tiny_llama import CONTEXT, write_tiny_llama
 
 
@@ -105,6 +105,7 @@ def test_keys_and_values_in_other_types(tmp_path: Path) -> None:
             assert model.generate("hello", temperature=0, num_predict=8).text
 
 
+@about_plain_attention
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_quantized_keys_and_values_need_flash_attention(
     tiny_llama: Path, backend: str, monkeypatch: pytest.MonkeyPatch
@@ -117,6 +118,7 @@ def test_quantized_keys_and_values_need_flash_attention(
         chaski.load(tiny_llama, backend=backend)
 
 
+@about_plain_attention
 def test_both_forms_of_attention_answer_alike(tiny_llama: Path) -> None:
     found = []
     for flash in (True, False):

@@ -24,6 +24,7 @@ from chaski.runner.prefix.blocks import Block, KnownBlock
 from chaski.runner.prefix.disk_tier import DiskTier
 from chaski.runner.prefix.folders import folder_uses, make_room, remove_files, used_bytes
 from chaski.runner.prefix.tiers import PrefixTiers
+from tests.backends import about_plain_attention
 from tests.random_kills import Kills
 from tests.random_mixes import MODELS
 
@@ -130,10 +131,15 @@ def test_other_types_of_keys_have_blocks_of_their_own(tiny_llama: Path) -> None:
     fill(tiny_llama)
     with load(tiny_llama, kv_type="f16") as model:
         assert answer(model).cached_tokens == 0
-    with load(tiny_llama, flash_attention=False) as model:
-        assert answer(model).cached_tokens == 0
     with load(tiny_llama, num_batch=16, parallel=3) as model:
         assert answer(model).cached_tokens == len(PROMPT) - 1
+
+
+@about_plain_attention
+def test_plain_attention_has_blocks_of_its_own(tiny_llama: Path) -> None:
+    fill(tiny_llama)
+    with load(tiny_llama, flash_attention=False) as model:
+        assert answer(model).cached_tokens == 0
 
 
 def test_nothing_is_stored_for_who_asks_for_that(tiny_llama: Path, store: Path) -> None:

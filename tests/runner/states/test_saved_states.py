@@ -21,6 +21,7 @@ from chaski.runner.service.asynchronous import AsyncModel
 from chaski.runner.states import files
 from chaski.runner.states.calls import EraseSlot, SavedState, SaveSlot
 from tests.adapters import random_adapter
+from tests.backends import HAS_PLAIN_ATTENTION
 from tests.cache_checks import assert_whole
 from tests.own_heads import write_with_heads
 from tests.tiny_llama import write_tiny_llama
@@ -183,7 +184,7 @@ def test_states_of_another_model_are_refused(tiny_llama: Path, tmp_path: Path, p
     for model, options, reason in (
         (other, {}, "another model, or of another file: tiny.gguf"),
         (tiny_llama, {"kv_type": "f16"}, "kv_type"),
-        (tiny_llama, {"flash_attention": False}, "flash_attention"),
+        *[(tiny_llama, {"flash_attention": False}, "flash_attention")] * HAS_PLAIN_ATTENTION,
     ):
         with load(model, **options) as loaded:
             with pytest.raises(StateError, match=reason):
