@@ -27,7 +27,7 @@ from unittest.mock import patch
 import numpy as np
 
 import chaski
-from chaski.runner.engine import engine
+from chaski.runner.engine import prompt_timer
 from chaski.runner.prefix import naming, tiers
 from chaski.runner.prefix.folders import folder_uses, remove_files
 from tests.fatal_changes import FatalChanges
@@ -235,7 +235,7 @@ class Kills:
             stack.enter_context(patch.dict(os.environ, settings))
             stack.enter_context(patch.object(naming, "BLOCK", _BLOCK))
             stack.enter_context(patch.object(tiers, "_FEWEST", 1))
-            stack.enter_context(patch.object(engine, "_PROMPT", 1))
+            stack.enter_context(patch.object(prompt_timer, "_PROMPT", 1))
             yield stack
 
     def _load(self) -> chaski.LLM:

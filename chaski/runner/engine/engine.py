@@ -38,6 +38,7 @@ from chaski.runner.engine.exclusive import Exclusive
 from chaski.runner.engine.images import EncodedImages
 from chaski.runner.engine.isolation import Isolation
 from chaski.runner.engine.live import LiveSequences
+from chaski.runner.engine.prompt_timer import PromptTimer
 from chaski.runner.engine.scheduler import Scheduler
 from chaski.runner.engine.sequence import Sequence
 from chaski.runner.engine.sequence_queue import SequenceQueue
@@ -54,10 +55,8 @@ F32 = npt.NDArray[np.float32]
 _SLICE, _WHOLE = 16 << 20, 128 << 20
 # Seconds to wait at once for what is being read.
 _MOMENT = 0.02
-# A batch of so many tokens computes prompts, for the most part. A smaller one takes longer for each token.
-_PROMPT = 64
-# Where there are several stages, a batch of prompts has this part of the tokens that it may have.
-_PART = 4
+# Where there are several stages, a batch of prompts has this part of the tokens that it may have, or so many.
+_PART, _LEAST_PART = 4, 64
 # Where there are several stages, sequences that decode take turns if each turn has at least so many: what
 # fewer compute takes as long, since the weights are read for each turn.
 _LEAST_DECODING = 4
@@ -92,14 +91,14 @@ class Engine:
         self.parallel = parallel
         self._images = images
         self.draft = draft
-        part = max(_PROMPT, program.max_tokens // _PART) if program.stages > 1 else program.max_tokens
+        part = max(_LEAST_PART, program.max_tokens // _PART) if program.stages > 1 else program.max_tokens
         self._scheduler: Scheduler[Sequence] = Scheduler(
             program.max_tokens, program.max_outputs, min(part, program.max_tokens)
         )
         self._computing: deque[tuple[PreparedBatch, Run]] = deque()  # in the order of their launches
-        self._num_unmeasured = self._num_ahead = 0
+        self._timer = PromptTimer(_nothing if tiers is None else tiers.prefill.measure)
+        self._num_ahead = 0  # batches that were launched before others had ended, one after the other
         self._unwritten: list[Sequence] = []  # they have outputs, and their events are still to be made
-        self._launched = 0.0
         self._isolation = Isolation()
         self._sequences = SequenceQueue(self._prompt_cache, self._isolation)
         self._exclusive = Exclusive()
@@ -199,7 +198,7 @@ class Engine:
         started = perf_counter()
         self._prompt_cache.keep_noted()
         work()
-        self._launched += perf_counter() - started
+        self._timer.pause(perf_counter() - started)
 
     def _step(self) -> None:
         """Go on by a batch. A fault of one sequence ends that sequence, a fault of the batch all that run."""
@@ -302,11 +301,11 @@ class Engine:
         if len(self._computing) == 1:
             self._prompt_cache.keep_noted()
             self._num_ahead = 0
-            self._measure(self._num_unmeasured)
+            self._timer.end()
         elif self._program.stages == 1:
-            self._measure(len(prepared.batch.tokens))
+            self._timer.end(len(prepared.batch.tokens))
         elif any(prepared.num_outputs):
-            self._num_unmeasured = 0  # the time was that of several batches
+            self._timer.drop()  # the time was that of several batches
         self._unwritten += [sequence for sequence, _ in prepared.shares]
         if any(prepared.num_outputs):
             self._take(prepared, run.outputs(), run.top_logits())
@@ -380,14 +379,6 @@ class Engine:
         turns = min(self._program.stages, count // _LEAST_DECODING)
         return math.ceil(count / turns) if turns > 1 and self._can_take_turns() else None
 
-    def _measure(self, count: int) -> None:
-        """Take in how long the first `count` tokens took of those that were computed since the last time."""
-        now = perf_counter()
-        if self.tiers is not None and count >= _PROMPT:
-            self.tiers.prefill.measure(count, now - self._launched)
-        self._num_unmeasured -= count
-        self._launched = now
-
     def _make_room(self, sequence: Sequence) -> bool:
         dropped = sequence.full_context
         if dropped:
@@ -432,9 +423,7 @@ class Engine:
         inputs = prepared.inputs if before is None else prepared.inputs_after(*before)
         run = self._program.launch(inputs, [n for n, count in each for _ in range(count)])
         self._computing.append((prepared, run))
-        if not self._num_unmeasured:
-            self._launched = perf_counter()
-        self._num_unmeasured += len(prepared.batch.tokens)
+        self._timer.launch(len(prepared.batch.tokens))
         for (sequence, count), computed in zip(prepared.shares, tokens, strict=True):
             sequence.slot.tokens += computed
             if len(computed) == count:
@@ -502,7 +491,7 @@ class Engine:
         with suppress(Exception):  # it is what failed, or the computation ends well and nobody needs it
             self._program.wait()
         self._computing.clear()
-        self._num_unmeasured = 0
+        self._timer.drop()
         self._prompt_cache.drop_noted()
         handled = self._isolation.interrupted()
         if handled is not None:
@@ -518,6 +507,10 @@ class Engine:
         self._sequences.restart()
         if self.draft is not None:
             self.draft.forget()
+
+
+def _nothing(count: float, seconds: float) -> None:
+    """Measure nothing: nobody wants to know."""
 
 
 def _is_open(sequence: Sequence) -> bool:
