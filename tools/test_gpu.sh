@@ -30,7 +30,7 @@ run_tests() {
 }
 
 # What has the bits of the cpu comes first.
-run_tests tests/cuda/test_same_bits.py tests/cuda/test_adapters.py tests/cuda/test_recurrent.py \
+run_tests tests/cuda/test_same_bits.py tests/cuda/test_launches.py tests/cuda/test_adapters.py tests/cuda/test_recurrent.py \
     tests/cuda/test_encoders.py tests/cuda/test_driver.py tests/ml/sharded/test_mixed_nodes.py
 "$python" -m tests.cuda.random_batches 100
 # The service of models is that of every backend, and needs packages of the server.
