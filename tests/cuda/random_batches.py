@@ -93,7 +93,7 @@ class Comparison:
         shares = [float(share) for share in self._random.integers(0, 4, 3)]
         if sum(share > 0 for share in shares) < 2:
             shares = []
-        whole = len(shares) > 0 and self._random.random() < 0.5
+        whole = len(shares) > 0 and layers > 1 and self._random.random() < 0.5
         num_gpu = layers + 1 if whole else int(self._random.integers(1, layers + 1))
         return {"num_gpu": num_gpu, "tensor_split": shares or None}
 

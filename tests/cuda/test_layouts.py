@@ -105,6 +105,21 @@ def test_several_gpus_take_what_one_has_no_room_for(
     assert found == expected
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"tensor_split": [1, 3, 2]}, {"num_gpu": 1, "tensor_split": [1, 3, 2]}]
+)
+def test_a_model_with_fewer_layers_than_gpus(
+    tmp_path: Path, sizes: Sequence[int], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_tiny_llama(tmp_path / "tiny.gguf", matrices=QuantType.Q8_0, layers=2)
+    monkeypatch.setenv("OLLAMA_SCHED_SPREAD", "1")
+    expected = answers(path, backend="cpu")
+    found = answers(path, backend=NAME, **options)
+    assert found[1:] == expected[1:]
+    devices = ["cuda:1", "cuda:2"] if options else ["cuda:0", "cuda:1"]
+    assert found[0] == (["cpu", "cuda:2"] if "num_gpu" in options else devices)
+
+
 def test_what_is_asked_for_and_does_not_fit_is_refused(path: Path, sizes: list[int]) -> None:
     sizes[:] = [40_000, 50_000]
     with pytest.raises(OutOfMemoryError, match=r"GB on cuda:0, but 0.000 GB of memory are available there"):

@@ -63,9 +63,9 @@ class _Search:
         asked = wishes.num_gpu
         if asked is not None:
             is_whole = asked >= self._layers
-            places = wishes.whole(gpus) if is_whole else wishes.some(gpus, asked)
+            places = wishes.whole(gpus, self._layers - 1) if is_whole else wishes.some(gpus, asked)
             return self._first(places) or ReservedModel(self._parts, self._name, places[-1])
-        return self._first(wishes.whole(gpus)) or self._most_layers()
+        return self._first(wishes.whole(gpus, self._layers - 1)) or self._most_layers()
 
     def _most_layers(self) -> ReservedModel:
         """Return the place with the most layers on GPUs; it is the processor where none fits."""

@@ -48,9 +48,12 @@ class GPUWishes(Struct, frozen=True):
             environment.gpu_overhead,
         )
 
-    def whole(self, gpus: Sequence[Device]) -> Sequence[GPUOptions]:
-        """Return where all of a model may be, the best place first. Raises OptionError for no such GPU."""
-        together = self.together(gpus)
+    def whole(self, gpus: Sequence[Device], num_layers: int) -> Sequence[GPUOptions]:
+        """Return where all of a model with so many layers may be, the best place first.
+
+        Raises OptionError for no such GPU.
+        """
+        together = _on_at_most(num_layers, self.together(gpus))
         if self.tensor_split or (self.spread and len(gpus) > 1):
             return [together]
         main = self.main_gpu
@@ -59,8 +62,8 @@ class GPUWishes(Struct, frozen=True):
         alone = GPUOptions((main,), spared=self.spared)
         return [alone, together] if len(gpus) > 1 else [alone]
 
-    def together(self, gpus: Sequence[Device], layers: int | None = None) -> GPUOptions:
-        """Return a place on all GPUs, of so many layers; None for all of a model. Raises OptionError."""
+    def together(self, gpus: Sequence[Device]) -> GPUOptions:
+        """Return a place on all GPUs. Raises OptionError."""
         numbers = tuple(map(_number, gpus))
         if self.main_gpu not in (None, *numbers):
             raise OptionError(f"main_gpu = {self.main_gpu} must be one of the GPUs here: {_listed(numbers)}")
@@ -72,12 +75,11 @@ class GPUWishes(Struct, frozen=True):
                 )
             given = [(n, share) for n, share in zip(numbers, self.tensor_split, strict=False) if share]
             numbers, shares = tuple(n for n, _ in given), tuple(share for _, share in given)
-        split = self.split if layers is None else "layers"
-        return GPUOptions(numbers, layers, shares, split, self.spared)
+        return GPUOptions(numbers, None, shares, self.split, self.spared)
 
     def some(self, gpus: Sequence[Device], layers: int) -> Sequence[GPUOptions]:
-        """Return where so many layers may be, the best place first."""
-        return [replace(place, layers=layers, split="layers") for place in self.whole(gpus)]
+        """Return where so many layers may be, the best place first. The last ones of several GPUs have them."""
+        return [replace(place, layers=layers, split="layers") for place in self.whole(gpus, len(gpus))]
 
 
 def checked_split(shares: Sequence[float]) -> tuple[float, ...]:
@@ -88,6 +90,17 @@ def checked_split(shares: Sequence[float]) -> tuple[float, ...]:
             f"tensor_split = {list(shares)!r:.100} must be numbers of at least 0, one for each GPU, not all 0"
         )
     return tuple(map(float, shares))
+
+
+def _on_at_most(num_layers: int, place: GPUOptions) -> GPUOptions:
+    """Return a place on the GPUs with the largest shares, where a model has fewer layers than GPUs."""
+    if place.split != "layers" or len(place.numbers) <= num_layers:
+        return place
+    shares = place.shares or (1.0,) * len(place.numbers)
+    by_share = sorted(range(len(shares)), key=lambda index: -shares[index])
+    kept = sorted(by_share[: max(1, num_layers)])
+    numbers = tuple(place.numbers[index] for index in kept)
+    return replace(place, numbers=numbers, shares=place.shares and tuple(shares[index] for index in kept))
 
 
 def _number(gpu: Device) -> int:
