@@ -521,9 +521,20 @@ def test_architectures(backend: str, name: str) -> None:
     found = []
     for each in ("cpu", backend):
         with chaski.load(
-            ARCHITECTURES / f"{name}.gguf", threads=1, context=64, parallel=2, backend=each
+            ARCHITECTURES / f"{name}.gguf", threads=1, context=64, parallel=3, backend=each
         ) as llm:
             logits = llm.logits(prompt * 3)
-            answers = [result.token_ids for result in llm.generate_many([prompt, [*prompt, 3, 3]], **options)]
+            prompts = [prompt, [*prompt, 3, 3], [*prompt, 9]]
+            answers = [result.token_ids for result in llm.generate_many(prompts, **options)]
             found.append((logits.tobytes(), answers))
+    assert found[0] == found[1]
+
+
+@on_each
+def test_three_tokens_at_most_choose_experts(backend: str) -> None:
+    found = []
+    for each in ("cpu", backend):
+        path = ARCHITECTURES / "qwen3moe.gguf"
+        with chaski.load(path, threads=1, context=64, parallel=1, num_batch=3, backend=each) as llm:
+            found.append(llm.logits([5, 9, 2, 7, 1, 3, 8]).tobytes())
     assert found[0] == found[1]

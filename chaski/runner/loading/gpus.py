@@ -78,7 +78,7 @@ class GPUWishes(Struct, frozen=True):
         return GPUOptions(numbers, None, shares, self.split, self.spared)
 
     def some(self, gpus: Sequence[Device], layers: int) -> Sequence[GPUOptions]:
-        """Return where so many layers may be, the best place first. The last ones of several GPUs have them."""
+        """Return where so many layers may be, the best place first: on the last of several GPUs."""
         return [replace(place, layers=layers, split="layers") for place in self.whole(gpus, len(gpus))]
 
 

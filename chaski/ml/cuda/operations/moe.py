@@ -17,7 +17,7 @@ def router(lowering: Lowering, node: Tensor, logits: Tensor, bias: Weight | None
     count = int(given["count"])
 
     def choose(sizes: Sizes) -> Kernel:
-        tokens = min(4, max(2, sizes[dim]))  # of a block of threads
+        tokens = 2 if sizes[dim] <= 2 else 4  # of a block of threads, which are whole warps
         shared = 4 * tokens * (2 * experts + count)
         return Kernel(_PROGRAM, "router", (-(-sizes[dim] // tokens), 1, 1), _LANES * tokens, shared)
 
