@@ -28,6 +28,6 @@ HAS_PLAIN_ATTENTION = CHOSEN in (None, "cpu", "reference")
 """Whether what computes has attention that is not fused."""
 about_plain_attention = pytest.mark.skipif(not HAS_PLAIN_ATTENTION, reason="it has fused attention only")
 about_the_processor = pytest.mark.skipif(
-    CHOSEN not in (None, "cpu"), reason="this is about how the processor loads and lays out weights"
+    CHOSEN not in (None, "cpu"), reason="this is about the weights and the memory of the processor"
 )
 """Of tests that another backend has no part in."""

@@ -27,14 +27,13 @@ from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
-from chaski.ml.backend import HOST
 from chaski.ml.cpu import adapters as slots
 from chaski.runner.adapters.adapter_set import AdapterSet
 from chaski.runner.loading.files import OpenedModel
 from chaski.runner.loading.parts import ModelParts, ReservedModel
 from chaski.store.model import find_model
 from tests.adapters import adapted_names, metadata, random_adapter
-from tests.backends import BACKENDS
+from tests.backends import BACKENDS, USUAL, about_the_processor
 from tests.tiny_llama import write_tiny_llama
 
 PROMPT = [262, *range(40, 75)]
@@ -265,11 +264,12 @@ def test_adapters_and_their_plan_are_counted(files: Mapping[str, Path]) -> None:
         model.unload_adapter("two")
         assert model.memory().adapters == sizes["one"] + sizes["few"]
     parts = ModelParts.of(OpenedModel.of(find_model(files["quantized"])), threads=1)
-    reserved = ReservedModel(parts, "cpu")
+    reserved = ReservedModel(parts, USUAL)
     needs = reserved.needs_with(list(adapters(files).values()))
-    assert needs.adapters == {HOST: after.adapters}
-    assert needs.adapted == {HOST: after.plans - before.plans}
-    assert needs.total[HOST] == reserved.needs.total[HOST] + after.total - before.total
+    (device,) = (each.device for each in after.devices)
+    assert needs.adapters == {device: after.adapters}
+    assert needs.adapted == {device: after.plans - before.plans}
+    assert needs.total[device] == reserved.needs.total[device] + after.total - before.total
     assert reserved.needs_with([]) == reserved.needs
     reserved.close()
 
@@ -290,6 +290,7 @@ def test_the_environment_bounds_their_memory(
         load(files)
 
 
+@about_the_processor
 def test_memory_for_the_next_adapter_is_ready(files: Mapping[str, Path], model: chaski.LLM) -> None:
     expected = model.generate(PROMPT, adapter="one", temperature=0, num_predict=6).token_ids
     with load(files) as other:

@@ -57,9 +57,10 @@ def ask(model: Path, before: str, *, mounts: bool = True) -> Any:
     around = ["unshare", "--map-root-user", "--mount"] if mounts else []
     if around and (shutil.which("unshare") is None or subprocess.run([*around, "true"]).returncode):
         pytest.skip("there are no namespaces to mount a disk in")
+    places = str(ROOT), os.environ.get("PYTHONPATH", "")
     done = subprocess.run(
         [*around, "sh", "-c", f'{before} || exit {NO_MOUNT}; exec "$@"', "sh", *command],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, places))},
         capture_output=True,
         text=True,
     )

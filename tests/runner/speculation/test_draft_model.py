@@ -17,7 +17,7 @@ from chaski.kvcache.batch import Batch
 from chaski.model.program import Program
 from chaski.model.proposing import ProposingCost
 from chaski.runner.speculation.draft_model import DraftModel
-from tests.backends import BACKENDS
+from tests.backends import BACKENDS, about_the_processor
 from tests.tiny_llama import BOS, CONTEXT, write_tiny_llama
 
 DATA = Path(__file__).parents[2] / "data"
@@ -174,6 +174,7 @@ def test_formats_are_followed_without_proposals(model: chaski.LLM) -> None:
     assert answer.done.proposed_tokens == 0
 
 
+@about_the_processor
 def test_its_memory_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = folder / "target.gguf"
     with chaski.load(path) as alone, chaski.load(path, draft=path) as both:
