@@ -16,6 +16,7 @@ from chaski.errors import OptionError
 from chaski.formats.quant import QuantType
 from chaski.ml.cpu import variants
 from chaski.ml.cpu.variants import KernelVariants, variants_file
+from tests.backends import about_the_processor
 from tests.tiny_llama import write_tiny_llama
 
 Q8_0 = int(QuantType.Q8_0)
@@ -41,6 +42,7 @@ def keep_one() -> KernelVariants:
     return kept
 
 
+@about_the_processor
 def test_a_model_measures_and_the_next_process_knows(tmp_path: Path) -> None:
     model = chaski.load(write_tiny_llama(tmp_path / "tiny.gguf", matrices=QuantType.Q8_0), context=256)
     before = model.logits(TOKENS)
