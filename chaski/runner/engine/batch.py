@@ -69,10 +69,10 @@ class PreparedBatch(Struct, frozen=True):
         It is the run of the batch before, in which these sequences have outputs.
         """
         last = before.last_rows()
-        ends = accumulate(count for _, count in self.shares)
+        sizes = accumulate(count for _, count in self.shares)
         awaiting = [
-            (end - 1, last[sequence])
-            for (sequence, count), end in zip(self.shares, ends, strict=True)
+            (size - 1, last[sequence])
+            for (sequence, count), size in zip(self.shares, sizes, strict=True)
             if len(sequence.known(len(sequence.slot.tokens), count)) < count
         ]
         if not awaiting:

@@ -12,7 +12,7 @@ _PROMPT = 64
 
 
 class PromptTimer:
-    """Times batches from their launch to their end; where one is launched before, from the end of the last.
+    """Times batches from their launch to their end, or from the end of the one before them, if that is later.
 
     `measure` gets the tokens of prompts, and the seconds that they took.
     """
