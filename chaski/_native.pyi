@@ -72,6 +72,26 @@ def unpack_rows(
 def isa_names() -> list[str]:
     """Instruction sets of this build that this machine has, slowest first."""
 
+def exponentials(
+    x: Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    highest: float,
+) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
+    """e to x - highest, of numbers (n,) up to that."""
+
+def exponential_sum(
+    x: Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    highest: float,
+) -> float:
+    """The sum of these, in double precision."""
+
+def logarithm(x: float) -> float:
+    """The natural logarithm of a normal number above 0."""
+
+def logarithms(
+    x: Annotated[NDArray[numpy.float64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
+    """The natural logarithms of such numbers (n,)."""
+
 def rounded_rows(
     x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
     in_super_blocks: bool,

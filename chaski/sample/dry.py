@@ -75,10 +75,13 @@ class Repetitions:
         following = self._tokens[start + 1 + places].tolist()
         longest = dict(zip(following, lengths[places].tolist(), strict=True))
         found = {token: length for token, length in longest.items() if not self._is_breaker(token)}
-        exponents = np.fromiter(found.values(), np.float64, len(found)) - allowed
+        exponents = np.fromiter(found.values(), np.int64, len(found)) - allowed
         if options.dry_base > 1:
-            exponents = np.minimum(exponents, _MAX_LOG / math.log(options.dry_base))
-        amounts: npt.NDArray[np.float64] = options.dry_multiplier * options.dry_base**exponents
+            exponents = np.minimum(exponents, int(_MAX_LOG / math.log(options.dry_base)))
+        # Products one after the other: powers of NumPy differ in their last bits between processors.
+        factors = np.full(1 + exponents.max(initial=0), options.dry_base)
+        factors[0] = 1
+        amounts: npt.NDArray[np.float64] = options.dry_multiplier * np.multiply.accumulate(factors)[exponents]
         return np.fromiter(found.keys(), np.int64, len(found)), amounts
 
     def _reserve(self, size: int) -> None:

@@ -5,7 +5,8 @@ It runs when few tokens remain; when many do, `chaski.sample.bucket_selection` m
 From the softmax on, a probability is a weight: a whole number from 0 to 2**33, held in float64. Whole numbers
 below 2**53 add up exactly, so a sum does not depend on the order of its terms, and the token that is drawn
 does not depend on whether the tokens were sorted first. A token 2**33 times less likely than the top one
-has weight 0.
+has weight 0. Exponentials and logarithms are the native core's: NumPy's differ in their last bits between
+processors.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from chaski import _native
 from chaski.errors import SamplingError
 from chaski.sample.options import SamplingOptions
 
@@ -162,9 +164,7 @@ def softmax_numerators(logits: Logits) -> Logits:
     top = logits.max()
     if not np.isfinite(top):
         raise SamplingError(f"the largest logit over the temperature is {top}; use a higher temperature")
-    distances: Logits = logits - top
-    np.exp(distances, out=distances)
-    return distances
+    return _native.exponentials(logits, float(top))
 
 
 def typical_p(ids: TokenIds, weights: TokenWeights, p: float) -> tuple[TokenIds, TokenWeights]:
@@ -181,7 +181,7 @@ def typical_p(ids: TokenIds, weights: TokenWeights, p: float) -> tuple[TokenIds,
 def surprisal_deviations(weights: TokenWeights) -> TokenWeights:
     """The distance of each surprisal (minus the log of the probability) from the mean, in nats."""
     # A weight of 0 counts as a half: it is never drawn, but needs a finite place in the order.
-    surprisals = np.log(_TOP_WEIGHT) - np.log(np.maximum(weights, 0.5))
+    surprisals = _native.logarithm(_TOP_WEIGHT) - _native.logarithms(np.maximum(weights, 0.5))
     # Whole numbers again, so that the mean does not depend on the order of the tokens.
     mean = np.floor(weights * surprisals).sum() / weights.sum()
     deviations: TokenWeights = np.abs(surprisals - mean)
@@ -232,7 +232,7 @@ def draw_mass(weights: TokenWeights, random: int) -> int:
 
 def log_probabilities(logits: Logits, ids: TokenIds) -> npt.NDArray[np.float64]:
     """The natural logs of the softmax of all logits, for these ids; sums in float64."""
-    top = logits.max()
-    total = np.exp(logits - top).sum(dtype=np.float64)
-    logprobs: npt.NDArray[np.float64] = logits[ids].astype(np.float64) - (float(top) + np.log(total))
+    top = float(logits.max())
+    total = _native.logarithm(_native.exponential_sum(logits, top))
+    logprobs: npt.NDArray[np.float64] = logits[ids].astype(np.float64) - (top + total)
     return logprobs

@@ -9,6 +9,7 @@ void bind_matmul(nb::module_& m);
 void bind_pair_merges(nb::module_& m);
 void bind_plan(nb::module_& m);
 void bind_rounded_rows(nb::module_& m);
+void bind_sampling(nb::module_& m);
 void bind_storage(nb::module_& m);
 void bind_weights(nb::module_& m);
 }  // namespace chaski
@@ -22,6 +23,7 @@ NB_MODULE(_native, m) {
     chaski::bind_limits(m);
     chaski::bind_matmul(m);
     chaski::bind_rounded_rows(m);
+    chaski::bind_sampling(m);
     chaski::bind_storage(m);
     chaski::bind_weights(m);
     chaski::bind_plan(m);

@@ -130,6 +130,9 @@ struct Ops {
     // y = exp(x - max x) / sum of those, in the order of row sums; and 1 / (1 + exp(-x)). y may be x.
     void (*softmax)(const float* x, std::int64_t count, float* y);
     void (*sigmoid)(const float* x, std::int64_t count, float* y);
+    // y = exp(x - highest) for x up to that, and the sum of these: 16 lanes of doubles, over a fixed tree.
+    void (*exponentials)(const float* x, float highest, std::int64_t count, float* y);
+    double (*exponential_sum)(const float* x, float highest, std::int64_t count);
     // The largest of every 16th element: maxima[l] of x[l], x[l + 16], ... -inf where there are none. All
     // are NaN where any element is.
     void (*lane_maxima)(const float* x, std::int64_t count, float* maxima);

@@ -73,6 +73,24 @@ void sigmoids(const float* x, std::int64_t count, float* y) {
     map(count, y, [](F32x16 v) { return sigmoid(v); }, x);
 }
 
+void exponentials(const float* x, float highest, std::int64_t count, float* y) {
+    map(count, y, [&](F32x16 v) { return exp(v - splat(highest)); }, x);
+}
+
+double exponential_sum(const float* x, float highest, std::int64_t count) {
+    double sums[kLanes] = {};
+    float parts[kLanes];
+    for (std::int64_t i = 0; i < count; i += kLanes) {
+        const int size = static_cast<int>(std::min<std::int64_t>(kLanes, count - i));
+        exponentials(x + i, highest, size, parts);
+        for (int lane = 0; lane < size; ++lane) sums[lane] += parts[lane];
+    }
+    for (int half = kLanes / 2; half > 0; half /= 2) {
+        for (int lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
+    }
+    return sums[0];
+}
+
 void lane_maxima(const float* x, std::int64_t count, float* maxima) {
     F32x16 highest = splat(-std::numeric_limits<float>::infinity());
     I32x16 magnitude = splat(0);  // comparing floats loses a NaN, comparing their bits finds it
@@ -117,6 +135,8 @@ const Ops kOps = {
     .add_scaled = add_scaled,
     .softmax = softmax,
     .sigmoid = sigmoids,
+    .exponentials = exponentials,
+    .exponential_sum = exponential_sum,
     .lane_maxima = lane_maxima,
     .rope = rope,
     .store = store_cells,

@@ -54,6 +54,13 @@ void compare_elements(Comparison& compare) {
                  [](const Ops& ops, In a, In, In, std::int64_t n, float* y) { ops.softmax(a, n, y); });
     compare_rows(compare, "sigmoid of a row",
                  [](const Ops& ops, In a, In, In, std::int64_t n, float* y) { ops.sigmoid(a, n, y); });
+    compare_rows(compare, "exponentials", [](const Ops& ops, In a, In, In, std::int64_t n, float* y) {
+        ops.exponentials(a, *std::max_element(a, a + n), n, y);
+    });
+    compare_rows(compare, "exponential_sum", [](const Ops& ops, In a, In, In, std::int64_t n, float* y) {
+        const double sum = ops.exponential_sum(a, *std::max_element(a, a + n), n);
+        std::memcpy(y, &sum, std::min<std::int64_t>(n, 2) * sizeof(float));
+    });
     compare_rows(compare, "lane_maxima", [](const Ops& ops, In a, In, In, std::int64_t n, float* y) {
         float maxima[kLanes];
         ops.lane_maxima(a, n, maxima);

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from chaski import _native
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
@@ -110,5 +111,6 @@ def _buckets(distances: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int
     exact = half // 2
     length = np.abs(distances)
     wide = np.maximum(length, 1) / exact
-    grown = exact + (np.log(wide) / np.log(_FURTHEST / exact) * (half - exact)).astype(np.int64)
+    logarithms = _native.logarithms(wide.ravel()).reshape(wide.shape)
+    grown = exact + (logarithms / _native.logarithm(_FURTHEST / exact) * (half - exact)).astype(np.int64)
     return np.where(distances > 0, half, 0) + np.where(length < exact, length, np.minimum(grown, half - 1))
