@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from chaski import _native
 from chaski.errors import SamplingError
+from chaski.same_bits import exponential_sum, exponentials, logarithm, logarithms
 from chaski.sample.options import SamplingOptions
 
 __all__ = [
@@ -164,7 +164,7 @@ def softmax_numerators(logits: Logits) -> Logits:
     top = logits.max()
     if not np.isfinite(top):
         raise SamplingError(f"the largest logit over the temperature is {top}; use a higher temperature")
-    return _native.exponentials(logits, float(top))
+    return exponentials(logits, float(top))
 
 
 def typical_p(ids: TokenIds, weights: TokenWeights, p: float) -> tuple[TokenIds, TokenWeights]:
@@ -181,7 +181,7 @@ def typical_p(ids: TokenIds, weights: TokenWeights, p: float) -> tuple[TokenIds,
 def surprisal_deviations(weights: TokenWeights) -> TokenWeights:
     """The distance of each surprisal (minus the log of the probability) from the mean, in nats."""
     # A weight of 0 counts as a half: it is never drawn, but needs a finite place in the order.
-    surprisals = _native.logarithm(_TOP_WEIGHT) - _native.logarithms(np.maximum(weights, 0.5))
+    surprisals = logarithm(_TOP_WEIGHT) - logarithms(np.maximum(weights, 0.5))
     # Whole numbers again, so that the mean does not depend on the order of the tokens.
     mean = np.floor(weights * surprisals).sum() / weights.sum()
     deviations: TokenWeights = np.abs(surprisals - mean)
@@ -233,6 +233,6 @@ def draw_mass(weights: TokenWeights, random: int) -> int:
 def log_probabilities(logits: Logits, ids: TokenIds) -> npt.NDArray[np.float64]:
     """The natural logs of the softmax of all logits, for these ids; sums in float64."""
     top = float(logits.max())
-    total = _native.logarithm(_native.exponential_sum(logits, top))
+    total = logarithm(exponential_sum(logits, top))
     logprobs: npt.NDArray[np.float64] = logits[ids].astype(np.float64) - (top + total)
     return logprobs

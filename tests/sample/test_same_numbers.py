@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from chaski import _native
+from chaski import same_bits
 from chaski.sample import transforms
 
 
@@ -25,7 +25,7 @@ def numbers() -> npt.NDArray[np.float32]:
 
 
 def test_exponentials(numbers: npt.NDArray[np.float32]) -> None:
-    found = _native.exponentials(numbers, 0.0)
+    found = same_bits.exponentials(numbers, 0.0)
     exact = np.exp(numbers.astype(np.float64))
     np.testing.assert_allclose(found[exact > 1e-37], exact[exact > 1e-37], rtol=3e-7)
     assert (found[exact < 5e-39] == 0).all()
@@ -33,13 +33,13 @@ def test_exponentials(numbers: npt.NDArray[np.float32]) -> None:
 
 
 def test_their_sum(numbers: npt.NDArray[np.float32]) -> None:
-    parts = _native.exponentials(numbers, 0.0).astype(np.float64)
-    assert _native.exponential_sum(numbers, 0.0) == pytest.approx(parts.sum(), rel=1e-14)
+    parts = same_bits.exponentials(numbers, 0.0).astype(np.float64)
+    assert same_bits.exponential_sum(numbers, 0.0) == pytest.approx(parts.sum(), rel=1e-14)
     for count in (1, 15, 16, 17):
         lanes = [parts[:count][lane::16].cumsum()[-1] if lane < count else 0.0 for lane in range(16)]
         for half in (8, 4, 2, 1):
             lanes = [lanes[lane] + lanes[lane + half] for lane in range(half)]
-        assert _native.exponential_sum(numbers[:count], 0.0) == lanes[0]
+        assert same_bits.exponential_sum(numbers[:count], 0.0) == lanes[0]
 
 
 def test_logarithms() -> None:
@@ -47,11 +47,11 @@ def test_logarithms() -> None:
     random = np.random.default_rng(4)
     given = np.ldexp(random.integers(1, 1 << 53, 500).astype(float), random.integers(-600, 600, 500))
     given = np.concatenate([given, 1 + np.arange(-50, 50) * 2.0**-40, [0.5, 1, 2, 4, 1e300]])
-    found = _native.logarithms(given)
+    found = same_bits.logarithms(given)
     for number, value in zip(given.tolist(), found.tolist(), strict=True):
         exact = Decimal(number).ln()
         assert abs(Decimal(value) - exact) <= Decimal(1.5 * float(np.spacing(abs(float(exact)))))
-        assert _native.logarithm(number) == value
+        assert same_bits.logarithm(number) == value
     assert digest(found) == "d85d7bfd25f84716"
 
 

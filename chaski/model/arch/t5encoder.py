@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from chaski import _native
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
@@ -17,6 +16,7 @@ from chaski.model.config import DecoderConfig
 from chaski.model.dense import DenseLayers
 from chaski.model.input import Inputs, output_rows
 from chaski.model.pooling import Pooling
+from chaski.same_bits import logarithm, logarithms
 
 _FURTHEST = 128  # of the distances that have buckets of their own; files do not say it
 
@@ -111,6 +111,6 @@ def _buckets(distances: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int
     exact = half // 2
     length = np.abs(distances)
     wide = np.maximum(length, 1) / exact
-    logarithms = _native.logarithms(wide.ravel()).reshape(wide.shape)
-    grown = exact + (logarithms / _native.logarithm(_FURTHEST / exact) * (half - exact)).astype(np.int64)
+    found = logarithms(wide.ravel()).reshape(wide.shape)
+    grown = exact + (found / logarithm(_FURTHEST / exact) * (half - exact)).astype(np.int64)
     return np.where(distances > 0, half, 0) + np.where(length < exact, length, np.minimum(grown, half - 1))

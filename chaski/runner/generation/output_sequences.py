@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from chaski import _native
 from chaski.chat.groups import Groups
 from chaski.chat.image_rows import Images
 from chaski.chat.requests import Embed, Rank
@@ -16,6 +15,7 @@ from chaski.model.output_rows import OutputRows
 from chaski.model.pooling import Pooling
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.engine.sequence import Sequence
+from chaski.same_bits import exponentials
 
 __all__ = [
     "EmbeddingSequence",
@@ -160,7 +160,7 @@ def relevance(outputs: F32) -> F32:
     The first label means yes: its share of all, or where it is the only one, its own against 0.
     """
     outputs = outputs if outputs.shape[1] > 1 else np.pad(outputs, ((0, 0), (0, 1)))
-    shares: F32 = np.stack([_native.exponentials(row, float(row.max())) for row in outputs])
+    shares: F32 = np.stack([exponentials(row, float(row.max())) for row in outputs])
     first: F32 = shares[:, 0] / shares.sum(axis=1)
     return first
 
