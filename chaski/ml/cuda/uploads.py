@@ -18,7 +18,8 @@ from chaski.ml.cuda.lowering import Staged
 __all__ = ["Uploads"]
 
 _ALIGNMENT = 256
-# Of the list in front: where an array begins, its words, where it is taken to, and what is read in places.
+# An entry of the list in front has four numbers: where an array begins, how many words it has, the address
+# that they go to, and the address of a result that some of them are read from, or 0.
 _ENTRY = 4
 _PROGRAM = Program("unpack")
 

@@ -63,12 +63,11 @@ class PreparedBatch(Struct, frozen=True):
         each = zip(self.shares, self.num_outputs, accumulate(self.num_outputs), strict=True)
         return {sequence: end - 1 for (sequence, _), count, end in each if count}
 
-    def inputs_after(self, before: PreparedBatch, run: Run) -> Mapping[str, Input]:
+    def inputs_after(self, run: Run, last: Mapping[Sequence, int]) -> Mapping[str, Input]:
         """Return the inputs, with tokens that `run` finds where the next ones of sequences are not known.
 
-        It is the run of the batch before, in which these sequences have outputs.
+        It is the run of the batch before, of which `last` are the `last_rows`.
         """
-        last = before.last_rows()
         sizes = accumulate(count for _, count in self.shares)
         awaiting = [
             (size - 1, last[sequence])

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
 from contextlib import suppress
 from time import perf_counter
@@ -277,10 +277,11 @@ class Engine:
         """Launch a batch behind the one that is computed, end that one, and note the tokens that it found."""
         before, run = self._computing[0]
         run.drop_outputs()
-        self._launch(upcoming, (before, run))
+        rows = before.last_rows()
+        self._launch(upcoming, (run, rows))
         self._num_ahead += 1
         self._end_oldest()
-        largest, rows = run.top_logits()[:, 1, 0], before.last_rows()
+        largest = run.top_logits()[:, 1, 0]
         for (sequence, _), end in zip(upcoming.shares, upcoming.ends, strict=True):
             slot = sequence.slot
             held = len(slot.tokens)
@@ -402,12 +403,12 @@ class Engine:
         return True
 
     def _launch(
-        self, prepared: PreparedBatch | None, before: tuple[PreparedBatch, Run] | None = None
+        self, prepared: PreparedBatch | None, before: tuple[Run, Mapping[Sequence, int]] | None = None
     ) -> bool:
         """Fill in the tokens and the rows of images, and begin to compute; return whether there is a batch.
 
-        Tokens that are not known are those that `before` finds, which is computed. Images that were not
-        encoded before are encoded now, while the machine computes nothing else.
+        `before` is the run that finds the tokens that are not known, with its `last_rows`. Images that were
+        not encoded before are encoded now, while the machine computes nothing else.
         """
         if prepared is not None and prepared.images and not self._encode(prepared):
             self._cache.undo_forward(prepared.batch)

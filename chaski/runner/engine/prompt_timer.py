@@ -14,7 +14,7 @@ _PROMPT = 64
 class PromptTimer:
     """Times batches from their launch to their end, or from the end of the one before them, if that is later.
 
-    `measure` gets the tokens of prompts, and the seconds that they took.
+    `measure` gets how many tokens prompts had, and how many seconds they took.
     """
 
     def __init__(self, measure: Callable[[float, float], None]) -> None:
@@ -29,7 +29,7 @@ class PromptTimer:
         self._computing += count
 
     def end(self, count: int | None = None) -> None:
-        """The tokens that were launched first have ended, so many; None for all."""
+        """`count` tokens have ended, those that were launched first; None: all of them."""
         ended = self._computing if count is None else count
         now = perf_counter()
         if ended >= _PROMPT:
