@@ -12,40 +12,27 @@ import numpy as np
 import pytest
 
 import chaski
-from chaski.ml import open_backend, ops
+from chaski.ml import open_backend
 from chaski.ml.cuda.plan import CUDALaunch, CUDAPlan
-from chaski.ml.graph import Dim, DType, Graph
 from chaski.ml.plan import FromLaunch, Plan
 from tests.cuda.devices import BACKENDS
-from tests.ml.both_backends import bound, uniform
+from tests.ml.next_tokens import TOP, inputs, next_tokens
 
-VOCABULARY, TOP = 2000, 3  # rows of logits are longer than those that each run copies to the host
+VOCABULARY = 2000  # rows of logits are longer than those that each run copies to the host
 on_each = pytest.mark.parametrize("backend", BACKENDS)
 
 
 @contextmanager
-def next_tokens(backend: str, directory: Path) -> Iterator[Plan]:
-    """A plan like a model's: embeddings, logits, and the top logits of every token."""
+def compiled(backend: str, directory: Path) -> Iterator[Plan]:
     with closing(open_backend(backend)) as opened:
-        arrays = {"table": uniform(VOCABULARY, 32), "head": uniform(VOCABULARY, 32)}
-        weights = bound(opened, directory, arrays)
-        graph = Graph()
-        tokens = Dim("tokens", 8)
-        ids, counts = (graph.input(name, (tokens,), DType.I32) for name in ("ids", "counts"))
-        logits = ops.linear(ops.embedding(ids, weights["table"]), weights["head"])
-        graph.output("logits", logits)
-        graph.output("top", ops.top_k(logits, counts, TOP))
-        yield opened.compile(graph)
-
-
-def inputs(*ids: int) -> dict[str, Any]:
-    return {"ids": np.array(ids, np.int32), "counts": np.full(len(ids), TOP, np.int32)}
+        yield next_tokens(opened, directory, VOCABULARY)
 
 
 @on_each
 def test_a_run_follows_another_whose_results_nobody_has_seen(tmp_path: Path, backend: str) -> None:
-    with next_tokens(backend, tmp_path) as plan:
-        expected, given = [], inputs(7, 11)
+    with compiled(backend, tmp_path) as plan:
+        expected = []
+        given = inputs(7, 11)
         for _ in range(6):
             expected.append(plan.launch(given).rows("top").copy())
             given = inputs(3, int(expected[-1][1].reshape(-1)[TOP]))
@@ -64,7 +51,7 @@ def test_a_run_follows_another_whose_results_nobody_has_seen(tmp_path: Path, bac
 
 @on_each
 def test_what_nobody_dropped_is_there_after_many_runs(tmp_path: Path, backend: str) -> None:
-    with next_tokens(backend, tmp_path) as plan:
+    with compiled(backend, tmp_path) as plan:
         first, dropped = plan.launch(inputs(1, 2, 3)), plan.launch(inputs(4))
         dropped.drop("top")
         expected = plan.launch(inputs(1, 2, 3))
@@ -75,7 +62,7 @@ def test_what_nobody_dropped_is_there_after_many_runs(tmp_path: Path, backend: s
 
 @on_each
 def test_an_older_result_is_fetched_where_it_was_overwritten(tmp_path: Path, backend: str) -> None:
-    with next_tokens(backend, tmp_path) as plan:
+    with compiled(backend, tmp_path) as plan:
         first = plan.launch(inputs(7))
         plan.launch(inputs(8))
         ids = FromLaunch(np.array([0], np.int32), np.array([0]), first, "top", np.array([0]), TOP)

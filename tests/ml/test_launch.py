@@ -7,42 +7,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chaski.ml import CPUOptions, open_backend, ops
-from chaski.ml.graph import Dim, DType, Graph
-from chaski.ml.plan import FromLaunch, Input, Plan
+from chaski.ml import CPUOptions, open_backend
+from chaski.ml.plan import FromLaunch, Plan
 from tests.backends import BACKENDS
 
-from .both_backends import bound
+from .next_tokens import TOP, inputs, next_tokens
 
 VOCABULARY = 40
-TOP = 3
 
 
-def next_tokens(backend: str, directory: Path) -> Plan:
-    """A plan like a model's: embeddings, logits, and the top logits of every token."""
-    opened = open_backend(backend, CPUOptions(threads=2))
-    random = np.random.default_rng(5)
-    arrays = {
-        "table": random.standard_normal((VOCABULARY, 32)),
-        "head": random.standard_normal((VOCABULARY, 32)),
-    }
-    weights = bound(opened, directory, {name: a.astype(np.float32) for name, a in arrays.items()})
-    graph = Graph()
-    tokens = Dim("tokens", 8)
-    ids, counts = (graph.input(name, (tokens,), DType.I32) for name in ("ids", "counts"))
-    logits = ops.linear(ops.embedding(ids, weights["table"]), weights["head"])
-    graph.output("logits", logits)
-    graph.output("top", ops.top_k(logits, counts, TOP))
-    return opened.compile(graph)
-
-
-def inputs(*ids: int) -> dict[str, Input]:
-    return {"ids": np.array(ids, np.int32), "counts": np.full(len(ids), TOP, np.int32)}
+def compiled(backend: str, directory: Path) -> Plan:
+    return next_tokens(open_backend(backend, CPUOptions(threads=2)), directory, VOCABULARY)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_results_stay_with_their_launch(tmp_path: Path, backend: str) -> None:
-    plan = next_tokens(backend, tmp_path)
+    plan = compiled(backend, tmp_path)
     expected = [plan.launch(inputs(*ids)).rows("logits").copy() for ids in ([1, 2, 3], [4], [5, 6])]
     launches = [plan.launch(inputs(*ids)) for ids in ([1, 2, 3], [4], [5, 6])]  # all in flight
     for launch, wanted in zip(launches, expected, strict=True):
@@ -54,7 +34,7 @@ def test_results_stay_with_their_launch(tmp_path: Path, backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_tokens_of_one_output_are_the_input_of_the_next(tmp_path: Path, backend: str) -> None:
     """Greedy decoding of two sequences, with ids that the host fetches, and with ids that it never sees."""
-    plan = next_tokens(backend, tmp_path)
+    plan = compiled(backend, tmp_path)
     found = []
     for is_fed in (False, True):
         launch, given = plan.launch(inputs(7, 11, 7)), []
@@ -73,7 +53,7 @@ def test_tokens_of_one_output_are_the_input_of_the_next(tmp_path: Path, backend:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_inputs_that_do_not_fit_are_refused(tmp_path: Path, backend: str) -> None:
-    plan = next_tokens(backend, tmp_path)
+    plan = compiled(backend, tmp_path)
     with pytest.raises(ValueError, match="the inputs are ids, counts; given: ids"):
         plan.launch({"ids": np.zeros(1, np.int32)})
     with pytest.raises(ValueError, match="input counts: 2 rows, where tokens is 3, at most 8"):

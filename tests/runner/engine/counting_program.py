@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -228,3 +229,25 @@ def finish(engine: Engine, sequence: Sequence) -> Done:
 
 def step(engine: Engine) -> None:
     engine._exclusive.run(engine._step)
+
+
+def run_at_random(engine: Engine, waiting: list[Generation], random: Random, most: int) -> None:
+    """Submit up to `most` requests between two steps, let some be cancelled, and see that all count on."""
+    asked: list[Generation] = []
+    cancelled, told = set(), 0
+    while waiting or told < len(asked):
+        for _ in range(random.randrange(most + 1)):
+            if waiting:
+                asked.append(waiting.pop())
+                engine.submit(asked[-1])
+        if told < len(asked) and random.random() < 0.05:
+            asked[told].cancel()
+            cancelled.add(asked[told])
+        if told < len(asked) and (asked[told].events or not asked[told].is_running):
+            told += 1
+        elif told < len(asked):
+            step(engine)
+    for sequence in asked:
+        first = sequence.tokens[0]
+        assert sequence.tokens == list(range(first, first + len(sequence.tokens)))
+        assert sequence in cancelled or isinstance(sequence.events[-1], Done)

@@ -8,11 +8,9 @@ from unittest.mock import patch
 
 import pytest
 
-from chaski.chat.events import Done
-from chaski.runner.engine.sequence import Sequence
 from chaski.sample import SamplingOptions
 from chaski.sample.rules import TokenRules
-from tests.runner.engine.counting_program import finish, make, request, run, step
+from tests.runner.engine.counting_program import finish, make, request, run, run_at_random, step
 
 
 def test_the_next_batch_is_launched_before_the_host_reads_the_last() -> None:
@@ -131,24 +129,7 @@ def test_random_requests_are_told_what_they_are_alone(seed: int) -> None:
         waiting.append(
             request(prompt, random.choice([0, 1, 5, 40]), context=400, end_ids=ends, max_proposed=proposed)
         )
-    asked: list[Sequence] = []
-    cancelled, told = set(), 0
-    while waiting or told < len(asked):
-        for _ in range(random.randrange(3)):
-            if waiting:
-                asked.append(waiting.pop())
-                engine.submit(asked[-1])
-        if told < len(asked) and random.random() < 0.05:
-            asked[told].cancel()
-            cancelled.add(asked[told])
-        if told < len(asked) and (asked[told].events or not asked[told].is_running):
-            told += 1
-        elif told < len(asked):
-            step(engine)
-    for sequence in asked:
-        first = sequence.tokens[0]
-        assert sequence.tokens == list(range(first, first + len(sequence.tokens)))
-        assert sequence in cancelled or isinstance(sequence.events[-1], Done)
+    run_at_random(engine, waiting, random, 2)
     slots = engine.prompt_cache.slots
     for slot, stored in zip(slots, program.stored, strict=True):
         assert slot.tokens == stored

@@ -10,12 +10,12 @@ import pytest
 from chaski.chat.events import Done
 from chaski.errors import OptionError
 from chaski.kvcache.batch import Batch
-from chaski.runner.engine.sequence import Sequence
 from tests.runner.engine.counting_program import (
     finish,
     make,
     request,
     run,
+    run_at_random,
     step,
 )
 
@@ -105,24 +105,7 @@ def test_random_requests_in_turns_are_told_what_they_are_alone(stages: int, seed
         )
         for start in random.sample(range(400), 40)
     ]
-    asked: list[Sequence] = []
-    cancelled, told = set(), 0
-    while waiting or told < len(asked):
-        for _ in range(random.randrange(4)):
-            if waiting:
-                asked.append(waiting.pop())
-                engine.submit(asked[-1])
-        if told < len(asked) and random.random() < 0.05:
-            asked[told].cancel()
-            cancelled.add(asked[told])
-        if told < len(asked) and (asked[told].events or not asked[told].is_running):
-            told += 1
-        elif told < len(asked):
-            step(engine)
-    for sequence in asked:
-        first = sequence.tokens[0]
-        assert sequence.tokens == list(range(first, first + len(sequence.tokens)))
-        assert sequence in cancelled or isinstance(sequence.events[-1], Done)
+    run_at_random(engine, waiting, random, 3)
     assert 1 < program.most_at_once <= stages + 1
 
 
