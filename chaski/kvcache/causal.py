@@ -249,9 +249,11 @@ class CausalCache:
         if first > self.length(sequence):
             self._table.skip(sequence, first)
         begin = self.length(sequence)
+        coming = {sequence: length - begin}
         if self._kept is not None and self._table.room(1) < length - begin:
-            self._table.trim(self._kept)
-        self._table.append({sequence: length - begin})
+            # More tokens than those of a batch may come: they take the place of what leaves the window.
+            self._table.trim(self._kept, coming)
+        self._table.append(coming)
         return next(iter(self.held(sequence, begin, length)), None)
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from chaski.kvcache.cells import Cells
 __all__ = ["Table", "first_without"]
 
 I32 = npt.NDArray[np.int32]
+_NOTHING: Mapping[int, int] = {}
 
 
 class Table:
@@ -123,12 +124,16 @@ class Table:
         self.firsts[sequence] = first_without(self.firsts[sequence], begin, end)
         self.lengths[sequence] = length
 
-    def trim(self, kept: int) -> None:
-        """Let go of all but the last `kept` tokens of every sequence."""
+    def trim(self, kept: int, coming: Mapping[int, int] = _NOTHING) -> None:
+        """Release all but the last `kept` tokens of every sequence, the number of `coming` ones included.
+
+        At most `kept` tokens of a sequence may come.
+        """
         for sequence, length in enumerate(self.lengths):
-            if length - kept > self.firsts[sequence]:
-                self.cells.release(self.stored(sequence, 0, length - kept))
-                self.firsts[sequence] = length - kept
+            first = length + coming.get(sequence, 0) - kept
+            if first > self.firsts[sequence]:
+                self.cells.release(self.stored(sequence, 0, first))
+                self.firsts[sequence] = first
 
     def forget(self, sequences: Iterable[int]) -> None:
         """Empty these sequences, and count the owners of cells anew from what the others list."""

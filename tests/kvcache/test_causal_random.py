@@ -11,6 +11,7 @@ import pytest
 from chaski.errors import NotSupportedError
 from chaski.kvcache import AttentionSpan, CausalCache, KVShape, KVTypes
 from chaski.kvcache.batch import Batch
+from chaski.ml.backend import CacheConfig
 from chaski.ml.graph import Dim, DType, Graph, Rope
 from chaski.ml.reference import ReferenceBackend
 from chaski.ml.reference.cached_ops import Storage
@@ -34,6 +35,7 @@ class Lists:
     """The model: what was written to each position of each sequence, as the number of the write."""
 
     span: AttentionSpan
+    max_batch: int = MAX_BATCH
     written: list[list[int]] = field(default_factory=lambda: [[] for _ in range(SEQUENCES)])
     firsts: list[int] = field(default_factory=lambda: [0] * SEQUENCES)
     writes: int = 0
@@ -72,7 +74,7 @@ class Lists:
 
     def can_remove(self, sequence: int, begin: int, end: int) -> bool:
         """Whether the next token sees all that it should, were no more stored than it has to be."""
-        rest = Lists(self.span, self.written[:], self.firsts[:])
+        rest = Lists(self.span, self.max_batch, self.written[:], self.firsts[:])
         if self.kept < CAPACITY:
             rest.firsts[sequence] = self.first_visible(len(self.written[sequence]))
         rest.remove_middle(sequence, begin, end)
@@ -91,15 +93,28 @@ class Lists:
         self.written[target] = self.written[source][:length]
         self.firsts[target] = min(self.firsts[source], length)
 
-    def make_room(self, count: int) -> None:
+    def make_room(self, count: int, adopting: int | None = None) -> None:
+        """Trim all sequences if `count` cells are not free; the one that adopts as if it were longer."""
         kept = self.kept
-        num_cells = SEQUENCES * CAPACITY if kept >= CAPACITY else SEQUENCES * kept + MAX_BATCH
+        num_cells = SEQUENCES * CAPACITY if kept >= CAPACITY else SEQUENCES * kept + self.max_batch
         if count > num_cells - len(self.stored()):
-            self.trim(kept)
+            for sequence, written in enumerate(self.written):
+                length = len(written) + (count if sequence == adopting else 0)
+                self.firsts[sequence] = max(self.firsts[sequence], length - kept)
 
-    def trim(self, kept: int) -> None:
-        for sequence, written in enumerate(self.written):
-            self.firsts[sequence] = max(self.firsts[sequence], len(written) - kept)
+    def adopt(self, sequence: int, length: int) -> range:
+        """Make the sequence `length` tokens long -> the positions whose tokens come back."""
+        written = self.written[sequence]
+        first = self.first_visible(length) if self.kept < CAPACITY else 0
+        if first > len(written):
+            self.firsts[sequence] = first
+            written += [0] * (first - len(written))
+        begin = len(written)
+        self.make_room(length - begin, sequence)
+        for _ in range(begin, length):
+            self.writes += 1
+            written.append(self.writes)
+        return range(begin, length)
 
     def stored(self) -> set[int]:
         return {write for s, written in enumerate(self.written) for write in written[self.firsts[s] :]}
@@ -107,10 +122,10 @@ class Lists:
 
 def random_batch(lists: Lists, random: np.random.Generator) -> Batch:
     """Some tokens of some sequences in mixed order; now and then a group that sees to its own end."""
-    counts = random.integers(0, MAX_BATCH // 2 + 1, SEQUENCES) * (random.random(SEQUENCES) < 0.5)
+    counts = random.integers(0, lists.max_batch // 2 + 1, SEQUENCES) * (random.random(SEQUENCES) < 0.5)
     room = [CAPACITY - len(written) for written in lists.written]
     counts = np.minimum(counts, room)
-    while counts.sum() > MAX_BATCH:
+    while counts.sum() > lists.max_batch:
         counts[random.integers(SEQUENCES)] = 0
     sequences = random.permutation(np.repeat(np.arange(SEQUENCES), counts)).astype(np.int32)
     positions, ends = np.zeros((2, len(sequences)), np.int32)
@@ -130,10 +145,26 @@ def keys_of(writes: list[int], positions: range) -> np.ndarray:
     return np.stack([np.cos(angles), np.sin(angles)], axis=-1)
 
 
-def forward(cache: CausalCache, lists: Lists, content: dict[int, int], batch: Batch) -> None:
+def stored_keys(cache: CausalCache) -> np.ndarray:
     storage = cache.record(Graph(), Dim("tokens", MAX_BATCH))[0].keys.handle
     assert isinstance(storage, Storage)
-    keys = storage.rows
+    return storage.rows
+
+
+def restore(cache: CausalCache, lists: Lists, content: dict[int, int], sequence: int, length: int) -> None:
+    positions = lists.adopt(sequence, length)
+    extent = cache.adopt(sequence, length)
+    if extent is None:
+        assert not positions
+        return
+    assert (extent.begin, extent.end) == (positions.start, positions.stop)
+    writes = lists.written[sequence][extent.begin :]
+    content.update(zip(extent.cells.tolist(), writes, strict=True))
+    stored_keys(cache)[extent.cells, 0] = keys_of(writes, positions)
+
+
+def forward(cache: CausalCache, lists: Lists, content: dict[int, int], batch: Batch) -> None:
+    keys = stored_keys(cache)
     inputs = cache.start_forward(batch)
     lists.make_room(len(batch.tokens))
     tokens = list(zip(batch.sequences.tolist(), batch.positions.tolist(), strict=True))
@@ -159,7 +190,8 @@ def forward(cache: CausalCache, lists: Lists, content: dict[int, int], batch: Ba
     [*SPANS[:2], *(pytest.param(span, marks=pytest.mark.long) for span in SPANS[2:])],
     ids=str,
 )
-def test_random_operations_match_plain_lists(span: AttentionSpan) -> None:
+@pytest.mark.parametrize("max_batch", [MAX_BATCH, 2], ids="max_batch={}".format)
+def test_random_operations_match_plain_lists(span: AttentionSpan, max_batch: int) -> None:
     random = np.random.default_rng(11)
     shapes = [KVShape(1, 2, 2, Rope(np.array([FREQUENCY], np.float32)))]
     cache = CausalCache(
@@ -168,14 +200,14 @@ def test_random_operations_match_plain_lists(span: AttentionSpan) -> None:
         SEQUENCES,
         CAPACITY,
         KVTypes(DType.F32, DType.F32),
-        max_batch=MAX_BATCH,
+        max_batch=max_batch,
         span=span,
     )
-    lists = Lists(span)
+    lists = Lists(span, max_batch)
     content: dict[int, Any] = {}
-    moves = refusals = 0
-    for _ in range(1500):
-        kind = random.integers(6)
+    moves = refusals = restored = 0
+    for _ in range(2000):
+        kind = random.integers(8)
         source, target = (int(sequence) for sequence in random.integers(SEQUENCES, size=2))
         length = int(random.integers(len(lists.written[source]) + 1))
         assert cache.can_resume(source, length) == lists.can_resume(source, length)
@@ -200,9 +232,43 @@ def test_random_operations_match_plain_lists(span: AttentionSpan) -> None:
                 cache.remove(source, begin, length)
                 lists.remove_middle(source, begin, length)
                 moves += 1
-        elif kind > 2 and len((batch := random_batch(lists, random)).tokens) > 0:
+        elif kind == 3 and len(lists.written[source]) < CAPACITY:
+            longer = int(random.integers(len(lists.written[source]) + 1, CAPACITY + 1))
+            restore(cache, lists, content, source, longer)
+            restored += 1
+        elif kind > 3 and len((batch := random_batch(lists, random)).tokens) > 0:
             forward(cache, lists, content, batch)
         assert [cache.length(s) for s in range(SEQUENCES)] == [len(one) for one in lists.written]
         assert cache.num_cells - cache.num_free == len(lists.stored())
-    assert moves > 20
+    assert moves > 20 and restored > 50
     assert refusals > 3 or lists.kept in (1, CAPACITY)
+
+
+def test_what_comes_back_fits_whatever_others_hold() -> None:
+    random = np.random.default_rng(29)
+    for _ in range(300):
+        window, sequences = int(random.integers(1, 20)), int(random.integers(1, 5))
+        span = AttentionSpan(window, memory=window + int(random.integers(6)))
+        page, max_batch = int(random.choice((1, 1, 4))), int(random.integers(1, 24))
+        cache = CausalCache(
+            ReferenceBackend(CacheConfig(page=page)),
+            [KVShape(1, 2, 2)],
+            sequences,
+            CAPACITY,
+            KVTypes(DType.F32, DType.F32),
+            max_batch=max_batch,
+            span=span,
+        )
+        for _ in range(40):
+            sequence = int(random.integers(sequences))
+            length = cache.length(sequence)
+            if length == CAPACITY or random.random() < 0.1:
+                cache.remove(sequence, int(random.integers(length + 1)))
+            elif random.random() < 0.5:
+                count = int(random.integers(1, min(max_batch, CAPACITY - length) + 1))
+                positions = np.arange(length, length + count, dtype=np.int32)
+                of_sequence = np.full(count, sequence, np.int32)
+                cache.start_forward(Batch(positions, positions, of_sequence, positions[:0]))
+            else:
+                cache.adopt(sequence, int(random.integers(length + 1, CAPACITY + 1)))
+            assert cache.can_resume(sequence, cache.length(sequence))

@@ -26,14 +26,14 @@ SPANS = [
 ]
 
 
-def opened(span: AttentionSpan, page: int) -> CausalCache:
+def opened(span: AttentionSpan, page: int, max_batch: int = MAX_BATCH) -> CausalCache:
     return CausalCache(
         ReferenceBackend(CacheConfig(page=page, mask=MaskForm.PAGED)),
         [KVShape(1, 2, 2, Rope(np.array([0.3], np.float32)))],
         SEQUENCES,
         CAPACITY,
         KVTypes(DType.F32, DType.F32),
-        max_batch=MAX_BATCH,
+        max_batch=max_batch,
         span=span,
     )
 
@@ -79,6 +79,19 @@ class Written:
                     block = int(inputs["block_table"][row, seen // self.page])
                     assert self.cells[block * self.page + seen % self.page] == written[seen]
 
+    def adopt(self, sequence: int, length: int) -> None:
+        """Write what comes back to the cells that the cache wants filled."""
+        extent = self.cache.adopt(sequence, length)
+        written = self.sequences[sequence]
+        written += [0] * (length - len(written))
+        if extent is None:
+            return
+        assert extent.end == length
+        for position, cell in zip(range(extent.begin, length), extent.cells.tolist(), strict=True):
+            assert cell % self.page == position % self.page
+            self.count += 1
+            self.cells[cell] = written[position] = self.count
+
     def cut(self) -> None:
         """Sequences are as long as the cache says."""
         for sequence, written in enumerate(self.sequences):
@@ -86,15 +99,15 @@ class Written:
             del written[self.cache.length(sequence) :]
 
 
-@pytest.mark.parametrize("page", [4, 16])
+@pytest.mark.parametrize(("page", "max_batch"), [(4, MAX_BATCH), (16, MAX_BATCH), (4, 3)])
 @pytest.mark.parametrize("span", SPANS, ids=str)
-def test_tokens_are_at_their_places_of_pages(span: AttentionSpan, page: int) -> None:
+def test_tokens_are_at_their_places_of_pages(span: AttentionSpan, page: int, max_batch: int) -> None:
     random = np.random.default_rng(7)
-    cache = opened(span, page)
+    cache = opened(span, page, max_batch)
     written = Written(cache, span, page)
-    shared = moved = 0
-    for _ in range(800):
-        kind = random.integers(6)
+    shared = moved = restored = 0
+    for _ in range(1000):
+        kind = random.integers(7)
         source, target = (int(sequence) for sequence in random.integers(SEQUENCES, size=2))
         length = int(random.integers(cache.length(source) + 1))
         if kind == 0 and source != target:
@@ -116,13 +129,18 @@ def test_tokens_are_at_their_places_of_pages(span: AttentionSpan, page: int) -> 
                     moved += 1
             except NotSupportedError:
                 assert span.visible is not None
+        elif kind == 3 and cache.length(source) < CAPACITY and cache.can_resume(source, cache.length(source)):
+            written.adopt(source, int(random.integers(cache.length(source) + 1, CAPACITY + 1)))
+            restored += 1
         else:
             chosen = np.flatnonzero(random.random(SEQUENCES) < 0.5).tolist()
             counts = {s: min(int(random.integers(1, 4)), CAPACITY - cache.length(s)) for s in chosen}
+            while sum(counts.values()) > max_batch:
+                counts.popitem()
             if counts := {s: n for s, n in counts.items() if n}:
                 written.forward(counts)
         written.cut()
-    assert shared > 3
+    assert shared > 3 and restored > 30
     assert moved > 3 or span.visible is not None
 
 
