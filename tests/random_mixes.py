@@ -25,6 +25,8 @@ from chaski.chat.requests import generate_request
 from chaski.chat.several import Request
 from chaski.convert.convert import convert
 from chaski.errors import OptionError
+from chaski.formats.gguf import open_gguf
+from chaski.formats.gguf_writer import write_gguf
 from chaski.runner.prefix import following, naming, tiers
 from chaski.runner.prefix.slots import Policy
 from tests.cache_checks import assert_whole
@@ -33,6 +35,7 @@ from tests.interrupting import Lines, raise_signal
 from tests.mllama.test_mllama import DATA as MLLAMA
 from tests.mllama.test_mllama import png
 from tests.own_heads import write_with_heads
+from tests.rewriting import all_tensors
 from tests.tiny_llama import write_tiny_llama
 from tests.tiny_vision import image
 
@@ -85,6 +88,16 @@ def _eagle3(name: str, folder: Path) -> Path:
     return path if path.exists() else write_eagle3(_quieter(name, folder), path)
 
 
+def _with_window(name: str, window: int, folder: Path) -> Path:
+    """Write a fixture with another window."""
+    path = folder / f"{name}-window-{window}.gguf"
+    if not path.exists():
+        file = open_gguf(DATA / f"architectures/{name}.gguf")
+        metadata = {**file.metadata, f"{file.metadata['general.architecture']}.attention.sliding_window": window}
+        write_gguf(path, metadata, all_tensors(file))
+    return path
+
+
 def _mllama(folder: Path) -> Path:
     path = folder / "mllama.gguf"
     if not path.exists():
@@ -101,6 +114,10 @@ MODELS = [
     *(
         Model(name, partial(_fixture, f"architectures/{name}.gguf"))
         for name in ("qwen3", "gemma3", "gpt-oss", "llama4", "lfm2", "qwen3moe")
+    ),
+    *(
+        Model(f"{name}, window {window}", partial(_with_window, name, window))
+        for name, window in (("phi3", 24), ("gemma3", 20), ("gemma4", 31), ("gpt-oss", 40))
     ),
     *(Model(f"{name} with heads", partial(_with_heads, name)) for name in ("qwen35", "qwen3next")),
     *(
@@ -167,7 +184,8 @@ class Mix:
             "threads": int(pick((1, 1, 2))),
         }
         self.parallel = int(self.random.integers(3 if searches else 1, 5))
-        self.num_batch = int(pick((9, 12, 16, 24, 512) if model.pictures else (4, 5, 7, 16, 24, 512)))
+        sizes = (9, 12, 16, 24, 512) if model.pictures else (self.parallel, 4, 5, 7, 16, 24, 512)
+        self.num_batch = max(int(pick(sizes)), self.parallel)
         self.policy = list(Policy)[int(self.random.integers(3))]
         self.block = int(pick((16, 16, 32, 256)))
         self.prefix_cache = {
