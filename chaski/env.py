@@ -709,6 +709,14 @@ class Environment:
         default=30.0,
         unset="30s",
     )
+    read_timeout: float = _variable(
+        "CHASKI_READ_TIMEOUT",
+        "duration",
+        "how long a client may read nothing of an answer that waits for it",
+        _waiting_seconds,
+        default=300.0,
+        unset="5m",
+    )
     body_memory: int = _variable(
         "CHASKI_BODY_MEMORY",
         "number",
@@ -719,7 +727,7 @@ class Environment:
     max_connections: int | None = _variable(
         "CHASKI_MAX_CONNECTIONS",
         "number",
-        "connections that the server keeps; for one more the idlest is closed, or it gets 503",
+        "connections that the server keeps; for one more the idlest or slowest is closed, or it gets 503",
         _positive,
         unset="what the limit of open files leaves",
     )

@@ -19,6 +19,7 @@ from chaski.errors import OptionError
 from chaski.runner.service.worker.client import Worker
 from chaski.server.app import create_app
 from chaski.server.network.connections import Connection, ServerConfig
+from chaski.server.network.readers import Patience
 from chaski.server.settings import Settings
 from chaski.store.store import Store
 
@@ -96,6 +97,8 @@ def server_config(app: Starlette, settings: Settings) -> uvicorn.Config:
         app,
         header_timeout=settings.header_timeout,
         max_connections=settings.max_connections,
+        patience=Patience(settings.body_timeout),
+        answer_patience=Patience.for_answers(settings.read_timeout),
         http=Connection,
         loop="asyncio",  # not another one because it is installed: uvloop starts no process in its own group
         log_config=None,

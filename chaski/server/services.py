@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,6 +15,7 @@ from chaski.server.models.catalog import Catalog
 from chaski.server.models.estimates import Estimates
 from chaski.server.models.loaded import OpenWorker
 from chaski.server.models.pool import ModelPool
+from chaski.server.network.arrivals import Arrivals
 from chaski.server.network.bodies import Bodies
 from chaski.server.network.uploads import Uploads
 from chaski.server.response_store import ResponseStore
@@ -42,10 +42,10 @@ _UPLOADS_SHARE = 4  # one in so many connections may upload
 class Services(Struct, frozen=True):
     """The objects that all handlers share. responses: those of OpenAI's API. threads: those of Anthropic's.
 
-    form_places: those for files that are uploaded.
+    forms: files of batches that are being uploaded.
 
-    transfers: threads for what waits for registries. makers: threads that make models. Each has places of its
-    own, and uploads have theirs, so that none waits for the others.
+    transfers: threads that wait for registries. makers: threads that make models. Each has its own places,
+    and so have uploads, so that none of them waits for the others.
     """
 
     settings: Settings
@@ -66,7 +66,7 @@ class Services(Struct, frozen=True):
     batches: BatchService
     live: LiveService
     estimates: Estimates = field(default_factory=Estimates)
-    form_places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_FORMS))
+    forms: Arrivals = field(default_factory=lambda: Arrivals(_FORMS))
     transfers: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(_TRANSFERS, "chaski-transfer")
     )

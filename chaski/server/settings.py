@@ -73,6 +73,7 @@ class Settings(Struct, frozen=True):
     private_registries: frozenset[str] = frozenset()
     header_timeout: float = 10.0
     body_timeout: float = 30.0
+    read_timeout: float = 300.0
     body_memory: int = 1 << 30
     max_connections: int = field(default_factory=lambda: _usual_connections())
 
@@ -106,6 +107,7 @@ class Settings(Struct, frozen=True):
             private_registries=frozenset(environment.private_registries),
             header_timeout=environment.header_timeout,
             body_timeout=environment.body_timeout,
+            read_timeout=environment.read_timeout,
             body_memory=environment.body_memory << 20,
             max_connections=environment.max_connections or _usual_connections(),
         )

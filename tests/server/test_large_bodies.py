@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from chaski.errors import BusyError
-from chaski.server.network.bodies import MAX_BODY, Bodies, TooLargeError
+from chaski.server.network.bodies import MAX_BODY, Bodies
+from chaski.server.network.budget import TooLargeError
 from chaski.server.network.jsons import MAX_VALUES
 
 _MEGABYTES = 950
@@ -118,7 +119,7 @@ def test_large_bodies_share_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.sleep(0.2)
         assert not first.done()
         assert not second.done()
-        monkeypatch.setattr("chaski.server.network.bodies._WAIT_SECONDS", 0.05)
+        monkeypatch.setattr("chaski.server.network.budget._WAIT_SECONDS", 0.05)
         with pytest.raises(BusyError, match="too many large requests"):
             await body_of(bodies, data)
         hold.set()
@@ -133,7 +134,7 @@ def test_large_bodies_share_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_a_body_becomes_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wide text takes four times its bytes: not beside another one, and the budget is whole afterwards."""
-    monkeypatch.setattr("chaski.server.network.bodies._WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("chaski.server.network.budget._WAIT_SECONDS", 0.05)
     wide = ('{"a": "\U0001f600' + "x" * 200_000 + '"}').encode()
 
     async def run() -> None:

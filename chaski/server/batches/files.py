@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from uuid import uuid4
 
 from chaski.errors import FileNotKnownError, OptionError
-from chaski.server.network.bodies import TooLargeError
+from chaski.server.network.budget import TooLargeError
 from chaski.store.durable import publish
 
 __all__ = ["FileStore", "open_private", "owner_name", "read_object", "write_object"]

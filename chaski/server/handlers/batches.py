@@ -11,14 +11,15 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from chaski.errors import BusyError, OptionError
+from chaski.errors import OptionError
 from chaski.server.batches.files import open_private, owner_name
 from chaski.server.dialects.common.pages import page_of
 from chaski.server.fields.reader import Fields
 from chaski.server.http.api import OPENAI
 from chaski.server.http.endpoint import HTTPRequest, Reply, client_of
 from chaski.server.http.problems import problem_of
-from chaski.server.network.bodies import TooLargeError, body_pieces
+from chaski.server.network.arrivals import Arrival
+from chaski.server.network.budget import TooLargeError
 from chaski.server.network.jsons import dump
 from chaski.server.services import Services
 
@@ -109,10 +110,8 @@ async def _receive(services: Services, request: Request) -> dict[str, Any]:
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise OptionError("the body must be a form (multipart/form-data) with the fields file and purpose")
     await asyncio.to_thread(services.files.require_room, int(announced))
-    if services.form_places.locked():
-        raise BusyError("server busy: other files are being uploaded; try again later")
-    async with services.form_places:
-        pieces = _limited(request, services.settings.body_timeout)
+    with services.forms.enter() as arrival:
+        pieces = _limited(arrival, request, services.settings.body_timeout)
         parser = MultiPartParser(
             request.headers, pieces, max_files=1, max_fields=8, max_part_size=_FORM_BYTES
         )
@@ -142,10 +141,8 @@ def _keep(services: Services, owner: str, sent: UploadFile, name: str) -> dict[s
         return dict(services.files.add(owner, path, name, _PURPOSE))
 
 
-async def _limited(request: Request, idle_seconds: float) -> AsyncGenerator[bytes, None]:
-    length = 0
-    async for piece in body_pieces(request.receive, idle_seconds):
-        length += len(piece)
-        if length > _MOST_BYTES + _FORM_BYTES:
+async def _limited(arrival: Arrival, request: Request, idle_seconds: float) -> AsyncGenerator[bytes, None]:
+    async for piece in arrival.pieces(request.receive, idle_seconds):
+        if arrival.length > _MOST_BYTES + _FORM_BYTES:
             raise TooLargeError(f"a file may have up to {_MOST_BYTES >> 20} MB")
         yield piece

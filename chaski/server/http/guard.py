@@ -21,6 +21,7 @@ from chaski.server.fields.ignored import IGNORED_HEADER
 from chaski.server.http.api import api_of
 from chaski.server.http.problems import Problem
 from chaski.server.network.hosts import without_port
+from chaski.server.network.readers import admit
 from chaski.server.settings import Settings
 from chaski.server.telemetry.exchange import note_key
 
@@ -74,6 +75,8 @@ class Guard:
         elif (problem := self._problem(scope["method"], scope["path"], headers)) is not None:
             await api_of(scope["path"]).refusal(problem)(scope, receive, send)
         else:
+            if not _is_open(scope["path"]):
+                admit(scope)
             await self._app(scope, receive, send if origin is None else _with_origin(send, origin))
 
     def _is_host_allowed(self, headers: Headers, scope: Scope) -> bool:
@@ -102,7 +105,7 @@ class Guard:
     def _problem(self, method: str, path: str, headers: Headers) -> Problem | None:
         """Return the problem with a request's key, if any. Without keys in the settings there is none."""
         settings = self._settings
-        if not settings.has_keys or path in _PUBLIC or path.startswith(_PAGE):
+        if not settings.has_keys or _is_open(path):
             return None
         key = key_of(headers)
         admin = _position(key, settings.admin_keys)
@@ -119,6 +122,11 @@ class Guard:
 def may_change_models(headers: Headers, settings: Settings) -> bool:
     """Return whether a request with these headers may change models: with an admin key, or where none is."""
     return not settings.has_keys or _position(key_of(headers), settings.admin_keys) > 0
+
+
+def _is_open(path: str) -> bool:
+    """Return whether a path needs no key."""
+    return path in _PUBLIC or path.startswith(_PAGE)
 
 
 def _is_near(host: str, scope: Scope) -> bool:

@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from chaski import errors
 from chaski.errors import BusyError, ChaskiError, ContextLengthError, OptionError
-from chaski.server.network.bodies import SlowBodyError, TooLargeError
+from chaski.server.network.arrivals import SlowBodyError
+from chaski.server.network.budget import TooLargeError
 
 __all__ = ["Problem", "ThreadError", "problem_of"]
 

@@ -1,17 +1,23 @@
-"""Connections: limits of time for the headers of requests, and of how many clients connect.
+"""Connections: limits of time for the headers of requests and for reading answers, and of their number.
 
-uvicorn waits for ever for headers that are half there, and for the rest of a body that nobody reads any more.
-Answers may take as long as they like: a model is loaded, a prompt is long, a pull goes on.
+uvicorn waits without limit for headers that are half there, for the rest of a body that nobody reads any
+more, and for clients that do not read. Answers may take as long as they need to be computed: a model is
+loaded, a prompt is long, a pull continues.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections import Counter
 from typing import Any
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from chaski.server.network.arrivals import is_slow
+from chaski.server.network.readers import Patience, Reader, is_admitted
 
 __all__ = ["Connection", "ServerConfig"]
 
@@ -19,19 +25,39 @@ _LATE = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
 )
+_UNSENT_BYTES = 1 << 15
+"""Bytes that the kernel takes before the network does; of more it is known whether the client reads them."""
+_READER_GRACE = 1.0
+"""Seconds for which an answer waits for its client before its connection may have to give way."""
 
 
 class ServerConfig(uvicorn.Config):
-    """uvicorn's settings, and those of `Connection`. header_timeout is in seconds."""
+    """uvicorn's settings, and those of `Connection`.
 
-    def __init__(self, app: Any, *, header_timeout: float, max_connections: int, **others: Any) -> None:
+    header_timeout  seconds for the headers of a request
+    patience        with clients that do not read
+    answer_patience with those of them that may ask models
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        *,
+        header_timeout: float,
+        max_connections: int,
+        patience: Patience,
+        answer_patience: Patience,
+        **others: Any,
+    ) -> None:
         super().__init__(app, **others)
         self.header_timeout = header_timeout
         self.max_connections = max_connections
+        self.patience = patience
+        self.answer_patience = answer_patience
 
 
 class Connection(H11Protocol):
-    """A connection that is closed when nothing is answered on it and the client does not go on.
+    """A connection that is closed when the client does not continue its request, or does not read its answer.
 
     Of the two protocols that uvicorn knows, this is the one that bounds how long headers are.
     """
@@ -42,11 +68,18 @@ class Connection(H11Protocol):
         super().__init__(*arguments, **named)
         self._deadline: asyncio.TimerHandle | None = None
         self._since = 0.0
+        self._began = 0.0
+        self._received = 0
+        self._reader: Reader
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take the connection, if need be instead of one that does nothing."""
         super().connection_made(transport)
         self._since = self.loop.time()
+        self._reader = Reader(transport, self.loop, transport.abort)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            end = transport.get_extra_info("socket")
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
         if len(self.connections) > self.config.max_connections and not self._make_room():
             transport.write(_FULL)
             transport.close()
@@ -54,22 +87,62 @@ class Connection(H11Protocol):
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the deadline of a closed connection."""
+        """Forget the deadlines of a closed connection."""
         self._forget()
+        self._reader.stop()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Read data."""
         if self.transport.is_closing():
             return
+        if self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:
+            self._began, self._received = self.loop.time(), 0
+            self._reader.begin()
+        self._received += len(data)
         super().data_received(data)
         self._watch()
 
+    def pause_writing(self) -> None:
+        """Let the answer wait until the client has read more."""
+        super().pause_writing()
+        self._await_reader()
+
+    def resume_writing(self) -> None:
+        """Let the answer continue."""
+        super().resume_writing()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._reader.stop()
+
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
+        """Wait for the client to read the rest, and for the next request."""
         self._since = self.loop.time()
+        self._await_reader()
         super().on_response_complete()
         self._watch()
+
+    def _await_reader(self) -> None:
+        self._reader.wait(self.config.answer_patience if self._is_admitted else self.config.patience)
+
+    @property
+    def _is_admitted(self) -> bool:
+        """True if the request that is read or answered is one of a client that may ask models."""
+        return self.scope is not None and is_admitted(self.scope)
+
+    @property
+    def _host(self) -> str:
+        """The address of the client."""
+        return self.client[0] if self.client else ""
+
+    @property
+    def _lateness(self) -> float:
+        """Seconds for which the server has waited for the client, which is slow; 0 if it is not."""
+        if self._reader.waited >= _READER_GRACE:
+            return self._reader.waited
+        if self.conn.their_state is h11.SEND_BODY and not self.flow.read_paused:
+            seconds = self.loop.time() - self._began
+            return seconds if is_slow(self._received, seconds) else 0.0
+        return 0.0
 
     def _is_idle(self) -> bool:
         """Return whether no request is being read or answered; one with unfinished headers does not count."""
@@ -101,10 +174,17 @@ class Connection(H11Protocol):
         self.transport.close()
 
     def _make_room(self) -> bool:
-        """Close the connection that has done nothing for the longest; False where all are at work."""
-        others = (each for each in self.connections if isinstance(each, Connection) and each is not self)
-        idlest = min((each for each in others if each._is_idle()), key=lambda each: each._since, default=None)
-        if idlest is None:
+        """Close the connection that has done nothing for the longest, else one whose client is slow.
+
+        Returns False if all are at work.
+        """
+        others = [each for each in self.connections if isinstance(each, Connection) and each is not self]
+        crowds = Counter(each._host for each in others)
+        if idle := [each for each in others if each._is_idle()]:
+            least = min(idle, key=lambda each: each._since)
+        elif slow := [each for each in others if each._lateness]:
+            least = max(slow, key=lambda each: (not each._is_admitted, crowds[each._host], each._lateness))
+        else:
             return False
-        idlest.transport.abort()
+        least.transport.abort()
         return True

@@ -1,4 +1,4 @@
-"""Uploads of blobs: while they wait for clients they hold no thread, and they end after a long wait."""
+"""Uploads of blobs: while they wait for clients they hold no thread, and slow ones give way to others."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from functools import partial
 
 from starlette.types import Receive
 
-from chaski.errors import BusyError
 from chaski.names import Digest
-from chaski.server.network.bodies import TooLargeError, body_pieces
+from chaski.server.network.arrivals import Arrivals
+from chaski.server.network.budget import TooLargeError
 from chaski.store.blobs import Blobs
 
 __all__ = ["Uploads"]
@@ -32,8 +32,7 @@ class Uploads:
 
     def __init__(self, idle_seconds: float, most: int) -> None:
         self._idle_seconds = idle_seconds
-        self._most = max(1, most)
-        self._count = 0
+        self._arrivals = Arrivals(max(1, most))
         self._threads = ThreadPoolExecutor(_THREADS, "chaski-upload")
 
     async def receive(self, blobs: Blobs, digest: Digest, receive: Receive) -> None:
@@ -41,16 +40,13 @@ class Uploads:
 
         Raises DigestError if it has not, TooLargeError when the disk has no room, SlowBodyError, BusyError.
         """
-        if self._count >= self._most:
-            raise BusyError(f"server busy: {self._count} blobs are being uploaded; try again later")
-        self._count += 1
         run = partial(asyncio.get_running_loop().run_in_executor, self._threads)
         writing = blobs.writing()
-        try:
+        with self._arrivals.enter() as arrival:
             writer = await run(writing.__enter__)
             try:
                 room, waiting = 0, bytearray()
-                async for piece in body_pieces(receive, self._idle_seconds):
+                async for piece in arrival.pieces(receive, self._idle_seconds):
                     waiting += piece
                     if len(waiting) < _WRITTEN_AT_ONCE:
                         continue
@@ -63,8 +59,6 @@ class Uploads:
                 await run(writer.publish, digest)
             finally:
                 await run(writing.__exit__, None, None, None)
-        finally:
-            self._count -= 1
 
     def close(self) -> None:
         """End the threads."""

@@ -1,0 +1,142 @@
+"""`Arrivals`: bodies that clients are sending. The slowest one gives way when others have no room.
+
+A client may send a body slowly or never. So each piece must come in time, and all of them at a least rate. A
+slow body may hold a place, or memory, only as long as no other request needs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from time import monotonic
+
+from starlette.types import Receive
+
+from chaski.errors import BusyError, OptionError
+
+__all__ = ["LEAST_RATE", "Arrival", "Arrivals", "SlowBodyError", "is_slow"]
+
+LEAST_RATE = 1024
+"""Bytes a second that a client must send, or read, on average while the server waits for it."""
+_FAST = 1 << 16
+"""Bytes a second from which on a body does not give way to others."""
+_GRACE_SECONDS = 3.0
+"""Seconds for which the server waits for a client before its body may have to give way."""
+
+
+class SlowBodyError(OptionError):
+    """The body did not arrive in time."""
+
+
+def is_slow(length: int, seconds: float) -> bool:
+    """Return whether a client that has sent so many bytes in so much time may have to give way to others."""
+    return seconds >= _GRACE_SECONDS and length < _FAST * seconds
+
+
+class Arrivals:
+    """Bodies that are arriving at the same time. For one event loop.
+
+    most  number of them; None for any number
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
+        self._present: list[Arrival] = []
+
+    @contextmanager
+    def enter(self) -> Iterator[Arrival]:
+        """Count a body that arrives during the block. Raises BusyError where too many do, none of them slow.
+
+        A slow one that gives way is counted no more, although its end takes a moment.
+        """
+        if self._most is not None and len(self._present) >= self._most and not self.interrupt_slowest():
+            raise BusyError(f"server busy: {self._most} files are being uploaded; try again later")
+        arrival = Arrival()
+        self._present.append(arrival)
+        try:
+            yield arrival
+        finally:
+            if arrival in self._present:
+                self._present.remove(arrival)
+
+    def interrupt_slowest(self) -> bool:
+        """End the slowest body -> whether there was a slow one."""
+        slow = [each for each in self._present if each.is_slow]
+        if not slow:
+            return False
+        slowest = min(slow, key=lambda each: each.rate)
+        self._present.remove(slowest)
+        slowest.interrupt()
+        return True
+
+
+class Arrival:
+    """A body on its way.
+
+    length  bytes that have come
+    """
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._waited = 0.0
+        self._waits_since: float | None = None
+        self._timer: asyncio.Timeout | None = None
+        self._is_interrupted = False
+
+    @property
+    def waited(self) -> float:
+        """Seconds for which the server has waited for the client."""
+        return self._waited + (0.0 if self._waits_since is None else monotonic() - self._waits_since)
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second that come while the server waits for them."""
+        return self.length / max(self.waited, 1e-3)
+
+    @property
+    def is_slow(self) -> bool:
+        """True if the server waits for the client now, has done so for a while, and got little."""
+        return self._waits_since is not None and is_slow(self.length, self.waited)
+
+    def interrupt(self) -> None:
+        """End the body with a SlowBodyError, at the latest with its next piece."""
+        self._is_interrupted = True
+        if self._timer is not None:
+            self._timer.reschedule(asyncio.get_running_loop().time())
+
+    async def pieces(self, receive: Receive, idle_seconds: float) -> AsyncIterator[bytes]:
+        """Yield the pieces of the body as they come.
+
+        Raises SlowBodyError if a piece takes longer than `idle_seconds`, or all of them come at less than
+        `LEAST_RATE`, or after `interrupt`; OptionError when the client leaves.
+        """
+        is_whole = False
+        while not is_whole:
+            patience = min(idle_seconds, idle_seconds + self.length / LEAST_RATE - self._waited)
+            try:
+                async with asyncio.timeout(patience) as timer:
+                    self._timer, self._waits_since = timer, monotonic()
+                    message = await receive()
+            except TimeoutError:
+                raise self._late() from None
+            finally:
+                self._waited, self._waits_since, self._timer = self.waited, None, None
+            if message["type"] == "http.disconnect":
+                raise OptionError("request canceled")
+            if self._is_interrupted:
+                raise self._late()
+            piece = message.get("body", b"")
+            self.length += len(piece)
+            yield piece
+            is_whole = not message.get("more_body", False)
+
+    def _late(self) -> SlowBodyError:
+        if self._is_interrupted:
+            return SlowBodyError(
+                f"the body of the request came slowly ({self.length} bytes in {self.waited:.0f} s), and "
+                "other requests need its place; send it again later"
+            )
+        return SlowBodyError(
+            f"the body of the request did not come in time; {self.length} bytes have arrived"
+        )

@@ -1,0 +1,132 @@
+"""`Budget`: a number of bytes that large requests share, first come, first served."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from msgspec import Struct
+
+from chaski.errors import BusyError, OptionError
+
+__all__ = ["Budget", "Share", "TooLargeError"]
+
+_WAIT_SECONDS = 30.0
+"""Seconds that a large body may wait for memory."""
+_LOOK_SECONDS = 0.5
+"""Seconds between two looks for a slow body that could give way."""
+_STEP = 1 << 16
+"""Bytes by which shares grow."""
+
+
+class TooLargeError(OptionError):
+    """The body has more bytes, or more values, than are accepted."""
+
+
+class Share(Struct, eq=False):
+    """The bytes of the budget that one request holds."""
+
+    budget: Budget
+    size: int = 0
+
+    async def grow(self, size: int) -> None:
+        """Have at least so many bytes, and wait for them if need be. Raises TooLargeError, BusyError."""
+        if size > self.size:
+            self.budget.check(size)
+            wanted = min(-(-size // _STEP) * _STEP, self.budget.size)
+            await self.budget.take(self, wanted - self.size)
+
+    def become(self, size: int) -> None:
+        """Change the share to so many bytes at once. Raises TooLargeError, BusyError."""
+        self.budget.check(size)
+        self.budget.take_now(size - self.size)
+        self.size = size
+
+
+class Budget:
+    """Bytes that the bodies of requests may take together. For one event loop.
+
+    make_room  interrupts a slow body -> whether there was one
+    """
+
+    def __init__(self, size: int, make_room: Callable[[], bool]) -> None:
+        self.size = size
+        self._free = size
+        self._make_room = make_room
+        self._shares: list[Share] = []
+        self._waiting: deque[tuple[Share, int, asyncio.Future[None]]] = deque()
+
+    @contextmanager
+    def share(self) -> Iterator[Share]:
+        """A share without bytes so far, which are returned at the end of the block."""
+        share = Share(self)
+        self._shares.append(share)
+        try:
+            yield share
+        finally:
+            self._shares.remove(share)
+            self._free += share.size
+            self._serve()
+
+    def check(self, size: int) -> None:
+        """Raise TooLargeError where not even the whole budget has so many bytes."""
+        if size > self.size:
+            raise TooLargeError(f"the request takes {size} bytes of memory; at most {self.size} may be")
+
+    def take_now(self, size: int) -> None:
+        """Take so many bytes at once, or return them if negative. Raises BusyError."""
+        if size > self._free:
+            raise _busy()
+        self._free -= size
+        self._serve()
+
+    async def take(self, share: Share, size: int) -> None:
+        """Give a share so many bytes more as soon as they are free. Raises BusyError after a while."""
+        if not self._waiting and size <= self._free:
+            self._give(share, size)
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((share, size, turn))
+        try:
+            async with asyncio.timeout(_WAIT_SECONDS):
+                while not turn.done():
+                    self._relieve()
+                    await asyncio.wait((turn,), timeout=_LOOK_SECONDS)
+        except TimeoutError:
+            if not turn.done():
+                raise _busy() from None
+        finally:
+            # What it got meanwhile goes back with the share.
+            turn.cancel()
+            self._serve()
+        turn.result()
+
+    def _give(self, share: Share, size: int) -> None:
+        self._free -= size
+        share.size += size
+
+    def _serve(self) -> None:
+        while self._waiting:
+            share, size, turn = self._waiting[0]
+            if turn.done():  # nobody waits any more
+                self._waiting.popleft()
+            elif size <= self._free:
+                self._waiting.popleft()
+                self._give(share, size)
+                turn.set_result(None)
+            else:
+                return
+
+    def _relieve(self) -> None:
+        """Let a slow body give way, or the last one where each waits for what the others hold."""
+        if self._make_room():
+            return
+        turns = [turn for share, _, turn in self._waiting if share.size and not turn.done()]
+        if len(turns) > 1 and len(turns) == sum(share.size > 0 for share in self._shares):
+            turns[-1].set_exception(_busy())
+
+
+def _busy() -> BusyError:
+    return BusyError("server busy: too many large requests at once; try again later")

@@ -1,0 +1,109 @@
+"""Bodies that arrive slowly give way as soon as other requests need their memory or their place."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import pytest
+
+from chaski.errors import BusyError
+from chaski.server.network import arrivals
+from chaski.server.network.arrivals import Arrivals, SlowBodyError
+from chaski.server.network.bodies import Bodies
+
+_PIECE = b" " * 70_000
+_MEMORY = 4_000_000
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrivals, "_GRACE_SECONDS", 0.2)
+
+
+def dripping() -> Callable[[], object]:
+    """A client that sends one piece at once, and a byte now and then."""
+    pieces = [_PIECE]
+
+    async def receive() -> dict[str, object]:
+        if not pieces:
+            await asyncio.sleep(0.05)
+        return {"type": "http.request", "body": pieces.pop() if pieces else b" ", "more_body": True}
+
+    return receive
+
+
+def whole(data: bytes) -> Callable[[], object]:
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": data, "more_body": False}
+
+    return receive
+
+
+async def read(bodies: Bodies, receive: Callable[[], object], announced: int) -> object:
+    scope = {"type": "http", "headers": [(b"content-length", str(announced).encode())]}
+    async with bodies.read(scope, receive) as body:  # type: ignore[arg-type]
+        return body
+
+
+def test_announced_bytes_take_no_memory() -> None:
+    """Sixteen slow bodies announce sixteen times the budget; a large one is read at once beside them."""
+    data = json.dumps({"a": "x" * 1_000_000}).encode()
+
+    async def run() -> None:
+        bodies = Bodies(_MEMORY * 4, 30)
+        slow = [asyncio.create_task(read(bodies, dripping(), _MEMORY * 4)) for _ in range(16)]
+        await asyncio.sleep(0.05)
+        assert await asyncio.wait_for(read(bodies, whole(data), len(data)), 1) == json.loads(data)
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+        bodies.close()
+
+    asyncio.run(run())
+
+
+def test_slow_bodies_give_their_memory_to_others() -> None:
+    data = json.dumps({"a": "x" * 3_850_000}).encode()
+
+    async def run() -> None:
+        bodies = Bodies(_MEMORY, 30)
+        slow = [asyncio.create_task(read(bodies, dripping(), _MEMORY)) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        assert await asyncio.wait_for(read(bodies, whole(data), len(data)), 5) == json.loads(data)
+        ended = [task for task in slow if task.done()]
+        assert ended
+        assert all(isinstance(task.exception(), SlowBodyError) for task in ended)
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+        bodies.close()
+
+    asyncio.run(run())
+
+
+def test_a_slow_upload_gives_its_place_to_another() -> None:
+    async def run() -> None:
+        places = Arrivals(2)
+
+        async def upload(receive: Callable[[], object]) -> int:
+            with places.enter() as arrival:
+                async for _ in arrival.pieces(receive, 30):  # type: ignore[arg-type]
+                    pass
+                return arrival.length
+
+        slow = [asyncio.create_task(upload(dripping())) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        with pytest.raises(BusyError):  # they have just begun
+            await upload(whole(b"abc"))
+        await asyncio.sleep(1.5)
+        assert await upload(whole(b"abc")) == 3
+        done, pending = await asyncio.wait(slow, timeout=1)
+        assert len(done) == 1
+        assert isinstance(done.pop().exception(), SlowBodyError)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+
+    asyncio.run(run())

@@ -1,0 +1,149 @@
+"""Clients that do not read their answers: they are let go, and those that read slowly are not."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+
+from chaski.server.network.connections import Connection, ServerConfig
+from chaski.server.network.readers import Patience, admit
+from chaski.server.settings import Settings
+from tests.server.conftest import SOMEWHERE
+from tests.server.running import Running, running, wait_until
+
+_WAIT = 0.6
+_SIZE = 1 << 20
+
+
+def stingy(port: int, data: bytes) -> socket.socket:
+    """A client that takes only as much as its small buffer does."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.settimeout(30)
+    connection.connect(("127.0.0.1", port))
+    connection.sendall(data)
+    return connection
+
+
+def is_cut(connection: socket.socket, size: int) -> bool:
+    """Read to the end -> whether less than so many bytes came."""
+    count = 0
+    try:
+        while piece := connection.recv(1 << 20):
+            count += len(piece)
+    except ConnectionResetError:
+        return True
+    return count < size
+
+
+@contextmanager
+def serving(is_admitted: bool, patience: float, answer_patience: float, most: int = 100) -> Iterator[int]:
+    """Serve a megabyte in pieces, to clients that may have answers or not -> the port."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if is_admitted:
+            admit(scope)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(_SIZE >> 12 if scope["path"] == "/long" else 0):
+            await send({"type": "http.response.body", "body": bytes(4096), "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    config = ServerConfig(
+        app,
+        http=Connection,
+        header_timeout=5.0,
+        max_connections=most,
+        patience=Patience(patience, 1 << 20),
+        answer_patience=Patience(answer_patience),
+        log_config=None,
+        lifespan="off",
+        ws="none",
+    )
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        thread.start()
+        wait_until(lambda: server.started)
+        yield listener.getsockname()[1]
+        server.should_exit = True
+        thread.join(20)
+
+
+LONG = b"GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n"
+SHORT = b"GET /short HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize("is_admitted", [False, True])
+def test_who_does_not_read_is_let_go(is_admitted: bool) -> None:
+    with serving(is_admitted, _WAIT, _WAIT) as port, closing(stingy(port, LONG)) as connection:
+        time.sleep(3)
+        assert is_cut(connection, _SIZE)
+
+
+def test_who_reads_an_answer_slowly_is_not() -> None:
+    """For far longer than it may read nothing."""
+    with serving(True, 0.1, 1.5) as port, closing(stingy(port, LONG)) as connection:
+        start, count = time.monotonic(), 0
+        while time.monotonic() < start + 4:
+            count += len(connection.recv(2000))
+            time.sleep(0.05)
+        while piece := connection.recv(1 << 16):
+            count += len(piece)
+            if count > _SIZE:  # with the frames of chunks
+                break
+        assert count > _SIZE
+
+
+def test_who_drips_without_being_admitted_is_let_go() -> None:
+    with serving(False, _WAIT, 30.0) as port, closing(stingy(port, LONG)) as connection:
+        start = time.monotonic()
+        while time.monotonic() < start + 4:
+            try:
+                connection.recv(1)
+            except ConnectionResetError:
+                break
+            time.sleep(0.05)
+        assert is_cut(connection, _SIZE)
+
+
+def test_who_reads_slowest_makes_room() -> None:
+    """More clients that do not read than there are places, with hours of time: others are served at once."""
+    most = 10
+    with serving(True, 1e4, 1e4, most) as port, ExitStack() as stack:
+        for _ in range(most):
+            stack.enter_context(closing(stingy(port, LONG)))
+        time.sleep(2)
+        for _ in range(2 * most):
+            with closing(stingy(port, SHORT)) as connection:
+                assert b" 200 " in connection.recv(100)
+            stack.enter_context(closing(stingy(port, LONG)))
+            time.sleep(0.1)
+
+
+def test_files_of_the_page_that_nobody_reads(models: Path) -> None:
+    """They need no key, so anybody may ask for them: more do than there are places."""
+    settings = Settings(address=SOMEWHERE, body_timeout=_WAIT, max_connections=40, api_keys=("secret",))
+    with running(settings, models) as server, ExitStack() as stack:
+        page = server.get("/", Accept="text/html").body.decode()
+        name = page.split('src="/web/')[1].split('"')[0]
+        asking = f"GET /web/{name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+        unread = [stack.enter_context(closing(stingy(server.port, asking * 3))) for _ in range(60)]
+        wait_until(lambda: _is_served(server))
+        size = 3 * len(server.get(f"/web/{name}").body)
+        time.sleep(4)
+        assert all(is_cut(each, size) for each in unread)
+
+
+def _is_served(server: Running) -> bool:
+    try:
+        return server.get("/api/tags", Authorization="Bearer secret").status == 200
+    except OSError:
+        return False
