@@ -93,7 +93,10 @@ def _with_window(name: str, window: int, folder: Path) -> Path:
     path = folder / f"{name}-window-{window}.gguf"
     if not path.exists():
         file = open_gguf(DATA / f"architectures/{name}.gguf")
-        metadata = {**file.metadata, f"{file.metadata['general.architecture']}.attention.sliding_window": window}
+        metadata = {
+            **file.metadata,
+            f"{file.metadata['general.architecture']}.attention.sliding_window": window,
+        }
         write_gguf(path, metadata, all_tensors(file))
     return path
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from chaski.chat import arguments
 from chaski.chat.images import ImageReader, ImageSource, RecentImages
-from chaski.chat.layout import Prompt, lay_out, marked, unmarked, with_placeholders
+from chaski.chat.layout import Prompt, lay_out, marked, num_placed_rows, unmarked, with_placeholders
 from chaski.chat.ranking import RANKING_TEMPLATE, Separators, checked_template, pair_ids
 from chaski.chat.requests import Embed, Rank
 from chaski.chat.shortening import cut
@@ -125,7 +125,16 @@ class PromptEncoder(ABC):
         return front.followed_by(ids[1:] if ids[0] == self.tokenizer.bos_id else ids)
 
     def _read_text(self, text: str, images: Items[Image], first: Callable[[str], list[int]]) -> Prompt:
-        """Read a text with placeholders; `first` makes ids of its first piece, with BOS."""
+        """Read a text with placeholders; `first` makes ids of its first piece, with BOS.
+
+        Raises OptionError where placeholders that are repeated stand for more rows than the context holds.
+        """
+        rows = num_placed_rows(text, images) if images else 0
+        if rows > self.context and rows > sum(image.num_rows for image in images):
+            raise OptionError(
+                f"the prompt repeats placeholders of images, whose rows are {rows} tokens, but the context "
+                f"holds {self.context}; name each image once, such as [img-0]"
+            )
         prompt = lay_out(text, images, first, self._encode, self._is_bidirectional)
         if not prompt.tokens:
             raise OptionError(_EMPTY)

@@ -13,9 +13,19 @@ from chaski.chat.image_rows import ImageRun, Images, entries, moved_down, whole
 from chaski.errors import OptionError
 from chaski.model.multimodal import IMAGE_NUMBER, Image
 
-__all__ = ["Prompt", "lay_out", "marked", "placeholder", "prompt_pieces", "unmarked", "with_placeholders"]
+__all__ = [
+    "Prompt",
+    "lay_out",
+    "marked",
+    "num_placed_rows",
+    "placeholder",
+    "prompt_pieces",
+    "unmarked",
+    "with_placeholders",
+]
 
-_PLACEHOLDER = re.compile(r"\[img-(\d+)\]")
+# No request has a million images; a longer number is text.
+_PLACEHOLDER = re.compile(r"\[img-([0-9]{1,6})\]")
 
 Encode = Callable[[str], list[int]]
 
@@ -62,6 +72,12 @@ def with_placeholders(text: str, num_images: int) -> str:
     """Return the text, with placeholders in front of it for the images that it has none for."""
     placed = {int(number) for number in _PLACEHOLDER.findall(text)}
     return "".join(placeholder(index) for index in range(num_images) if index not in placed) + text
+
+
+def num_placed_rows(text: str, images: Sequence[Image]) -> int:
+    """Return the number of rows for all placeholders of a text; a repeated placeholder counts each time."""
+    numbers = (int(match[1]) for match in _PLACEHOLDER.finditer(text))
+    return sum(images[number].num_rows for number in numbers if number < len(images))
 
 
 def lay_out(

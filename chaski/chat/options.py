@@ -161,7 +161,9 @@ class AnswerOptions(Struct, frozen=True):
         for name in ("stop", "bad_words", "dry_sequence_breakers"):
             texts = getattr(self, name)
             _require(name, texts, _are_texts(texts), "a text or a list of texts, none of them empty")
-            _require(name, texts, len(texts) <= MAX_TEXTS, f"a list of at most {MAX_TEXTS} texts")
+            is_short = len(texts) <= MAX_TEXTS and sum(map(len, texts)) <= MAX_CHARACTERS
+            wanted = f"a list of at most {MAX_TEXTS} texts with {MAX_CHARACTERS} characters together"
+            _require(name, texts, is_short, wanted)
         ids = self.stop_token_ids
         are_ids = isinstance(ids, tuple) and all(_is_integer(token) and token >= 0 for token in ids)
         _require("stop_token_ids", ids, are_ids and len(ids) <= MAX_CHOICES, "a list of token ids")
@@ -173,7 +175,8 @@ class AnswerOptions(Struct, frozen=True):
         is_count = top is None or (_is_integer(top) and 0 <= top <= MAX_TOP_LOGPROBS)
         _require("prompt_logprobs", top, is_count, f"an integer from 0 to {MAX_TOP_LOGPROBS}")
         beams, penalty, early = self.num_beams, self.length_penalty, self.early_stopping
-        _require("num_beams", beams, _is_integer(beams) and beams >= 1, "an integer of at least 1")
+        is_width = _is_integer(beams) and 1 <= beams <= MAX_BEAMS
+        _require("num_beams", beams, is_width, f"an integer from 1 to {MAX_BEAMS}")
         is_number = isinstance(penalty, int | float) and not isinstance(penalty, bool)
         is_power = is_number and abs(penalty) <= MAX_LENGTH_PENALTY
         wanted = f"a number from -{MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}"
@@ -190,6 +193,9 @@ class AnswerOptions(Struct, frozen=True):
 
 MAX_CHOICES = 4096
 MAX_TEXTS = 1024
+MAX_CHARACTERS = 65_536
+"""The most characters of all stop texts, bad words or sequence breakers of a request together."""
+MAX_BEAMS = 1024
 MAX_LENGTH_PENALTY = 100
 _LISTS = {"stop", "choice", "bad_words", "dry_sequence_breakers", "stop_token_ids"}
 _KINDS: tuple[ConstraintKind, ...] = ("format", "regex", "choice", "grammar")
@@ -288,4 +294,4 @@ def _is_integer(value: object) -> bool:
 
 def _require(name: str, value: object, is_valid: bool, wanted: str) -> None:
     if not is_valid:
-        raise OptionError(f"option {name} is {value!r}; it must be {wanted}")
+        raise OptionError(f"option {name} is {value!r:.200}; it must be {wanted}")

@@ -101,6 +101,7 @@ class Services(Struct, frozen=True):
         await self.models.close()
         self.bodies.close()
         self.uploads.close()
+        self.files.close()
         self.adapters.close()
         for threads in (self.transfers, self.makers):
             threads.shutdown(wait=False, cancel_futures=True)

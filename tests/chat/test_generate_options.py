@@ -35,6 +35,9 @@ def test_one_stop_text_may_stand_alone() -> None:
         ({"stop": 3}, "option stop is 3; it must be a text or a list of texts"),
         ({"stop": ["a", ""]}, "option stop is ('a', ''); it must be a text or a list of texts, none of them"),
         ({"stop": [b"a"]}, "option stop is (b'a',)"),
+        ({"stop": ["x" * 70_000]}, "it must be a list of at most 1024 texts with 65536 characters together"),
+        ({"bad_words": ["x" * 40_000] * 2}, "65536 characters together"),
+        ({"num_beams": 1_000_000}, "option num_beams is 1000000; it must be an integer from 1 to 1024"),
         ({"top_p": "high"}, "option top_p is 'high'"),
         ({"min_tokens": -1}, "option min_tokens is -1; it must be an integer of at least 0"),
         ({"min_tokens": 5, "num_predict": 4}, "option min_tokens is 5; it must be at most num_predict, 4"),
@@ -45,7 +48,7 @@ def test_one_stop_text_may_stand_alone() -> None:
         ({"stop_token_ids": 4}, "option stop_token_ids is 4"),
         ({"bad_words": [""]}, "option bad_words is ('',); it must be a text or a list of texts"),
         ({"bad_words": ["a"] * 2000}, "it must be a list of at most 1024 texts"),
-        ({"num_beams": 0}, "option num_beams is 0; it must be an integer of at least 1"),
+        ({"num_beams": 0}, "option num_beams is 0; it must be an integer from 1 to 1024"),
         ({"num_beams": 2.0}, "option num_beams is 2.0"),
         ({"num_beams": 2, "length_penalty": "x"}, "option length_penalty is 'x'; it must be a number"),
         ({"num_beams": 2, "length_penalty": float("nan")}, "option length_penalty is nan"),
@@ -87,3 +90,9 @@ def test_typed_options_are_all_options() -> None:
         parse_options({"": 0})
     known = str(error.value).partition("known: ")[2].split(", ")
     assert sorted(get_type_hints(GenerateOptions)) == known
+
+
+def test_errors_quote_only_the_beginning_of_a_long_value() -> None:
+    with pytest.raises(OptionError) as found:
+        parse_options({"stop": ["x" * 1_000_000]})
+    assert len(str(found.value)) < 500

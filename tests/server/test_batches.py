@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 import time
 from collections.abc import Iterator
 from io import BytesIO
@@ -12,7 +14,10 @@ from typing import Any
 import openai
 import pytest
 
+from chaski.errors import FormatError
 from chaski.names import ModelName
+from chaski.server.batches import files, service
+from chaski.server.network.budget import TooLargeError
 from chaski.server.settings import Settings
 from chaski.store.bundled import bundled_model
 from tests.server.conftest import SOMEWHERE
@@ -212,6 +217,91 @@ def test_wrong_batches_are_refused(server: Running, options: dict[str, Any], mes
     reply = server.post("/v1/batches", body)
     assert reply.status in (400, 404)
     assert message in reply.json["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({str(number): "x" for number in range(17)}, "17 pairs; at most 16"),
+        ({"k" * 65: "x"}, "a key of 65 characters"),
+        ({"k": "x" * 513}, "metadata.k must be a string of at most 512"),
+        ({"k": [1]}, "metadata.k must be a string"),
+    ],
+)
+def test_metadata_has_openai_s_limits(server: Running, metadata: dict[str, Any], message: str) -> None:
+    batch = {"input_file_id": "file-0", "endpoint": CHAT, "completion_window": "24h", "metadata": metadata}
+    response = {"model": "guide", "input": "hello", "max_output_tokens": 1, "metadata": metadata}
+    for path, body in (("/v1/batches", batch), ("/v1/responses", response)):
+        reply = server.post(path, body)
+        assert reply.status == 400
+        assert message in reply.json["error"]["message"]
+
+
+def test_damaged_states_are_left_out(tmp_path: Path) -> None:
+    """A state without one of its fields is no batch, neither in the list nor when the server starts."""
+    with running(Settings(address=SOMEWHERE, parallel=4), tmp_path) as server:
+        api = client(server)
+        first, second = (ended(api, begin(api, lines(1)).id) for _ in range(2))
+    (state,) = (tmp_path / "chaski" / "files").glob(f"*/{first.id}/batch.json")
+    (about,) = (tmp_path / "chaski" / "files").glob(f"*/{first.input_file_id}/about.json")
+    for path in (state, about):
+        kept = json.loads(path.read_bytes())
+        path.write_text(json.dumps({name: kept[name] for name in kept if name != "created_at"}))
+    with running(Settings(address=SOMEWHERE, parallel=4), tmp_path) as server:
+        api = client(server)
+        assert [each.id for each in api.batches.list()] == [second.id]
+        assert first.input_file_id not in [each.id for each in api.files.list()]
+        with pytest.raises(openai.NotFoundError):
+            api.batches.retrieve(first.id)
+
+
+def test_a_page_reads_its_own_states_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(Settings(address=SOMEWHERE, parallel=4), tmp_path) as server:
+        api = client(server)
+        for _ in range(4):
+            ended(api, begin(api, lines(1)).id)
+        whole = [each.id for each in api.batches.list(limit=100)]
+        reads: list[str] = []
+        original = service.read_object
+
+        def counted(path: Path, form: type[files.Kept]) -> dict[str, Any] | None:
+            reads.append(path.parent.name)
+            return original(path, form)
+
+        monkeypatch.setattr(service, "read_object", counted)
+        page = api.batches.list(limit=1, after=whole[1])
+        assert [each.id for each in page.data] == reads == [whole[2]]
+        assert page.has_more
+
+
+def test_what_an_interrupted_upload_left_is_counted_and_removed(tmp_path: Path) -> None:
+    store = files.FileStore(tmp_path, 1000)
+    (tmp_path / "owner").mkdir()
+    left = tmp_path / "owner" / "0.tmp"
+    left.write_bytes(bytes(900))
+    with pytest.raises(TooLargeError):
+        store.require_room(200)
+    os.utime(left, (0, 0))
+    store.require_room(200)
+    assert not left.exists()
+
+
+def test_checking_a_file_takes_no_thread_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end = threading.Event()
+
+    def checked(content: Path, endpoint: str) -> dict[str, str]:
+        may_end.wait(30)
+        raise FormatError("line 1: not in this test")
+
+    monkeypatch.setattr(service, "_checked", checked)
+    with running(Settings(address=SOMEWHERE, parallel=4), tmp_path) as server:
+        api = client(server)
+        begun = [begin(api, lines(1)).id for _ in range(40)]
+        start = time.monotonic()
+        assert server.get("/api/tags").status == 200
+        assert time.monotonic() - start < 5
+        may_end.set()
+        assert {ended(api, each).status for each in begun} == {"failed"}
 
 
 def test_wrong_uploads_are_refused(server: Running) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from chaski.server.app import _routes
+from chaski.server.network.jsons import load_object
 from tests.server.running import Running
 
 # As they stand in a body.
@@ -33,7 +35,7 @@ HOSTILE = {
     "object": '{"": null, "a": [1]}',
     "depth": "[" * 200 + "]" * 200,
 }
-IMPOSSIBLE = ("ten to the 400th", "-1e999", "half of a pair", "halves in turn", "NaN")
+IMPOSSIBLE = ("ten to the 400th", "-1e999", "NaN")
 
 _OPTIONS = {"num_predict": 1, "temperature": 0.5, "top_k": 3, "top_p": 0.5, "seed": 1, "stop": ["x"]}
 _TOOL = {
@@ -146,13 +148,28 @@ def test_hostile_values(server: Running, route: str) -> None:
     assert faults == {}
 
 
-def test_what_is_no_text_is_named(server: Running) -> None:
-    body = rb'{"model": "guide", "messages": [{"role": "user", "content": "a\ud800"}]}'
+def test_half_of_a_surrogate_pair_is_read_as_ollama_reads_it(server: Running) -> None:
+    def ids(text: str) -> list[int]:
+        reply = server.post("/api/tokenize", b'{"model": "guide", "text": "' + text.encode() + b'"}')
+        assert reply.status == 200, reply.body
+        tokens: list[int] = reply.json["tokens"]
+        return tokens
+
+    assert ids(r"a\ud800b") == ids(r"a\udc00b") == ids("a\ufffdb")
+    assert ids(r"\ud83d\ude00") == ids("\U0001f600")
+    body = rb'{"model": "guide", "messages": [{"role": "user", "content": "a\ud800"}], "max_tokens": 1}'
     for route in ("/api/chat", "/v1/chat/completions", "/v1/messages"):
-        reply = server.post(route, body)
-        assert reply.status == 400
-        assert "messages[0].content holds half of a surrogate pair" in reply.body.decode()
-    named = server.post("/api/chat", rb'{"model": "guide", "options": {"\udc00": 1}}')
-    assert "a name in options holds half" in named.error
-    whole = server.post("/api/tokenize", rb'{"model": "guide", "text": "\ud83d\ude00"}')
-    assert whole.status == 200
+        assert server.post(route, body).status == 200
+    assert server.post("/api/show", rb'{"model": "gu\ud800ide"}').status in (400, 404)
+
+
+def test_halves_of_pairs_take_time_in_proportion() -> None:
+    """Long names with many items each were copied into the place of every item."""
+    name, items = "n" * 30_000, ",".join(["1"] * 30_000)
+    body = f'{{"{name}": [{items}], "b\\ud800": {{"x": ["\\udc00"]}}}}'.encode()
+    tracemalloc.start()
+    found = load_object(body)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found["b\ufffd"] == {"x": ["\ufffd"]}
+    assert most < 8 << 20

@@ -156,8 +156,10 @@ class Frames(_Connection):
         try:
             fields, described = json.loads(self._bytes(length))
             empty = [_empty(type, shape) for type, shape in described]
-        except (ValueError, TypeError) as error:
-            raise ClusterError(f"a message is none: {error}") from None
+        except (ValueError, TypeError, RecursionError, MemoryError) as error:
+            raise ClusterError(f"the message cannot be read: {error or type(error).__name__}") from None
+        if not isinstance(fields, dict):
+            raise ClusterError(f"the fields of a message are {type(fields).__name__}, not an object")
         for array in empty:
             self._fill(_bytes(array))
         return fields, empty
@@ -202,7 +204,10 @@ class Values(_Connection):
             raise ClusterError(f"a value of {count} rows of {width} numbers in {size} bytes is announced")
         if not block and size != 4 * count * width:
             raise ClusterError(f"{count} rows of {width} numbers are no {size} bytes")
-        data = np.empty(size, np.uint8)
+        try:
+            data = np.empty(size, np.uint8)
+        except MemoryError:
+            raise ClusterError(f"there is no memory for a value of {size} bytes") from None
         if size:
             self._fill(data.data)
         if block:

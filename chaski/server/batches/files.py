@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 from uuid import uuid4
+
+from msgspec import Struct, convert
 
 from chaski.errors import FileNotKnownError, OptionError
 from chaski.server.network.budget import TooLargeError
 from chaski.store.durable import publish
 
-__all__ = ["FileStore", "open_private", "owner_name", "read_object", "write_object"]
+__all__ = ["Ages", "FileStore", "Kept", "open_private", "owner_name", "read_object", "write_object"]
+
+T = TypeVar("T")
 
 _ID = re.compile(r"(file|batch)[-_][0-9a-z_]{8,64}")
 _ABOUT, _CONTENT = "about.json", "content"
+_THREADS = 2
+# Bytes of a description. OpenAI's limits leave a few thousand.
+_MAX_OBJECT = 1 << 20
+# Seconds after which a file that is only being received was left behind by a server that ended.
+_LEFT_SECONDS = 3600
 # Bytes that files leave free on the disk.
 _SPARE = 1 << 30
 
@@ -42,6 +54,17 @@ class FileStore:
     def __init__(self, folder: Path, max_bytes: int) -> None:
         self.folder = folder
         self.max_bytes = max_bytes
+        # Reading and writing large files must not take the threads that other requests wait for.
+        self._threads = ThreadPoolExecutor(_THREADS, "chaski-files")
+        self._ages = Ages()
+
+    async def run(self, function: Callable[..., T], *arguments: object) -> T:
+        """Call a function that reads or writes files, in a thread of this store."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     @contextmanager
     def receiving(self, owner: str) -> Iterator[Path]:
@@ -60,9 +83,14 @@ class FileStore:
                 "this server takes no files; CHASKI_FILES says how much disk space they may take"
             )
         used = 0
-        for path in self.folder.glob("*/*/*"):
+        left = time.time() - _LEFT_SECONDS
+        for path in chain(self.folder.glob("*/*.tmp"), self.folder.glob("*/*/*")):
             with suppress(FileNotFoundError):
-                used += path.stat().st_size
+                found = path.stat()
+                if path.suffix == ".tmp" and found.st_mtime < left:
+                    path.unlink()
+                else:
+                    used += found.st_size
         if used + num_bytes > self.max_bytes:
             raise TooLargeError(
                 f"files take {used} of {self.max_bytes} bytes, so there is no room for more; delete some, or "
@@ -93,25 +121,29 @@ class FileStore:
 
     def get(self, owner: str, file_id: str) -> Mapping[str, Any]:
         """Return what is said about a file. Raises FileNotKnownError."""
-        found = read_object(self._place(owner, file_id) / _ABOUT)
+        found = self.find(owner, file_id)
         if found is None:
             raise FileNotKnownError(f"No such File object: {file_id:.80}")
         return found
+
+    def find(self, owner: str, file_id: str) -> Mapping[str, Any] | None:
+        """Return what is said about a file, if there is one."""
+        return read_object(self._place(owner, file_id) / _ABOUT, About)
 
     def content(self, owner: str, file_id: str) -> Path:
         """Return the path of a file's content. Raises FileNotKnownError."""
         self.get(owner, file_id)
         return self._place(owner, file_id) / _CONTENT
 
-    def all(self, owner: str) -> Sequence[Mapping[str, Any]]:
-        """Return all files of an owner, the oldest first."""
-        found = [read_object(path) for path in self._folder(owner).glob(f"file-*/{_ABOUT}")]
-        return sorted((each for each in found if each), key=lambda each: (each["created_at"], each["id"]))
+    def ids(self, owner: str) -> list[str]:
+        """Return the ids of all files of an owner, the oldest first."""
+        return self._ages.ordered(self._folder(owner).glob(f"file-*/{_ABOUT}"), About)
 
     def remove(self, owner: str, file_id: str) -> None:
         """Delete a file. Raises FileNotKnownError."""
         self.get(owner, file_id)
         shutil.rmtree(self._place(owner, file_id), ignore_errors=True)
+        self._ages.forget(self._place(owner, file_id) / _ABOUT)
 
     def _place(self, owner: str, file_id: str) -> Path:
         """Return the folder of a file, whether it is there or not. Raises FileNotKnownError for no id."""
@@ -144,10 +176,55 @@ def write_object(path: Path, fields: Mapping[str, Any]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def read_object(path: Path) -> dict[str, Any] | None:
-    """Read JSON that `write_object` wrote; None where it is not there."""
-    with suppress(OSError, ValueError):
+def read_object(path: Path, form: type[Kept]) -> dict[str, Any] | None:
+    """Return JSON that `write_object` wrote; None if it is missing, or if `form` does not fit it."""
+    with suppress(OSError, ValueError, RecursionError):
+        if path.stat().st_size > _MAX_OBJECT:
+            return None
         found = json.loads(path.read_bytes())
-        if isinstance(found, dict):
-            return found
+        convert(found, form)
+        return dict(found)
     return None
+
+
+class Kept(Struct):
+    """The fields that every kept object must have."""
+
+    id: str
+    created_at: int
+    status: str
+
+
+class About(Kept):
+    """The fields that the description of a file must have."""
+
+    bytes: int
+    filename: str
+    purpose: str
+
+
+class Ages:
+    """When kept objects were created, which never changes, so that a list reads each of them once.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self) -> None:
+        self._created: dict[Path, tuple[int, str]] = {}
+
+    def ordered(self, paths: Iterable[Path], form: type[Kept]) -> list[str]:
+        """Return the ids of those objects that can be read, the oldest first."""
+        found = [age for age in (self._age(path, form) for path in paths) if age is not None]
+        return [name for _, name in sorted(found)]
+
+    def forget(self, path: Path) -> None:
+        """Forget an object that is deleted."""
+        self._created.pop(path, None)
+
+    def _age(self, path: Path, form: type[Kept]) -> tuple[int, str] | None:
+        if path not in self._created:
+            state = read_object(path, form)
+            if state is None or state["id"] != path.parent.name:
+                return None
+            self._created[path] = state["created_at"], state["id"]
+        return self._created[path]

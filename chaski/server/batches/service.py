@@ -8,7 +8,8 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from chaski.batches.lines import URLS, check_lines, read_lines
 from chaski.batches.results import Results
 from chaski.batches.run import Ask, Tokens, run_batch
 from chaski.errors import BusyError, ChaskiError, FileNotKnownError, FormatError, OptionError
-from chaski.server.batches.files import FileStore, open_private, read_object, write_object
+from chaski.server.batches.files import Ages, FileStore, Kept, open_private, read_object, write_object
 
 __all__ = ["BatchService"]
 
@@ -39,6 +40,15 @@ _STATE, _RESULTS = "batch.json", "results.jsonl"
 _ID = re.compile(r"batch_[0-9a-f]{24}")
 
 
+class _Batch(Kept):
+    """The fields that the state of a batch must have."""
+
+    endpoint: str
+    input_file_id: str
+    expires_at: int
+    request_counts: dict[str, int]
+
+
 class BatchService:
     """Answers batches with what `ask_as` gives for a client. For one event loop.
 
@@ -50,12 +60,17 @@ class BatchService:
         self._files = files
         self._ask_as = ask_as
         self._running: dict[Path, tuple[asyncio.Task[None], dict[str, Any]]] = {}
+        self._ages = Ages()
+        # Checking a large file takes long. One is checked at a time, in a thread that nothing else waits for.
+        self._checks = ThreadPoolExecutor(1, "chaski-batch-check")
 
     def resume(self) -> None:
         """Go on with all batches that are not done."""
         for path in self._files.folder.glob(f"*/batch_*/{_STATE}"):
-            state = read_object(path)
-            if state is not None and state["status"] in _UNFINISHED:
+            state = read_object(path, _Batch)
+            if state is None:
+                _log.warning("%s is not the state of a batch; the batch is left out", path)
+            elif state["status"] in _UNFINISHED:
                 self._start(path.parent, state)
 
     async def create(
@@ -89,8 +104,8 @@ class BatchService:
             "request_counts": {"total": 0, "completed": 0, "failed": 0},
             "metadata": dict(metadata) or None,
         }
-        await asyncio.to_thread(self._forget_oldest, owner)
-        await asyncio.to_thread(_write_new, place, state)
+        await self._files.run(self._forget_oldest, owner)
+        await self._files.run(_write_new, place, state)
         self._start(place, state)
         return dict(state)
 
@@ -98,11 +113,15 @@ class BatchService:
         """Return a batch. Raises FileNotKnownError."""
         return dict(self._state(self._files.folder / owner / batch_id))
 
-    def all(self, owner: str) -> Sequence[Mapping[str, Any]]:
-        """Return the batches of an owner, the oldest first."""
-        places = [path.parent for path in (self._files.folder / owner).glob(f"batch_*/{_STATE}")]
-        states = [dict(self._state(place)) for place in places]
-        return sorted(states, key=lambda each: (each["created_at"], each["id"]))
+    def ids(self, owner: str) -> list[str]:
+        """Return the ids of the batches of an owner, the oldest first."""
+        return self._ages.ordered((self._files.folder / owner).glob(f"batch_*/{_STATE}"), _Batch)
+
+    def find(self, owner: str, batch_id: str) -> Mapping[str, Any] | None:
+        """Return a batch, if there is one."""
+        with suppress(FileNotKnownError):
+            return self.get(owner, batch_id)
+        return None
 
     def cancel(self, owner: str, batch_id: str) -> Mapping[str, Any]:
         """End a batch; results so far stay. Raises FileNotKnownError, OptionError where it is done."""
@@ -122,16 +141,19 @@ class BatchService:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._checks.shutdown(wait=False, cancel_futures=True)
 
     def _forget_oldest(self, owner: str) -> None:
-        done = [each for each in self.all(owner) if each["status"] not in _UNFINISHED]
-        for state in done[: max(0, len(done) + 1 - _MOST_KEPT)]:
-            shutil.rmtree(self._files.folder / owner / state["id"], ignore_errors=True)
+        folder = self._files.folder / owner
+        done = [folder / each for each in self.ids(owner) if folder / each not in self._running]
+        for place in done[: max(0, len(done) + 1 - _MOST_KEPT)]:
+            shutil.rmtree(place, ignore_errors=True)
+            self._ages.forget(place / _STATE)
 
     def _state(self, place: Path) -> dict[str, Any]:
         if place in self._running:
             return self._running[place][1]
-        found = read_object(place / _STATE) if _ID.fullmatch(place.name) else None
+        found = read_object(place / _STATE, _Batch) if _ID.fullmatch(place.name) else None
         if found is None:
             raise FileNotKnownError(f"No batch found with id '{place.name:.80}'.")
         return found
@@ -145,24 +167,26 @@ class BatchService:
         try:
             await self._answer(place, state)
         except FormatError as error:
-            await asyncio.to_thread(_fail, place, state, str(error))
+            await self._files.run(_fail, place, state, str(error))
         except asyncio.CancelledError:
             if state["status"] != "cancelling":  # the server ends
                 raise
-            await asyncio.to_thread(self._finish, place, state, "cancelled")
+            await self._files.run(self._finish, place, state, "cancelled")
         except TimeoutError:
-            await asyncio.to_thread(self._finish, place, state, "expired")
+            await self._files.run(self._finish, place, state, "expired")
         except (ChaskiError, OSError) as error:
             _log.warning("a batch failed: %s", error)
             with suppress(OSError):
-                await asyncio.to_thread(self._finish, place, state, "failed", str(error))
+                await self._files.run(self._finish, place, state, "failed", str(error))
 
     async def _answer(self, place: Path, state: dict[str, Any]) -> None:
         if state["status"] == "cancelling":
-            await asyncio.to_thread(self._finish, place, state, "cancelled")
+            await self._files.run(self._finish, place, state, "cancelled")
             return
         content = self._files.content(place.parent.name, state["input_file_id"])
-        requests = await asyncio.to_thread(_checked, content, state["endpoint"])
+        requests = await asyncio.get_running_loop().run_in_executor(
+            self._checks, _checked, content, state["endpoint"]
+        )
         counts = state["request_counts"] = {"total": len(requests), "completed": 0, "failed": 0}
         if state["status"] == "validating":
             _enter(place, state, "in_progress")  # at once, so that no cancellation comes between
@@ -179,7 +203,7 @@ class BatchService:
             async with asyncio.timeout(max(0.0, state["expires_at"] - time.time())):
                 await run_batch(read_lines(content), ask, results, _IN_FLIGHT, count)
         _enter(place, state, "finalizing")
-        await asyncio.to_thread(self._finish, place, state, "completed")
+        await self._files.run(self._finish, place, state, "completed")
 
     def _finish(self, place: Path, state: dict[str, Any], status: str, error: str | None = None) -> None:
         """Make files of the results so far, and enter the last status."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Any
 
 from starlette.datastructures import UploadFile
@@ -13,6 +13,7 @@ from starlette.responses import FileResponse, Response
 
 from chaski.errors import OptionError
 from chaski.server.batches.files import open_private, owner_name
+from chaski.server.dialects.common.metadata import read_metadata
 from chaski.server.dialects.common.pages import page_of
 from chaski.server.fields.reader import Fields
 from chaski.server.http.api import OPENAI
@@ -43,8 +44,9 @@ async def upload(request: Request) -> Response:
 
 async def files(http: HTTPRequest) -> Reply:
     """The files of whoever asks, page by page: `order`, `limit`, `after`."""
-    found = await asyncio.to_thread(http.services.files.all, _owner(http))
-    return page_of(found, http.request.query_params)
+    files, owner = http.services.files, _owner(http)
+    query = http.request.query_params
+    return await files.run(lambda: page_of(files.ids(owner), partial(files.find, owner), query))
 
 
 async def file(http: HTTPRequest) -> Reply:
@@ -61,7 +63,7 @@ async def content(http: HTTPRequest) -> Reply:
 async def delete(http: HTTPRequest) -> Reply:
     """Delete a file."""
     file_id = http.request.path_params["id"]
-    await asyncio.to_thread(http.services.files.remove, _owner(http), file_id)
+    await http.services.files.run(http.services.files.remove, _owner(http), file_id)
     return {"id": file_id, "object": "file", "deleted": True}
 
 
@@ -73,15 +75,16 @@ async def create(http: HTTPRequest) -> Reply:
         fields.text("input_file_id"),
         fields.text("endpoint"),
         fields.text("completion_window", default="24h"),
-        fields.mapping("metadata"),
+        read_metadata(fields),
     )
     return _described(created)
 
 
 async def batches(http: HTTPRequest) -> Reply:
     """The batches of whoever asks, page by page: `limit`, `after`."""
-    found = await asyncio.to_thread(http.services.batches.all, _owner(http))
-    return page_of(found, http.request.query_params)
+    found, owner = http.services.batches, _owner(http)
+    query = http.request.query_params
+    return await http.services.files.run(lambda: page_of(found.ids(owner), partial(found.find, owner), query))
 
 
 async def batch(http: HTTPRequest) -> Reply:
@@ -109,7 +112,7 @@ async def _receive(services: Services, request: Request) -> dict[str, Any]:
         raise TooLargeError(f"a file may have up to {_MOST_BYTES >> 20} MB")
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise OptionError("the body must be a form (multipart/form-data) with the fields file and purpose")
-    await asyncio.to_thread(services.files.require_room, int(announced))
+    await services.files.run(services.files.require_room, int(announced))
     with services.forms.enter() as arrival:
         pieces = _limited(arrival, request, services.settings.body_timeout)
         parser = MultiPartParser(
@@ -127,7 +130,7 @@ async def _receive(services: Services, request: Request) -> dict[str, Any]:
                 raise OptionError(f"purpose must be {_PURPOSE}: nothing else is done with files here")
             owner = owner_name(client_of(request.scope) if services.settings.has_keys else "")
             name = (sent.filename or "file.jsonl")[:255]
-            return await asyncio.to_thread(_keep, services, owner, sent, name)
+            return await services.files.run(_keep, services, owner, sent, name)
         finally:
             await form.close()
 

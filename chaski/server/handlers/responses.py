@@ -51,7 +51,8 @@ async def retrieve(http: HTTPRequest) -> Reply:
 async def list_input(http: HTTPRequest) -> Reply:
     """The items that the request of a response brought, page by page; `order`, `limit`, `after`."""
     found: StoredResponse = http.services.responses.get(http.client, http.request.path_params["id"])
-    return page_of(found.input, http.request.query_params)
+    items = {item["id"]: item for item in found.input}
+    return page_of(list(items), items.get, http.request.query_params)
 
 
 async def cancel(http: HTTPRequest) -> Reply:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from chaski.errors import OptionError
@@ -34,8 +34,8 @@ def dump_text(value: object) -> str:
 def load_object(data: bytes | bytearray, list_name: str | None = None) -> Mapping[str, Any]:
     """Return the object that a body holds, or that a list stands for as its only field `list_name`.
 
-    Raises OptionError for anything else, for numbers that are none or beyond the largest float, and for
-    strings that are no text; TooManyValuesError.
+    Half of a surrogate pair in a string becomes U+FFFD. Raises OptionError for anything else than an object,
+    and for numbers that are none or beyond the largest float; TooManyValuesError.
     """
     if not data or data.isspace():
         raise OptionError("missing request body")
@@ -48,25 +48,34 @@ def load_object(data: bytes | bytearray, list_name: str | None = None) -> Mappin
     if not isinstance(found, dict):
         raise OptionError(f"the request must be a JSON object, not {type(found).__name__}")
     if _MAY_BE_HALF.search(data):
-        _require_text(found)
+        _replace_halves(found)
     return found
 
 
-def _require_text(value: object) -> None:
-    """Refuse halves of surrogate pairs anywhere, since UTF-8 cannot hold them."""
-    pending: list[tuple[str, object]] = [("", value)]
+def _replace_halves(value: dict[str, Any]) -> None:
+    """Replace halves of surrogate pairs in a value and everything inside by U+FFFD, as Go's decoder does.
+
+    UTF-8 cannot hold them. A name that gets the spelling of a later name is replaced by it.
+    """
+    pending: list[dict[str, Any] | list[Any]] = [value]
     while pending:
-        where, item = pending.pop()
-        if isinstance(item, str) and _HALF.search(item):
-            raise OptionError(f"{where or 'the request'} holds half of a surrogate pair, which is no text")
+        item = pending.pop()
         if isinstance(item, dict):
-            _require_text_names(where, item)
-            pending += ((f"{where}.{name}" if where else name, inner) for name, inner in item.items())
-        elif isinstance(item, list):
-            pending += ((f"{where}[{index}]", inner) for index, inner in enumerate(item))
+            if any(map(_HALF.search, item)):
+                renamed = {_whole(name): inner for name, inner in item.items()}
+                item.clear()
+                item.update(renamed)
+            places: Iterable[tuple[Any, Any]] = item.items()
+        else:
+            places = enumerate(item)
+        container: Any = item
+        for place, inner in places:
+            if isinstance(inner, str):
+                if _HALF.search(inner):
+                    container[place] = _whole(inner)
+            elif isinstance(inner, dict | list):
+                pending.append(inner)
 
 
-def _require_text_names(where: str, names: Mapping[str, object]) -> None:
-    for name in names:
-        if _HALF.search(name):
-            raise OptionError(f"a name in {where or 'the request'} holds half of a surrogate pair")
+def _whole(text: str) -> str:
+    return _HALF.sub("\ufffd", text)

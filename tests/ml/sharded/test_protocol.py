@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -199,3 +200,17 @@ def test_members_keep_no_results_that_nobody_has(
         llm.generate("once", num_predict=40, temperature=0, ignore_eos=True)
     assert len(kept) >= 80
     assert max(kept) <= 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, '[{}, [["<f4", [60000000000]]]]', "[[], []]", "[{}, 5]", "{}", "nonsense"],
+    ids=lambda text: str(text)[:20],
+)
+def test_a_message_that_cannot_be_read_is_a_cluster_error(text: str) -> None:
+    """Also one whose nesting, or whose announced arrays, are more than this process can hold."""
+    sender, receiver = socket.socketpair()
+    with closing(sender), closing(Frames(receiver)) as frames:
+        sender.sendall(struct.pack("<I", len(text)) + text.encode())
+        with pytest.raises(ClusterError):
+            frames.receive()

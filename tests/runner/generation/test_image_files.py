@@ -55,6 +55,18 @@ def test_what_is_no_image_is_refused(model: chaski.LLM) -> None:
         model.generate("see", [picture()[:100]])
 
 
+def test_repeated_placeholders_are_counted_before_they_are_laid_out(model: chaski.LLM) -> None:
+    with pytest.raises(OptionError, match="repeats placeholders of images, whose rows are"):
+        model.generate("[img-0]" * 20_000, [picture()], **GREEDY)
+
+
+def test_a_placeholder_with_a_huge_number_is_text(model: chaski.LLM) -> None:
+    text = f"see [img-0] [img-{'9' * 30}]"
+    assert model.generate(text, [picture()], **GREEDY).prompt_tokens > 30
+    with pytest.raises(OptionError, match="the prompt has"):
+        model.generate(f"[img-{'9' * 5000}]", [picture()], truncate=False, **GREEDY)
+
+
 def test_event_loops_and_other_processes_give_the_same_answers(model: chaski.LLM) -> None:
     files = [picture(), picture("JPEG", 2)]
     messages = [{"role": "user", "content": "a [img] b", "images": files}]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from chaski.errors import OptionError
@@ -12,8 +12,13 @@ __all__ = ["page_of"]
 _LIMIT, _MOST = 20, 100
 
 
-def page_of(items: Sequence[Mapping[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:
-    """A page of the list: the last item first, unless `order` is asc, `limit` of them behind `after`.
+def page_of(
+    ids: Sequence[str], load: Callable[[str], Mapping[str, Any] | None], query: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return a page of a list: the last item first, unless `order` is asc, `limit` items after `after`.
+
+    ids: the ids of all items, the oldest first.
+    load: returns the item of an id, or None if it is gone. Only the items of the page are loaded.
 
     Raises OptionError.
     """
@@ -22,17 +27,17 @@ def page_of(items: Sequence[Mapping[str, Any]], query: Mapping[str, str]) -> dic
         raise OptionError(f"order {order!r:.40} must be asc or desc")
     if not (limit.isascii() and limit.isdecimal() and len(limit) < 4 and 1 <= int(limit) <= _MOST):
         raise OptionError(f"limit must be 1 to {_MOST}")
-    ordered = list(items) if order == "asc" else list(reversed(items))
-    ids = [item["id"] for item in ordered]
+    ordered = list(ids) if order == "asc" else list(reversed(ids))
     after = query.get("after")
-    if after is not None and after not in ids:
+    if after is not None and after not in ordered:
         raise OptionError(f"after: there is no {after!r:.80}")
-    begin = 0 if after is None else ids.index(after) + 1
-    page = ordered[begin : begin + int(limit)]
+    begin = 0 if after is None else ordered.index(after) + 1
+    end = begin + int(limit)
+    page = [item for item in map(load, ordered[begin:end]) if item is not None]
     return {
         "object": "list",
         "data": page,
         "first_id": page[0]["id"] if page else None,
         "last_id": page[-1]["id"] if page else None,
-        "has_more": begin + len(page) < len(ordered),
+        "has_more": end < len(ordered),
     }

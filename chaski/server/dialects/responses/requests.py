@@ -10,6 +10,7 @@ from msgspec import Struct
 from chaski.errors import OptionError, ResponseNotFoundError, UnsupportedError
 from chaski.server.dialects.common.constraints import read_constraint
 from chaski.server.dialects.common.images import check_images
+from chaski.server.dialects.common.metadata import read_metadata
 from chaski.server.dialects.common.thinking import agreed, read_thinking, template_variables
 from chaski.server.dialects.openai.requests import read_options, schema_in, top_of
 from chaski.server.dialects.responses.input import FindItem, ResponsesConversation
@@ -123,7 +124,7 @@ def _echo(fields: Fields) -> dict[str, Any]:
         "instructions": fields.text_or_none("instructions"),
         "max_output_tokens": fields.integer("max_output_tokens", None),
         "max_tool_calls": fields.integer("max_tool_calls", None),
-        "metadata": dict(fields.mapping("metadata")),
+        "metadata": read_metadata(fields),
         "model": fields.text("model"),
         "parallel_tool_calls": fields.flag("parallel_tool_calls", True),
         "presence_penalty": fields.number("presence_penalty", 0),
