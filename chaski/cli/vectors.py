@@ -27,10 +27,9 @@ def vector(model: Model, text: str, dimensions: int | None, truncate: bool) -> s
     """The vector of a text, as a list of JSON. A text that is too long is cut, or refused."""
     if isinstance(model, RemoteModel):
         return json.dumps(model.embed(text, dimensions, truncate))
-    from chaski.runner.generation.output_sequences import normalized
+    from chaski.runner.generation.output_sequences import cut_vectors
     from chaski.runner.llm import LLM
 
     assert isinstance(model, LLM)
-    rows = model.embed(text, truncate=truncate, normalize=False)
-    found: list[float] = normalized(rows[:, : dimensions or None])[0].tolist()
+    found: list[float] = cut_vectors(model.embed(text, truncate=truncate), dimensions)[0].tolist()
     return json.dumps(found)

@@ -106,6 +106,7 @@ def test_custom_tools_in_chats(faked: openai.OpenAI, fake: Running, script: Scri
     (call,) = message.tool_calls
     assert (call.type, call.custom.name, call.custom.input) == ("custom", "dial", "911")
     chunks = fake.post("/v1/chat/completions", asked | {"stream": True}).body.decode()
+    assert '"finish_reason":"tool_calls"' in chunks
     assert '"type":"custom","custom":{"name":"dial","input":"911"}' in chunks
     history = [*asked["messages"], message.to_dict()]
     history.append({"role": "tool", "tool_call_id": call.id, "content": "rings"})
@@ -117,6 +118,9 @@ def test_custom_tools_in_chats(faked: openai.OpenAI, fake: Running, script: Scri
     for choice in (named, allowed):
         forced = faked.chat.completions.create(**asked, tool_choice=choice, reasoning_effort="none")
         assert forced.choices[0].message.tool_calls[0].custom.input == "0"
+        assert forced.choices[0].finish_reason == ("stop" if choice is named else "tool_calls")
+    chosen = asked | {"tool_choice": named, "stream": True, "reasoning_effort": "none"}
+    assert '"finish_reason":"stop"' in fake.post("/v1/chat/completions", chosen).body.decode()
     demanded = [call for call in script.asked if isinstance(call, Generate)][-1].options["format"]
     assert [each["properties"]["name"]["const"] for each in demanded["anyOf"]] == ["dial"]
     for bad in ({"type": "web_search"}, {"type": "allowed_tools", "allowed_tools": {"mode": "no"}}):

@@ -66,6 +66,16 @@ def test_the_native_api(server: Running, expected: np.ndarray) -> None:
     client._client.close()
 
 
+@pytest.mark.parametrize("route", ["/api/embed", "/v1/embeddings"])
+def test_more_dimensions_than_there_are_is_an_error(server: Running, route: str) -> None:
+    size = len(server.post("/api/embed", {"model": "vectors", "input": "x"}).json["embeddings"][0])
+    whole = {"model": "vectors", "input": "x", "dimensions": size}
+    assert server.post(route, whole).status == 200
+    reply = server.post(route, whole | {"dimensions": size + 1})
+    assert reply.status == 400
+    assert f"dimensions is {size + 1}, but the vectors of this model have {size}" in reply.body.decode()
+
+
 def test_fewer_dimensions_have_length_one_again(server: Running, expected: np.ndarray) -> None:
     reply = server.post("/api/embed", {"model": "vectors", "input": TEXTS, "dimensions": 5}).json
     cut = expected[:, :5] / np.linalg.norm(expected[:, :5], axis=1, keepdims=True)

@@ -131,12 +131,18 @@ def test_origins_of_the_settings(guarded: Running) -> None:
     assert guarded.get("/", Origin="https://example.org.evil.example").status == 403
 
 
-def test_pages_without_an_origin_of_their_own_are_never_allowed(tmp_path: Path) -> None:
+def test_pages_without_an_origin_need_all_origins_to_be_allowed(tmp_path: Path) -> None:
     """A frame in a sandbox says null, whatever page it is in."""
-    with running(Settings(address=SOMEWHERE, origins=("*",)), tmp_path) as everybody:
-        assert everybody.get("/", Origin="https://evil.example").status == 200
-        for origin in ("null", ""):
-            assert everybody.get("/", Origin=origin).status == 403
+    for origins, status in ((("*",), 200), (("https://*",), 403), ((), 403)):
+        with running(Settings(address=SOMEWHERE, origins=origins), tmp_path) as server:
+            assert server.get("/", Origin="null").status == status
+            assert server.get("/", Origin="").status == 403
+
+
+def test_an_origin_may_be_written_with_a_slash_at_its_end(tmp_path: Path) -> None:
+    with running(Settings(address=SOMEWHERE, origins=("https://a.example/",)), tmp_path) as server:
+        assert server.get("/", Origin="https://a.example").status == 200
+        assert server.get("/", Origin="https://a.example.evil").status == 403
 
 
 def test_preflight(server: Running) -> None:

@@ -13,6 +13,7 @@ from PIL import Image
 from chaski.errors import ChaskiError, ImageError, OptionError, ResponseNotFoundError, UnsupportedError
 from chaski.image import MAX_BYTES
 from chaski.server.dialects import anthropic, ollama, openai
+from chaski.server.dialects.common.images import read_base64
 from chaski.server.dialects.responses import read_response
 from chaski.server.http.problems import problem_of
 from chaski.server.response_store import ResponseStore, StoredResponse
@@ -152,3 +153,21 @@ def test_what_is_refused(read: Callable[[], Any], kind: type[ChaskiError], words
     with pytest.raises(kind, match=words) as caught:
         read()
     assert problem_of(caught.value).status == 400
+
+
+def test_base64_in_the_spellings_of_clients() -> None:
+    """As MIME breaks it, with blanks, without padding, and with the letters of URLs."""
+    data = RED
+    plain = b64encode(data).decode()
+    broken = "\r\n".join(plain[at : at + 76] for at in range(0, len(plain), 76))
+    for spelled in (
+        plain,
+        broken,
+        f" {plain}\n",
+        plain.rstrip("="),
+        plain.replace("+", "-").replace("/", "_"),
+    ):
+        assert read_base64(spelled, "images[0]") == data
+    for wrong in ("a", plain[:40] + "é", plain[:40] + "*", "===="):
+        with pytest.raises((OptionError, ImageError)):
+            read_base64(wrong, "images[0]")

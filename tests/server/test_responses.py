@@ -106,7 +106,7 @@ def test_logprobs(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"input": []}, "input is required"),
+        ({"input": None}, "input is required"),
         ({"input": [{"type": "compaction_trigger"}]}, "compaction is not supported"),
         ({"input": [{"role": "ghost", "content": "x"}]}, "role 'ghost'"),
         ({"input": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "input_audio"),
@@ -256,3 +256,9 @@ def test_not_more_is_remembered_than_fits() -> None:
     for name in ("b", "d", "large", "larger"):
         with pytest.raises(ResponseNotFoundError):
             kept.get("me", name)
+
+
+def test_an_empty_list_leaves_the_instructions_alone() -> None:
+    found = read_response({"model": "m", "input": [], "instructions": "Say hello."})
+    assert found.chat.messages[0] == {"role": "system", "content": "Say hello."}
+    assert read_response({"model": "m", "input": []}).chat.messages == [{"role": "user", "content": ""}]

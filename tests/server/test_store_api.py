@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -279,3 +281,15 @@ def test_a_cluster_is_managed_by_a_server_with_one(server: Running, what: str, g
     reply = server.post(f"/api/cluster/{what}", given)
     assert reply.status >= 400
     assert "chaski serve --cluster" in reply.json["error"]
+
+
+def test_an_upload_of_a_known_blob_is_read_to_its_end(server: Running) -> None:
+    """A plain client sends all of it, and would see a reset where nothing reads it."""
+    data = bytes(8 << 20)
+    path = f"/api/blobs/{digest_of(data)}"
+    assert [server.post(path, data).status for _ in range(3)] == [201, 200, 200]
+    # With Expect a client waits for a word, and sends nothing.
+    with closing(socket.create_connection(("127.0.0.1", server.port), timeout=10)) as connection:
+        head = f"POST {path} HTTP/1.1\r\nHost: x.localhost\r\nContent-Length: {len(data)}\r\n"
+        connection.sendall(f"{head}Expect: 100-continue\r\n\r\n".encode())
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")

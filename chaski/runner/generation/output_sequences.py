@@ -10,7 +10,7 @@ import numpy.typing as npt
 from chaski.chat.groups import Groups
 from chaski.chat.image_rows import Images
 from chaski.chat.requests import Embed, Rank
-from chaski.errors import ModelError
+from chaski.errors import ModelError, OptionError
 from chaski.model.output_rows import OutputRows
 from chaski.model.pooling import Pooling
 from chaski.runner.engine.outputs import Outputs
@@ -142,6 +142,19 @@ def embeddings(vectors: F32, normalize: bool) -> F32:
             "are no finite numbers: the model computes beyond float32 for it, or its file is damaged"
         )
     return normalized(vectors) if normalize else vectors
+
+
+def cut_vectors(rows: F32, dimensions: int | None) -> F32:
+    """Return the first `dimensions` elements of each row, scaled to length 1; all of them for None and 0.
+
+    Raises OptionError for more elements than the rows have.
+    """
+    size = rows.shape[-1]
+    if not dimensions or dimensions == size:
+        return rows
+    if dimensions > size:
+        raise OptionError(f"dimensions is {dimensions}, but the vectors of this model have {size} elements")
+    return normalized(rows[:, :dimensions])
 
 
 def normalized(vectors: F32) -> F32:

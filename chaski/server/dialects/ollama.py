@@ -14,6 +14,7 @@ from chaski.durations import parse_duration
 from chaski.errors import OptionError
 from chaski.server.dialects.common.cached import cached_by_tier
 from chaski.server.dialects.common.images import check_images, read_base64
+from chaski.server.dialects.common.tools import function_tool
 from chaski.server.fields.reader import Fields
 from chaski.server.service.events import Delta, Finish, Score, ServiceEvent, TopScore, Whole
 from chaski.server.service.requests import ChatRequest, EmbedRequest, GenerateRequest
@@ -46,7 +47,7 @@ def read_chat(body: Mapping[str, Any]) -> ChatRequest:
     check_images(messages)
     return ChatRequest(
         messages=messages,
-        tools=[dict(tool.data) for tool in fields.objects("tools")],
+        tools=[function_tool(tool) or dict(tool.data) for tool in fields.objects("tools")],
         begun=fields.text("answer_prefix"),
         **_common(fields),
     )

@@ -32,10 +32,11 @@ async def chat(http: HTTPRequest) -> Reply:
     # All answers have the same prompt: its scores are computed once.
     requests = [first, *(replace(each, prompt_logprobs=None) for each in others)]
     answers = [http.services.chat.chat(each, http.client) for each in requests]
+    names_tool = request.tool_choice not in ("auto", "none", "required")
     if request.stream:
-        chunks = openai.Chunks(request.model, custom_tools=request.custom_tools)
+        chunks = openai.Chunks(request.model, custom_tools=request.custom_tools, names_tool=names_tool)
         return _chunks(answers, chunks, openai.includes_usage(http.body))
-    return openai.chat_whole(request.model, await _wholes(answers), request.custom_tools)
+    return openai.chat_whole(request.model, await _wholes(answers), request.custom_tools, names_tool)
 
 
 async def completions(http: HTTPRequest) -> Reply:

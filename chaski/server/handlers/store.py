@@ -159,6 +159,9 @@ async def put_blob(request: Request) -> Response:
     try:
         digest = Digest.parse(request.path_params["digest"])
         if blobs.size(digest) is not None:
+            # A client that has not asked first would see its connection reset if nothing read its bytes.
+            if "expect" not in request.headers:
+                await services.uploads.discard(request.receive)
             return Response(status_code=200)
         await services.uploads.receive(blobs, digest, request.receive)
     except Exception as error:

@@ -60,6 +60,12 @@ class Uploads:
             finally:
                 await run(writing.__exit__, None, None, None)
 
+    async def discard(self, receive: Receive) -> None:
+        """Read the bytes of a blob that is not needed. Raises SlowBodyError, BusyError."""
+        with self._arrivals.enter() as arrival:
+            async for _ in arrival.pieces(receive, self._idle_seconds):
+                pass
+
     def close(self) -> None:
         """End the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from chaski.chat.requests import Rank, embed_request
 from chaski.errors import UnsupportedError
-from chaski.runner.generation.output_sequences import normalized, relevance
+from chaski.runner.generation.output_sequences import cut_vectors, relevance
 from chaski.server.service.jobs import Job, Jobs, lacks, require
 from chaski.server.service.requests import EmbedRequest, RerankRequest
 
@@ -44,7 +44,7 @@ class VectorService:
             truncates = request.truncate and request.shift
             found = await loaded.model.vectors(embed_request(request.inputs, truncates, request.normalize))
             job.record.prompt_tokens = found.num_tokens
-        return self._told(job, _cut(found.rows, request.dimensions), found.num_tokens, loading)
+        return self._told(job, cut_vectors(found.rows, request.dimensions), found.num_tokens, loading)
 
     async def rerank(self, request: RerankRequest, client: str) -> Embedded:
         """Return the relevance of each document to the query, from 0 to 1."""
@@ -66,10 +66,3 @@ class VectorService:
 def _require_no_adapters(job: Job) -> None:
     if job.adapters:
         raise UnsupportedError(f"{job.found.label} has an adapter (LoRA); vectors are computed without any")
-
-
-def _cut(rows: F32, dimensions: int | None) -> F32:
-    """Return the first `dimensions` elements of each row, scaled to length 1."""
-    if not dimensions or dimensions >= rows.shape[-1]:
-        return rows
-    return normalized(rows[:, :dimensions])

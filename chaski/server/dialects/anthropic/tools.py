@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from chaski.errors import OptionError
+from chaski.server.dialects.common.tools import function_tool
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
 
@@ -86,10 +86,8 @@ _KNOWN: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
 def read_tool(fields: Fields, ignored: Ignored) -> dict[str, Any] | None:
     """A tool in Ollama's form; None for one that runs at its maker's, which is noted as ignored."""
     kind, name = fields.text("type", default="custom"), fields.text("name")
-    if kind == "custom":
-        if not name:
-            raise OptionError("a tool has no name")
-        return _function(name, fields.text("description"), fields.mapping("input_schema"))
+    if kind in ("custom", "function"):
+        return function_tool(fields, is_custom_function=True)
     known = next((each for each in _KNOWN if kind.startswith(each[0])), None)
     if known is None:
         ignored.add("tool", kind)

@@ -18,6 +18,8 @@ MAX_IMAGES = 64
 """In all messages of a request together."""
 
 _IMAGE = "[img]"  # in a content: here belongs the next image; without it, images go before the text
+# Blanks are left out, and letters of URLs become those of plain base64.
+_SPELLING = {**dict.fromkeys(map(ord, " \t\r\n")), ord("-"): "+", ord("_"): "/"}
 _LINK = "image URLs are not currently supported, please use base64 encoded data instead"
 
 
@@ -50,7 +52,7 @@ def read_base64(value: object, where: str) -> bytes:
     if len(value) > MAX_BYTES * 4 // 3 + 4:
         raise ImageError(f"{where} is too large; at most {MAX_BYTES} bytes are allowed")
     try:
-        data = b64decode(value, validate=True)
+        data = _decoded(value)
     except (binascii.Error, ValueError) as error:
         raise OptionError(f"{where} is not base64: {error}") from None
     try:
@@ -58,6 +60,14 @@ def read_base64(value: object, where: str) -> bytes:
     except ImageError as error:
         raise ImageError(f"{where}: {error}") from None
     return data
+
+
+def _decoded(text: str) -> bytes:
+    """Return the bytes of base64 with line breaks, without padding, or with the letters of URLs."""
+    if not text.isascii():
+        raise ValueError("it has letters beyond ASCII")
+    letters = text.translate(_SPELLING).rstrip("=")
+    return b64decode(letters + "=" * (-len(letters) % 4), validate=True)
 
 
 def read_data_url(url: str, where: str) -> bytes:

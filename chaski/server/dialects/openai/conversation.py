@@ -9,6 +9,7 @@ from chaski.errors import OptionError, UnsupportedError
 from chaski.server.dialects.common.custom import PARAMETERS, custom_description
 from chaski.server.dialects.common.documents import read_file, unread
 from chaski.server.dialects.common.images import Spoken, read_data_url
+from chaski.server.dialects.common.tools import function_tool
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
 from chaski.text.parsers.json_text import load_json
@@ -75,13 +76,12 @@ class OpenAIConversation:
 def read_tools(fields: Fields, ignored: Ignored) -> Iterator[dict[str, Any]]:
     """Tools in Ollama's form; those that are no functions are noted as ignored."""
     for tool in fields.objects("tools"):
-        match tool.text("type", default="function"):
-            case "function":
-                yield {**tool.data, "function": tool.mapping("function")}
-            case "custom":
-                yield _custom(Fields(tool.mapping("custom"), "custom"), ignored)
-            case kind:
-                ignored.add("tool", kind)
+        if (function := function_tool(tool)) is not None:
+            yield function
+        elif (kind := tool.text("type")) == "custom":
+            yield _custom(Fields(tool.mapping("custom"), "custom"), ignored)
+        else:
+            ignored.add("tool", kind)
 
 
 def custom_names(fields: Fields) -> frozenset[str]:

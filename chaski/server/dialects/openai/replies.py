@@ -29,11 +29,13 @@ class Chunks(Struct):
 
     completion    what is completed; None for a chat
     custom_tools  names of tools whose calls go out as one text
+    names_tool    the request names the tool to call, and such a call ends with `stop`
     """
 
     model: str
     completion: CompletionRequest | None = None
     custom_tools: Collection[str] = ()
+    names_tool: bool = False
     id: str = ""
     created: int = field(default_factory=lambda: int(time.time()))
     _begun: set[int] = field(default_factory=set)
@@ -62,7 +64,7 @@ class Chunks(Struct):
 
     def finish(self, index: int, finish: Finish) -> list[dict[str, Any]]:
         """The last chunk of answer `index`; where nothing was said, behind one that says who is silent."""
-        reason = _reason(finish)
+        reason = _reason(finish, self.names_tool)
         if self.completion is not None:
             return [self._chunk(index, {"text": "", "logprobs": None}, reason)]
         first = [] if index in self._begun else [self._chat_chunk(index, {"content": ""})]
@@ -92,13 +94,15 @@ class Chunks(Struct):
         return _head(self.id, kind, self.created, self.model)
 
 
-def chat_whole(model: str, answers: Sequence[Whole], custom_tools: Collection[str] = ()) -> dict[str, Any]:
-    """A chat without stream. custom_tools: names of tools whose calls go out as one text."""
+def chat_whole(
+    model: str, answers: Sequence[Whole], custom_tools: Collection[str] = (), names_tool: bool = False
+) -> dict[str, Any]:
+    """A chat without stream. `custom_tools` and `names_tool` are as in `Chunks`."""
     choices = [
         {
             "index": index,
             "message": _message_of(answer, custom_tools),
-            "finish_reason": _reason(answer.finish),
+            "finish_reason": _reason(answer.finish, names_tool),
             "logprobs": _chat_logprobs(answer.scores),
         }
         for index, answer in enumerate(answers)
@@ -187,10 +191,10 @@ def _id(kind: str) -> str:
     return f"{kind}-{secrets.token_hex(12)}"
 
 
-def _reason(finish: Finish) -> str:
+def _reason(finish: Finish, names_tool: bool = False) -> str:
     if finish.is_cut:
         return "length"
-    return "tool_calls" if finish.called else "stop"
+    return "tool_calls" if finish.called and not names_tool else "stop"
 
 
 def _content(delta: Delta) -> str:

@@ -68,8 +68,10 @@ def read_response(
         conversation.read(fields.objects("input"))
     tools += conversation.tools
     turns = [*earlier, *conversation.messages]
-    if not turns:
+    if not turns and not fields.has("input"):
         raise OptionError("input is required")
+    # With an empty list the model answers the instructions alone.
+    turns = turns or [{"role": "user", "content": ""}]
     check_images(turns)
     instructions = fields.text("instructions")
     system = [{"role": "system", "content": instructions}] if instructions else []

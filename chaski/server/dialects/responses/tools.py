@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from chaski.errors import OptionError
 from chaski.server.dialects.common.custom import PARAMETERS, custom_description, custom_input
+from chaski.server.dialects.common.tools import function_tool
 from chaski.server.dialects.openai.conversation import call_of
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
@@ -216,7 +217,8 @@ def form_of_call(kind: str) -> Form | None:
 
 def read_tools(fields: Fields, ignored: Ignored, namespace: str = "") -> Iterator[Tool]:
     """The tools of a request that clients run; the others are noted as ignored. Raises OptionError."""
-    for tool in fields.objects("tools"):
+    for given in fields.objects("tools"):
+        tool = _flat(given)
         kind, name = tool.text("type"), tool.text("name")
         form = FORMS.get(kind)
         if kind == "namespace" and name and not namespace:
@@ -227,6 +229,14 @@ def read_tools(fields: Fields, ignored: Ignored, namespace: str = "") -> Iterato
             ignored.add("tool", kind)
         else:
             yield _tool(form, tool, namespace, ignored)
+
+
+def _flat(tool: Fields) -> Fields:
+    """Return a function in the form of this API, also if it came in the form of another one."""
+    if tool.has("function") or tool.has("input_schema"):
+        found = function_tool(tool)
+        return tool if found is None else Fields({"type": "function", **found["function"]}, tool.where)
+    return tool
 
 
 def read_call(item: Fields) -> dict[str, Any]:

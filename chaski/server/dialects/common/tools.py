@@ -1,0 +1,41 @@
+"""Tools that are functions, in the form of any dialect: clients mix them up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chaski.errors import OptionError
+from chaski.server.fields.reader import Fields
+
+__all__ = ["function_tool"]
+
+
+def function_tool(tool: Fields, is_custom_function: bool = False) -> dict[str, Any] | None:
+    """Return a tool in Ollama's form, which is that of chat completions; None if it is no function.
+
+    The Responses API has `name`, `description` and `parameters` in the tool itself, and Anthropic's API has
+    `name`, `description` and `input_schema`; its functions may have the type `custom`, which is another kind
+    of tool elsewhere.
+
+    is_custom_function: whether a tool of that type is a function even without `input_schema`.
+
+    Raises OptionError for a function without a name.
+    """
+    is_anthropic = tool.has("input_schema")
+    kind = tool.text("type", default="function")
+    if kind != "function" and not (kind == "custom" and (is_anthropic or is_custom_function)):
+        return None
+    if tool.has("function"):
+        function = Fields(tool.mapping("function"), f"{tool.where}.function")
+        found = {**tool.data, "type": "function", "function": function.data}
+    else:
+        function = tool
+        parameters = tool.mapping("input_schema" if is_anthropic else "parameters")
+        described = {"name": tool.text("name"), "description": tool.text("description")}
+        found = {"type": "function", "function": {**described, "parameters": dict(parameters)}}
+    if not function.text("name"):
+        raise OptionError(
+            f"{function.where}.name is missing; a tool is "
+            '{"type": "function", "function": {"name": …, "description": …, "parameters": …}}'
+        )
+    return found
