@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from chaski.ml import limits
+
 __all__ = [
     "available_memory",
     "cpu_info",
@@ -22,29 +24,31 @@ __all__ = [
     "usable_processors",
 ]
 
-_CGROUP = Path("/sys/fs/cgroup")
-_OWN_GROUPS = Path("/proc/self/cgroup")
 _PROCESSORS = Path("/sys/devices/system/cpu")
 _NODES = Path("/sys/devices/system/node")
 _CPU_INFO = Path("/proc/cpuinfo")
+_MEMORY_INFO = Path("/proc/meminfo")
 _MODEL = ("cpu family", "model", "stepping", "CPU implementer", "CPU variant", "CPU part", "CPU revision")
 
 # Where a quota allows a part of a core, one more thread gains that part, at the price of pauses. A fifth of a
 # core gained three percent.
 _LEAST_PART = 0.2
+# Part of the threads that may still be started that computing takes; others serve requests and read files.
+_TASKS_EACH = 2
 _SMALL_CACHE = 8 << 20
 
 
 def physical_cores() -> int:
     """Physical cores among the processors that this process may run on; hyper-threads count once.
 
-    CPU quotas of its control groups (version 1 or 2) bound the number as well.
+    Control groups bound the number as well, by CPU quotas and by the threads that may still be started.
     """
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
     cores = len({_siblings(processor) for processor in os.sched_getaffinity(0)})
-    quota = min((_quota(group) for group in _cpu_groups()), default=math.inf)
-    return max(1, min(cores, cores if quota == math.inf else math.ceil(quota - _LEAST_PART)))
+    quota, tasks = limits.cpu_quota(), limits.tasks_left()
+    bounds = [cores, cores if quota == math.inf else math.ceil(quota - _LEAST_PART)]
+    return max(1, min(bounds if tasks is None else [*bounds, tasks // _TASKS_EACH]))
 
 
 def usable_processors() -> int:
@@ -77,15 +81,15 @@ def _numbers(text: str) -> Iterator[int]:
 
 
 def total_memory() -> int:
-    """Bytes of memory in this machine, or in this container."""
-    return min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), _cgroup_number("memory.max"))
+    """Return the bytes of memory that this process may have: those of the machine, or of its limits."""
+    bounds = (_machine_memory(), limits.memory_limit(), limits.address_space())
+    return min(bound for bound in bounds if bound is not None)
 
 
 def available_memory() -> int:
-    """Bytes that can still be allocated without swapping."""
-    free = _meminfo("MemAvailable")
-    used = _cgroup_number("memory.current", missing=0) - _cached_files()
-    return min(free, _cgroup_number("memory.max") - used)
+    """Return the bytes that can still be allocated without swapping."""
+    free, left = _free_memory(), limits.memory_left()
+    return free if left is None else min(free, left)
 
 
 def cpu_name() -> str:
@@ -121,50 +125,12 @@ def _siblings(processor: int) -> str:
     return path.read_text().strip() if path.exists() else str(processor)
 
 
-def _cpu_groups() -> Iterator[Path]:
-    """Yield the folders of the control groups that may have a CPU quota: this process's own and all above."""
-    lines = _OWN_GROUPS.read_text().splitlines() if _OWN_GROUPS.exists() else ["0::/"]
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        mount = _CGROUP / controllers
-        # In a container the path may be that of the host, and the mount the container's own group.
-        own = mount / path.lstrip("/")
-        yield from (group for group in (own, *own.parents) if group.is_relative_to(mount))
+def _machine_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _quota(group: Path) -> float:
-    """Return the cores that the members of a group may keep busy; infinite without a quota."""
-    limit = group / "cpu.max"
-    if limit.exists():
-        quota, period = limit.read_text().split()
-        return math.inf if quota == "max" else int(quota) / int(period)
-    limit = group / "cpu.cfs_quota_us"
-    if limit.exists() and (microseconds := int(limit.read_text())) > 0:
-        return microseconds / int((group / "cpu.cfs_period_us").read_text())
-    return math.inf
-
-
-def _cgroup_number(name: str, missing: int = 1 << 62) -> int:
-    path = _CGROUP / name
-    text = path.read_text().strip() if path.exists() else "max"
-    return missing if text == "max" else int(text)
-
-
-def _cached_files() -> int:
-    """Bytes of files that this container has in memory; the system drops them where it needs room."""
-    path = _CGROUP / "memory.stat"
-    lines = path.read_text().splitlines() if path.exists() else []
-    counts = dict(line.split() for line in lines)
-    return int(counts.get("active_file", 0)) + int(counts.get("inactive_file", 0))
-
-
-def _meminfo(key: str) -> int:
-    path = Path("/proc/meminfo")
-    if not path.exists():
-        return total_memory()
-    for line in path.read_text().splitlines():
-        if line.startswith(key + ":"):
-            return int(line.split()[1]) * 1024
-    return total_memory()
+def _free_memory() -> int:
+    """Return the bytes of this machine that are free, or would be; all where the system does not report."""
+    lines = _MEMORY_INFO.read_text().splitlines() if _MEMORY_INFO.exists() else []
+    found = (int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    return next(found, _machine_memory())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import resource
 from pathlib import Path
 from typing import Self
 
@@ -147,7 +146,7 @@ def _log_file(path: str | None) -> str | None:
 
 def _usual_connections() -> int:
     """Return the limit of file handles, less some that stay free; half of it where it is small."""
-    handles, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if handles == resource.RLIM_INFINITY:
-        handles = _MANY_HANDLES
+    from chaski.ml.limits import open_files
+
+    handles = open_files() or _MANY_HANDLES
     return max(1, handles - min(_SPARE_HANDLES, handles // 2))

@@ -13,7 +13,6 @@ from click.testing import CliRunner
 import chaski
 from chaski.cli.main import chaski_command
 from chaski.errors import ModelError
-from chaski.ml import machine
 from chaski.ml.cpu import backend
 from tests.backends import about_the_processor
 
@@ -46,18 +45,6 @@ def test_the_same_bits(
         assert model.memory().weights > 2_000_000
         expected = [model.logits(ids) for ids in (IDS, IDS[:1], IDS)]
     assert all(map(np.array_equal, found, expected))
-
-
-def test_files_that_a_container_has_read_leave_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
-    for name, text in {"memory.max": "900000", "memory.current": "850000"}.items():
-        (tmp_path / name).write_text(f"{text}\n")
-    assert machine.total_memory() == 900_000
-    assert machine.available_memory() == 50_000
-    (tmp_path / "memory.stat").write_text(
-        "anon 50000\nfile 800000\ninactive_file 700000\nactive_file 90000\n"
-    )
-    assert machine.available_memory() == 840_000
 
 
 @pytest.mark.usefixtures("small_machine")

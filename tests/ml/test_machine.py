@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chaski.ml import machine
+from chaski.ml import limits, machine
 
 
 @pytest.fixture
@@ -20,8 +20,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             f"{processor % 4},{processor % 4 + 4}",
         )
     monkeypatch.setattr(machine, "_PROCESSORS", tmp_path / "cpus")
-    monkeypatch.setattr(machine, "_CGROUP", tmp_path / "cgroup")
-    monkeypatch.setattr(machine, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(limits, "_PROC", tmp_path / "proc")
     monkeypatch.setattr(machine, "_CPU_INFO", tmp_path / "cpuinfo")
     monkeypatch.setattr(machine, "_NODES", tmp_path / "nodes")
     allow(monkeypatch, range(8))
@@ -49,27 +48,11 @@ def test_siblings_count_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     ("quota", "threads"),
     [("max", 4), ("50000", 1), ("100000", 1), ("115000", 1), ("150000", 2), ("200000", 2), ("900000", 4)],
 )
-def test_quotas_of_version_2(root: Path, quota: str, threads: int) -> None:
-    write(root, "own", "0::/")
-    write(root, "cgroup/cpu.max", f"{quota} 100000")
-    assert machine.physical_cores() == threads
-
-
-def test_the_smallest_quota_of_all_groups_above(root: Path) -> None:
-    write(root, "own", "0::/system.slice/chaski.service")
-    write(root, "cgroup/system.slice/cpu.max", "200000 100000")
+def test_quotas_bound_the_cores(root: Path, quota: str, threads: int) -> None:
+    write(root, "proc/self/mountinfo", f"2 1 0:1 / {root}/cgroup rw - cgroup2 cgroup rw")
+    write(root, "proc/self/cgroup", "0::/system.slice/chaski.service")
+    write(root, "cgroup/system.slice/cpu.max", f"{quota} 100000")
     write(root, "cgroup/system.slice/chaski.service/cpu.max", "max 100000")
-    assert machine.physical_cores() == 2
-    write(root, "cgroup/system.slice/chaski.service/cpu.max", "50000 50000")
-    assert machine.physical_cores() == 1
-
-
-@pytest.mark.parametrize(("quota", "threads"), [("-1", 4), ("300000", 3)])
-def test_quotas_of_version_1(root: Path, quota: str, threads: int) -> None:
-    """A container whose path is that of the host, and whose mount is its own group."""
-    write(root, "own", "5:memory:/docker/1a2b\n4:cpu,cpuacct:/docker/1a2b\n0::/docker/1a2b")
-    write(root, "cgroup/cpu,cpuacct/cpu.cfs_quota_us", quota)
-    write(root, "cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000")
     assert machine.physical_cores() == threads
 
 

@@ -1,0 +1,167 @@
+"""Limits that the system sets for this process: control groups of both versions, and resource limits.
+
+A limit of a control group holds for the process's own group and for every group above it, so the smallest
+counts. In a container the groups above its own are not visible; version 1 reports their memory limit anyway.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
+
+__all__ = ["address_space", "cpu_quota", "memory_left", "memory_limit", "open_files", "tasks_left"]
+
+_PROC = Path("/proc")
+# Version 1 writes the largest multiple of a page where nothing is limited.
+_NO_LIMIT = 1 << 62
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+class _Mount(Struct, frozen=True):
+    """A mounted hierarchy: the group `root` is visible at `point`. Version 2 has no `controllers`."""
+
+    root: PurePosixPath
+    point: Path
+    controllers: frozenset[str]
+
+
+def memory_limit() -> int | None:
+    """Return the bytes of memory that the control groups of this process may have; None without a limit."""
+    return min((limit for _, limit in _memory_groups()), default=None)
+
+
+def memory_left() -> int | None:
+    """Return the bytes that this process may still allocate in its control groups; None without a limit.
+
+    Files that a group has in memory count as free: the system drops them where memory is needed.
+    """
+    left = (limit - max(0, _memory_used(group) - _cached_files(group)) for group, limit in _memory_groups())
+    return min(left, default=None)
+
+
+def cpu_quota() -> float:
+    """Return the number of processors that this process may keep busy; infinite without a quota."""
+    return min((_quota(group) for group in _groups("cpu")), default=math.inf)
+
+
+def tasks_left() -> int | None:
+    """Return the number of threads and processes that may still be started; None without a limit."""
+    left = []
+    for group in _groups("pids"):
+        limit = _number(group / "pids.max")
+        if limit is not None:
+            left.append(max(0, limit - (_number(group / "pids.current") or 0)))
+    return min(left, default=None)
+
+
+def open_files() -> int | None:
+    """Return the number of files and connections that this process may have open; None without a limit."""
+    return _resource_limit("RLIMIT_NOFILE")
+
+
+def address_space() -> int | None:
+    """Return the bytes of addresses that this process may have, mapped files included; None without a limit.
+
+    It is the smaller one of `ulimit -v` and `ulimit -d`. Chaski reserves all of its memory as data.
+    """
+    limits = (_resource_limit("RLIMIT_AS"), _resource_limit("RLIMIT_DATA"))
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _memory_groups() -> Iterator[tuple[Path, int]]:
+    """Yield the groups that limit memory, and the limit of each in bytes."""
+    for group in _groups("memory"):
+        # Beyond `memory.high` processes are slowed down until they give memory back.
+        names = ("memory.max", "memory.high", "memory.limit_in_bytes")
+        limits = [limit for name in names if (limit := _number(group / name)) is not None]
+        limits += [_statistics(group).get("hierarchical_memory_limit", _NO_LIMIT)]
+        if min(limits) < _NO_LIMIT:
+            yield group, min(limits)
+
+
+def _memory_used(group: Path) -> int:
+    used = _number(group / "memory.current")
+    return used if used is not None else _number(group / "memory.usage_in_bytes") or 0
+
+
+def _cached_files(group: Path) -> int:
+    """Return the bytes of files in memory of a group and of all groups below it."""
+    counts = _statistics(group)
+    # Version 1 has the sums of groups below under names of their own.
+    prefix = "total_" if "total_inactive_file" in counts else ""
+    return sum(counts.get(f"{prefix}{name}", 0) for name in ("active_file", "inactive_file"))
+
+
+def _quota(group: Path) -> float:
+    quota, _, period = _text(group / "cpu.max").partition(" ")
+    if not quota:
+        quota, period = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
+    return int(quota) / int(period) if quota.isdecimal() and period.isdecimal() else math.inf
+
+
+def _statistics(group: Path) -> dict[str, int]:
+    pairs = (line.split() for line in _text(group / "memory.stat").splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+
+
+def _groups(controller: str) -> Iterator[Path]:
+    """Yield the folders of the groups of this process that may limit a resource, its own one first."""
+    paths = dict(_own_paths())
+    for mount in _mounts():
+        if mount.controllers and controller not in mount.controllers:
+            continue
+        own = paths.get(controller if mount.controllers else "", PurePosixPath("/"))
+        # A path outside of what is mounted is that of the host: the mount shows the container's own group.
+        is_inside = own.is_relative_to(mount.root) and ".." not in own.parts
+        folder = mount.point / own.relative_to(mount.root) if is_inside else mount.point
+        yield from (each for each in (folder, *folder.parents) if each.is_relative_to(mount.point))
+
+
+def _own_paths() -> Iterator[tuple[str, PurePosixPath]]:
+    """Yield the path of this process's group by controller; that of version 2 under an empty name."""
+    for line in _text(_PROC / "self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            yield controller, PurePosixPath(path)
+
+
+def _mounts() -> Iterator[_Mount]:
+    for line in _text(_PROC / "self/mountinfo").splitlines():
+        mounted, _, source = line.partition(" - ")
+        root, point = (_unescaped(part) for part in mounted.split()[3:5])
+        kind, _, *options = source.split()
+        if kind == "cgroup2":
+            yield _Mount(PurePosixPath(root), Path(point), frozenset())
+        elif kind == "cgroup":
+            yield _Mount(PurePosixPath(root), Path(point), frozenset(options[-1].split(",")))
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)
+
+
+def _number(path: Path) -> int | None:
+    """Return the number in a file; None where there is no file, or no limit in it."""
+    text = _text(path)
+    return int(text) if text.isdecimal() and int(text) < _NO_LIMIT else None
+
+
+def _text(path: Path) -> str:
+    """Return what is in a file of the system; nothing where it cannot be read."""
+    with suppress(OSError, UnicodeDecodeError):
+        return path.read_text().strip()
+    return ""
+
+
+def _resource_limit(name: str) -> int | None:
+    try:
+        import resource
+    except ImportError:  # a system without such limits
+        return None
+    limit, _ = resource.getrlimit(getattr(resource, name))
+    return None if limit == resource.RLIM_INFINITY else limit
