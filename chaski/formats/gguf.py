@@ -156,7 +156,7 @@ def _map(path: Path) -> NDArray[np.uint8]:
         with path.open("rb") as file:
             # A map cannot be empty; no bytes at all are reported as truncation like any other.
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if status.st_size else b""
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # no file can have a name with NUL or half of a surrogate pair
         raise ModelNotFoundError(f"{path}: no such file") from None
     except OSError as error:
         raise GGUFError(f"{path}: cannot be read: {error.strerror}") from error

@@ -135,7 +135,7 @@ def _map(path: Path) -> NDArray[np.uint8]:
         with path.open("rb") as file:
             empty = path.stat().st_size == 0
             mapped = b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # no file can have a name with NUL or half of a surrogate pair
         raise ModelNotFoundError(f"{path}: no such file") from None
     except OSError as error:
         raise FormatError(f"{path}: cannot be read: {error.strerror}") from error

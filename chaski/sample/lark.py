@@ -97,6 +97,8 @@ def written(
     Raises OptionError.
     """
     text = constraint.text
+    if not _is_unicode(text):
+        raise refused(constraint.kind, "it has half of a surrogate pair, which is no character")
     if constraint.kind == "grammar" and is_gbnf(text):
         rules = _gbnf_rules(text)
         _check_depth(rules)
@@ -111,6 +113,14 @@ def written(
         ]
     rule = {"format": _json_rule, "regex": _regex_rule, "choice": _choice_rule}[constraint.kind]
     return [{"lark_grammar": _led("answer", lead, controls) + f"answer: {rule(text, blanks)}\n"}]
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_depth(text: str) -> None:

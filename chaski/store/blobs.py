@@ -13,6 +13,7 @@ from chaski.errors import DigestError, OptionError, StoreError
 from chaski.names import Digest
 from chaski.store.clone import clone_file
 from chaski.store.durable import make_folder, publish, scratch, store_errors
+from chaski.store.verified import note_verified
 
 __all__ = ["SMALL", "BlobWriter", "Blobs", "hash_file"]
 
@@ -111,7 +112,7 @@ class Blobs:
         with store_errors("a blob cannot be written"):
             found = hash_file(path)
             if expected in (None, found):
-                publish(path, self.path(found))
+                self._publish(path, found)
             return found
 
     def remove(self, digest: Digest) -> int:
@@ -145,8 +146,13 @@ class Blobs:
         """Give a file with this digest its name, if that is the expected one -> the digest."""
         if expected not in (None, found):
             raise DigestError(f'digest mismatch, expected "{expected}", got "{found}"')
-        publish(path, self.path(found))
+        self._publish(path, found)
         return found
+
+    def _publish(self, path: Path, found: Digest) -> None:
+        final = self.path(found)
+        publish(path, final)
+        note_verified(final)
 
 
 class BlobWriter:

@@ -1,6 +1,7 @@
 """`verify`: hashes every blob of the store again, and compares it with manifests and names.
 
-What is damaged is renamed, so that it counts as missing: pull, create and uploads believe what is there.
+What is damaged is renamed, so that it counts as missing: pull, create and uploads believe what is there. What
+is intact is recorded, see `chaski.store.verified`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from chaski.names import Digest, ModelName
 from chaski.store.blobs import hash_file
 from chaski.store.lock import hold_deleting
 from chaski.store.store import Entry, Store
+from chaski.store.verified import note_verified
 
 __all__ = ["Finding", "verify"]
 
@@ -92,6 +94,7 @@ def _checked(store: Store, digest: Digest, wanted: int | None, models: tuple[str
     else:
         try:
             if store.blobs.is_intact(digest):
+                note_verified(path, seen)
                 return Finding(digest, seen.st_size, None, models)
         except StoreError:
             if path.is_file():

@@ -142,6 +142,9 @@ def test_views_outlive_the_file(tmp_path: Path) -> None:
 
 
 def test_missing_file(tmp_path: Path) -> None:
+    for name in ("a\ud83d", "a\0b"):  # no file can have such a name
+        with pytest.raises(ModelNotFoundError, match="no such file"):
+            open_gguf(name)
     with pytest.raises(ModelNotFoundError, match="no such file"):
         open_gguf(tmp_path / "absent.gguf")
     with pytest.raises(GGUFError, match="not a regular file"):

@@ -7,8 +7,9 @@ import re
 import pytest
 from msgspec.structs import asdict
 
+from chaski.errors import OptionError
 from chaski.sample.grammar import GrammarCompiler, GrammarVocabulary
-from chaski.sample.lark import AnswerPrefix, Constraint
+from chaski.sample.lark import AnswerPrefix, Constraint, ConstraintKind
 from chaski.text.parsers.formats import parser_for
 
 CONTROLS = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<T>", "</T>", "<eos>"]
@@ -145,3 +146,9 @@ LEAD = ("opening", "closing", "header", "is_open", "repeats")
 def test_what_parsers_say(format: str, prompt: str, thinking: bool, expected: object) -> None:
     found = parser_for(format, (), prompt, thinking).lead
     assert (found and tuple(getattr(found, name) for name in LEAD)) == expected
+
+
+@pytest.mark.parametrize("kind", ["regex", "grammar"])
+def test_half_of_a_surrogate_pair_is_refused(compiler: GrammarCompiler, kind: ConstraintKind) -> None:
+    with pytest.raises(OptionError, match=f"option {kind} .* half of a surrogate pair"):
+        compiler.compile(Constraint(kind, "a\ud83d"))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from chaski.errors import ModelNotFoundError, StoreError
 from chaski.names import Digest, ModelName
 from chaski.store.blobs import Blobs
 from chaski.store.store import Store
+from chaski.store.verified import verified_name
 from chaski.store.verify import verify
 from tests.store.stores import put_by_hand, snapshot
 
@@ -38,10 +40,15 @@ def problems(store: Store, *names: ModelName) -> dict[bytes, str]:
 
 def test_a_store_without_faults(store: Store) -> None:
     before = snapshot(store.root)
+    weights = store.blobs.path(store.entry(ONE).manifest.layers[0].digest)
+    assert verified_name(weights) is None  # another program has put it there
     findings = list(verify(store))
+    assert verified_name(weights) == weights.name
+    shutil.rmtree(store.root / "chaski")
     assert [finding.problem for finding in findings] == [None] * 5
     assert ("one:latest", "two:latest") in [finding.models for finding in findings]
     assert [len(list(verify(store, names))) for names in ([ONE], [ONE, TWO])] == [3, 5]
+    shutil.rmtree(store.root / "chaski")
     assert snapshot(store.root) == before
 
 
@@ -110,6 +117,7 @@ def test_a_store_of_somebody_else_is_only_read(store: Store, monkeypatch: pytest
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(os, "mkdir", refuse)
     (fault,) = [finding for finding in verify(store) if finding.problem]
     assert (fault.digest, fault.is_aside) == (digest, False)
     assert snapshot(store.root) == before

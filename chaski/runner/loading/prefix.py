@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -24,6 +23,7 @@ from chaski.runner.prefix.memory_tier import MemoryTier
 from chaski.runner.prefix.tiers import PrefixTiers, part_sizes
 from chaski.store.model import StoredModel
 from chaski.store.store import Store
+from chaski.store.verified import verified_name
 
 __all__ = ["disk_limits", "memory_limit", "open_tiers", "prefix_folder", "prefixes_of"]
 
@@ -31,7 +31,6 @@ _MOST_ON_DISK = 10 * 10**9
 _SHARE_OF_DISK = 10
 _SHARE_OF_MEMORY = 8
 _WRITES_A_DAY = 50 * 10**9
-_BLOB = re.compile(r"sha256-[0-9a-f]{64}")
 
 
 def prefix_folder() -> Path:
@@ -122,9 +121,9 @@ def open_tiers(
 
 
 def _identity(path: Path) -> tuple[object, ...]:
-    """Return what changes with the bytes of a file: the digest that it is stored by, or its dates."""
+    """Return what changes with the bytes of a file: its verified digest, or its inode, size and dates."""
     path = Path(os.path.realpath(path))
     stat = path.stat()
-    if _BLOB.fullmatch(path.name):
-        return path.name, stat.st_size
+    if (name := verified_name(path)) is not None:
+        return name, stat.st_size
     return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns

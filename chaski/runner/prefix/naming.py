@@ -24,7 +24,7 @@ def first_name(identity: bytes, *parts: str) -> bytes:
     found = blake2b(identity, digest_size=_NAME_BYTES)
     for part in parts:
         found.update(len(part).to_bytes(8))
-        found.update(part.encode())
+        found.update(part.encode("utf-8", "surrogatepass"))  # a half of a pair keeps others apart too
     return found.digest()
 
 

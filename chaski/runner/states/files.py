@@ -89,8 +89,8 @@ def write_state(
             check_room(file, end)
             write_all(file, end)
             os.fsync(file.fileno())
-    except OSError as error:
-        raise StateError(f"{path} cannot be written: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # ValueError: no file can have such a name
+        raise StateError(f"{path} cannot be written: {_reason(error)}") from None
     return written, len(_MAGIC) + sum(sizes) + len(text) + _TAIL.size
 
 
@@ -144,9 +144,14 @@ def _opened(path: Path) -> Iterator[FileIO]:
     try:
         with open(path, "rb", buffering=0) as file:
             yield file
-    except OSError as error:
-        reason = "there is no such file" if isinstance(error, FileNotFoundError) else error.strerror or error
-        raise StateError(f"{path}: the state cannot be read: {reason}") from None
+    except FileNotFoundError:
+        raise StateError(f"{path}: the state cannot be read: there is no such file") from None
+    except (OSError, ValueError) as error:  # ValueError: no file can have such a name
+        raise StateError(f"{path}: the state cannot be read: {_reason(error)}") from None
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _total(path: Path, file: FileIO) -> int:

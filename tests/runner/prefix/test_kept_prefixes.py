@@ -24,6 +24,8 @@ from chaski.runner.prefix.blocks import Block, KnownBlock
 from chaski.runner.prefix.disk_tier import DiskTier
 from chaski.runner.prefix.folders import folder_uses, make_room, remove_files, used_bytes
 from chaski.runner.prefix.tiers import PrefixTiers
+from chaski.store.blobs import Blobs
+from chaski.store.verified import note_verified
 from tests.backends import about_plain_attention
 from tests.random_kills import Kills
 from tests.random_mixes import MODELS
@@ -125,6 +127,36 @@ def test_nobody_gets_blocks_of_another_salt(tiny_llama: Path) -> None:
         assert answer(model, cache_salt="b").cached_tokens == 0
         assert answer(model).cached_tokens == 0
         assert answer(model, cache_salt="a").cached_tokens == len(PROMPT) - 1
+
+
+def test_half_of_a_surrogate_pair_is_a_salt_like_any_other(tiny_llama: Path) -> None:
+    with load(tiny_llama) as model:
+        for salt in ("a\ud83d", "a\ude00"):
+            assert answer(model, cache_salt=salt).cached_tokens == 0
+            assert answer(model, cache_salt=salt).cached_tokens == len(PROMPT) - 1
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_repaired_blob_has_blocks_of_its_own(tmp_path: Path, tiny_llama: Path, is_recorded: bool) -> None:
+    blobs = Blobs(tmp_path / "models" / "blobs")
+    path = blobs.path(blobs.add_file(tiny_llama))
+    good = path.read_bytes()
+    bad = good[:-4096] + bytes(4096)
+    if is_recorded:  # a disk changes bytes, and no dates
+        with path.open("r+b") as file:
+            file.write(bad)
+        note_verified(path)
+    else:
+        path.write_bytes(bad)
+    fill(path)
+    path.unlink()
+    blobs.add(good)
+    with load(path) as model:
+        again = answer(model)
+        assert again.cached_tokens == 0
+    assert list(again.token_ids) == fresh(tiny_llama)
+    with load(path) as model:
+        assert answer(model).done.disk_tokens == len(PROMPT) - 1
 
 
 def test_other_types_of_keys_have_blocks_of_their_own(tiny_llama: Path) -> None:
