@@ -36,6 +36,7 @@ from tests.mllama.test_mllama import DATA as MLLAMA
 from tests.mllama.test_mllama import png
 from tests.own_heads import write_with_heads
 from tests.rewriting import all_tensors
+from tests.text.token_fixtures import sentencepiece_metadata
 from tests.tiny_llama import write_tiny_llama
 from tests.tiny_vision import image
 
@@ -44,6 +45,12 @@ __all__ = ["MODELS", "Mix", "Model"]
 DATA = Path(__file__).parent / "data"
 CONTEXTS = (32, 48, 64, 96)
 KV_TYPES = ("i16", "f16", "q8_0", "f32")
+CONSTRAINTS: tuple[dict[str, Any], ...] = (
+    {"choice": ["a load of wool", "two loads of wool", "no more"]},
+    {"regex": r"the (load|llama) carries [0-9]{1,3} mountains\."},
+    {"format": {"type": "array", "items": {"enum": ["a load", "no more"]}, "maxItems": 3}},
+    {"grammar": 'root ::= "it is " ("so" | "not " root)'},
+)
 WORDS = ("the", " load", "carries", " mountains", "llama 0", "\n", "x", " over and over")
 
 Random = np.random.Generator
@@ -54,7 +61,8 @@ class Model:
     """A model of the mixes: where its file is, or how it is written, and what can be asked of it.
 
     `heads` are multiples of 32 elements, which q8_0 needs. `pictures` makes the image of a number. `draft`
-    writes an attached draft, which those that are alone do without.
+    writes an attached draft, which those that are alone do without. `spells_json`: the vocabulary contains
+    the characters of JSON.
     """
 
     name: str
@@ -62,6 +70,7 @@ class Model:
     kv_types: tuple[str, ...] = ("i16", "f16", "f32")
     pictures: Callable[[int], Any] | None = None
     draft: Callable[[Path], Path] | None = None
+    spells_json: bool = False
 
 
 def _fixture(name: str, folder: Path) -> Path:
@@ -71,6 +80,11 @@ def _fixture(name: str, folder: Path) -> Path:
 def _llama(folder: Path) -> Path:
     path = folder / "llama.gguf"
     return path if path.exists() else write_tiny_llama(path)
+
+
+def _spaced(folder: Path) -> Path:
+    path = folder / "spaced.gguf"
+    return path if path.exists() else write_tiny_llama(path, tokenizer=sentencepiece_metadata())
 
 
 def _with_heads(name: str, folder: Path) -> Path:
@@ -113,7 +127,8 @@ def _png(number: int) -> bytes:
 
 
 MODELS = [
-    Model("llama", _llama),
+    Model("llama", _llama, spells_json=True),
+    Model("llama with spaces", _spaced, spells_json=True),
     *(
         Model(name, partial(_fixture, f"architectures/{name}.gguf"))
         for name in ("qwen3", "gemma3", "gpt-oss", "llama4", "lfm2", "qwen3moe")
@@ -127,7 +142,7 @@ MODELS = [
         Model(f"{name} with EAGLE-3", partial(_quieter, name), draft=partial(_eagle3, name))
         for name in ("qwen3", "gemma3")
     ),
-    Model("guide", lambda folder: "guide", ("i16", "q8_0", "q4_0")),
+    Model("guide", lambda folder: "guide", ("i16", "q8_0", "q4_0"), spells_json=True),
     Model("gemma3 sees", partial(_fixture, "vision/gemma3.gguf"), pictures=partial(image, "gemma3")),
     Model("mistral3 sees", partial(_fixture, "vision/mistral3.gguf"), pictures=_png),
     Model("mllama", _mllama, pictures=_png),
@@ -286,8 +301,10 @@ class Mix:
             asked.stream = asked.begun(model)
             try:
                 asked.events.append(next(asked.stream))
-            except OptionError:  # an image that cannot be cut, or a prompt that is too long with its images
-                continue
+            except OptionError:
+                if not asked.images:
+                    raise
+                continue  # an image cannot be cut, or the prompt is too long with its images
             return asked
 
     def _request(self) -> Asked:
@@ -304,6 +321,9 @@ class Mix:
             "shift": self.random.random() < 0.9,
             "truncate": True,
         }
+        if self.random.random() < 0.15:
+            constraint = CONSTRAINTS[below(len(CONSTRAINTS))]
+            options |= constraint if self.model.spells_json or "format" not in constraint else {}
         if self.model.pictures is not None and self.random.random() < 0.6:
             return self._with_image(options)
         stem = self.stems[below(3)]

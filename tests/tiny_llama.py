@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,11 +29,13 @@ def write_tiny_llama(
     matrices: QuantType = QuantType.F32,
     memory: float = 1.0,
     layers: int = LAYERS,
+    tokenizer: Mapping[str, Any] | None = None,
     **metadata: object,
 ) -> Path:
     """Write the model to `path`, its matrices in one type.
 
     `memory` scales what attention adds: with little of it, what follows a token is nearly always the same.
+    `tokenizer` holds the entries of another vocabulary.
     `metadata`, with `__` for `.` in its keys, is added or replaces an entry; None takes it away.
     """
     tokens = [*byte_symbols(), *(merge.replace(" ", "") for merge in _MERGES), *_SPECIAL]
@@ -56,6 +60,10 @@ def write_tiny_llama(
         "tokenizer.ggml.eot_token_id": EOT,
         "tokenizer.ggml.add_bos_token": True,
     }
+    if tokenizer is not None:
+        entries = {key: value for key, value in entries.items() if not key.startswith("tokenizer.")}
+        entries |= tokenizer
+        tokens = tokenizer["tokenizer.ggml.tokens"]
     if chat_template is not None:
         entries["tokenizer.chat_template"] = chat_template
     entries |= {key.replace("__", "."): value for key, value in metadata.items()}

@@ -45,7 +45,7 @@ class GrammarVocabulary(Struct, frozen=True):
     tokens       the bytes that each token adds to a text; control tokens as they are spelled
     control_ids  tokens that no text is made of
     end_ids      those that end an answer
-    encode       the tokens of a text
+    encode       the tokens of a text in the middle of an answer
     """
 
     tokens: Sequence[bytes]
@@ -69,6 +69,7 @@ class Grammar:
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         if self._matcher.is_error():
             why = self._matcher.get_error().partition("\n")[0]
+            why = "no token of the model continues it" if why.startswith("NoExtension") else why
             raise OptionError(f"option {self._kind} cannot be followed any further: {why:.200}")
         return np.unpackbits(bits, bitorder="little").view(np.bool_)
 
@@ -141,7 +142,32 @@ class _Adapter:
         self._encode = spelling.encode
 
     def __call__(self, text: str | bytes) -> list[int]:
-        return self._encode(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
+        data = text if isinstance(text, bytes) else text.encode()
+        ids = self._encode(data.decode("utf-8", "replace"))
+        # A normalizer changes texts, but tokens that are forced must spell exactly the forced bytes.
+        return ids if b"".join(self.tokens[i] for i in ids) == data else self._longest(data)
+
+    def _longest(self, data: bytes) -> list[int]:
+        """Cut bytes into the longest tokens, from left to right."""
+        ids: list[int] = []
+        begin = 0
+        while begin < len(data):
+            ends = range(min(len(data), begin + self._longest_token), begin, -1)
+            found = next((end for end in ends if data[begin:end] in self._ids), None)
+            if found is None:
+                return ids
+            ids.append(self._ids[data[begin:found]])
+            begin = found
+        return ids
+
+    @cached_property
+    def _ids(self) -> Mapping[bytes, int]:
+        controls = frozenset(self.special_token_ids)
+        return {token: i for i, token in enumerate(self.tokens) if token and i not in controls}
+
+    @cached_property
+    def _longest_token(self) -> int:
+        return max(map(len, self._ids), default=0)
 
 
 def checked_grammar(constraint: Constraint, lead: AnswerPrefix | None, controls: Mapping[str, int]) -> str:

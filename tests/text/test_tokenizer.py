@@ -239,3 +239,11 @@ class TestEnd:
         tok = load_tokenizer(byte_level_metadata())
         assert tok.eos_ids == frozenset()
         assert tok.bos_id is None
+
+
+@pytest.mark.parametrize("name", ["sentencepiece_prefix", "sentencepiece_plain", "gpt-2"])
+@pytest.mark.parametrize("text", ["load", " load", "  two  loads ", "load\n", '": "'])
+def test_the_tokens_of_a_text_in_the_middle_spell_it(name: str, text: str) -> None:
+    tok = tokenizer(name)
+    ids = tok.encode(text, add_special=False, continues=True)
+    assert b"".join(map(tok.token_bytes, ids)).decode() == text

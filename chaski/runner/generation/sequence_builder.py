@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from chaski.chat.adapters import AdapterChoice
@@ -167,6 +167,6 @@ class SequenceBuilder(PromptBuilder):
             tokens=[tokenizer.token_bytes(token_id, special=True) for token_id in range(tokenizer.size)],
             control_ids=tokenizer.control_ids(),
             end_ids=sorted(tokenizer.eos_ids),
-            encode=lambda text: tokenizer.encode(text, add_special=False, parse_special=False),
+            encode=partial(tokenizer.encode, add_special=False, parse_special=False, continues=True),
         )
         return GrammarCompiler(spelling, self._config.vocab_size)

@@ -37,14 +37,14 @@ def _spelled(tokenizer: Tokenizer, token_id: int) -> bytes:
 
 
 def _spellings(words: Iterable[str], tokenizer: Tokenizer) -> Iterable[tuple[int, ...]]:
-    """Yield the tokens of each word as it stands, and as it stands behind a space, as in vLLM."""
+    """Yield the tokens of each word as it stands, and as it stands after a space."""
     for word in words:
         alone, behind = (_encoded(text, tokenizer) for text in (word, " " + word.lstrip()))
         yield alone
         # A space that is a token of its own would only rule out one way of coming to the same word.
-        if alone[:1] != behind[:1] and len(alone) == len(behind):
+        if behind[-len(alone) :] != alone:
             yield behind
 
 
 def _encoded(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
-    return tuple(tokenizer.encode(text, add_special=False, parse_special=False))
+    return tuple(tokenizer.encode(text, add_special=False, parse_special=False, continues=True))

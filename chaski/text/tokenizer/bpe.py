@@ -61,7 +61,7 @@ class PairEncoding(ABC):
         if self._begun is None:
             self._begun = self._begin()
 
-    def encode(self, texts: list[str]) -> list[list[int]]:
+    def encode(self, texts: list[str], continues: bool = False) -> list[list[int]]:
         """Token ids of each text. The first call waits for the merge table and raises `TokenizerError` when
         a merge has no two parts, or it or its result is not in the vocabulary."""
         table = self._table

@@ -19,8 +19,11 @@ class Codec(Protocol):
         """
         return
 
-    def encode(self, texts: list[str]) -> list[list[int]]:
-        """Token ids of each text. The first call builds the tables and may raise `TokenizerError`."""
+    def encode(self, texts: list[str], continues: bool = False) -> list[list[int]]:
+        """Token ids of each text. The first call builds the tables and may raise `TokenizerError`.
+
+        continues: the texts continue others, so they are tokenized without `prefix_space`.
+        """
 
     def finds(self, user_defined: str) -> bool:
         """Return whether `encode` finds this user-defined token; if not, `Tokenizer` splits it off."""

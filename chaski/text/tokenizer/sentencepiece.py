@@ -33,6 +33,10 @@ class NormalizerSettings(Struct, frozen=True):
     remove_extra_whitespaces: bool = False
 
 
+AS_WRITTEN = NormalizerSettings(add_space_prefix=False)
+"""The settings for a text that continues another one: its spaces stay as they are."""
+
+
 def read_normalizer(metadata: Mapping[str, object]) -> NormalizerSettings:
     """The normalizer's settings of a file, defaults where it is silent."""
     prefix = read_scalar(metadata, "add_space_prefix", bool)
@@ -55,10 +59,11 @@ class SentencePieceBPE(Codec):
         """True if `encode` puts a space in front of every text."""
         return self._normalizer.add_space_prefix
 
-    def encode(self, texts: list[str]) -> list[list[int]]:
+    def encode(self, texts: list[str], continues: bool = False) -> list[list[int]]:
         """Token ids of each text. The first call builds the library's processor, which raises
         `TokenizerError` for a vocabulary that SentencePiece would not accept."""
-        ids: list[list[int]] = self._processor.encode(texts, num_threads=1)
+        processor = self._continuing_processor if continues else self._processor
+        ids: list[list[int]] = processor.encode(texts, num_threads=1)
         return ids
 
     def finds(self, user_defined: str) -> bool:
@@ -71,9 +76,16 @@ class SentencePieceBPE(Codec):
 
     @cached_property
     def _processor(self) -> SentencePieceProcessor:
+        return self._built(self._normalizer)
+
+    @cached_property
+    def _continuing_processor(self) -> SentencePieceProcessor:
+        return self._processor if self._normalizer == AS_WRITTEN else self._built(AS_WRITTEN)
+
+    def _built(self, settings: NormalizerSettings) -> SentencePieceProcessor:
         from sentencepiece import SentencePieceProcessor
 
-        model = self._model_file()
+        model = self._model_file(settings)
         try:
             return SentencePieceProcessor(model_proto=model)
         except RuntimeError as error:
@@ -81,9 +93,8 @@ class SentencePieceBPE(Codec):
                 f"tokenizer.ggml.tokens: SentencePiece refuses this vocabulary: {error}"
             ) from error
 
-    def _model_file(self) -> bytes:
+    def _model_file(self, settings: NormalizerSettings) -> bytes:
         """A serialized `ModelProto`: the pieces in id order, then the trainer's and normalizer's settings."""
-        settings = self._normalizer
         trainer = _varint_field(3, _MODEL_TYPE_BPE) + _varint_field(35, bool(find_bytes(self._vocabulary)))
         normalizer = _varint_field(3, settings.add_space_prefix) + _varint_field(
             4, settings.remove_extra_whitespaces

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cached_property
-from itertools import zip_longest
+from itertools import chain, zip_longest
 
 from chaski.errors import TokenizerError
 from chaski.text.tokenizer.codec import Codec
@@ -62,16 +62,21 @@ class Tokenizer:
         """
         self._codec.prepare()
 
-    def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
+    def encode(
+        self, text: str, add_special: bool = True, parse_special: bool = True, continues: bool = False
+    ) -> list[int]:
         """The token ids of a text.
 
         `add_special` adds BOS and EOS if the file says so, even where the text already has them.
         `parse_special` turns the spelling of control tokens into those tokens: off for text that nobody
         vouches for. User-defined tokens are found either way. Lone surrogates are read as U+FFFD.
+        `continues` is for a text in the middle of another: no space is put in front of it.
         """
         splitter = self._all_special if parse_special else self._visible_special
         texts, specials = splitter.split(_SURROGATE.sub("\ufffd", text))
-        encoded = iter(self._codec.encode([part for part in texts if part]))
+        parts = [part for part in texts if part]
+        begin = parts[:1] if continues and texts[0] else []
+        encoded = chain(self._codec.encode(begin, continues=True), self._codec.encode(parts[len(begin) :]))
         ids: list[int] = []
         for part, special in zip_longest(texts, specials):
             ids += next(encoded) if part else ()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from chaski.errors import TokenizerError, optional_package
 from chaski.text.tokenizer.codec import Codec
 from chaski.text.tokenizer.pieces import SPACE, find_bytes, find_unknown, piece_bytes
-from chaski.text.tokenizer.sentencepiece import NormalizerSettings
+from chaski.text.tokenizer.sentencepiece import AS_WRITTEN, NormalizerSettings
 from chaski.text.tokenizer.vocabulary import PREFIX, TokenType, Vocabulary, string_list
 
 if TYPE_CHECKING:
@@ -49,11 +49,12 @@ class Unigram(Codec):
         """True if `encode` puts a space in front of every text."""
         return self._normalizer.add_space_prefix
 
-    def encode(self, texts: list[str]) -> list[list[int]]:
+    def encode(self, texts: list[str], continues: bool = False) -> list[list[int]]:
         """Token ids of each text. The first call builds the trie of pieces and raises `TokenizerError` for a
         vocabulary that cannot be used."""
         # The fast way does not tell which text has no piece.
-        run = self._encoder.encode_batch if self._bytes else self._encoder.encode_batch_fast
+        encoder = self._continuing_encoder if continues else self._encoder
+        run = encoder.encode_batch if self._bytes else encoder.encode_batch_fast
         try:
             found = run(texts, add_special_tokens=False)
         except BaseException as error:
@@ -81,25 +82,32 @@ class Unigram(Codec):
 
     @cached_property
     def _encoder(self) -> tokenizers.Tokenizer:
+        return self._built(self._normalizer)
+
+    @cached_property
+    def _continuing_encoder(self) -> tokenizers.Tokenizer:
+        return self._encoder if self._normalizer == AS_WRITTEN else self._built(AS_WRITTEN)
+
+    def _built(self, settings: NormalizerSettings) -> tokenizers.Tokenizer:
         with optional_package("tokenizers", "embeddings", "a vocabulary of the kind unigram"):
             from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
         pieces = self._pieces()
         encoder = Tokenizer(models.Unigram(pieces, self._unknown))
-        encoder.normalizer = normalizers.Sequence(self._normalizers())
+        encoder.normalizer = normalizers.Sequence(self._normalizers(settings))
         # Words are remembered, texts are not. Pieces that go on into the next word forbid it.
         if not any(SPACE in text[1:] for text, _ in pieces):
             encoder.pre_tokenizer = pre_tokenizers.Split(SPACE, "merged_with_next")
         return encoder
 
-    def _normalizers(self) -> list[Any]:
+    def _normalizers(self, settings: NormalizerSettings) -> list[Any]:
         from tokenizers import Regex, normalizers
 
         steps: list[Any] = [normalizers.Precompiled(self._charsmap)] if self._charsmap else []
-        if self._normalizer.remove_extra_whitespaces:
+        if settings.remove_extra_whitespaces:
             steps += [normalizers.Strip(), normalizers.Replace(Regex(r"\s+"), " ")]
         steps.append(normalizers.Replace(" ", SPACE))
-        return [*steps, normalizers.Prepend(SPACE)] if self.prefix_space else steps
+        return [*steps, normalizers.Prepend(SPACE)] if settings.add_space_prefix else steps
 
     def _pieces(self) -> list[tuple[str, float]]:
         """Spelling and score of each token. What no text becomes is spelled with a space, as no text is."""

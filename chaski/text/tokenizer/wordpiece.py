@@ -48,7 +48,7 @@ class WordPiece(Codec):
         self._unknown = vocabulary.tokens[vocabulary.unknown_id]
         self._spelling = spelling
 
-    def encode(self, texts: list[str]) -> list[list[int]]:
+    def encode(self, texts: list[str], continues: bool = False) -> list[list[int]]:
         """Token ids of each text."""
         return [encoding.ids for encoding in self._encoder.encode_batch_fast(texts, add_special_tokens=False)]
 

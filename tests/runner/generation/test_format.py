@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 import chaski
+from chaski.chat.options import AnswerOptions
 from chaski.errors import OptionError
+from chaski.runner.generation.token_rules import token_rules
+from tests.text.token_fixtures import sentencepiece_metadata, unigram_metadata
 from tests.tiny_llama import write_tiny_llama
 
 PERSON = {
@@ -210,3 +213,45 @@ def test_grammars_are_compiled_once(model: chaski.LLM, monkeypatch: pytest.Monke
     model.generate("x", format=schema, num_predict=20)
     monkeypatch.setattr(type(model.prompts._grammars), "_compiled", None)
     assert model.generate("y", format=schema, num_predict=20).text == '"once"'
+
+
+@pytest.fixture(scope="module", params=["sentencepiece", "unigram that changes texts"])
+def spaced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[chaski.LLM]:
+    """A model whose tokenizer puts a space in front of every text."""
+    tokenizer = sentencepiece_metadata() if request.param == "sentencepiece" else unigram_metadata()
+    path = tmp_path_factory.mktemp("spaced") / "spaced.gguf"
+    with chaski.load(write_tiny_llama(path, tokenizer=tokenizer), threads=1) as loaded:
+        yield loaded
+
+
+FORCED: list[tuple[dict[str, Any], str]] = [
+    ({"choice": ["a load of wool", "two loads of wool"]}, r"(a load|two loads) of wool"),
+    ({"regex": r"[ab]  and no  more\."}, r"[ab]  and no  more\."),
+    ({"grammar": 'root ::= ("yes" | "no") ", that is  so"'}, "(yes|no), that is  so"),
+    ({"format": {"type": "array", "items": {"const": "x  y"}, "minItems": 1}}, r'\[\s*"x  y"[^z]*\]'),
+]
+
+
+@pytest.mark.parametrize(("options", "expected"), FORCED)
+@pytest.mark.parametrize("seed", range(4))
+def test_forced_texts_where_the_tokenizer_adds_a_space(
+    spaced: chaski.LLM, options: dict[str, Any], expected: str, seed: int
+) -> None:
+    answer = spaced.generate("who ", seed=seed, temperature=1.5, num_predict=120, **options)
+    assert re.fullmatch(expected, answer.text), answer.text
+
+
+def test_a_text_that_the_vocabulary_cannot_spell(tmp_path: Path) -> None:
+    path = write_tiny_llama(tmp_path / "unigram.gguf", tokenizer=unigram_metadata())
+    with (
+        chaski.load(path, threads=1) as loaded,
+        pytest.raises(OptionError, match=r"option choice .* no token of the model continues it"),
+    ):
+        loaded.generate("x", choice=["\u2603"])
+
+
+def test_bad_words_in_the_middle_of_a_text(spaced: chaski.LLM) -> None:
+    """A word is ruled out without a space in front of it, too."""
+    rules = token_rules(AnswerOptions(bad_words=("load",)), spaced.tokenizer)
+    spelled = {b"".join(map(spaced.tokenizer.token_bytes, word)) for word in rules.bad_words}
+    assert spelled >= {b"load"}
