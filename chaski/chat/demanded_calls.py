@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chaski.errors import OptionError
+from chaski.sample.schema import named
 from chaski.text.parsers import Content, FoundCall, Lead, Parser, Piece
 from chaski.text.parsers.json_text import load_enforced_json
 from chaski.text.parsers.schema import Tools
@@ -70,7 +71,7 @@ def _schema(function: Mapping[str, Any], label: str) -> Mapping[str, Any]:
     if "object" not in (types if isinstance(types, list) else [types]):
         raise OptionError(f"the parameters of the tool {name!r:.80} must be the schema of an object")
     # With a name of its own, so that its references are to itself.
-    arguments = {"$id": label, **parameters, "type": "object"}
+    arguments = named({"$id": label, **parameters, "type": "object"}, f"the tool {name!r:.80}")
     return {
         "type": "object",
         "properties": {"name": {"const": name}, "arguments": arguments},

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from chaski.errors import OptionError
-from chaski.sample.lark import AnswerPrefix, Constraint, refused, written
+from chaski.sample.lark import AnswerPrefix, Constraint, not_compiled, written
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -110,7 +110,7 @@ class GrammarCompiler:
         limits = LLParserLimits(step_max_items=_MAX_ITEMS)
         matcher = LLMatcher(self._tokenizer, grammars, log_level=0, limits=limits)
         if matcher.is_error():
-            raise refused(constraint.kind, matcher.get_error())
+            raise not_compiled(constraint, matcher.get_error(), _problem)
         return matcher
 
     @cached_property
@@ -129,6 +129,13 @@ class GrammarCompiler:
         adapter = _Adapter(self._spelling, [*self._spelling.tokens, *missing])
         end_ids = sorted(self._spelling.end_ids)
         return LLTokenizer(TokenizerWrapper(adapter), n_vocab=self._size, eos_token=end_ids)
+
+
+def _problem(grammar: str) -> str:
+    """Why a grammar in Lark is refused, or an empty text."""
+    from llguidance import LLMatcher
+
+    return str(LLMatcher.validate_grammar(json.dumps({"grammars": [{"lark_grammar": grammar}]})))
 
 
 class _Adapter:
@@ -185,5 +192,5 @@ def checked_grammar(constraint: Constraint, lead: AnswerPrefix | None, controls:
         )
     problem = LLMatcher.validate_grammar(json.dumps({"grammars": grammars}))
     if problem:
-        raise refused(constraint.kind, problem)
+        raise not_compiled(constraint, problem, _problem)
     return "%llguidance {}\n" + str(grammars[0]["lark_grammar"])

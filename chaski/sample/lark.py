@@ -7,16 +7,24 @@ model may think first: then the grammar takes a thought, up to the text that end
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
 from chaski.errors import OptionError
 from chaski.sample.gbnf import is_gbnf, lark_rules
-from chaski.sample.schema import closed
+from chaski.sample.schema import SchemaError, exact, located
 
-__all__ = ["AnswerFormat", "AnswerPrefix", "Constraint", "ConstraintKind", "refused", "written"]
+__all__ = [
+    "AnswerFormat",
+    "AnswerPrefix",
+    "Constraint",
+    "ConstraintKind",
+    "not_compiled",
+    "refused",
+    "written",
+]
 
 AnswerFormat: TypeAlias = Literal["json"] | Mapping[str, Any]
 """`json` for any JSON object, or a JSON schema."""
@@ -83,9 +91,21 @@ class AnswerPrefix(Struct, frozen=True, kw_only=True):
         return cls(**value)
 
 
-def refused(kind: ConstraintKind, why: str) -> OptionError:
-    """The error for a constraint that no grammar can be made of."""
-    return OptionError(f"option {kind} {_WORDS[kind]} that cannot be used: {why}")
+def refused(kind: ConstraintKind, why: str, name: str = "") -> OptionError:
+    """The error for a constraint that no grammar can be made of. `name` is the field that gives it."""
+    return OptionError(f"{name or f'option {kind}'} {_WORDS[kind]} that cannot be used: {why:.200}")
+
+
+def not_compiled(constraint: Constraint, why: str, problem: Callable[[str], str]) -> OptionError:
+    """The error for a constraint whose grammar was refused.
+
+    `problem` compiles a grammar in Lark and returns why it is refused, or an empty text.
+    """
+    if constraint.kind != "format":
+        return refused(constraint.kind, why.partition("\n")[0])
+    schema = json.loads(constraint.text)
+    error = located(schema, why, lambda part: problem(f"start: %json {json.dumps(exact(part))}"))
+    return refused("format", str(error), error.where)
 
 
 def written(
@@ -144,10 +164,11 @@ def _gbnf_rules(text: str) -> str:
 
 def _json_rule(text: str, blanks: Mapping[str, Any]) -> str:
     try:
-        schema = closed(json.loads(text))
-        return "%json " + json.dumps({"x-guidance": blanks, **schema})
+        return "%json " + json.dumps({"x-guidance": blanks, **exact(json.loads(text))})
     except RecursionError:
         raise refused("format", "it is too deep") from None
+    except SchemaError as error:
+        raise refused("format", str(error), error.where) from None
     except OptionError as error:
         raise refused("format", str(error)) from None
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chaski.errors import OptionError, UnsupportedError
+from chaski.sample.schema import named
 from chaski.server.dialects.anthropic.input import AnthropicConversation
 from chaski.server.dialects.common.images import check_images
 from chaski.server.dialects.common.thinking import Think, agreed, read_thinking, template_variables
@@ -94,7 +95,7 @@ def _format(fields: Fields) -> Mapping[str, Any] | None:
         return None
     if format.text("type") != "json_schema" or not format.mapping("schema"):
         raise OptionError("output_config.format must have the type json_schema, and a schema")
-    return format.mapping("schema")
+    return named(format.mapping("schema"), "output_config.format.schema")
 
 
 def _tool_choice(fields: Fields) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from chaski.errors import OptionError, UnsupportedError
+from chaski.sample.schema import named
 from chaski.server.fields.reader import Fields
 from chaski.text.parsers.json_text import load_json
 
@@ -46,7 +47,7 @@ def read_constraint(fields: Fields, name: str, format: Any) -> Constrained:
 
     Raises OptionError for two that say something, or for a value of another type.
     """
-    found = [(name, Constrained(format))] if format is not None else []
+    found = [(name, Constrained(_called(format, name)))] if format is not None else []
     found += _named(fields)
     if len(found) > 1:
         raise OptionError(f"{found[0][0]} and {found[1][0]} exclude each other; give one of them")
@@ -74,7 +75,7 @@ def _named(fields: Fields) -> Iterator[tuple[str, Constrained]]:
 def _constrained(fields: Fields, name: str, kind: str) -> Constrained:
     match kind:
         case "json":
-            return Constrained(_schema(fields, name))
+            return Constrained(_called(_schema(fields, name), f"{fields.where}.{name}".lstrip(".")))
         case "json_object":
             return Constrained("json" if fields.flag(name, False) else None)
         case "choice":
@@ -84,6 +85,10 @@ def _constrained(fields: Fields, name: str, kind: str) -> Constrained:
             raise UnsupportedError(f"{fields.where}.{name} is not supported here; leave it out")
         case _:
             return Constrained(options={kind: fields.text(name)})
+
+
+def _called(format: Any, name: str) -> Any:
+    return named(format, name) if isinstance(format, Mapping) else format
 
 
 def _schema(fields: Fields, name: str) -> Mapping[str, Any]:

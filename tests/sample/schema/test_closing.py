@@ -3,35 +3,13 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from typing import Any
 
 import pytest
 
 from chaski.errors import OptionError
-from chaski.sample.grammar import GrammarCompiler, GrammarVocabulary
-from chaski.sample.lark import Constraint
 from chaski.sample.schema import closed
-
-END = 256
-BYTES = [bytes([value]) for value in range(256)]
-SPELLING = GrammarVocabulary([*BYTES, b"<end>"], [END], [END], lambda text: list(text.encode()))
-
-
-@cache
-def _compiler() -> GrammarCompiler:
-    return GrammarCompiler(SPELLING, END + 1)
-
-
-def accepts(schema: Any, value: Any) -> bool:
-    """Whether an answer that follows the schema may be this value, written in its order."""
-    grammar = _compiler().compile(Constraint("format", schema))
-    for token in [*json.dumps(value).encode(), END]:
-        if not grammar.allowed()[token]:
-            return False
-        grammar.accept(token)
-    return True
-
+from tests.sample.schema.answers import accepts
 
 TEXT = {"type": "string"}
 WHOLE = {"type": "integer"}

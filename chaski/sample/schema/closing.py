@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from chaski.errors import OptionError
 
-__all__ = ["closed"]
+__all__ = ["closed", "target_of"]
 
 Schema: TypeAlias = Mapping[str, Any]
 
@@ -41,6 +41,11 @@ def closed(schema: Schema) -> dict[str, Any]:
     if closing.definitions:
         result["$defs"] = closing.definitions
     return result
+
+
+def target_of(ref: str, root: Schema) -> Any:
+    """The schema that a path leads to; a reference of another kind as it is. Raises OptionError."""
+    return _target(ref, root)[0] if _is_path(ref) else {}
 
 
 class _Declared(Struct):
