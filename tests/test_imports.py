@@ -18,7 +18,7 @@ ROOMS = sorted({path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path 
 FLOORS = [
     {
         *("errors", "address", "cluster_key", "durations", "env", "forks", "names", "progress_bar", "remote"),
-        "same_bits",
+        *("same_bits", "standard_streams"),
     },
     {"formats"},
     {"ml"},

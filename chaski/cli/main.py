@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import logging
 import os
+import sys
 from importlib import import_module
 
 import click
@@ -13,6 +15,7 @@ import click
 from chaski import __version__
 from chaski.cli.terminal import wrapped
 from chaski.errors import ChaskiError
+from chaski.standard_streams import OutputLostError, catch_lost_output, open_missing
 
 __all__ = ["chaski_command", "main"]
 
@@ -88,8 +91,20 @@ def chaski_command() -> None:
 
 def main() -> None:
     """Run the command line; the installed `chaski` script calls it."""
+    open_missing()
+    catch_lost_output()
     # NumPy's BLAS would start a thread for each core, which spins while the command is still being imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # The interpreter would look through all objects before it ends, which people wait for.
     atexit.register(gc.freeze)
-    chaski_command(prog_name="chaski")
+    try:
+        try:
+            chaski_command(prog_name="chaski")
+        finally:
+            sys.stdout.flush()
+    except OutputLostError as lost:
+        # The rest of the output goes nowhere, so that the interpreter does not try to write it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if lost.cause.errno != errno.EPIPE:  # as when `head` has read enough
+            click.echo(f"Error: the output cannot be written: {lost}", err=True)
+        sys.exit(1)

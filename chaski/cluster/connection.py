@@ -30,6 +30,7 @@ from chaski.env import Environment, child_environment
 from chaski.errors import ChaskiError, ClusterError
 from chaski.ml.backend import ProgressCallback
 from chaski.names import AUTO
+from chaski.standard_streams import open_missing
 
 __all__ = ["LOCAL", "Cluster", "Node"]
 
@@ -337,6 +338,7 @@ class _RayProcess:
     """One process that talks to Ray (`ray_process.py`), from its start to its end."""
 
     def __init__(self, address: str, key: bytes) -> None:
+        open_missing()  # else one of these may be the process's standard stream
         self._end, theirs = socket.socketpair()
         self._end.settimeout(_SILENCE)
         self._lines = self._end.makefile("rb")

@@ -19,6 +19,7 @@ from chaski.runner.service.messages import Info, ModelCall, ReplyCallback
 from chaski.runner.service.worker.codec import Failure, Load, LoadProgress, WireMessage
 from chaski.runner.service.worker.link import Link
 from chaski.runner.service.worker.open_calls import Again, InFlight, OpenCalls
+from chaski.standard_streams import open_missing
 
 __all__ = ["Process"]
 
@@ -51,6 +52,7 @@ class Process:
         self._popen: subprocess.Popen[bytes] | None = None
         self.info: Info | None = None
         self.ended_at = 0.0
+        open_missing()  # else one of these may be the process's standard stream
         ours, theirs = socket.socketpair()
         self._link = Link(ours)
         self._calls = OpenCalls(self._link)
