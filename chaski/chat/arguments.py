@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from json import dumps
 from typing import Any
 
 from chaski.errors import OptionError
+from chaski.text.parsers.json_text import load_json
 
-__all__ = ["check_roles", "message_list", "string_list", "text_list", "token_ids"]
+__all__ = ["check_roles", "message_list", "read_arguments", "string_list", "text_list", "token_ids"]
 
 _ROLES = ("system", "user", "assistant", "tool", "developer")
 _FORM = 'a list of messages such as {"role": "user", "content": "hello"}'
@@ -59,11 +61,29 @@ def message_list(messages: object) -> list[Mapping[str, Any]]:
     return found
 
 
-def check_roles(messages: Iterable[Mapping[str, object]], template: str) -> None:
-    """Raise OptionError for a role that is neither usual nor named in the model's template."""
+def read_arguments(arguments: object) -> Mapping[str, Any] | str:
+    """Return the arguments of a call: a mapping, made of JSON where they are text.
+
+    Text that is not the JSON of an object is what a model wrote by mistake, and stays text.
+    """
+    if isinstance(arguments, Mapping):
+        return arguments
+    if not isinstance(arguments, str):
+        return {} if arguments is None else dumps(arguments, ensure_ascii=False)
+    if not arguments.strip():
+        return {}
+    try:
+        found = load_json(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    return found if isinstance(found, dict) else arguments
+
+
+def check_roles(messages: Iterable[Mapping[str, object]], knows_role: Callable[[str], bool]) -> None:
+    """Raise OptionError for a role that is neither usual nor known to the model's template."""
     for number, message in enumerate(messages):
         role = str(message["role"])
-        if role not in _ROLES and not any(f"{quote}{role}{quote}" in template for quote in "'\"`"):
+        if role not in _ROLES and not knows_role(role):
             raise OptionError(
                 f"message {number} has the unknown role {role!r:.40}; known: {', '.join(_ROLES)}"
             )

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["choose_chat_format", "go_format", "plain_format"]
 
-_THINKING_VARIABLES = ("enable_thinking", "reasoning_content", "reasoning_effort", "thinking")
-
 
 def choose_chat_format(sources: TemplateSources) -> ChatFormat:
     """Return the chat format of a model.
@@ -49,12 +47,14 @@ def choose_chat_format(sources: TemplateSources) -> ChatFormat:
 def go_format(source: str, sources: TemplateSources) -> GoFormat:
     """Return the chat format of a template in Go's language, from a stored model or a request."""
     from chaski.text.template.go import GoTemplate
+    from chaski.text.template.probes import shows_tools
 
     template = GoTemplate(source)
     tags = template.thinking_tags()
     parser = _parser(sources, source)
     thinks = tags is not None or "think" in template.names or parser == "harmony"
-    found = {"tools": "tools" in template.names, "insert": "suffix" in template.names, "thinking": thinks}
+    has_tools = "tools" in template.names and shows_tools(template.probing())
+    found = {"tools": has_tools, "insert": "suffix" in template.names, "thinking": thinks}
     names = tuple(name for name, is_there in found.items() if is_there)
     return GoFormat(names, parser, tags, template.tool_call_tag(), source, template)
 
@@ -62,14 +62,17 @@ def go_format(source: str, sources: TemplateSources) -> GoFormat:
 def _jinja_format(sources: TemplateSources, source: str) -> JinjaFormat:
     from chaski.text.parsers.formats import tags_in
     from chaski.text.template.chat import ChatTemplate
+    from chaski.text.template.probes import shows_tools, thinks
 
     both = f"{source}{sources.tool_jinja or ''}"
     parser = _parser(sources, both)
     tags = tags_in(both)
-    thinks = tags is not None or parser == "harmony" or any(name in both for name in _THINKING_VARIABLES)
-    found = {"tools": "tools" in both, "thinking": thinks}
+    template = ChatTemplate(
+        source, sources.bos, sources.eos, tool_use=sources.tool_jinja, call_tags=_call_tags(parser)
+    )
+    probing = template.probing()
+    found = {"tools": shows_tools(probing), "thinking": parser == "harmony" or thinks(probing, tags)}
     names = tuple(name for name, is_there in found.items() if is_there)
-    template = ChatTemplate(source, sources.bos, sources.eos, tool_use=sources.tool_jinja)
     return JinjaFormat(names, parser, tags, "", source, template)
 
 
@@ -77,15 +80,15 @@ def _renderer_format(sources: TemplateSources, renderer: Renderer) -> JinjaForma
     """Return the chat format of a built-in renderer; the parser's format says whether the model thinks."""
     from chaski.text.parsers.formats import FORMATS
     from chaski.text.template.chat import ChatTemplate
+    from chaski.text.template.probes import shows_tools
 
     source = renderer.source
     parser = _named_parser(sources) or renderer.parser
     format = FORMATS[parser]
-    found = {"tools": "tools" in source, "thinking": format.thinks}
+    template = ChatTemplate(source, sources.bos, sources.eos)
+    found = {"tools": shows_tools(template.probing()), "thinking": format.thinks}
     names = tuple(name for name, is_there in found.items() if is_there)
-    return JinjaFormat(
-        names, parser, format.thinking, "", source, ChatTemplate(source, sources.bos, sources.eos)
-    )
+    return JinjaFormat(names, parser, format.thinking, "", source, template)
 
 
 def plain_format() -> JinjaFormat:
@@ -93,6 +96,17 @@ def plain_format() -> JinjaFormat:
     from chaski.text.template.plain import PlainTemplate
 
     return JinjaFormat((), "passthrough", template=PlainTemplate())
+
+
+def _call_tags(parser: str) -> tuple[str, str]:
+    """Return the texts around a call, or before a list of calls, for templates that do not write calls."""
+    from chaski.text.parsers.formats import FORMATS
+
+    format = FORMATS[parser]
+    if format.spelling or not format.blocks:
+        return format.spelling, ""
+    block = format.blocks[0]
+    return (block.opening, block.closing) if block.closing else ("", "")
 
 
 def _parser(sources: TemplateSources, source: str) -> str:

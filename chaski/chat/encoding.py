@@ -10,7 +10,15 @@ from typing import Protocol
 
 from chaski.chat import arguments
 from chaski.chat.images import ImageReader, ImageSource, RecentImages
-from chaski.chat.layout import Prompt, lay_out, marked, num_placed_rows, unmarked, with_placeholders
+from chaski.chat.layout import (
+    Prompt,
+    lay_out,
+    marked,
+    num_placed_rows,
+    typed_placeholders,
+    unmarked,
+    with_placeholders,
+)
 from chaski.chat.ranking import RANKING_TEMPLATE, Separators, checked_template, pair_ids
 from chaski.chat.requests import Embed, Rank
 from chaski.chat.shortening import cut
@@ -80,7 +88,9 @@ class PromptEncoder(ABC):
             return self.tokenizer.encode(text, add_special, parse_special)
         seen = self.read_images(images)
         first = partial(self.tokenizer.encode, add_special=add_special)
-        return marked(self._read_text(with_placeholders(text, len(seen)), seen, first), seen)
+        return marked(
+            self._read_text(with_placeholders(typed_placeholders(text), len(seen)), seen, first), seen
+        )
 
     def vector_texts(self, request: Embed | Rank) -> list[list[int]]:
         """Return the ids of each text that becomes a vector. Raises UnsupportedError or OptionError."""
@@ -114,7 +124,7 @@ class PromptEncoder(ABC):
 
     def _laid_out(self, prompt: str | Items[int], images: Items[Image]) -> Prompt:
         if isinstance(prompt, str):
-            text = with_placeholders(prompt, len(images))
+            text = with_placeholders(typed_placeholders(prompt), len(images))
             return self._read_text(text, images, self.tokenizer.encode)
         ids = self._checked(prompt, has_rows=bool(images))
         if not images:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
+from chaski.chat.arguments import read_arguments
+from chaski.chat.continuing import begun_field, continued
 from chaski.chat.images import with_image_parts, with_numbered_images, with_placed_images
+from chaski.chat.layout import without_placeholders
 from chaski.errors import OptionError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -23,7 +25,8 @@ __all__ = ["ChatFormat", "FillInTokens", "GoFormat", "JinjaFormat", "Message", "
 Message: TypeAlias = Mapping[str, Any]
 """One turn of a conversation: at least `role` (system, user, assistant) and `content`.
 
-`images` are a list of bytes of image files, or paths.
+`images` are a list of bytes of image files, or paths. `image_places` are the offsets in the content at which
+they stand; without them, images stand in front of it.
 """
 Think: TypeAlias = bool | str | None
 """True or False: the model thinks or not; a text: how much; None: the model's default."""
@@ -32,7 +35,7 @@ FillInTokens: TypeAlias = tuple[str, str, str]
 """Control tokens of a file that stand before the prompt, before the suffix, and before the answer."""
 
 _NOTHING: Mapping[str, Any] = {}
-_OLLAMA_KEYS = ("thinking", "tool_calls", "tool_name")
+_OLLAMA_KEYS = ("thinking", "tool_calls", "tool_name", "images")
 
 
 class ChatFormat(Struct, frozen=True):
@@ -68,6 +71,10 @@ class ChatFormat(Struct, frozen=True):
         """
         raise NotImplementedError
 
+    def knows_role(self, role: str) -> bool:
+        """Return whether the template treats a role differently from one that nobody knows."""
+        return False
+
     def fill_in(self, prompt: str, suffix: str, tokens: FillInTokens | None) -> str:
         """Return the text that asks for what belongs between two texts, by the template or by `tokens`.
 
@@ -102,8 +109,17 @@ class GoFormat(ChatFormat, frozen=True):
         variables: Mapping[str, Any] = _NOTHING,
     ) -> str:
         assert self.template is not None
+        from chaski.text.template.calls import arguments_as_mapping
+
         _check_variables(variables, ())
-        return self.template.render(messages, tools=tools, think=think)
+        placed = with_placed_images(messages)
+        if any(message.get("images") for message in placed):
+            tools = without_placeholders(tools)
+        turns = arguments_as_mapping([_with_read_arguments(turn) for turn in placed])
+        return self.template.render(turns, tools=tools, think=think)
+
+    def knows_role(self, role: str) -> bool:
+        return _knows_role(self.template, role)
 
     def fill_in(self, prompt: str, suffix: str, tokens: FillInTokens | None) -> str:
         assert self.template is not None
@@ -130,31 +146,41 @@ class JinjaFormat(ChatFormat, frozen=True):
             _check_variables(variables, self.template.variables)
         extra: dict[str, Any] = {**variables, **({} if think is None else _thinking_variables(think))}
 
-        def rendered(placed: Sequence[Message]) -> str:
-            assert self.template is not None
-            turns = [_as_jinja(turn, self._call_spelling()) for turn in placed]
-            return self.template.render(turns, tools=tools or None, **extra)
+        def write(turns: Sequence[Message], begins: bool) -> str:
+            return self._written(turns, tools or None, {**extra, "add_generation_prompt": begins})
 
-        num_images = sum(len(message.get("images") or ()) for message in messages)
+        if (field := begun_field(messages)) is not None:
+            return continued(write, messages, field, self.thinking_tags)
+        is_empty = bool(messages) and _says_nothing(messages[-1])
+        return write(messages[:-1] if is_empty else messages, True)
+
+    def _written(self, messages: Sequence[Message], tools: Tools | None, variables: Mapping[str, Any]) -> str:
+        assert self.template is not None
+        placed = with_placed_images(messages)
+        num_images = sum(len(message.get("images") or ()) for message in placed)
+        if num_images:
+            tools, variables = without_placeholders(tools), without_placeholders(variables)
         image_text = self.template.image_text if num_images else None
         if image_text is not None:
-            text = rendered(with_image_parts(messages, image_text))
+            turns = [_as_jinja(turn) for turn in with_image_parts(placed, image_text)]
+            text = self.template.render(turns, tools=tools, **variables)
             if (numbered := with_numbered_images(text, image_text, num_images)) is not None:
                 return numbered
-        return rendered(with_placed_images(messages))
+        return self.template.render([_as_jinja(turn) for turn in placed], tools=tools, **variables)
 
-    def _call_spelling(self) -> str:
-        """The text before calls that the template does not write itself; else an empty one."""
-        from chaski.text.parsers.formats import FORMATS
-
-        if self.parser_name not in FORMATS or "tool_calls" in (self.source or ""):
-            return ""
-        return FORMATS[self.parser_name].spelling
+    def knows_role(self, role: str) -> bool:
+        return _knows_role(self.template, role)
 
     def fill_in(self, prompt: str, suffix: str, tokens: FillInTokens | None) -> str:
         if self.insertion is not None:
             return self.insertion.fill_in(prompt, suffix, tokens)
         return ChatFormat.fill_in(self, prompt, suffix, tokens)
+
+
+def _knows_role(template: ChatTemplate | GoTemplate | PlainTemplate | None, role: str) -> bool:
+    from chaski.text.template.probes import knows_role
+
+    return template is not None and knows_role(template.probing(), role)
 
 
 def _check_variables(given: Collection[str], known: Collection[str]) -> None:
@@ -171,26 +197,32 @@ def _thinking_variables(think: bool | str) -> dict[str, object]:
     return {"enable_thinking": bool(think), "thinking": bool(think), **effort}
 
 
-def _as_jinja(message: Mapping[str, Any], spelling: str = "") -> dict[str, Any]:
-    """Return a message of Ollama's API in the form of transformers' templates; all other keys stay.
+def _says_nothing(message: Message) -> bool:
+    """Return whether a message is an answer of the assistant without any words or calls."""
+    is_empty = not any(message.get(name) for name in ("content", "thinking", "tool_calls", "images"))
+    return message.get("role") == "assistant" and is_empty
 
-    With a `spelling`, calls are a part of the content, a list behind it.
-    """
+
+def _as_jinja(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message of Ollama's API in the form of transformers' templates; all other keys stay."""
     found = {key: value for key, value in message.items() if key not in _OLLAMA_KEYS}
     found["content"] = message.get("content") or ""
     if thinking := message.get("thinking"):
         found |= {"reasoning_content": thinking, "thinking": thinking}
     if calls := message.get("tool_calls"):
         found["tool_calls"] = [_call(call) for call in calls]
-        if spelling:
-            functions = [call["function"] for call in found["tool_calls"]]
-            found["content"] += spelling + json.dumps(functions, ensure_ascii=False)
     if name := message.get("tool_name"):
         found["name"] = name
     return found
 
 
+def _with_read_arguments(message: Message) -> Message:
+    """Return a message whose calls have arguments as `read_arguments` returns them."""
+    calls = message.get("tool_calls")
+    return {**message, "tool_calls": [{**call, **_call(call)} for call in calls]} if calls else message
+
+
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call.get("function", call)
-    named = {"name": function.get("name", ""), "arguments": function.get("arguments") or {}}
+    named = {"name": function.get("name", ""), "arguments": read_arguments(function.get("arguments"))}
     return {"type": "function", "id": call.get("id") or "", "function": named}

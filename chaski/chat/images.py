@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol, TypeAlias
 
-from chaski.chat.layout import placeholder
+from chaski.chat.layout import placeholder, without_placeholders
 from chaski.errors import OptionError
 from chaski.model.multimodal import Image
 
@@ -20,14 +20,16 @@ __all__ = [
     "ImageSource",
     "RecentImages",
     "image_bytes",
+    "placed_content",
     "with_image_parts",
     "with_numbered_images",
     "with_placed_images",
 ]
 
 _MAX_RECENT_BYTES = 64 << 20
-# A private character: it stands for a text of the user that looks like an image of the template.
-_LITERAL = "\ue0f8"
+# It stands for a text of a message that looks like an image of the template.
+_LITERAL = placeholder(-1)
+_IMAGE_FIELDS = ("images", "image_places")
 
 ImageFile: TypeAlias = bytes | str | os.PathLike[str]
 """The bytes of an image file (PNG, JPEG, ...), or the path of one."""
@@ -86,49 +88,64 @@ class RecentImages:
         return image
 
 
-def with_placed_images(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the messages without their `images`, which numbered placeholders in their texts stand for.
+def placed_content(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the text of a message with images, and their places where its content is a list of parts.
 
-    Each comes where the text says `[img]`, and where it does not, in front of the text.
+    A part is `{"type": "text", "text": …}`, or `{"type": "image"}` for the next image. Raises OptionError.
     """
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return {}
+    text, places = "", []
+    for part in content:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind == "image":
+            places.append(len(text))
+        elif kind == "text" and isinstance(part.get("text"), str):
+            text += part["text"]
+        else:
+            raise OptionError(f"a part of a message with images is {part!r:.80}; it must be text or image")
+    return {"content": text, "image_places": places}
+
+
+def with_placed_images(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the messages with the placeholders of their `images` in their texts, and as their `images`.
+
+    `image_places` of a message are the offsets in its text at which its images stand. An image without one
+    stands in front of the text. Nothing else in the messages looks like a placeholder.
+    """
+    if not any(message.get("images") for message in messages):
+        return list(messages)
     found: list[Mapping[str, Any]] = []
-    index = 0
+    count = 0
     for message in messages:
-        text, front = message.get("content") or "", ""
-        own = message.get("images") or ()
-        for _ in own:
-            if "[img]" in text:
-                text = text.replace("[img]", placeholder(index), 1)
-            else:
-                front += placeholder(index)
-            index += 1
-        rest = {key: value for key, value in message.items() if key != "images"}
-        found.append({**rest, "content": front + text} if own else rest)
+        rest = {name: value for name, value in message.items() if name not in _IMAGE_FIELDS}
+        rest = without_placeholders(rest)
+        if own := message.get("images") or ():
+            tags = [placeholder(count + number) for number in range(len(own))]
+            count += len(own)
+            rest["content"] = _placed(rest.get("content") or "", tags, message.get("image_places") or ())
+            rest["images"] = tags
+        found.append(rest)
     return found
 
 
 def with_image_parts(messages: Iterable[Mapping[str, Any]], image_text: str) -> list[Mapping[str, Any]]:
-    """Return the messages with contents of parts, an image being one, where `with_placed_images` places it.
+    """Return the messages of `with_placed_images` with contents of parts, an image being one.
 
     `image_text` is what a template writes for such a part. Where a message has that text itself, something
     else stands for it until `with_numbered_images`.
     """
     found: list[Mapping[str, Any]] = []
-    index = 0
-    for message in with_placed_images(messages):
+    for message in messages:
         parts: list[Mapping[str, Any]] = []
-        text = message.get("content") or ""
-        while placeholder(index) in text:
-            before, _, text = text.partition(placeholder(index))
+        text = (message.get("content") or "").replace(image_text, _LITERAL)
+        for tag in message.get("images") or ():
+            before, _, text = text.partition(tag)
             parts += [{"type": "text", "text": before}] if before else []
             parts.append({"type": "image"})
-            index += 1
         parts += [{"type": "text", "text": text}] if text else []
-        literal = [
-            {**part, "text": part["text"].replace(image_text, _LITERAL)} if "text" in part else part
-            for part in parts
-        ]
-        found.append({**message, "content": literal})
+        found.append({**message, "content": parts})
     return found
 
 
@@ -139,3 +156,12 @@ def with_numbered_images(text: str, image_text: str, count: int) -> str | None:
         return None
     numbered = first + "".join(placeholder(index) + other for index, other in enumerate(others))
     return numbered.replace(_LITERAL, image_text)
+
+
+def _placed(text: str, tags: Sequence[str], places: Sequence[int]) -> str:
+    """Return the text with tags at their places, and the others in front."""
+    pieces, end = list(tags[len(places) :]), 0
+    for tag, place in zip(tags, places, strict=False):
+        pieces += [text[end:place], tag]
+        end = max(end, place)
+    return "".join([*pieces, text[end:]])

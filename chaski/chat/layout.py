@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 from msgspec import Struct
 
@@ -20,12 +21,17 @@ __all__ = [
     "num_placed_rows",
     "placeholder",
     "prompt_pieces",
+    "shown_placeholders",
+    "typed_placeholders",
     "unmarked",
     "with_placeholders",
+    "without_placeholders",
 ]
 
-# No request has a million images; a longer number is text.
-_PLACEHOLDER = re.compile(r"\[img-([0-9]{1,6})\]")
+# Letters that Unicode keeps out of texts: no user types them, and `without_placeholders` takes them out.
+_BEGIN, _END = "\U0010fffe", "\U0010ffff"
+_PLACEHOLDER = re.compile(f"{_BEGIN}([0-9]{{1,9}}){_END}")
+_TYPED = re.compile(r"\[img-([0-9]{1,9})\]")
 
 Encode = Callable[[str], list[int]]
 
@@ -64,8 +70,31 @@ class Prompt(Struct, frozen=True):
 
 
 def placeholder(index: int) -> str:
-    """Return the text that marks the place of an image."""
-    return f"[img-{index}]"
+    """Return the text that marks the place of an image in a rendered conversation. No user can type it."""
+    return f"{_BEGIN}{index}{_END}"
+
+
+def without_placeholders(data: Any) -> Any:
+    """Return a copy of JSON-like data whose texts cannot be taken for a placeholder."""
+    match data:
+        case str():
+            return data.replace(_BEGIN, "\ufffd")
+        case Mapping():
+            return {without_placeholders(key): without_placeholders(value) for key, value in data.items()}
+        case list() | tuple():
+            return [without_placeholders(item) for item in data]
+        case _:
+            return data
+
+
+def typed_placeholders(text: str) -> str:
+    """Return a prompt with placeholders where its user has written `[img-0]`, `[img-1]`, ..."""
+    return _TYPED.sub(lambda match: f"{_BEGIN}{match[1]}{_END}", without_placeholders(text))
+
+
+def shown_placeholders(text: str) -> str:
+    """Return a rendered text as people read it: with `[img-0]` for the first image."""
+    return _PLACEHOLDER.sub(lambda match: f"[img-{match[1]}]", text)
 
 
 def with_placeholders(text: str, num_images: int) -> str:
@@ -83,7 +112,7 @@ def num_placed_rows(text: str, images: Sequence[Image]) -> int:
 def lay_out(
     text: str, images: Sequence[Image], first: Encode, other: Encode, is_bidirectional: bool = False
 ) -> Prompt:
-    """Return the prompt of a text with images at its placeholders; a placeholder without an image is text.
+    """Return the prompt of a text with images at its placeholders; a placeholder without an image is shown.
 
     The text that a model puts around an image is encoded together with the text beside it. `first` encodes
     the first piece of text, `other` the others.
@@ -152,10 +181,10 @@ def _pieces(text: str, images: Sequence[Image]) -> Iterator[str | ImageRun]:
     end = 0
     for match in _PLACEHOLDER.finditer(text):
         if int(match[1]) < len(images):
-            yield text[end : match.start()]
+            yield shown_placeholders(text[end : match.start()])
             yield from _of_image(images[int(match[1])], int(match[1]))
             end = match.end()
-    yield text[end:]
+    yield shown_placeholders(text[end:])
 
 
 def _of_image(image: Image, number: int) -> Iterator[str | ImageRun]:

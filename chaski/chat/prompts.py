@@ -26,7 +26,7 @@ from chaski.chat.events import Event, PromptTokens
 from chaski.chat.file_templates import file_templates, fill_in_tokens
 from chaski.chat.formats import Message
 from chaski.chat.images import ImageReader
-from chaski.chat.layout import Prompt, marked, with_placeholders
+from chaski.chat.layout import Prompt, marked, shown_placeholders, typed_placeholders, with_placeholders
 from chaski.chat.marks import Hold, Holds, altered, common_length
 from chaski.chat.options import AnswerOptions, merged_options, parse_options
 from chaski.chat.prepared import PreparedAnswers, held_to_answer
@@ -151,8 +151,8 @@ class PromptBuilder(PromptEncoder):
         return marked(self.conversation_prompt(request, seen), seen)
 
     def conversation_text(self, request: Chat) -> str:
-        """Return the text of a conversation, with placeholders for images."""
-        return self._conversation(request).render()
+        """Return the text of a conversation, with `[img-0]` for its first image, and so on."""
+        return shown_placeholders(self._conversation(request).render())
 
     def _continuation(self, request: Generate, images: Items[Image]) -> Prepared:
         """Prepare an answer that continues a prompt; images come at its placeholders or else first."""
@@ -222,7 +222,7 @@ class PromptBuilder(PromptEncoder):
         """
         chat_format = self._chosen_format(request.stored, request.template)
         text = chat_format.fill_in(request.prompt, request.suffix, fill_in_tokens(self._file))
-        whole = with_placeholders(text + request.begun, len(images))
+        whole = with_placeholders(typed_placeholders(text + request.begun), len(images))
         prompt = self._read_text(whole, images, self._with_bos)
         return self._prepared(request, prompt, request.options)
 
@@ -236,7 +236,7 @@ class PromptBuilder(PromptEncoder):
         tools = chosen_tools(request.tools, request.tool_choice)
         if tools and chat_format.source is not None and "tools" not in chat_format.capabilities:
             raise UnsupportedError(f"{name} does not support tools: its chat template leaves them out")
-        check_roles(request.messages, f"{chat_format.source or ''}{file_templates(self._file)[1] or ''}")
+        check_roles(request.messages, chat_format.knows_role)
         think = chat_format.thinking(request.think)
         if think and "thinking" not in chat_format.capabilities:
             raise OptionError(f'"{name}" does not support thinking')

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chaski.chat.arguments import message_list, string_list, text_list, token_ids
-from chaski.chat.images import ImageSource, image_bytes
+from chaski.chat.images import ImageSource, image_bytes, placed_content
 from chaski.chat.marks import Mark
 from chaski.chat.options import parse_options
 from chaski.chat.sources import StoredFormat
@@ -179,10 +179,8 @@ def detached(
     sources: list[ImageSource] = []
     for number, message in enumerate(turns, start=1):
         own = [*(message.get("images") or ()), *(more if number == len(turns) else ())]
-        if own and not isinstance(message.get("content") or "", str):
-            raise OptionError("a message with images must have a text as its content")
         indices = list(range(len(sources), len(sources) + len(own)))
-        found.append({**message, "images": indices} if own else message)
+        found.append({**message, **placed_content(message), "images": indices} if own else message)
         sources += own
     return found, sources
 

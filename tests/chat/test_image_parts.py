@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from chaski.chat.formats import JinjaFormat
+from chaski.chat.layout import shown_placeholders
 from chaski.text.template.chat import ChatTemplate
 
 # As SmolVLM's: what comes behind the name depends on the first part.
@@ -21,7 +22,8 @@ CHOOSY = SOURCE.replace("part.type == 'image' %}<", "part.type == 'image' and me
 
 
 def render(messages: list[dict[str, Any]], source: str = SOURCE) -> str:
-    return JinjaFormat((), "", template=ChatTemplate(source, "", "")).render(messages)
+    rendered = JinjaFormat((), "", template=ChatTemplate(source, "", "")).render(messages)
+    return shown_placeholders(rendered)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +33,10 @@ def render(messages: list[dict[str, Any]], source: str = SOURCE) -> str:
         pytest.param([{"content": "Hi", "images": [b""]}], "user:[img-0]Hi.\n", id="in front"),
         pytest.param([{"content": "", "images": [b""]}], "user:[img-0].\n", id="alone"),
         pytest.param(
-            [{"content": "a[img]b[img]", "images": [b"", b""]}, {"content": "c", "images": [b""]}],
+            [
+                {"content": "ab", "images": [b"", b""], "image_places": [1, 2]},
+                {"content": "c", "images": [b""]},
+            ],
             "user: a[img-0]b[img-1].\nuser:[img-2]c.\n",
             id="between",
         ),

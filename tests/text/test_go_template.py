@@ -54,14 +54,14 @@ def render(source, *contents, **options):
 
 
 class TestConversation:
-    def test_images_get_numbered_tags(self):
+    def test_images_are_the_tags_in_the_content(self):
         messages = [
-            {"role": "user", "content": "see [img] and", "images": ["AA", "BB"]},
+            {"role": "user", "content": "BBsee AA and [img]", "images": ["AA", "BB"]},
             {"role": "assistant", "content": "yes"},
-            {"role": "user", "content": "this", "images": ["CC"]},
+            {"role": "user", "content": "CCthis", "images": ["CC"]},
         ]
         text = GoTemplate("{{ range .Messages }}{{ len .Images }}{{ .Content }};{{ end }}").render(messages)
-        assert text == "2[img-1]see [img-0] and;0yes;1[img-2]this;"
+        assert text == "2BBsee AA and [img];0yes;1CCthis;"
 
     def test_dates(self):
         assert render("{{ currentDate }}{{ .Response }}") == date.today().isoformat()

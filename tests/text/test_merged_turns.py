@@ -9,7 +9,7 @@ import pytest
 
 from chaski.errors import TemplateError
 from chaski.text.template.chat import ChatTemplate
-from chaski.text.template.turns import stricter_forms
+from chaski.text.template.turns import alternating
 
 Conversation = list[dict[str, Any]]
 
@@ -34,7 +34,8 @@ WITH_TOOLS = (
     "{{ raise_exception('roles must alternate') }}{% endif %}"
     "{% set ns.index = ns.index + 1 %}{% endif %}"
     "{% if m.role == 'system' %}{{ raise_exception('Only user, assistant and tool roles') }}{% endif %}"
-    "({{ m.role }}|{{ m.content }}{% for c in m.tool_calls or [] %}!{{ c }}{% endfor %}){% endfor %}"
+    "({{ m.role }}|{{ m.content }}{% for c in m.tool_calls or [] %}!{{ c.function.name }}"
+    "{{ c.function.arguments.values() | join }}{% endfor %}){% endfor %}"
 )
 NO_SYSTEM = (
     "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
@@ -56,7 +57,9 @@ def conversation(text: str) -> Conversation:
     for word in text.split():
         role, sign, said = word[0], word[1], word[2:]
         message: dict[str, Any] = {"role": _ROLES[role], "content": said if sign == ":" else ""}
-        found.append(message | ({"tool_calls": [said]} if sign == "!" else {}))
+        found.append(
+            message | ({"tool_calls": [{"function": {"name": said, "arguments": {}}}]} if sign == "!" else {})
+        )
     return found
 
 
@@ -71,8 +74,8 @@ def conversation(text: str) -> Conversation:
         (ALTERNATING, "s:0 a:1 u:2", "(user|0)(assistant|1)(user|2)"),
         (SYSTEM_FIRST, "s:0 u:1", "<<0>>[INST] 1 [/INST]"),
         (SYSTEM_FIRST, "s:0 s:9 u:1", "<<0\n\n9>>[INST] 1 [/INST]"),
-        (SYSTEM_FIRST, "u:1 s:0 a:2", "<<0>>[INST] 1 [/INST]2</s>"),
-        (SYSTEM_FIRST, "u:1 a:2 s:0 u:3", "<<0>>[INST] 1 [/INST]2</s>[INST] 3 [/INST]"),
+        (SYSTEM_FIRST, "u:1 s:0 a:2", "[INST] 1\n\n0 [/INST]2</s>"),
+        (SYSTEM_FIRST, "u:1 a:2 s:0 u:3", "[INST] 1 [/INST]2</s>[INST] 0\n\n3 [/INST]"),
         (SYSTEM_FIRST, "s:0 a:1 u:2", "<<0>>[INST]  [/INST]1</s>[INST] 2 [/INST]"),
         (SYSTEM_FIRST, "s:0", "<<0>>"),
         (NO_SYSTEM, "s:0 u:1 a:2", "(user|0\n\n1)(assistant|2)"),
@@ -105,25 +108,24 @@ def test_what_is_refused_in_every_form_is_refused_in_the_template_s_words() -> N
 
 
 def test_what_a_message_has_besides_is_kept() -> None:
-    calls = [{"name": "f"}], [{"name": "g"}]
     image = {"type": "image"}
     messages: Conversation = [
-        {"role": "assistant", "content": "", "reasoning_content": "a", "tool_calls": calls[0], "name": "x"},
-        {"role": "assistant", "content": "b", "reasoning_content": "c", "tool_calls": calls[1], "name": "y"},
+        {"role": "assistant", "content": "", "reasoning_content": "a", "name": "x"},
+        {"role": "assistant", "content": "b", "reasoning_content": "c", "name": "y"},
         {"role": "user", "content": [image]},
         {"role": "user", "content": "see"},
     ]
-    empty, said, seen = next(iter(stricter_forms(messages)))
+    empty, said, seen = alternating(messages)
     assert empty == {"role": "user", "content": ""}
     assert said == {
         "role": "assistant",
         "content": "b",
         "reasoning_content": "a\n\nc",
-        "tool_calls": [*calls[0], *calls[1]],
         "name": "x",
     }
     assert seen["content"] == [image, {"type": "text", "text": "see"}]
 
 
 def test_a_conversation_that_is_strict_already_has_no_other_form() -> None:
-    assert list(stricter_forms(conversation("u:1 a:2 u:3"))) == []
+    strict = conversation("u:1 a:2 u:3")
+    assert alternating(strict) == strict

@@ -126,7 +126,9 @@ def test_messages_say_the_limit():
     with pytest.raises(TemplateError, match="makes 1000000000 characters; the limit is 4194304"):
         ChatTemplate("{{ 'a' * 10**9 }}", "", "").render([])
     with pytest.raises(TemplateError, match="makes 100001 characters; the limit is 100000"):
-        ChatTemplate("{{ messages[0].content }}", "", "", LIMITS).render([{"content": "x" * 100_001}])
+        ChatTemplate("{{ messages[0].content }}", "", "", LIMITS).render(
+            [{"role": "user", "content": "x" * 100_001}]
+        )
 
 
 @pytest.mark.timed

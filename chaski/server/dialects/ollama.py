@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from chaski.chat.arguments import read_arguments
 from chaski.chat.events import Text, Thinking, ToolCall
 from chaski.durations import parse_duration
 from chaski.errors import OptionError
@@ -233,7 +234,7 @@ def _images(fields: Fields) -> list[bytes]:
 
 def _call(fields: Fields) -> dict[str, Any]:
     function = Fields(fields.mapping("function"), "function")
-    named = {"name": function.text("name"), "arguments": dict(function.mapping("arguments"))}
+    named = {"name": function.text("name"), "arguments": read_arguments(function.data.get("arguments"))}
     return {"id": fields.text("id"), "function": named}
 
 

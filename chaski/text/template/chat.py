@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from chaski.errors import TemplateError
-from chaski.text.template.meter import Meter, RenderLimits, check_source, guarded
-from chaski.text.template.turns import RefusalError, in_parts, stricter_forms
+from chaski.text.template.meter import (
+    Meter,
+    RenderLimits,
+    TemplateLimitError,
+    check_source,
+    deadline_of,
+    guarded,
+)
+from chaski.text.template.probes import TOOL, Rendering
+from chaski.text.template.rewriting import Rewriting
+from chaski.text.template.turns import in_parts
 
 if TYPE_CHECKING:
     from chaski.text.template.sandbox import TemplateEnvironment
@@ -31,11 +40,14 @@ class ChatTemplate:
         eos_token: str,
         limits: RenderLimits | None = None,
         tool_use: str | None = None,
+        call_tags: tuple[str, str] = ("", ""),
     ) -> None:
         """Compile the template; `bos_token` and `eos_token` are what it calls by these names.
 
-        `tool_use` is the template that stands for it where there are tools, for models that have two.
+        tool_use: template for conversations with tools, for models that have two.
+        call_tags: texts around a call of the model, for templates that do not write earlier calls.
         """
+        self._call_tags = call_tags
         self._limits = limits or RenderLimits()
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self._sources = [source] if tool_use is None else [source, tool_use]
@@ -54,33 +66,44 @@ class ChatTemplate:
         """The text of the conversation, with the beginning of an answer if `add_generation_prompt`.
 
         `extra` are further variables that this model's template knows (`enable_thinking`, `documents`).
-        All are plain data, as from JSON; anything else in them is a `TemplateError`. Where the template
-        refuses the order of the roles, neighbours of one role become one turn, then system messages go to
-        the front, and so on; see `stricter_forms`. Where it reads lists of parts only, as those of many
-        models that see do, a text becomes a list of one part.
+        All are plain data, as from JSON; anything else in them is a `TemplateError`. Messages that the
+        template would refuse or leave out are changed to what it takes; see `Rewriting`. Where it reads lists
+        of parts only, as templates of many models that see do, a text becomes a list of one part.
         """
         variables: dict[str, Any] = _plain_data(
-            {
-                "messages": list(messages),
-                "tools": tools,
-                "documents": None,
-                "add_generation_prompt": add_generation_prompt,
-                **self._tokens,
-                **extra,
-            }
+            {**self._usual, "tools": tools, "add_generation_prompt": add_generation_prompt, **extra}
         )
-        if self._reads_parts_only:
-            variables["messages"] = in_parts(variables["messages"])
+        turns = self._rewriting.rewritten(_plain_data(list(messages)))
+        deadline = deadline_of(self._limits)
         try:
-            return self._text(variables)
-        except RefusalError as error:
-            refusal = TemplateError(str(error))
-        for form in stricter_forms(variables["messages"]):
+            return self._text(turns, variables, deadline)
+        except TemplateLimitError:
+            raise
+        except TemplateError as error:
+            refusal = error
+        for tools_given, form in self._plainer(turns, tools):
             try:
-                return self._text(variables | {"messages": form})
+                return self._text(form, {**variables, "tools": tools_given}, deadline)
+            except TemplateLimitError:
+                break
             except TemplateError:
                 continue
         raise refusal
+
+    def probing(self) -> Rendering:
+        """Return a function that renders probes as they are; all its calls together have the time of one."""
+        deadline = deadline_of(self._limits)
+
+        def render(
+            messages: Sequence[Mapping[str, Any]],
+            tools: Sequence[Mapping[str, Any]] | None,
+            /,
+            **variables: object,
+        ) -> str:
+            given = {**self._usual, "tools": tools, "add_generation_prompt": True, **variables}
+            return self._text(messages, given, deadline)
+
+        return render
 
     @property
     def variables(self) -> frozenset[str]:
@@ -104,21 +127,56 @@ class ChatTemplate:
         written = behind[0].strip() if len(behind) == 2 else ""
         return written if written and self._reads_parts_only else None
 
+    @cached_property
+    def _rewriting(self) -> Rewriting:
+        return Rewriting(self._probing_calls, self._call_tags)
+
+    def _probing_calls(self) -> Callable[[Sequence[Mapping[str, Any]]], str]:
+        render = self.probing()
+        return lambda messages: render(messages, [TOOL] if _has_calls(messages) else None)
+
+    def _plainer(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
+    ) -> Iterator[tuple[Sequence[Mapping[str, Any]] | None, Sequence[Mapping[str, Any]]]]:
+        """Yield what to try after a refusal: tools and messages."""
+        if tools is None:
+            # A template for tools may read a list of them without asking whether there is one.
+            yield [], messages
+        for form in self._rewriting.plainer(messages):
+            yield tools, form
+
     def _shows(self, content: object) -> bool:
         return _PROBE in self._probed(content)
 
     def _probed(self, content: object) -> str:
+        variables = {**self._usual, "tools": None, "add_generation_prompt": True}
         message = {"role": "user", "content": content}
-        variables = {"messages": [message], "tools": None, "documents": None, "add_generation_prompt": True}
         try:
-            return self._text(variables | self._tokens)
+            return self._generated({**variables, "messages": [message]})
         except TemplateError:
             return ""
 
-    def _text(self, variables: Mapping[str, Any]) -> str:
-        with guarded(self._limits) as meter:
+    @property
+    def _usual(self) -> dict[str, Any]:
+        return {"documents": None, **self._tokens}
+
+    def _text(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any],
+        deadline: float | None = None,
+    ) -> str:
+        turns = in_parts(messages) if self._reads_parts_only else messages
+        return self._generated({**variables, "messages": list(turns)}, deadline)
+
+    def _generated(self, variables: Mapping[str, Any], deadline: float | None = None) -> str:
+        with guarded(self._limits, deadline) as meter:
             pieces = self._templates[-1 if variables["tools"] else 0].generate(variables)
             return "".join(_limited(pieces, meter))
+
+
+def _has_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
+    return any(message.get("tool_calls") for message in messages)
 
 
 @cache

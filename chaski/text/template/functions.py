@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import html
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any, Literal, NoReturn, cast
 
@@ -24,7 +24,6 @@ from jinja2.utils import Cycler, Joiner, Namespace, pass_environment
 from chaski.errors import TemplateError
 from chaski.text.template.growth import check_format, check_operator, joined, replaced
 from chaski.text.template.meter import current_meter
-from chaski.text.template.turns import RefusalError
 
 _LONGEST_DATE_FORMAT = 200
 _LARGEST_WIDTH = 100
@@ -47,7 +46,7 @@ def _dict(*pairs: Any, **items: Any) -> dict[Any, Any]:
 
 
 def _raise_exception(message: object) -> NoReturn:
-    raise RefusalError(f"the chat template does not accept this conversation: {message}")
+    raise TemplateError(f"the chat template does not accept this conversation: {message}")
 
 
 def _strftime_now(format: str) -> str:
@@ -67,13 +66,28 @@ def _tojson(
     for separator in separators or ():
         _check_width(separator)
     encoder = json.JSONEncoder(
-        ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+        default=_listed,
     )
     if indent is None:
         return encoder.encode(value)
     # Indentation multiplies with the depth, so it is counted line by line.
     _check_width(indent)
     return "".join(map(current_meter().measured, encoder.iterencode(value)))
+
+
+def _listed(values: object) -> list[Any]:
+    """Return the list that a filter such as `map` yields; other values have no form in JSON."""
+    if not isinstance(values, Iterator):
+        raise TemplateError(f"the chat template writes a value of type {type(values).__name__} as JSON")
+    found: list[Any] = []
+    for value in values:
+        found.append(value)
+        current_meter().expect_elements(len(found))
+    return current_meter().measured(found)
 
 
 @pass_environment

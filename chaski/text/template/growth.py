@@ -26,6 +26,15 @@ def check_operator(operator: str, left: Any, right: Any) -> None:
     _OPERATORS[operator](left, right)
 
 
+def check_append(items: list[Any], value: object) -> None:
+    """Check that `items.append(value)` adds no list, and makes no list that is too long."""
+    if not isinstance(value, str | int | float | None):
+        raise TemplateError("the chat template appends something other than a text or a number to a list")
+    meter = current_meter()
+    meter.expect_elements(len(items) + 1)
+    meter.tick(len(value) if isinstance(value, str) else 0)
+
+
 def joined(separator: str, values: Iterable[Any]) -> str:
     """`separator.join(values)`, each value as text."""
     meter, texts, length = current_meter(), [], 0

@@ -27,6 +27,10 @@ _LONGEST_SOURCE = 128 * 1024
 _Value = TypeVar("_Value")
 
 
+class TemplateLimitError(TemplateError):
+    """A rendering has passed one of its limits."""
+
+
 class RenderLimits(Struct, frozen=True):
     """The limits of one rendering. `characters`: of its output, and of any single value on the way there.
 
@@ -42,9 +46,9 @@ class RenderLimits(Struct, frozen=True):
 class Meter:
     """The account of one rendering. Its methods raise `TemplateError` when a limit is passed."""
 
-    def __init__(self, limits: RenderLimits) -> None:
+    def __init__(self, limits: RenderLimits, deadline: float | None = None) -> None:
         self.limits = limits
-        self._deadline = time.monotonic() + limits.seconds
+        self._deadline = deadline_of(limits) if deadline is None else deadline
         self._made = 0
 
     def tick(self, size: int = 0) -> None:
@@ -52,7 +56,7 @@ class Meter:
         self._made += size
         _require(self._made, _STEPS * self.limits.characters, "bytes in all")
         if time.monotonic() > self._deadline:
-            raise TemplateError(f"the chat template takes more than {self.limits.seconds:g} s")
+            raise TemplateLimitError(f"the chat template takes more than {self.limits.seconds:g} s")
 
     def expect(self, characters: int) -> None:
         """Ask before text of this length is made."""
@@ -104,9 +108,9 @@ def current_meter() -> Meter:
 
 
 @contextmanager
-def metering(limits: RenderLimits) -> Iterator[Meter]:
+def metering(limits: RenderLimits, deadline: float | None = None) -> Iterator[Meter]:
     """Run the body under a new meter."""
-    token = _meter.set(Meter(limits))
+    token = _meter.set(Meter(limits, deadline))
     try:
         yield _meter.get()
     finally:
@@ -114,15 +118,24 @@ def metering(limits: RenderLimits) -> Iterator[Meter]:
 
 
 @contextmanager
-def guarded(limits: RenderLimits) -> Iterator[Meter]:
-    """Run foreign code under a new meter; any error from it becomes a `TemplateError`."""
+def guarded(limits: RenderLimits, deadline: float | None = None) -> Iterator[Meter]:
+    """Run foreign code under a new meter; any error from it becomes a `TemplateError`.
+
+    `deadline` is that of several renderings (`deadline_of`); None gives this one the time of the limits.
+    """
     try:
-        with metering(limits) as meter:
+        with metering(limits, deadline) as meter:
+            meter.tick()
             yield meter
     except TemplateError:
         raise
     except Exception as error:
         raise TemplateError(f"the chat template fails: {type(error).__name__}: {error}") from error
+
+
+def deadline_of(limits: RenderLimits) -> float:
+    """Return when renderings that begin now and share the time of one must have ended."""
+    return time.monotonic() + limits.seconds
 
 
 def check_source(source: str) -> None:
@@ -133,4 +146,4 @@ def check_source(source: str) -> None:
 
 def _require(amount: int, limit: int, what: str) -> None:
     if amount > limit:
-        raise TemplateError(f"the chat template makes {amount} {what}; the limit is {limit}")
+        raise TemplateLimitError(f"the chat template makes {amount} {what}; the limit is {limit}")

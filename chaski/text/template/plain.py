@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chaski.errors import TemplateError
+from chaski.text.template.probes import Rendering
 
 
 class PlainTemplate:
@@ -34,3 +35,7 @@ class PlainTemplate:
         if not all(isinstance(content, str) for content in contents):
             raise TemplateError("this model has no chat template, so every message must have text as content")
         return "\n\n".join(str(content) for content in contents)
+
+    def probing(self) -> Rendering:
+        """Return a function that renders probes."""
+        return lambda messages, tools, /, **_: self.render(messages, tools=tools)

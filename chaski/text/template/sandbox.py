@@ -22,7 +22,7 @@ from jinja2.utils import pass_environment
 from jinja2.visitor import NodeTransformer
 
 from chaski.text.template.functions import FILTERS, GLOBALS, TESTS
-from chaski.text.template.growth import STRING_METHODS, check_format, check_operator, joined
+from chaski.text.template.growth import STRING_METHODS, check_append, check_format, check_operator, joined
 from chaski.text.template.meter import current_meter
 
 # Methods that no template needs and that make large values from small ones.
@@ -55,7 +55,9 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return template
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Jinja's rule, less the methods that could make huge values."""
+        """Jinja's rule, without methods that could make huge values, and with `append` and `pop` of lists."""
+        if attr in ("append", "pop") and isinstance(obj, list):
+            return True
         unsafe = any(isinstance(obj, kind) and attr in names for kind, names in _UNSAFE_METHODS.items())
         return not unsafe and super().is_safe_attribute(obj, attr, value)
 
@@ -68,6 +70,9 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         """Any call in a template, counted before and measured after."""
         meter = current_meter()
         meter.tick()
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, list) and function.__name__ == "append":
+            check_append(owner, *args)
         return meter.measured(super().call(context, function, *args, **kwargs))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:

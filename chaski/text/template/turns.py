@@ -1,38 +1,37 @@
-"""Conversations in forms that stricter templates take: many want one system message, then user and assistant
-in turns, and raise an exception for all else.
+"""Changes of turns that stricter templates need: fewer roles, in fewer places, that alternate.
+
+Each change returns a conversation with the same words. It alters only the turns that need it, so the text of
+earlier turns stays the same when a conversation grows, and the prefix cache keeps it.
+`content` may be text or a list of parts, as transformers' templates take both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Mapping, Sequence
+from itertools import groupby, takewhile
 from typing import Any
 
-from chaski.errors import TemplateError
+__all__ = [
+    "Message",
+    "alternating",
+    "developer_as_system",
+    "in_parts",
+    "joined",
+    "late_system_as_user",
+    "one_system",
+    "results_as_user",
+    "results_with_comments",
+    "system_as_user",
+    "with_question",
+    "words_with_calls",
+]
 
-__all__ = ["RefusalError", "in_parts", "stricter_forms"]
+Message = Mapping[str, Any]
 
-_Message = Mapping[str, Any]
-
-
-class RefusalError(TemplateError):
-    """A template itself raises an exception for a conversation, mostly for the order of its roles."""
-
-
-def stricter_forms(messages: Sequence[_Message]) -> Iterator[Sequence[_Message]]:
-    """Yield the conversation as fewer and plainer turns, the form that changes the least first.
-
-    Each form is made from the one before it; nothing that was said is lost. `content` may be text or a list
-    of parts, as transformers' templates take both.
-    """
-    for change in (_alternating, _system_in_front, _results_with_comments, _system_in_user_turn):
-        changed = _alternating(change(messages))
-        if changed != messages:
-            yield changed
-        messages = changed
+_SYSTEM = ("system", "developer")
 
 
-def in_parts(messages: Sequence[_Message]) -> Sequence[_Message]:
+def in_parts(messages: Sequence[Message]) -> Sequence[Message]:
     """Return the conversation with each text as a list of one part, or of none where it is empty."""
     return [
         {**message, "content": _parts(message["content"]) if message["content"] else []}
@@ -42,27 +41,36 @@ def in_parts(messages: Sequence[_Message]) -> Sequence[_Message]:
     ]
 
 
-def _alternating(messages: Sequence[_Message]) -> Sequence[_Message]:
-    """Merge neighbours of one role, except results of tools; the user speaks first."""
-    turns: list[_Message] = []
-    for role, neighbours in groupby(messages, lambda message: message.get("role")):
-        group = list(neighbours)
-        turns += group if role == "tool" else [_merged(group)]
-    first = next((index for index, turn in enumerate(turns) if turn.get("role") != "system"), len(turns))
-    if [turn.get("role") for turn in turns[first : first + 1]] != ["user"]:
-        turns.insert(first, {"role": "user", "content": ""})
-    return turns
+def developer_as_system(messages: Sequence[Message]) -> Sequence[Message]:
+    """Give messages of the developer to the system."""
+    return _with_role(messages, ("developer",), "system")
 
 
-def _system_in_front(messages: Sequence[_Message]) -> Sequence[_Message]:
-    """Move all system messages to the front, as one."""
-    system = [message for message in messages if message.get("role") == "system"]
-    return [*system, *(message for message in messages if message.get("role") != "system")]
+def system_as_user(messages: Sequence[Message]) -> Sequence[Message]:
+    """Give messages of the system and of the developer to the user, in their places."""
+    return _with_role(messages, _SYSTEM, "user")
 
 
-def _results_with_comments(messages: Sequence[_Message]) -> Sequence[_Message]:
-    """Merge a user's message right behind the result of a tool into that result."""
-    turns: list[_Message] = []
+def late_system_as_user(messages: Sequence[Message]) -> Sequence[Message]:
+    """Give messages of the system that come after the first other message to the user, in their places."""
+    first = _num_leading(messages)
+    return [*messages[:first], *system_as_user(messages[first:])]
+
+
+def one_system(messages: Sequence[Message]) -> Sequence[Message]:
+    """Merge the messages of the system at the beginning into one."""
+    first = _num_leading(messages)
+    return [_merged(messages[:first]), *messages[first:]] if first > 1 else messages
+
+
+def results_as_user(messages: Sequence[Message]) -> Sequence[Message]:
+    """Give the results of tools to the user."""
+    return _with_role(messages, ("tool",), "user")
+
+
+def results_with_comments(messages: Sequence[Message]) -> Sequence[Message]:
+    """Merge a message of the user that follows the result of a tool into that result."""
+    turns: list[Message] = []
     for message in messages:
         if turns and (turns[-1].get("role"), message.get("role")) == ("tool", "user"):
             turns[-1] = _merged([turns[-1], message])
@@ -71,22 +79,66 @@ def _results_with_comments(messages: Sequence[_Message]) -> Sequence[_Message]:
     return turns
 
 
-def _system_in_user_turn(messages: Sequence[_Message]) -> Sequence[_Message]:
-    """Turn system messages into user messages, which are merged with the user's own turn behind them."""
-    return [
-        {**message, "role": "user"} if message.get("role") == "system" else message for message in messages
-    ]
+def alternating(messages: Sequence[Message]) -> Sequence[Message]:
+    """Merge neighbours of one role, except results of tools and turns with calls; the user speaks first."""
+    turns: list[Message] = []
+    for (role, calls), neighbours in groupby(messages, _kind):
+        group = list(neighbours)
+        turns += group if calls or role == "tool" else [_merged(group)]
+    first = next((index for index, turn in enumerate(turns) if turn.get("role") != "system"), None)
+    if first is not None and turns[first].get("role") != "user":
+        turns.insert(first, {"role": "user", "content": ""})
+    return turns
 
 
-def _merged(messages: Sequence[_Message]) -> _Message:
-    """Merge messages into one; all but texts and calls is that of the first."""
+def words_with_calls(messages: Sequence[Message]) -> Sequence[Message]:
+    """Merge words of the assistant into the turn with calls that follows them."""
+    turns: list[Message] = []
+    for message in messages:
+        if turns and message.get("tool_calls") and _kind(turns[-1]) == ("assistant", False):
+            turns[-1] = _merged([turns[-1], message])
+        else:
+            turns.append(message)
+    return turns
+
+
+def with_question(messages: Sequence[Message]) -> Sequence[Message]:
+    """Add an empty turn of the user where a conversation has none."""
+    has_question = any(message.get("role") == "user" for message in messages)
+    return messages if has_question else [*messages, {"role": "user", "content": ""}]
+
+
+def joined(first: Any, second: Any) -> Any:
+    """Join two contents, with a blank line between texts."""
+    if not first or not second:
+        return first or second
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
+    return [*_parts(first), *_parts(second)]
+
+
+def _kind(message: Message) -> tuple[Any, bool]:
+    return message.get("role"), bool(message.get("tool_calls"))
+
+
+def _with_role(messages: Sequence[Message], roles: Sequence[str], role: str) -> Sequence[Message]:
+    return [{**message, "role": role} if message.get("role") in roles else message for message in messages]
+
+
+def _num_leading(messages: Sequence[Message]) -> int:
+    """Return how many messages of the system a conversation begins with."""
+    return sum(1 for _ in takewhile(lambda message: message.get("role") in _SYSTEM, messages))
+
+
+def _merged(messages: Sequence[Message]) -> Message:
+    """Merge messages into one; everything except texts and calls is that of the first."""
     if len(messages) == 1:
         return messages[0]
     found: dict[str, Any] = {}
     for message in messages:
         for key, value in message.items():
             if key == "content":
-                found[key] = _joined(found.get(key), value)
+                found[key] = joined(found.get(key), value)
             elif key in ("thinking", "reasoning_content"):
                 found[key] = "\n\n".join(text for text in (found.get(key), value) if text)
             elif key == "tool_calls":
@@ -94,15 +146,6 @@ def _merged(messages: Sequence[_Message]) -> _Message:
             else:
                 found.setdefault(key, value)
     return found
-
-
-def _joined(first: Any, second: Any) -> Any:
-    """Join two contents, with a blank line between texts."""
-    if not first or not second:
-        return first or second
-    if isinstance(first, str) and isinstance(second, str):
-        return f"{first}\n\n{second}"
-    return [*_parts(first), *_parts(second)]
 
 
 def _parts(content: Any) -> Sequence[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from chaski.chat.arguments import read_arguments
 from chaski.chat.marks import Mark
 from chaski.errors import OptionError
 from chaski.server.dialects.anthropic.marks import check_marks, seconds_of, top_seconds
@@ -16,6 +17,7 @@ from chaski.server.fields.reader import Fields
 
 __all__ = ["AnthropicConversation"]
 
+_ACCOUNTING = "x-anthropic-billing-header:"
 _ERRORS = ("error", "<tool_use_error>")
 
 
@@ -61,16 +63,18 @@ class AnthropicConversation:
     def _system(self, fields: Fields) -> list[dict[str, Any]]:
         system = fields.data.get("system")
         if system is None or isinstance(system, str):
-            return [{"role": "system", "content": system}] if system else []
+            text = _lasting(system or "")
+            return [{"role": "system", "content": text}] if text else []
         texts = []
         for block in fields.objects("system"):
             spoken = Spoken()
             self._speak(spoken, block)
             if spoken.images:
                 raise OptionError("system must be text; send images in messages")
-            texts += [spoken.text] if spoken.text else []
+            text = _lasting(spoken.text)
+            texts += [text] if text else []
             self._mark(0, len("\n\n".join(texts)), seconds_of(block))
-        return [{"role": "system", "content": "\n\n".join(texts)}]
+        return [{"role": "system", "content": "\n\n".join(texts)}] if texts else []
 
     def _turns(self, fields: Fields) -> Iterator[dict[str, Any]]:
         for message in fields.objects("messages"):
@@ -109,7 +113,7 @@ class AnthropicConversation:
         said |= spoken.fields
         if calls:
             said["tool_calls"] = calls
-        if spoken.text or calls or not others:
+        if spoken.text or spoken.images or calls or not others:
             own = len(self.messages)
             for characters, seconds in marks:
                 self._mark(own + (characters is None), characters or 0, seconds)
@@ -120,7 +124,7 @@ class AnthropicConversation:
         if not call_id:
             raise OptionError("tool_use block missing required 'id' field")
         self._names[call_id] = block.text("name")
-        function = {"name": block.text("name"), "arguments": dict(block.mapping("input"))}
+        function = {"name": block.text("name"), "arguments": read_arguments(block.data.get("input"))}
         return {"id": call_id, "function": function}
 
     def _result(self, block: Fields) -> dict[str, Any]:
@@ -129,7 +133,7 @@ class AnthropicConversation:
         self._speak_content(spoken, block)
         # Templates know no results that are errors, so the text says it, unless the client's text does.
         if block.flag("is_error", False) and not spoken.text.lower().startswith(_ERRORS):
-            spoken.text = f"Error: {spoken.text}"
+            spoken.add_prefix("Error: ")
         named = {"tool_call_id": call_id, "tool_name": self._names.get(call_id, "")}
         return {"role": "tool", **spoken.fields, **named}
 
@@ -191,6 +195,15 @@ class AnthropicConversation:
                 )
             case kind:
                 spoken.add_text(unread(kind or "unknown", title, self._ignored))
+
+
+def _lasting(system: str) -> str:
+    """Return a text of the system without the line of Claude Code's accounting.
+
+    The line is not meant for the model. It changes with each request, so that no prompt after it is cached.
+    """
+    first, _, rest = system.partition("\n")
+    return rest.lstrip("\n") if first.lstrip().lower().startswith(_ACCOUNTING) else system
 
 
 def _read_image(source: Fields) -> bytes:

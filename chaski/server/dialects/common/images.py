@@ -17,32 +17,41 @@ __all__ = ["Spoken", "check_images", "read_base64", "read_data_url"]
 MAX_IMAGES = 64
 """In all messages of a request together."""
 
-_IMAGE = "[img]"  # in a content: here belongs the next image; without it, images go before the text
 # Blanks are left out, and letters of URLs become those of plain base64.
 _SPELLING = {**dict.fromkeys(map(ord, " \t\r\n")), ord("-"): "+", ord("_"): "/"}
 _LINK = "image URLs are not currently supported, please use base64 encoded data instead"
 
 
 class Spoken(Struct):
-    """Texts and images that come in turns, as content of one message in Ollama's form."""
+    """Texts and images that come in turns, as content of one message in Ollama's form.
+
+    `places` are the offsets in the text at which the images stand.
+    """
 
     text: str = ""
     images: list[bytes] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
 
     def add_text(self, text: str) -> None:
         """Texts that follow each other are paragraphs."""
-        is_behind_text = self.text and not self.text.endswith(_IMAGE)
+        is_behind_text = self.text and self.places[-1:] != [len(self.text)]
         self.text += f"\n{text}" if is_behind_text else text
 
     def add_image(self, data: bytes) -> None:
         """Add an image at the end of the text."""
-        self.text += _IMAGE
+        self.places.append(len(self.text))
         self.images.append(data)
+
+    def add_prefix(self, text: str) -> None:
+        """Put text in front of everything."""
+        self.text = text + self.text
+        self.places = [place + len(text) for place in self.places]
 
     @property
     def fields(self) -> dict[str, Any]:
         """The fields of a message."""
-        return {"content": self.text} | ({"images": self.images} if self.images else {})
+        images = {"images": self.images, "image_places": self.places} if self.images else {}
+        return {"content": self.text, **images}
 
 
 def read_base64(value: object, where: str) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from chaski.chat.arguments import read_arguments
 from chaski.errors import OptionError, UnsupportedError
 from chaski.server.dialects.common.custom import PARAMETERS, custom_description
 from chaski.server.dialects.common.documents import read_file, unread
@@ -12,7 +13,6 @@ from chaski.server.dialects.common.images import Spoken, read_data_url
 from chaski.server.dialects.common.tools import function_tool
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
-from chaski.text.parsers.json_text import load_json
 
 __all__ = ["OpenAIConversation", "call_of", "chosen", "custom_names", "read_tools"]
 
@@ -107,14 +107,8 @@ def chosen(choice: Any) -> tuple[str, set[str] | None]:
 
 
 def call_of(call_id: str, name: str, arguments: str) -> dict[str, Any]:
-    """A call in Ollama's form, from arguments as the JSON of an object."""
-    try:
-        found = load_json(arguments or "{}")
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise OptionError("invalid tool call arguments")
-    return {"id": call_id, "function": {"name": name, "arguments": found}}
+    """A call in Ollama's form. Arguments that are not the JSON of an object stay text."""
+    return {"id": call_id, "function": {"name": name, "arguments": read_arguments(arguments)}}
 
 
 def _named(fields: Fields) -> str:

@@ -6,7 +6,6 @@ are float64.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -32,7 +31,7 @@ from chaski.text.template.go.values import Map, Slice, Value, from_json, from_te
 
 @dataclass(frozen=True, slots=True)
 class TemplateMessage:
-    """One message, its content with tags `[img-0]` where images belong."""
+    """One message, its content with tags where images belong."""
 
     role: str
     content: str
@@ -40,9 +39,8 @@ class TemplateMessage:
 
 
 def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[TemplateMessage]:
-    """Messages of the API. Each image has a tag by its number, in place of an `[img]` or in front."""
-    numbers = iter(range(sum(len(message.get("images") or ()) for message in messages)))
-    return [_message(message, numbers) for message in messages]
+    """Messages of the API. `images` of a message are the tags that stand for them in its content."""
+    return [_message(message) for message in messages]
 
 
 def collate(messages: Iterable[TemplateMessage]) -> list[TemplateMessage]:
@@ -81,21 +79,16 @@ def read_tools(tools: Sequence[Mapping[str, Any]] | None) -> ToolList:
     return ToolList(is_nil=True) if tools is None else ToolList([_tool(tool) for tool in tools])
 
 
-def _message(message: Mapping[str, Any], numbers: Iterable[int]) -> TemplateMessage:
-    content = _text(message, "content")
-    tags: list[str] = []
-    for _, number in zip(message.get("images") or (), numbers, strict=False):
-        tags.append(f"[img-{number}]")
-    unplaced = iter(tags)
-    content = re.sub(r"\[img\]", lambda match: next(unplaced, match[0]), content)
+def _message(message: Mapping[str, Any]) -> TemplateMessage:
+    tags = _texts(message.get("images") or None)
     fields: dict[str, Value] = {
         "Thinking": _text(message, "thinking"),
-        "Images": Slice(tags, is_nil=not tags),
+        "Images": tags,
         "ToolCalls": _list([_call(call) for call in message.get("tool_calls") or ()]),
         "ToolName": _text(message, "tool_name"),
         "ToolCallID": _text(message, "tool_call_id"),
     }
-    return TemplateMessage(_text(message, "role").lower(), "".join(unplaced) + content, fields)
+    return TemplateMessage(_text(message, "role").lower(), _text(message, "content"), fields)
 
 
 def _call(call: Mapping[str, Any]) -> ToolCallStruct:

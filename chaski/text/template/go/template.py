@@ -20,7 +20,8 @@ from chaski.text.template.go.nodes import ActionNode, CommandNode, FieldNode, No
 from chaski.text.template.go.parser import MAIN, parse
 from chaski.text.template.go.tree import cut_after, names, text_around, text_within
 from chaski.text.template.go.values import Map, Value, from_text
-from chaski.text.template.meter import RenderLimits, check_source, current_meter, guarded
+from chaski.text.template.meter import RenderLimits, check_source, current_meter, deadline_of, guarded
+from chaski.text.template.probes import Rendering
 
 _RESPONSE = ActionNode(PipeNode(1, (), False, (CommandNode((FieldNode(("Response",)),)),)))
 
@@ -62,8 +63,17 @@ class GoTemplate:
             raise TemplateError(
                 "a Go template says itself where an answer begins, so add_generation_prompt must be true"
             )
+        return self._rendered(messages, tools, think)
+
+    def _rendered(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        think: bool | str | None,
+        deadline: float | None = None,
+    ) -> str:
         flags = _flags(think)
-        with guarded(self._limits):
+        with guarded(self._limits, deadline):
             read = read_messages(messages)
             collated = collate(read)
             if "messages" not in self.names:
@@ -99,6 +109,21 @@ class GoTemplate:
                 Response="",
                 **_flags(think),
             )
+
+    def probing(self) -> Rendering:
+        """Return a function that renders probes; all its calls together have the time of one rendering."""
+        deadline = deadline_of(self._limits)
+
+        def render(
+            messages: Sequence[Mapping[str, Any]],
+            tools: Sequence[Mapping[str, Any]] | None,
+            /,
+            **variables: object,
+        ) -> str:
+            think = variables.get("think")
+            return self._rendered(messages, tools, think if isinstance(think, bool | str) else None, deadline)
+
+        return render
 
     def thinking_tags(self) -> tuple[str, str] | None:
         """The texts right before and right behind `.Thinking`, such as `<think>` and `</think>`."""

@@ -1,0 +1,171 @@
+"""Probes: small conversations with words that no template contains, which show what a template takes.
+
+A template that reads a message's `tools`, or that mentions thinking in a comment, names what it cannot do. So
+nothing here looks for words in the template; it looks for the words of the conversation in what is rendered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from chaski.errors import TemplateError
+
+__all__ = ["Probe", "Rendering", "knows_role", "shows_tools", "thinks"]
+
+Message = Mapping[str, Any]
+
+
+class Rendering(Protocol):
+    """Renders a conversation with variables of the template. Raises TemplateError."""
+
+    def __call__(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None, /, **variables: object
+    ) -> str: ...
+
+
+class Probe(Struct, frozen=True):
+    """A conversation, and the words of it that a rendering must contain."""
+
+    messages: Sequence[Message]
+    words: Sequence[str]
+
+    def is_shown(self, text: str) -> bool:
+        """Return whether a rendering contains all words."""
+        return all(word in text for word in self.words)
+
+
+def _said(role: str, word: str) -> Message:
+    return {"role": role, "content": word}
+
+
+def _call(call_id: str, city: str = "qcityone") -> dict[str, Any]:
+    function = {"name": "qweather", "arguments": {"city": city}}
+    return {"type": "function", "id": call_id, "function": function}
+
+
+def _calling(*calls: Mapping[str, Any], **more: str) -> Message:
+    return {"role": "assistant", "content": "", "tool_calls": list(calls), **more}
+
+
+def _result(call_id: str, word: str = "qresultone") -> Message:
+    named = {"tool_call_id": call_id} if call_id else {}
+    return {"role": "tool", "content": word, "name": "qweather", **named}
+
+
+_USER, _AGAIN, _ANSWER = _said("user", "quser"), _said("user", "qagain"), _said("assistant", "qanswer")
+_SYSTEM, _LATE = _said("system", "qsystem"), _said("system", "qlate")
+_THOUGHT = {"thinking": "qthought", "reasoning_content": "qthought"}
+_SHORT, _OTHER = "abcdefghi", "abcdefghj"
+_BROKEN = {
+    "type": "function",
+    "id": _SHORT,
+    "function": {"name": "qweather", "arguments": '{"city": qbroken'},
+}
+_CALLED = ("quser", "qweather", "qcityone", "qresultone", "qanswer", "qagain")
+
+
+def _called(call: Message, *results: Message) -> Sequence[Message]:
+    return [_USER, call, *results, _ANSWER, _AGAIN]
+
+
+USERS = Probe([_USER, _AGAIN], ["quser", "qagain"])
+SYSTEM = Probe([_SYSTEM, _USER], ["qsystem", "quser"])
+SYSTEMS = Probe([_SYSTEM, _LATE, _USER], ["qsystem", "qlate", "quser"])
+LATE_SYSTEM = Probe(
+    [_SYSTEM, _USER, _ANSWER, _LATE, _AGAIN], ["qsystem", "quser", "qanswer", "qlate", "qagain"]
+)
+DEVELOPER = Probe([_said("developer", "qsystem"), _USER], ["qsystem", "quser"])
+CALL = Probe(_called(_calling(_call(_SHORT)), _result(_SHORT)), _CALLED)
+CALL_WITH_LONG_ID = Probe(_called(_calling(_call("call_qlong")), _result("call_qlong")), _CALLED)
+CALL_WITHOUT_ID = Probe(_called(_calling(_call("")), _result("")), _CALLED)
+CALL_IN_BROKEN_JSON = Probe(_called(_calling(_BROKEN), _result(_SHORT)), ["qbroken", "qresultone", "qagain"])
+CALL_WITH_TEXT = Probe(_called({**_calling(_call(_SHORT)), "content": "qtext"}, _result(_SHORT)), _CALLED)
+CALL_WITH_TEXT_AND_THOUGHT = Probe(
+    _called({**_calling(_call(_SHORT), **_THOUGHT), "content": "qtext"}, _result(_SHORT)), _CALLED
+)
+WORDS_AND_CALL = Probe(
+    [_USER, _said("assistant", "qtext"), _calling(_call(_SHORT)), _result(_SHORT), _ANSWER, _AGAIN], _CALLED
+)
+CALLS = Probe(
+    _called(
+        _calling(_call(_SHORT), _call(_OTHER, "qcitytwo")), _result(_SHORT), _result(_OTHER, "qresulttwo")
+    ),
+    [*_CALLED, "qcitytwo", "qresulttwo"],
+)
+RESULT = Probe(CALL.messages, ["qresultone"])
+RESULT_WITH_COMMENT = Probe(
+    [_USER, _calling(_call(_SHORT)), _result(_SHORT), _AGAIN], ["qresultone", "qagain"]
+)
+
+TOOL: Mapping[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "qtool",
+        "description": "Look something up.",
+        "parameters": {
+            "type": "object",
+            "properties": {"qkey": {"type": "string", "description": "The key."}},
+            "required": ["qkey"],
+        },
+    },
+}
+"""A tool that no message of a probe calls."""
+
+# Conversations that end where a thought of the answer's turn may still be shown.
+_THOUGHTFUL = (
+    [_USER, {**_ANSWER, **_THOUGHT}, _AGAIN],
+    [_USER, {**_ANSWER, **_THOUGHT}],
+    [_USER, _calling(_call(_SHORT), **_THOUGHT), _result(_SHORT)],
+)
+# A prompt that ends by opening a thought, such as `<think>`.
+_OPENED = re.compile(r"[<\[][^<>\[\]]*think[^<>\[\]]*[>\]]\s*\Z", re.IGNORECASE)
+
+
+def shows_tools(render: Rendering) -> bool:
+    """Return whether the text of a conversation contains its tools."""
+    return any("qtool" in _text(render, probe.messages, [TOOL]) for probe in (SYSTEM, USERS, CALL)) or (
+        "qtool" in _text(render, [_USER], [TOOL])
+    )
+
+
+def thinks(render: Rendering, tags: tuple[str, str] | None) -> bool:
+    """Return whether a template takes or writes thoughts; `tags` are those that it may write around them."""
+    switched = [_text(render, [_USER], enable_thinking=on, thinking=on) for on in (False, True)]
+    levels = [_text(render, [_USER], reasoning_effort=level) for level in ("low", "high")]
+    if len(set(switched)) > 1 or len(set(levels)) > 1 or _OPENED.search(switched[1]):
+        return True
+    if any("qthought" in _text(render, messages, enable_thinking=True) for messages in _THOUGHTFUL):
+        return True
+    return tags is not None and _drops_thoughts(render, tags)
+
+
+def knows_role(render: Rendering, role: str) -> bool:
+    """Return whether a template treats a role differently from one that cannot be known to it."""
+    own, other = (
+        _text(render, [_USER, _said(name, "qsaid"), _ANSWER, _AGAIN]).replace(name, "")
+        for name in (role, "qrole")
+    )
+    return "qsaid" in own and own != other
+
+
+def _drops_thoughts(render: Rendering, tags: tuple[str, str]) -> bool:
+    """Return whether a template leaves the thought out of an earlier answer that contains it."""
+    answer = _said("assistant", f"{tags[0]}qthought{tags[1]}qanswer")
+    text = _text(render, [_USER, answer, _AGAIN])
+    return "qanswer" in text and "qthought" not in text
+
+
+def _text(
+    render: Rendering,
+    messages: Sequence[Message],
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    **variables: object,
+) -> str:
+    try:
+        return render(messages, tools, **variables)
+    except TemplateError:
+        return ""

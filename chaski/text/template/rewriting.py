@@ -1,0 +1,105 @@
+"""`Rewriting`: the changes of conversations that a template needs to take them without losing a message.
+
+Many templates refuse conversations that clients send: they want one system message, alternating roles, ids of
+nine characters, or one call in a turn. Others leave such messages out. The changes that a template needs are
+found once, by probes, and not for each conversation. So all turns are changed alike, and a conversation that
+grows keeps the text of its earlier turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeAlias
+
+from chaski.errors import TemplateError
+from chaski.text.template import calls, probes, turns
+from chaski.text.template.meter import TemplateLimitError
+from chaski.text.template.probes import Probe
+from chaski.text.template.turns import Message
+
+__all__ = ["Rewriting"]
+
+_Render: TypeAlias = Callable[[Sequence[Message]], str]
+_Change: TypeAlias = Callable[[Sequence[Message]], Sequence[Message]]
+
+_LAST: tuple[_Change, Sequence[Probe]] = (turns.alternating, (probes.USERS,))
+
+
+class Rewriting:
+    """The changes that one template needs.
+
+    probing: returns a function that renders conversations as they are, or raises TemplateError.
+    call_tags: texts around a call, for templates that do not write calls.
+    """
+
+    def __init__(self, probing: Callable[[], _Render], call_tags: tuple[str, str] = ("", "")) -> None:
+        self._probing = probing
+        self._changes = _changes(call_tags)
+        self._needed: list[_Change] | None = None
+
+    def rewritten(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return the conversation as the template takes it, or the conversation itself."""
+        if all(change(messages) == messages for change, _ in self._changes):
+            return messages
+        if self._needed is None:
+            self._needed = self._find_needed()
+        return self._applied(self._needed, messages)
+
+    def plainer(self, messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
+        """Yield a rewritten conversation that was refused in ever plainer forms, by changes of all kinds."""
+        for change in (*(change for change, _ in self._changes), turns.with_question):
+            changed = turns.alternating(change(messages))
+            if changed != messages:
+                yield changed
+            messages = changed
+
+    def _find_needed(self) -> list[_Change]:
+        """Return the changes without which a probe is refused or loses a word, and with which it is whole."""
+        render = self._probing()
+        found: list[_Change] = []
+
+        def takes(probe: Probe, changes: Sequence[_Change]) -> bool:
+            try:
+                return probe.is_shown(render(self._applied(changes, probe.messages)))
+            except TemplateLimitError:
+                raise
+            except TemplateError:
+                return False
+
+        for change, needs in (_LAST, *self._changes[:-1]):
+            if not all(takes(probe, found) for probe in needs) and all(
+                takes(probe, [*found, change]) for probe in needs
+            ):
+                found.append(change)
+        return found
+
+    def _applied(self, changes: Sequence[_Change], messages: Sequence[Message]) -> Sequence[Message]:
+        for change, _ in self._changes:
+            if change in changes:
+                messages = change(messages)
+        return messages
+
+
+def _changes(call_tags: tuple[str, str]) -> Sequence[tuple[_Change, Sequence[Probe]]]:
+    """Return all changes in the order in which they are made, with probes that need them."""
+    opening, closing = call_tags
+    return (
+        (turns.developer_as_system, (probes.DEVELOPER,)),
+        (turns.one_system, (probes.SYSTEMS,)),
+        (turns.late_system_as_user, (probes.LATE_SYSTEM,)),
+        (turns.system_as_user, (probes.SYSTEM,)),
+        (calls.ids_everywhere, (probes.CALL_WITHOUT_ID,)),
+        (calls.short_ids, (probes.CALL_WITH_LONG_ID,)),
+        (calls.naming_ids, (probes.CALL_WITH_LONG_ID,)),
+        (calls.arguments_as_text, (probes.CALL,)),
+        (calls.arguments_as_mapping, (probes.CALL_IN_BROKEN_JSON,)),
+        (turns.words_with_calls, (probes.WORDS_AND_CALL,)),
+        (calls.text_apart, (probes.CALL_WITH_TEXT,)),
+        (partial(calls.text_apart, beside="thinking"), (probes.CALL_WITH_TEXT_AND_THOUGHT,)),
+        (calls.single_calls, (probes.CALLS,)),
+        (turns.results_as_user, (probes.RESULT,)),
+        (partial(calls.calls_as_text, opening=opening, closing=closing), (probes.CALL,)),
+        (turns.results_with_comments, (probes.RESULT_WITH_COMMENT,)),
+        _LAST,
+    )
