@@ -68,7 +68,7 @@ def _jinja_format(sources: TemplateSources, source: str) -> JinjaFormat:
     parser = _parser(sources, both)
     tags = tags_in(both)
     template = ChatTemplate(
-        source, sources.bos, sources.eos, tool_use=sources.tool_jinja, call_tags=_call_tags(parser)
+        source, sources.bos, sources.eos, tool_use=sources.tool_jinja, call_tags=_call_tags(parser, both)
     )
     probing = template.probing()
     found = {"tools": shows_tools(probing), "thinking": parser == "harmony" or thinks(probing, tags)}
@@ -98,15 +98,18 @@ def plain_format() -> JinjaFormat:
     return JinjaFormat((), "passthrough", template=PlainTemplate())
 
 
-def _call_tags(parser: str) -> tuple[str, str]:
-    """Return the texts around a call, or before a list of calls, for templates that do not write calls."""
+def _call_tags(parser: str, template: str) -> tuple[str, str]:
+    """Return the texts around a call, or before a list of calls, for a template that does not write calls.
+
+    They are empty where the template does not tell the model to write them.
+    """
     from chaski.text.parsers.formats import FORMATS
 
     format = FORMATS[parser]
     if format.spelling or not format.blocks:
         return format.spelling, ""
     block = format.blocks[0]
-    return (block.opening, block.closing) if block.closing else ("", "")
+    return (block.opening, block.closing) if block.closing and block.opening in template else ("", "")
 
 
 def _parser(sources: TemplateSources, source: str) -> str:

@@ -154,3 +154,26 @@ def test_a_choice_of_a_tool_that_runs_elsewhere_is_refused(fake: Running) -> Non
         assert "no such tool" in refused.json["error"]["message"]
     refused = fake.post("/v1/messages", asked | {"compaction": {"type": "summarize"}})
     assert "compaction is not supported" in refused.json["error"]["message"]
+
+
+def _system_of(system: Any) -> list[dict[str, Any]]:
+    asked = {"model": "m", "max_tokens": 1, "system": system, "messages": [{"role": "user", "content": "Hi"}]}
+    return [dict(message) for message in read_messages(asked).messages if message["role"] == "system"]
+
+
+def test_the_line_of_accounting_is_left_out() -> None:
+    """Claude Code's first line changes with each request, so nothing after it would ever be cached."""
+    line = "x-anthropic-billing-header: cc_version=2.1.15.e1c; cc_entrypoint=cli; cch=4f2a1;"
+    kept = [{"role": "system", "content": "Be kind."}]
+    be_kind = {"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral"}}
+    for system in (
+        [{"type": "text", "text": line}, be_kind],
+        [{"type": "text", "text": f"{line}\n\nBe kind."}],
+        f"{line}\nBe kind.",
+        f"{line.upper()}\nBe kind.",
+    ):
+        assert _system_of(system) == kept
+    assert _system_of([{"type": "text", "text": line}]) == []
+    assert _system_of(line) == []
+    other = f"Mention {line}"
+    assert _system_of(other) == [{"role": "system", "content": other}]

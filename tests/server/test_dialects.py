@@ -9,6 +9,7 @@ import pytest
 from chaski.chat.events import Done, Text, Thinking, ToolCall
 from chaski.errors import OptionError, UnsupportedError
 from chaski.server.dialects import anthropic, ollama, openai
+from chaski.server.dialects.responses.requests import read_response
 from chaski.server.http.problems import problem_of
 from chaski.server.service.events import Delta, Finish
 from chaski.server.service.options import checked_options
@@ -166,11 +167,18 @@ def test_openai_chunks() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["{", "[]", '"x"', "[" * 9000])
-def test_arguments_of_calls_are_objects(arguments: str) -> None:
+def test_broken_arguments_of_a_history_stay_text(arguments: str) -> None:
+    """A model wrote them, so the conversation must go on."""
     call = {"id": "1", "function": {"name": "f", "arguments": arguments}}
-    body = {"model": "m", "messages": [{"role": "assistant", "tool_calls": [call]}]}
-    with pytest.raises(OptionError, match="invalid tool call arguments"):
-        openai.read_chat(body)
+    turn = {"role": "assistant", "tool_calls": [call]}
+    body = {"model": "m", "messages": [turn]}
+    for read in (openai.read_chat(body), ollama.read_chat(body)):
+        assert read.messages[0]["tool_calls"] == [call]
+    item = {"type": "function_call", "call_id": "1", "name": "f", "arguments": arguments}
+    assert read_response({"model": "m", "input": [item]}).turns[0]["tool_calls"] == [call]
+    block = {"type": "tool_use", "id": "1", "name": "f", "input": arguments}
+    asked = {"model": "m", "max_tokens": 1, "messages": [{"role": "assistant", "content": [block]}]}
+    assert anthropic.read_messages(asked).messages[0]["tool_calls"] == [call]
 
 
 # ---- Anthropic's ----

@@ -77,7 +77,9 @@ def test_native_images_are_beside_the_text() -> None:
 
 
 def test_parts_keep_their_order() -> None:
-    expected = [{"role": "user", "content": "one\nfirst[img]then[img]two", "images": [RED, BLUE]}]
+    expected = [
+        {"role": "user", "content": "one\nfirstthentwo", "images": [RED, BLUE], "image_places": [9, 13]}
+    ]
     words = (say("one"), say("first"), None, say("then"), None, say("two"))
     pictures = iter((RED, BLUE))
     assert of_openai(*(data_url(next(pictures)) if word is None else word for word in words)) == expected
@@ -88,7 +90,7 @@ def test_parts_keep_their_order() -> None:
 def test_the_responses_api() -> None:
     url = data_url(RED)["image_url"]["url"]
     parts = ({"type": "input_text", "text": "what"}, {"type": "input_image", "image_url": url})
-    assert of_responses(*parts) == [{"role": "user", "content": "what[img]", "images": [RED]}]
+    assert of_responses(*parts) == [{"role": "user", "content": "what", "images": [RED], "image_places": [4]}]
     response = StoredResponse({"id": "r"}, of_responses(*parts))
     memory = ResponseStore(max_bytes=120 + len(RED))
     memory.add("me", response)
@@ -105,7 +107,7 @@ def test_data_urls_need_no_kind_and_may_stand_alone() -> None:
         data_url(RED, "image/webp"),
         {"type": "image_url", "image_url": data_url(RED)["image_url"]["url"]},
     ):
-        assert of_openai(part) == [{"role": "user", "content": "[img]", "images": [RED]}]
+        assert of_openai(part) == [{"role": "user", "content": "", "images": [RED], "image_places": [0]}]
 
 
 def test_results_of_tools_may_be_images() -> None:
@@ -118,7 +120,7 @@ def test_results_of_tools_may_be_images() -> None:
             "messages": [{"role": "assistant", "content": [used]}, {"role": "user", "content": [result]}],
         }
     ).messages
-    expected = {"role": "tool", "content": "seen:[img]", "images": [BLUE]}
+    expected = {"role": "tool", "content": "seen:", "images": [BLUE], "image_places": [5]}
     assert messages[1:] == [expected | {"tool_call_id": "t", "tool_name": "look"}]
 
 

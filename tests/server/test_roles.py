@@ -32,6 +32,8 @@ TURNS: Any = [
     {"role": "user", "content": "two"},
 ]
 WRITTEN = "[user]be kind[assistant]welcome[user]one\n\ntwo"
+# A later message of the system stays in its place, so that nothing before it is computed again.
+LATE = "[user][assistant]welcome[user]one\n\ntwo\n\nbe kind"
 
 
 @pytest.fixture(scope="module")
@@ -53,20 +55,22 @@ def server(file: Path, script: Script) -> Iterator[Running]:
 
 
 @pytest.mark.parametrize(
-    ("path", "fields"),
+    ("path", "fields", "written"),
     [
-        ("/api/chat", {"messages": [SYSTEM, *TURNS], "stream": False}),
-        ("/v1/chat/completions", {"messages": [SYSTEM, *TURNS]}),
-        ("/v1/chat/completions", {"messages": [*TURNS, {"role": "developer", "content": "be kind"}]}),
-        ("/v1/responses", {"instructions": "be kind", "input": TURNS}),
-        ("/v1/messages", {"system": "be kind", "messages": TURNS, "max_tokens": 5}),
-        ("/v1/messages", {"messages": [*TURNS, SYSTEM], "max_tokens": 5}),
+        ("/api/chat", {"messages": [SYSTEM, *TURNS], "stream": False}, WRITTEN),
+        ("/v1/chat/completions", {"messages": [SYSTEM, *TURNS]}, WRITTEN),
+        ("/v1/chat/completions", {"messages": [*TURNS, {"role": "developer", "content": "be kind"}]}, LATE),
+        ("/v1/responses", {"instructions": "be kind", "input": TURNS}, WRITTEN),
+        ("/v1/messages", {"system": "be kind", "messages": TURNS, "max_tokens": 5}, WRITTEN),
+        ("/v1/messages", {"messages": [*TURNS, SYSTEM], "max_tokens": 5}, LATE),
     ],
 )
-def test_every_api_merges_turns(server: Running, script: Script, path: str, fields: dict[str, Any]) -> None:
+def test_every_api_merges_turns(
+    server: Running, script: Script, path: str, fields: dict[str, Any], written: str
+) -> None:
     assert server.post(path, {"model": "strict", **fields}).status == 200
     prompt = [call for call in script.asked if isinstance(call, Generate)][-1].prompt
-    assert bytes(prompt).decode() == WRITTEN
+    assert bytes(prompt).decode() == written
 
 
 def test_python_merges_the_same_turns(file: Path) -> None:

@@ -57,7 +57,7 @@ def model() -> Iterator[chaski.LLM]:
         yield loaded
 
 
-def expected(model: chaski.LLM, content: str, *images: bytes) -> chaski.Answer:
+def expected(model: chaski.LLM, content: Any, *images: bytes) -> chaski.Answer:
     return model.chat([{"role": "user", "content": content, "images": list(images)}], **SPOKEN)
 
 
@@ -109,7 +109,9 @@ def _ask_openais_client(client: openai.OpenAI, model: chaski.LLM) -> None:
         {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{text(ONE)}"}},
         {"type": "text", "text": "here"},
     ]
-    wanted = expected(model, "see [img]here", ONE)
+    wanted = expected(
+        model, [{"type": "text", "text": "see "}, {"type": "image"}, {"type": "text", "text": "here"}], ONE
+    )
     reply = client.chat.completions.create(
         model="vision", messages=[{"role": "user", "content": parts}], temperature=0, max_tokens=12
     )

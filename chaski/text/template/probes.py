@@ -80,6 +80,7 @@ LATE_SYSTEM = Probe(
 )
 DEVELOPER = Probe([_said("developer", "qsystem"), _USER], ["qsystem", "quser"])
 CALL = Probe(_called(_calling(_call(_SHORT)), _result(_SHORT)), _CALLED)
+CALL_ITSELF = Probe(CALL.messages, ["qcityone"])
 CALL_WITH_LONG_ID = Probe(_called(_calling(_call("call_qlong")), _result("call_qlong")), _CALLED)
 CALL_WITHOUT_ID = Probe(_called(_calling(_call("")), _result("")), _CALLED)
 CALL_IN_BROKEN_JSON = Probe(_called(_calling(_BROKEN), _result(_SHORT)), ["qbroken", "qresultone", "qagain"])
@@ -140,7 +141,11 @@ def thinks(render: Rendering, tags: tuple[str, str] | None) -> bool:
         return True
     if any("qthought" in _text(render, messages, enable_thinking=True) for messages in _THOUGHTFUL):
         return True
-    return tags is not None and _drops_thoughts(render, tags)
+    return (
+        (_shows_part(render, "thinking")
+        and not _shows_part(render, "qpart"))
+        or (tags is not None and _drops_thoughts(render, tags))
+    )
 
 
 def knows_role(render: Rendering, role: str) -> bool:
@@ -152,10 +157,16 @@ def knows_role(render: Rendering, role: str) -> bool:
     return "qsaid" in own and own != other
 
 
+def _shows_part(render: Rendering, kind: str) -> bool:
+    """Return whether a template writes a part of an answer that is of a kind such as `thinking`."""
+    answer = {"role": "assistant", "content": [{"type": kind, kind: "qthought"}]}
+    return "qthought" in _text(render, [_USER, answer, _AGAIN])
+
+
 def _drops_thoughts(render: Rendering, tags: tuple[str, str]) -> bool:
     """Return whether a template leaves the thought out of an earlier answer that contains it."""
     answer = _said("assistant", f"{tags[0]}qthought{tags[1]}qanswer")
-    text = _text(render, [_USER, answer, _AGAIN])
+    text = _text(render, [_USER, answer, _AGAIN, _said("assistant", "qlast"), _AGAIN])
     return "qanswer" in text and "qthought" not in text
 
 

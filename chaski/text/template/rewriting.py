@@ -99,7 +99,7 @@ def _changes(call_tags: tuple[str, str]) -> Sequence[tuple[_Change, Sequence[Pro
         (partial(calls.text_apart, beside="thinking"), (probes.CALL_WITH_TEXT_AND_THOUGHT,)),
         (calls.single_calls, (probes.CALLS,)),
         (turns.results_as_user, (probes.RESULT,)),
-        (partial(calls.calls_as_text, opening=opening, closing=closing), (probes.CALL,)),
+        (partial(calls.calls_as_text, opening=opening, closing=closing), (probes.CALL_ITSELF,)),
         (turns.results_with_comments, (probes.RESULT_WITH_COMMENT,)),
         _LAST,
     )

@@ -11,7 +11,7 @@ import pytest
 import chaski
 from chaski.chat.answer import collect
 from chaski.chat.image_rows import ImageRun, entries, moved_down, rows_in, whole
-from chaski.chat.layout import Prompt, lay_out, with_placeholders
+from chaski.chat.layout import Prompt, lay_out, shown_placeholders, typed_placeholders, with_placeholders
 from chaski.chat.requests import Generate
 from chaski.errors import ComputationError, OptionError, UnsupportedError
 from chaski.model.multimodal import Image
@@ -84,11 +84,19 @@ def test_what_is_not_placed_comes_in_front(model: chaski.LLM) -> None:
     )
 
 
+def parts(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]
+
+
 def test_a_conversation_with_images(model: chaski.LLM) -> None:
     messages = [
         {"role": "user", "content": "look:", "images": images(0)},
         {"role": "assistant", "content": "yes"},
-        {"role": "user", "content": "and [img] here", "images": images(1)},
+        {
+            "role": "user",
+            "content": [*parts("and "), {"type": "image"}, *parts(" here")],
+            "images": images(1),
+        },
     ]
     text = "<user>[img-0]look:\n<assistant>yes\n<user>and [img-1] here\n"
     assert same(model.chat(messages, **GREEDY), model.generate(text, images(0, 1), **GREEDY))
@@ -244,7 +252,7 @@ def test_text_beside_an_image_is_read_together_with_what_stands_around_it() -> N
         read.append(text)
         return [len(read)]
 
-    prompt = lay_out("a\n[img-0][img-7]\nb[img-0]", images(0), encode, encode)
+    prompt = lay_out(typed_placeholders("a\n[img-0][img-7]\nb[img-0]"), images(0), encode, encode)
     assert read == [
         "a\n\n\n<start_of_image>",
         "<end_of_image>\n\n[img-7]\nb\n\n<start_of_image>",
@@ -252,7 +260,8 @@ def test_text_beside_an_image_is_read_together_with_what_stands_around_it() -> N
     ]
     assert [run.positions for run in prompt.images] == [range(1, 10), range(11, 20)]
     assert prompt.groups == ()
-    assert with_placeholders("x [img-1]", 3) == "[img-0][img-2]x [img-1]"
+    placed = with_placeholders(typed_placeholders("x [img-1]"), 3)
+    assert shown_placeholders(placed) == "[img-0][img-2]x [img-1]"
 
 
 def test_runs_of_rows() -> None:

@@ -65,11 +65,13 @@ def test_a_placeholder_with_a_huge_number_is_text(model: chaski.LLM) -> None:
     assert model.generate(text, [picture()], **GREEDY).prompt_tokens > 30
     with pytest.raises(OptionError, match="the prompt has"):
         model.generate(f"[img-{'9' * 5000}]", [picture()], truncate=False, **GREEDY)
+def parts(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]
 
 
 def test_event_loops_and_other_processes_give_the_same_answers(model: chaski.LLM) -> None:
     files = [picture(), picture("JPEG", 2)]
-    messages = [{"role": "user", "content": "a [img] b", "images": files}]
+    messages = [{"role": "user", "content": [*parts("a "), {"type": "image"}, *parts(" b")], "images": files}]
     wanted = model.generate("[img-1]x[img-0]", files, **GREEDY), model.chat(messages, **GREEDY)
 
     async def asked() -> tuple[chaski.Answer, chaski.Answer]:

@@ -98,7 +98,7 @@ def test_images_stand_where_the_text_says(channel: LlamaCppChannel) -> None:
 
 
 def test_conversations_with_images(channel: LlamaCppChannel) -> None:
-    messages = ({"role": "user", "content": "what [img] is it", "images": [0]},)
+    messages = ({"role": "user", "content": "what  is it", "images": [0], "image_places": [5]},)
     replies(channel, Chat(messages, (), {}, (ONE,)))
     import xllamacpp
 

@@ -1,0 +1,283 @@
+"""Histories with calls that a template refuses or loses: they are changed to what it takes, all turns alike.
+
+The templates are written by hand; each refuses what the published ones of some family refuse.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from chaski.errors import TemplateError
+from chaski.text.template.chat import ChatTemplate
+from chaski.text.template.meter import RenderLimits
+
+Messages = list[dict[str, Any]]
+
+_CALLS = (
+    "{% for c in m.tool_calls or [] %}!{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}"
+)
+_TURN = "({{ m.role }}|{{ m.content }}" + _CALLS + ")"
+
+
+def looped(body: str, turn: str = _TURN) -> str:
+    return "{% for m in messages %}" + body + turn + "{% endfor %}"
+
+
+# As Mistral's: ids of nine characters, roles in turns, no text of the user behind a result.
+NINE = looped(
+    "{% for c in m.tool_calls or [] %}{% if c.id is undefined or c.id | length != 9 %}"
+    "{{ raise_exception('ids of length 9') }}{% endif %}#{{ c.id }}{% endfor %}"
+    "{% if m.role == 'tool' %}{% if m.tool_call_id is undefined or m.tool_call_id | length != 9 %}"
+    "{{ raise_exception('ids of length 9') }}{% endif %}#{{ m.tool_call_id }}{% endif %}"
+)
+# As Llama's: one call in a turn.
+SINGLE = looped(
+    "{% if m.tool_calls and m.tool_calls | length > 1 %}{{ raise_exception('one at once') }}{% endif %}"
+)
+# As GigaChat's: further calls are lost.
+FIRST_ONLY = looped("", _TURN.replace("in m.tool_calls or []", "in (m.tool_calls or [])[:1]"))
+# As gpt-oss's: text and thought do not go together beside a call.
+NOT_BOTH = looped(
+    "{% if m.tool_calls and m.content and m.thinking %}{{ raise_exception('not both') }}{% endif %}"
+    "{% if m.tool_calls %}~{{ m.thinking }}{% endif %}"
+)
+# As Kimi K2's: a call is written by its id alone.
+BY_ID = looped(
+    "",
+    "({{ m.role }}|{{ m.content }}{% for c in m.tool_calls or [] %}!{{ c.id }}"
+    "{{ c.function.arguments | tojson }}{% endfor %}{{ m.tool_call_id }})",
+)
+# As Solar's: a result must have an id.
+NEEDS_IDS = looped("{% if m.role == 'tool' %}#{{ m.tool_call_id + '' }}{% endif %}")
+# As Qwen's coders: arguments are read as a mapping.
+MAPPING = looped("", _TURN.replace("c.function.arguments | tojson", "c.function.arguments.items() | list"))
+# As functionary's: arguments are text.
+TEXT = looped("", _TURN.replace("c.function.arguments | tojson", "'' + c.function.arguments"))
+# As SmolLM's and LFM2's: calls are not written.
+NO_CALLS = looped("", "({{ m.role }}|{{ m.content }})")
+# As Gemma 2's: no roles but two, in turns.
+TWO_ROLES = looped(
+    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('alternate') }}{% endif %}",
+    "({{ m.role }}|{{ m.content }})",
+)
+# As Bielik's: later messages of the system, and those of the developer, are lost.
+LOSES_SYSTEM = (
+    "{% if messages[0].role == 'system' %}<{{ messages[0].content }}>{% endif %}"
+    "{% for m in messages if m.role in ('user', 'assistant', 'tool') %}" + _TURN + "{% endfor %}"
+)
+# As DeepSeek's R1: of several messages of the system only the last one stays.
+LAST_SYSTEM = (
+    "{% set n = namespace(s='') %}{% for m in messages if m.role == 'system' %}{% set n.s = m.content %}"
+    "{% endfor %}"
+    "<{{ n.s }}>{% for m in messages if m.role != 'system' %}" + _TURN + "{% endfor %}"
+)
+ALL = {
+    "nine": NINE,
+    "single": SINGLE,
+    "first only": FIRST_ONLY,
+    "not both": NOT_BOTH,
+    "by id": BY_ID,
+    "needs ids": NEEDS_IDS,
+    "mapping": MAPPING,
+    "text": TEXT,
+    "no calls": NO_CALLS,
+    "two roles": TWO_ROLES,
+    "loses system": LOSES_SYSTEM,
+    "last system": LAST_SYSTEM,
+}
+
+
+def called(name: str, call_id: str = "", **arguments: Any) -> dict[str, Any]:
+    return {"type": "function", "id": call_id, "function": {"name": name, "arguments": arguments}}
+
+
+def calling(*calls: dict[str, Any], content: str = "", thinking: str = "") -> dict[str, Any]:
+    thought = {"thinking": thinking, "reasoning_content": thinking} if thinking else {}
+    return {"role": "assistant", "content": content, "tool_calls": list(calls), **thought}
+
+
+def result(content: str, call_id: str = "") -> dict[str, Any]:
+    return {"role": "tool", "content": content} | ({"tool_call_id": call_id} if call_id else {})
+
+
+def said(role: str, content: str) -> dict[str, Any]:
+    return {"role": role, "content": content}
+
+
+def written(source: str, messages: Messages) -> str:
+    return ChatTemplate(source, "", "").render(messages)
+
+
+ASK, YES, MORE = said("user", "ask"), said("assistant", "yes"), said("user", "more")
+ONE_CALL = [ASK, calling(called("f", "call_1a2b3c4d", x=1)), result("r", "call_1a2b3c4d"), YES, MORE]
+TWO_CALLS = [
+    ASK,
+    calling(called("f", "call_a", x=1), called("g", "call_b", y=2), content="so", thinking="hm"),
+    result("rg", "call_b"),
+    result("rf", "call_a"),
+    YES,
+    MORE,
+]
+
+
+@pytest.mark.parametrize("call_id", ["call_1a2b3c4d", "toolu_01A09q90qw90lq917835lq9", "abcdefghi", "é", ""])
+def test_ids_are_nine_letters_and_digits_in_call_and_result(call_id: str) -> None:
+    text = written(NINE, [ASK, calling(called("f", call_id)), result("r", call_id), YES])
+    _, mine, theirs = text.split("#")
+    assert mine[:9] == theirs[:9]
+    assert re.match("[A-Za-z0-9]{9}", mine)
+    assert mine[:9] == call_id or call_id != "abcdefghi"
+
+
+def test_ids_do_not_depend_on_what_is_before() -> None:
+    alone = written(NINE, ONE_CALL)
+    assert alone in written(NINE, [said("user", "first"), YES, *ONE_CALL])
+
+
+@pytest.mark.parametrize("source", [SINGLE, FIRST_ONLY])
+def test_each_call_has_a_turn_that_its_result_follows(source: str) -> None:
+    assert written(source, TWO_CALLS) == (
+        '(user|ask)(assistant|so!f{"x": 1})(tool|rf)(assistant|!g{"y": 2})(tool|rg)(assistant|yes)(user|more)'
+    )
+
+
+def test_results_without_ids_belong_to_calls_in_order() -> None:
+    calls = calling(called("f"), called("g"))
+    text = written(SINGLE, [ASK, calls, result("1"), result("2"), result("3"), YES])
+    assert text == "(user|ask)(assistant|!f{})(tool|1)(assistant|!g{})(tool|2)(tool|3)(assistant|yes)"
+    assert written(SINGLE, [ASK, calls]) == "(user|ask)(assistant|!f{})(assistant|!g{})"
+
+
+def test_text_stands_before_a_thought_and_a_call() -> None:
+    history = [ASK, calling(called("f"), content="so", thinking="hm"), result("r"), YES]
+    assert written(NOT_BOTH, history) == "(user|ask)(assistant|so)~hm(assistant|!f{})(tool|r)(assistant|yes)"
+    plain = [ASK, calling(called("f"), content="so"), result("r"), YES]
+    assert written(NOT_BOTH, plain) == "(user|ask)~(assistant|so!f{})(tool|r)(assistant|yes)"
+
+
+def test_an_id_names_the_function_where_only_ids_are_written() -> None:
+    assert written(BY_ID, TWO_CALLS) == (
+        '(user|ask)(assistant|so!functions.f:0{"x": 1}!functions.g:1{"y": 2})'
+        "(tool|rgfunctions.g:1)(tool|rffunctions.f:0)(assistant|yes)(user|more)"
+    )
+
+
+def test_results_get_the_ids_of_their_calls() -> None:
+    text = written(NEEDS_IDS, [ASK, calling(called("f"), called("g")), result("1"), result("2"), YES])
+    assert text == "(user|ask)(assistant|!f{}!g{})#call00000(tool|1)#call00001(tool|2)(assistant|yes)"
+    assert "#call_1a2b3c4d(tool|r)" in written(NEEDS_IDS, ONE_CALL)
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        (SINGLE, '!f"{\\"x\\": br"'),
+        (MAPPING, "!f[('arguments', '{\"x\": br')]"),
+        (TEXT, '!f{"x": br'),
+    ],
+)
+def test_broken_arguments_are_text(source: str, shown: str) -> None:
+    broken = {"type": "function", "id": "a", "function": {"name": "f", "arguments": '{"x": br'}}
+    assert shown in written(source, [ASK, calling(broken), result("r", "a"), YES])
+
+
+def test_arguments_are_json_where_a_template_wants_text() -> None:
+    assert '!f{"x": 1}' in written(TEXT, ONE_CALL)
+
+
+def test_calls_are_words_where_a_template_writes_none() -> None:
+    assert '(assistant|{"name": "f", "arguments": {"x": 1}})(tool|r)' in written(NO_CALLS, ONE_CALL)
+    tagged = ChatTemplate(NO_CALLS, "", "", call_tags=("<call>", "</call>"))
+    assert '(assistant|<call>{"name": "f", "arguments": {"x": 1}}</call>)' in tagged.render(ONE_CALL)
+    listed = ChatTemplate(NO_CALLS, "", "", call_tags=("<calls>", ""))
+    assert '(assistant|so<calls>[{"name": "f", "arguments": {"x": 1}}, {"name": "g"' in listed.render(
+        TWO_CALLS
+    )
+    assert written(TWO_ROLES, ONE_CALL) == (
+        '(user|ask)(assistant|{"name": "f", "arguments": {"x": 1}})(user|r)(assistant|yes)(user|more)'
+    )
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_a_later_message_of_the_system_stays_in_its_place(role: str) -> None:
+    history = [said("system", "be kind"), ASK, YES, said(role, "be brief"), MORE]
+    for source in (LOSES_SYSTEM, LAST_SYSTEM):
+        text = written(source, history)
+        assert text == "<be kind>(user|ask)(assistant|yes)(user|be brief)(user|more)"
+    assert written(TWO_ROLES, history) == "(user|be kind\n\nask)(assistant|yes)(user|be brief\n\nmore)"
+
+
+def test_the_developer_speaks_for_the_system_where_it_is_not_known() -> None:
+    assert written(LOSES_SYSTEM, [said("developer", "be kind"), ASK]) == "<be kind>(user|ask)"
+    assert written(SINGLE, [said("developer", "be kind"), ASK]) == "(developer|be kind)(user|ask)"
+
+
+# All that may come up, in an order that templates of all kinds can write.
+GROWING: Messages = [
+    said("system", "sys"),
+    said("user", "one"),
+    calling(called("f", "call_a", x=1), content="so"),
+    result("ra", "call_a"),
+    said("assistant", "two"),
+    said("user", "three"),
+    calling(called("f", "toolu_b"), called("g", "toolu_c"), thinking="hm"),
+    result("rc", "toolu_c"),
+    result("rb", "toolu_b"),
+    said("assistant", "four"),
+    said("system", "late"),
+    said("assistant", "five"),
+    said("user", "six"),
+    calling(
+        {"type": "function", "id": "d", "function": {"name": "f", "arguments": "{br"}},
+        content="t",
+        thinking="u",
+    ),
+    result("rd", "d"),
+    said("assistant", "seven"),
+    said("developer", "later"),
+]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_text_of_earlier_turns_stays_the_same(name: str) -> None:
+    """The prefix cache needs it: the prompt of an answer is the beginning of the prompts of later answers."""
+    template = ChatTemplate(ALL[name], "", "")
+    asked = [end for end, turn in enumerate(GROWING) if turn["role"] == "assistant"]
+    texts = [template.render(GROWING[:end]) for end in (*asked, len(GROWING))]
+    for shorter, longer in pairwise(texts):
+        assert longer.startswith(shorter)
+    for word in ("sys", "one", "so", "ra", "two", "rb", "rc", "four", "late", "br", "rd", "seven", "later"):
+        assert word in texts[-1], word
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_conversation_that_is_taken_stays_as_it_is(name: str) -> None:
+    plain = [said("user", "one"), said("assistant", "two"), said("user", "three")]
+    renders = ChatTemplate(ALL[name], "", "")
+    assert renders.render(plain) == renders.probing()(plain, None)
+
+
+def test_hostile_templates_take_the_time_of_one_rendering() -> None:
+    slow = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    template = ChatTemplate("{{ raise_exception('no') }}" + slow, "", "", RenderLimits(seconds=0.2))
+    with pytest.raises(TemplateError, match="no"):
+        template.render(TWO_CALLS)
+    late = ChatTemplate("{% for i in range(99999) %}{% for j in range(9) %}{% endfor %}{% endfor %}"
+                        "{{ raise_exception('no') }}", "", "", RenderLimits(seconds=0.3))  # fmt: skip
+    start = monotonic()
+    with pytest.raises(TemplateError):
+        late.render(TWO_CALLS)
+    assert monotonic() - start < 3
+
+
+def test_lists_of_a_template_grow_by_texts() -> None:
+    filled = "{% set q = [] %}{% for m in messages %}{% set _ = q.append(m.role) %}{% endfor %}"
+    source = filled + "{{ q.pop(0) }}{{ q }}"
+    assert written(source, [ASK, YES]) == "user['assistant']"
+    with pytest.raises(TemplateError, match="appends something other than a text"):
+        written("{% set q = [] %}{% set _ = q.append(q) %}{{ q }}", [ASK])
