@@ -109,7 +109,8 @@ class ModelMethods(
         """Answer a conversation, written with the model's own template and taken apart by its format.
 
         What the model's `defaults` say goes before it. The `images` of a message (a list of bytes or paths)
-        come where its text says `[img]`, else in front of it; `images` here belong to the last message.
+        come at the parts `{"type": "image"}` of its content, or else in front of it. `images` here belong to
+        the last message.
         `think` is whether, or how much, the model thinks; one that can does, unless it is told otherwise.
         """
         return self._answer(Request(*chat_request(messages, tools, options, think, images)))

@@ -128,22 +128,34 @@ class ChatTemplate:
         return written if written and self._reads_parts_only else None
 
     @cached_property
+    def _no_tools(self) -> list[Any] | None:
+        """Where there are no tools: None, or an empty list for a template that reads one without asking."""
+        render, message = self.probing(), {"role": "user", "content": _PROBE}
+        for nothing in (None, []):
+            try:
+                render([message], nothing)
+            except TemplateError:
+                continue
+            return nothing
+        return None
+
+    @cached_property
     def _rewriting(self) -> Rewriting:
         return Rewriting(self._probing_calls, self._call_tags)
 
     def _probing_calls(self) -> Callable[[Sequence[Mapping[str, Any]]], str]:
         render = self.probing()
-        return lambda messages: render(messages, [TOOL] if _has_calls(messages) else None)
+        return lambda messages: render(messages, [TOOL] if _has_calls(messages) else self._no_tools)
 
     def _plainer(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
     ) -> Iterator[tuple[Sequence[Mapping[str, Any]] | None, Sequence[Mapping[str, Any]]]]:
         """Yield what to try after a refusal: tools and messages."""
-        if tools is None:
-            # A template for tools may read a list of them without asking whether there is one.
-            yield [], messages
+        given = self._no_tools if tools is None else tools
+        if given != tools:
+            yield given, messages
         for form in self._rewriting.plainer(messages):
-            yield tools, form
+            yield given, form
 
     def _shows(self, content: object) -> bool:
         return _PROBE in self._probed(content)
