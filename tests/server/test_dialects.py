@@ -221,3 +221,15 @@ def test_errors_say_no_folders() -> None:
 def test_defects_say_nothing() -> None:
     found = problem_of(ValueError("secret"))
     assert (found.status, found.message) == (500, "internal server error")
+
+
+@pytest.mark.parametrize("fields", [{}, {"continue_final_message": True, "add_generation_prompt": False}])
+def test_an_answer_may_have_begun(fields: dict[str, Any]) -> None:
+    begun = {"role": "assistant", "content": "It is"}
+    assert openai.read_chat({"model": "m", "messages": [begun], **fields}).messages == [begun]
+    asked = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **fields}
+    if fields:
+        with pytest.raises(OptionError, match="the last message is not the assistant's"):
+            openai.read_chat(asked)
+        with pytest.raises(OptionError, match="add_generation_prompt is false"):
+            openai.read_chat({**asked, "continue_final_message": False})

@@ -103,6 +103,10 @@ MESSAGES = ReadKinds(
 CHAT: FieldTable = {
     **_COMMON,
     **TOOLS,
+    "continue_final_message": Field(
+        FLAG, "the answer continues the last message, as it always does where that is the assistant's"
+    ),
+    "add_generation_prompt": Field(FLAG, "may be false where the last message is continued"),
     "messages": Field(OBJECTS, "the conversation", True, MESSAGES),
     "logprobs": Field(FLAG, "whether to tell the log-probability of each token"),
     "top_logprobs": Field(WHOLE, "and of that many others in its place, 0 to 20"),

@@ -51,8 +51,6 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "add_special_tokens": (),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
     "documents": ([],),
     "chat_template": (),
     "mm_processor_kwargs": ({},),

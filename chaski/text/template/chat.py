@@ -131,7 +131,8 @@ class ChatTemplate:
     def _no_tools(self) -> list[Any] | None:
         """Where there are no tools: None, or an empty list for a template that reads one without asking."""
         render, message = self.probing(), {"role": "user", "content": _PROBE}
-        for nothing in (None, []):
+        empty: list[Any] = []
+        for nothing in (None, empty):
             try:
                 render([message], nothing)
             except TemplateError:

@@ -141,10 +141,8 @@ def thinks(render: Rendering, tags: tuple[str, str] | None) -> bool:
         return True
     if any("qthought" in _text(render, messages, enable_thinking=True) for messages in _THOUGHTFUL):
         return True
-    return (
-        (_shows_part(render, "thinking")
-        and not _shows_part(render, "qpart"))
-        or (tags is not None and _drops_thoughts(render, tags))
+    return (_shows_part(render, "thinking") and not _shows_part(render, "qpart")) or (
+        tags is not None and _drops_thoughts(render, tags)
     )
 
 

@@ -77,6 +77,7 @@ def read_chat(body: Mapping[str, Any]) -> ChatRequest:
     if not messages:
         raise OptionError("[] is too short - 'messages'")
     check_images(messages)
+    _check_continuing(fields, is_begun=messages[-1]["role"] == "assistant")
     choice, allowed = chosen(fields.data.get("tool_choice"))
     tools = list(read_tools(fields, ignored))
     return ChatRequest(
@@ -92,6 +93,21 @@ def read_chat(body: Mapping[str, Any]) -> ChatRequest:
         prompt_logprobs=_chat_prompt_top(fields),
         **_common(fields, read_count(body)),
     )
+
+
+def _check_continuing(fields: Fields, is_begun: bool) -> None:
+    """Refuse to continue a message that is not the assistant's, and to begin no answer to it."""
+    if is_begun:
+        return
+    if fields.flag("continue_final_message", False):
+        raise OptionError(
+            "continue_final_message is true, but the last message is not the assistant's; leave it out, "
+            "or end the conversation with the beginning of the answer"
+        )
+    if not fields.flag("add_generation_prompt", True):
+        raise OptionError(
+            "add_generation_prompt is false, but the last message is not the assistant's; leave it out"
+        )
 
 
 def read_completion(body: Mapping[str, Any]) -> CompletionRequest:
