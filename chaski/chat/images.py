@@ -95,6 +95,8 @@ def placed_content(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     content = message.get("content") or ""
     if isinstance(content, str):
+        if not all(type(place) is int for place in message.get("image_places") or ()):
+            raise OptionError("image_places of a message must be offsets in its text")
         return {}
     text, places = "", []
     for part in content:
