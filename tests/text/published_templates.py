@@ -109,6 +109,14 @@ def _histories() -> Iterator[tuple[str, Messages]]:
     yield "a message of the developer", [said("developer", "wsystem"), ASK, YES, MORE]
     yield "a late message of the developer", [SYSTEM, ASK, YES, said("developer", "wlate"), MORE]
     yield "the user twice", [ASK, MORE]
+    yield "only the system", [SYSTEM]
+    yield "a result without a call", [ASK, result(IDS["openai"], "wsunny"), YES, MORE]
+    between = said("system", "wlate")
+    one = (IDS["openai"], "wcairo")
+    yield "the system before a result", [ASK, calling(one), between, result(one[0], "wsunny"), YES, MORE]
+    unnamed = {"role": "tool", "content": "wsunny", "tool_call_id": one[0]}
+    yield "a result without the name", [ASK, calling(one), unnamed, YES, MORE]
+    yield "a call without a result", [ASK, calling(one), MORE]
     yield "the assistant first", [YES, MORE]
     yield "the assistant twice", [ASK, YES, said("assistant", "wtwice"), MORE]
 

@@ -281,3 +281,28 @@ def test_lists_of_a_template_grow_by_texts() -> None:
     assert written(source, [ASK, YES]) == "user['assistant']"
     with pytest.raises(TemplateError, match="appends something other than a text"):
         written("{% set q = [] %}{% set _ = q.append(q) %}{{ q }}", [ASK])
+
+
+# As Gemma 4's: results are written with their calls.
+WITH_CALLS = (
+    "{% for m in messages if m.role != 'tool' %}" + _TURN + "{% if m.tool_calls %}"
+    "{% for r in messages[loop.index0 + 1:] if r.role == 'tool' %}={{ r.content }}{% endfor %}{% endif %}"
+    "{% endfor %}"
+)
+# As Nemo's: the system's text is written with the user's.
+WITH_USER = (
+    "{% for m in messages if m.role != 'system' %}{% if m.role == 'user' and messages[0].role == 'system' %}"
+    "<{{ messages[0].content }}>{% endif %}" + _TURN + "{% endfor %}"
+)
+
+
+def test_a_result_without_its_call_is_said_by_the_user() -> None:
+    assert written(WITH_CALLS, [ASK, result("r"), YES]) == "(user|ask)(user|r)(assistant|yes)"
+    assert written(WITH_CALLS, [ASK, calling(called("f")), result("r"), YES]) == (
+        "(user|ask)(assistant|!f{})=r(assistant|yes)"
+    )
+
+
+def test_the_system_alone_is_not_lost() -> None:
+    assert written(WITH_USER, [said("system", "sys")]) == "<sys>(user|)"
+    assert written(WITH_USER, [said("system", "sys"), ASK]) == "<sys>(user|ask)"

@@ -74,6 +74,7 @@ def _called(call: Message, *results: Message) -> Sequence[Message]:
 
 USERS = Probe([_USER, _AGAIN], ["quser", "qagain"])
 SYSTEM = Probe([_SYSTEM, _USER], ["qsystem", "quser"])
+ONLY_SYSTEM = Probe([_SYSTEM], ["qsystem"])
 SYSTEMS = Probe([_SYSTEM, _LATE, _USER], ["qsystem", "qlate", "quser"])
 LATE_SYSTEM = Probe(
     [_SYSTEM, _USER, _ANSWER, _LATE, _AGAIN], ["qsystem", "quser", "qanswer", "qlate", "qagain"]
@@ -98,6 +99,7 @@ CALLS = Probe(
     [*_CALLED, "qcitytwo", "qresulttwo"],
 )
 RESULT = Probe(CALL.messages, ["qresultone"])
+ORPHAN = Probe([_USER, _result(_SHORT), _ANSWER, _AGAIN], ["quser", "qresultone", "qanswer", "qagain"])
 RESULT_WITH_COMMENT = Probe(
     [_USER, _calling(_call(_SHORT)), _result(_SHORT), _AGAIN], ["qresultone", "qagain"]
 )

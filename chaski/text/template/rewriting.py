@@ -48,7 +48,7 @@ class Rewriting:
 
     def plainer(self, messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
         """Yield a rewritten conversation that was refused in ever plainer forms, by changes of all kinds."""
-        for change in (*(change for change, _ in self._changes), turns.with_question):
+        for change, _ in self._changes:
             changed = turns.alternating(change(messages))
             if changed != messages:
                 yield changed
@@ -89,6 +89,7 @@ def _changes(call_tags: tuple[str, str]) -> Sequence[tuple[_Change, Sequence[Pro
         (turns.one_system, (probes.SYSTEMS,)),
         (turns.late_system_as_user, (probes.LATE_SYSTEM,)),
         (turns.system_as_user, (probes.SYSTEM,)),
+        (turns.with_question, (probes.ONLY_SYSTEM,)),
         (calls.ids_everywhere, (probes.CALL_WITHOUT_ID,)),
         (calls.short_ids, (probes.CALL_WITH_LONG_ID,)),
         (calls.naming_ids, (probes.CALL_WITH_LONG_ID,)),
@@ -100,6 +101,7 @@ def _changes(call_tags: tuple[str, str]) -> Sequence[tuple[_Change, Sequence[Pro
         (calls.single_calls, (probes.CALLS,)),
         (turns.results_as_user, (probes.RESULT,)),
         (partial(calls.calls_as_text, opening=opening, closing=closing), (probes.CALL_ITSELF,)),
+        (turns.orphans_as_user, (probes.ORPHAN,)),
         (turns.results_with_comments, (probes.RESULT_WITH_COMMENT,)),
         _LAST,
     )

@@ -19,6 +19,7 @@ __all__ = [
     "joined",
     "late_system_as_user",
     "one_system",
+    "orphans_as_user",
     "results_as_user",
     "results_with_comments",
     "system_as_user",
@@ -68,6 +69,17 @@ def results_as_user(messages: Sequence[Message]) -> Sequence[Message]:
     return _with_role(messages, ("tool",), "user")
 
 
+def orphans_as_user(messages: Sequence[Message]) -> Sequence[Message]:
+    """Give results that do not follow a turn with calls to the user."""
+    turns: list[Message] = []
+    follows_calls = False
+    for message in messages:
+        is_result = message.get("role") == "tool"
+        turns.append({**message, "role": "user"} if is_result and not follows_calls else message)
+        follows_calls = bool(message.get("tool_calls")) or (is_result and follows_calls)
+    return turns
+
+
 def results_with_comments(messages: Sequence[Message]) -> Sequence[Message]:
     """Merge a message of the user that follows the result of a tool into that result."""
     turns: list[Message] = []
@@ -103,9 +115,11 @@ def words_with_calls(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def with_question(messages: Sequence[Message]) -> Sequence[Message]:
-    """Add an empty turn of the user where a conversation has none."""
-    has_question = any(message.get("role") == "user" for message in messages)
-    return messages if has_question else [*messages, {"role": "user", "content": ""}]
+    """Add an empty turn of the user to a conversation without any, after the messages of the system."""
+    if any(message.get("role") == "user" for message in messages):
+        return messages
+    first = _num_leading(messages)
+    return [*messages[:first], {"role": "user", "content": ""}, *messages[first:]]
 
 
 def joined(first: Any, second: Any) -> Any:
