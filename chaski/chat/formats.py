@@ -219,7 +219,14 @@ def _as_jinja(message: Mapping[str, Any]) -> dict[str, Any]:
 def _with_read_arguments(message: Message) -> Message:
     """Return a message whose calls have arguments as `read_arguments` returns them."""
     calls = message.get("tool_calls")
-    return {**message, "tool_calls": [{**call, **_call(call)} for call in calls]} if calls else message
+    return {**message, "tool_calls": [_with_arguments(call) for call in calls]} if calls else message
+
+
+def _with_arguments(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = call.get("function") or {}
+    if function.get("arguments") is None:
+        return call
+    return {**call, "function": {**function, "arguments": read_arguments(function.get("arguments"))}}
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:

@@ -107,6 +107,15 @@ def test_broken_arguments_are_text_with_every_template(arguments: str) -> None:
     assert arguments in go_format(go, TemplateSources("m", "llama")).render([ASK, call, result])
 
 
+def test_calls_keep_their_numbers_in_templates_of_ollama() -> None:
+    calls = [{"function": {"index": index, "name": "f", "arguments": {"x": 1}}} for index in (0, 1)]
+    go = "{{ range .Messages }}{{ .Content }}{{ range .ToolCalls }}"
+    go += "{{ .Function.Index }}{{ .Function.Arguments }}"
+    found = go_format(go + "{{ end }}{{ end }}", TemplateSources("m", "llama"))
+    text = found.render([ASK, {"role": "assistant", "content": "", "tool_calls": calls}])
+    assert text == 'Hi0{"x":1}1{"x":1}'
+
+
 def test_arguments_in_json_are_read() -> None:
     call = {
         "role": "assistant",
