@@ -92,6 +92,11 @@ def logarithms(
 ) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
     """The natural logarithms of such numbers (n,)."""
 
+def use_float_mode(mode: int | None = None) -> int:
+    """
+    Sets how this thread rounds; None: as usual, to nearest with denormal numbers -> the mode before.
+    """
+
 def rounded_rows(
     x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
     in_super_blocks: bool,

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "float_environment.h"
+
 namespace chaski {
 
 namespace {
@@ -47,7 +49,10 @@ void ThreadPool::wait() {
     Member& caller = members_[0];
     cores_.enter(0);
     enter(caller);
-    function_(context_, 0);
+    {
+        const UsualFloats usual;
+        function_(context_, 0);
+    }
     caller.state.store(State::kIdle, std::memory_order_release);
     job_.fetch_add(1);
     for (const Member& member : members_) {
@@ -69,6 +74,7 @@ bool ThreadPool::enter(Member& member) {
 }
 
 void ThreadPool::work(int thread) {
+    const UsualFloats usual;  // a thread begins with the mode of the one that started it
     Member& member = members_[thread];
     cores_.enter(thread);
     for (;;) {

@@ -17,8 +17,8 @@ ROOMS = sorted({path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path 
 # Each floor may import itself and the floors before it.
 FLOORS = [
     {
-        *("errors", "address", "cluster_key", "durations", "env", "forks", "names", "progress_bar", "remote"),
-        *("same_bits", "standard_streams"),
+        *("errors", "address", "cluster_key", "durations", "env", "exits", "forks", "names"),
+        *("progress_bar", "remote", "same_bits", "standard_streams"),
     },
     {"formats"},
     {"ml"},
@@ -33,7 +33,7 @@ TOPS = {"cli", "server"}
 # Beside the floors: what these may import, and who may import them.
 SIDE_ROOMS = {
     "text": {"errors", "formats"},
-    "sample": {"errors", "formats", "same_bits"},
+    "sample": {"errors", "exits", "formats", "same_bits"},
     "image": {"errors"},
     "batches": {"errors", "formats"},
     "convert": {"errors", "formats", "text"},

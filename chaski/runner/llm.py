@@ -34,6 +34,7 @@ from chaski.runner.service.messages import Detokenize, Tokenize
 from chaski.runner.speculation.draft_resources import DraftResources
 from chaski.runner.states.calls import SavedState, StateCall
 from chaski.runner.states.keeping import answered_state
+from chaski.same_bits import UsualFloats
 
 if TYPE_CHECKING:
     from chaski.runner.service.asynchronous import AsyncModel
@@ -116,6 +117,7 @@ class LLM(BlockingMethods):
         """Defaults of the stored model: its system message, its options, its template."""
         return self.prompts.defaults
 
+    @UsualFloats()
     def logits(
         self,
         prompt: str | Items[int],
@@ -200,12 +202,14 @@ class LLM(BlockingMethods):
                 begun.append((request, *self._begun(request)))
         return answers_of(self.engine, begun, progress)
 
+    @UsualFloats()
     def _begun(self, request: Request) -> tuple[Sequence, AnswerParser | None]:
         """Return the sequence of an answer, and what takes the answer apart."""
         prepared = self.prompts.prepare(request.call, self.prompts.read_images(request.images))
         sequence = self.prompts.generation(prepared, request.call.draw, request.call.written)
         return sequence, prepared.parser
 
+    @UsualFloats()
     def _array(self, call: Embed | Rank) -> npt.NDArray[np.float32]:
         sequences = [self.prompts.pooled(ids) for ids in self.prompts.vector_texts(call)]
         rows = np.concatenate(outputs_of(self.engine, sequences))
@@ -218,6 +222,7 @@ class LLM(BlockingMethods):
     def _state(self, call: StateCall) -> SavedState:
         return answered_state(self.engine, self.prompts, call)
 
+    @UsualFloats()
     def _tokens(self, call: Tokenize, images: Items[ImageSource]) -> list[int]:
         if images:
             return self.prompts.tokens(call.text, images, call.add_special)

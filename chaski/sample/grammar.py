@@ -18,6 +18,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from chaski.errors import OptionError
+from chaski.exits import uncut
 from chaski.sample.lark import AnswerPrefix, Constraint, not_compiled, written
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Grammar:
         self._matcher = matcher
         self._kind = kind
 
+    @uncut
     def allowed(self) -> npt.NDArray[np.bool_]:
         """Return for each token whether it may come next (tokens,).
 
@@ -73,6 +75,7 @@ class Grammar:
             raise OptionError(f"option {self._kind} cannot be followed any further: {why:.200}")
         return np.unpackbits(bits, bitorder="little").view(np.bool_)
 
+    @uncut
     def accept(self, token_id: int) -> None:
         """Continue behind a token."""
         self._matcher.consume_token(token_id)
@@ -90,6 +93,7 @@ class GrammarCompiler:
         self._kept: OrderedDict[tuple[str, str, AnswerPrefix | None], LLMatcher] = OrderedDict()
         self._lock = threading.Lock()
 
+    @uncut
     def compile(self, constraint: Constraint, lead: AnswerPrefix | None = None) -> Grammar:
         """The grammar of an answer, with what may stand before it.
 
@@ -177,6 +181,7 @@ class _Adapter:
         return max(map(len, self._ids), default=0)
 
 
+@uncut
 def checked_grammar(constraint: Constraint, lead: AnswerPrefix | None, controls: Mapping[str, int]) -> str:
     """The grammar of an answer in Lark, for an engine that compiles it itself. See `written`.
 

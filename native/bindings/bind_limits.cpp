@@ -10,6 +10,7 @@
 #include "isa.h"
 #include "machine_limits.h"
 #include "memory.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -27,14 +28,14 @@ Peaks::Loop loop_of(const Peaks& peaks, const std::string& type) {
 std::optional<double> rate(ThreadPool& pool, const std::string& isa, const std::string& type) {
     const Peaks::Loop loop = loop_of(peaks_of(isa), type);
     if (loop == nullptr) return std::nullopt;
-    nb::gil_scoped_release release;
+    const Unlocked unlocked;
     return multiply_add_rate(pool, loop);
 }
 
 double bandwidth(ThreadPool& pool, const std::string& isa, std::int64_t bytes) {
     if (bytes < 1 << 20) throw std::invalid_argument("read_bandwidth: at least 1 MiB must be read");
     const Peaks peaks = peaks_of(isa);
-    nb::gil_scoped_release release;
+    const Unlocked unlocked;
     return read_bandwidth(pool, peaks, bytes);
 }
 

@@ -12,9 +12,11 @@
 #include <vector>
 
 #include "checks.h"
+#include "float_environment.h"
 #include "isa.h"
 #include "kernels.h"
 #include "memory.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -112,7 +114,8 @@ FloatsOut matmul(const PackedMatrix& packed, const FloatsIn& x, const std::strin
     const Output out{y.data(), w.rows, bias ? bias->data() : nullptr, residual ? residual->data() : nullptr};
     const Region scratch(static_cast<std::size_t>(kernels.matmul_scratch_bytes(w, n)) + kAlignment);
     {
-        nb::gil_scoped_release release;
+        const Unlocked unlocked;
+        const UsualFloats usual;
         kernels.matmul(w, 0, num_panels(w.rows), activations.get(), n, out, scratch.data(),
                        variants[variant]);
     }

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "pair_merges.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -36,7 +37,7 @@ StoredStrings strings(const Bytes& data, const Integers& offsets) {
 
 std::size_t not_utf8(const Bytes& data, const Integers& offsets) {
     const StoredStrings all = strings(data, offsets);
-    nb::gil_scoped_release release;
+    const Unlocked unlocked;
     return first_that_is_not_utf8(all);
 }
 
@@ -74,7 +75,7 @@ class MergesInMaking {
     }
 
     const PairMerges& get() const {
-        nb::gil_scoped_release release;
+        const Unlocked unlocked;
         if (made_.valid() && (getpid() == process_ || is_made())) return made_.get();
         std::call_once(once_, [this] { own_ = make(); });
         return *own_;
@@ -106,7 +107,7 @@ void make(MergesInMaking* self, Bytes tokens, Integers token_offsets, Bytes merg
 
 std::vector<std::int32_t> encode(const MergesInMaking& self, const std::string& text, const Integers& ends) {
     const PairMerges& merges = self.get();
-    nb::gil_scoped_release release;
+    const Unlocked unlocked;
     return merges.encode(text, span_of(ends));
 }
 

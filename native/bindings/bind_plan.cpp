@@ -8,8 +8,10 @@
 #include <nanobind/stl/vector.h>
 
 #include "../steps/checks.h"
+#include "float_environment.h"
 #include "isa.h"
 #include "steps/steps.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -47,15 +49,16 @@ PieceRows pieces(const Plan& plan) {
 }
 
 void launch(PlanBuilder& plan, const std::vector<std::int64_t>& sizes) {
-    nb::gil_scoped_release release;
+    const Unlocked unlocked;
+    const UsualFloats usual;
     plan.plan().launch(sizes);
 }
 std::optional<std::int64_t> read_ahead(PlanBuilder& plan, int descriptor, std::int64_t most) {
-    nb::gil_scoped_release release;
+    const Unlocked unlocked;
     return plan.plan().read_ahead(descriptor, most);
 }
 void wait(PlanBuilder& plan) {
-    nb::gil_scoped_release release;
+    const Unlocked unlocked;
     plan.plan().wait();
 }
 
@@ -111,7 +114,7 @@ void bind_plan(nb::module_& m) {
     plan.def("barrier", [](PlanBuilder& p) { p.plan().barrier(); })
         .def("finish", [](PlanBuilder& p) { p.plan().finish(); })
         .def(
-            "touch", [](PlanBuilder& p) { p.plan().touch(); }, nb::call_guard<nb::gil_scoped_release>())
+            "touch", [](PlanBuilder& p) { p.plan().touch(); }, nb::call_guard<Unlocked>())
         .def("launch", &launch, "sizes"_a)
         .def("wait", &wait)
         .def(

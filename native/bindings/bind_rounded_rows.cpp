@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "checks.h"
+#include "float_environment.h"
 #include "isa.h"
 #include "rounded_rows.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -33,7 +35,8 @@ BytesOut rounded(const FloatsIn& x, bool in_super_blocks, const std::string& isa
     auto* bytes = new std::vector<std::uint8_t>();
     nb::capsule owner(bytes, [](void* p) noexcept { delete static_cast<std::vector<std::uint8_t>*>(p); });
     {
-        nb::gil_scoped_release release;
+        const Unlocked unlocked;
+        const UsualFloats usual;
         *bytes = rounded_rows(kernels, x.data(), n, k, in_super_blocks);
     }
     return BytesOut(bytes->data(), {bytes->size()}, owner);
@@ -46,7 +49,8 @@ FloatsOut unrounded(const BytesIn& bytes, std::int64_t n, std::int64_t k, bool i
     nb::capsule owner(floats, [](void* p) noexcept { delete[] static_cast<float*>(p); });
     bool is_whole;
     {
-        nb::gil_scoped_release release;
+        const Unlocked unlocked;
+        const UsualFloats usual;
         is_whole = unrounded_rows({bytes.data(), bytes.size()}, n, k, in_super_blocks, floats);
     }
     require(is_whole, "rounded rows: " + std::to_string(bytes.size()) + " bytes are not those of " +

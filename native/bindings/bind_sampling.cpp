@@ -1,7 +1,11 @@
-// Exponentials and logarithms of logits, with the same bits on every machine.
+// Exponentials and logarithms of logits, with the same bits on every machine, and how Python's threads round.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 
+#include <optional>
+
+#include "float_environment.h"
 #include "isa.h"
 #include "logarithm.h"
 
@@ -44,10 +48,23 @@ nb::ndarray<nb::numpy, double, nb::ndim<1>> logarithms(const DoubleRow& x) {
 }  // namespace
 
 void bind_sampling(nb::module_& m) {
-    m.def("exponentials", &exponentials, "x"_a, "highest"_a, "e to x - highest, of numbers (n,) up to that.");
-    m.def("exponential_sum", &exponential_sum, "x"_a, "highest"_a, "The sum of these, in double precision.");
-    m.def("logarithm", &natural_logarithm, "x"_a, "The natural logarithm of a normal number above 0.");
-    m.def("logarithms", &logarithms, "x"_a, "The natural logarithms of such numbers (n,).");
+    using Usual = nb::call_guard<UsualFloats>;
+    m.def("exponentials", &exponentials, "x"_a, "highest"_a, Usual(),
+          "e to x - highest, of numbers (n,) up to that.");
+    m.def("exponential_sum", &exponential_sum, "x"_a, "highest"_a, Usual(),
+          "The sum of these, in double precision.");
+    m.def("logarithm", &natural_logarithm, "x"_a, Usual(),
+          "The natural logarithm of a normal number above 0.");
+    m.def("logarithms", &logarithms, "x"_a, Usual(), "The natural logarithms of such numbers (n,).");
+    m.def(
+        "use_float_mode",
+        [](std::optional<FloatMode> mode) {
+            const FloatMode before = float_mode();
+            set_float_mode(mode.value_or(kUsualMode));
+            return before;
+        },
+        "mode"_a = nb::none(),
+        "Sets how this thread rounds; None: as usual, to nearest with denormal numbers -> the mode before.");
 }
 
 }  // namespace chaski

@@ -12,6 +12,7 @@
 #include "isa.h"
 #include "storage.h"
 #include "thread_pool.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -103,7 +104,7 @@ void copy_block(ThreadPool& pool, const std::string& isa, const std::vector<cons
     const auto count = static_cast<std::int64_t>(cells.size());
     const std::int32_t* cell = cells.data();
     const std::int32_t* place = places.data();
-    nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     std::atomic<std::size_t> next{0};
     pool.run([&](int) {
         std::vector<float> scratch(scratch_floats);
@@ -125,7 +126,7 @@ void bind_storage(nb::module_& m) {
         .def_prop_ro("bytes", [](const OwnedStorage& s) { return s.memory->size(); })
         .def(
             "touch", [](const OwnedStorage& s) { s.memory->touch(); },
-            nb::call_guard<nb::gil_scoped_release>())
+            nb::call_guard<Unlocked>())
         .def("read", &read_cell, "isa"_a, "cell"_a, "out"_a);
     m.def("block_bytes", &blocks_bytes, "storages"_a, "room"_a);
     m.def("copy_block", &copy_block, "pool"_a, "isa"_a, "storages"_a, "cells"_a, "block"_a, "places"_a,

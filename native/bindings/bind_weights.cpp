@@ -11,6 +11,7 @@
 #include "model_weights.h"
 #include "shared_memory.h"
 #include "weights.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -49,7 +50,7 @@ void lay_out_all(ThreadPool& pool, const std::string& isa, const std::vector<Own
     for (const OwnedMatrix& weight : weights) {
         require(weight.origin->file != nullptr, "weights: a matrix comes from no file");
     }
-    nb::gil_scoped_release release;
+    const Unlocked unlocked;
     lay_out(pool, kernels_of(isa), weights, shared);
 }
 
@@ -76,7 +77,7 @@ void bind_weights(nb::module_& m) {
         .def_prop_ro("identity", &WeightFile::identity)
         .def("resident_share", &WeightFile::resident_share, "offset"_a, "bytes"_a)
         .def("read_ahead", &WeightFile::read_ahead, "offset"_a, "bytes"_a,
-             nb::call_guard<nb::gil_scoped_release>(),
+             nb::call_guard<Unlocked>(),
              "Has the system read these bytes into its memory, and does not wait for that.");
 
     nb::class_<Weights>(m, "Weights")

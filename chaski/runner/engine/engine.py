@@ -46,6 +46,7 @@ from chaski.runner.prefix.prompt_cache import PromptCache
 from chaski.runner.prefix.slots import Policy
 from chaski.runner.prefix.tiers import PrefixTiers
 from chaski.runner.speculation.speculator import Draft
+from chaski.same_bits import UsualFloats
 
 __all__ = ["Engine"]
 
@@ -143,13 +144,15 @@ class Engine:
     def wait_until(self, is_ready: Callable[[], bool]) -> None:
         """Compute until `is_ready()`; while it is not, a sequence of the caller has not ended."""
         self._fork_guard.check()
-        while not is_ready():
-            self._exclusive.run(self._step_unless, is_ready)
+        with UsualFloats():
+            while not is_ready():
+                self._exclusive.run(self._step_unless, is_ready)
 
     def between_batches(self, work: Callable[[], None]) -> None:
         """Call `work` while nothing is computed; the sequences wait for it."""
         self._fork_guard.check()
-        self._exclusive.run(self._work, work)
+        with UsualFloats():
+            self._exclusive.run(self._work, work)
 
     def live(self) -> LiveSequences:
         """Return the figures of now. Callable from any thread; what is computed goes on meanwhile."""

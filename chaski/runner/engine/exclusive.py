@@ -14,6 +14,8 @@ from types import FrameType
 from typing import Any
 
 from chaski.errors import ChaskiError
+from chaski.exits import uncut
+from chaski.forks import ForkGuard
 
 __all__ = ["Exclusive", "uninterrupted"]
 
@@ -29,6 +31,8 @@ class Exclusive:
         self._gate = threading.RLock()
         self._lock = threading.RLock()
         self._owner: int | None = None
+        self._fork_guard = ForkGuard("the model")
+        uncut.end_first(self)
 
     def run(self, work: Callable[..., None], *arguments: object) -> None:
         """Call `work` with `arguments`; a Ctrl-C takes effect when it has returned.
@@ -40,6 +44,12 @@ class Exclusive:
                 "this thread computes with the model already, and cannot begin again within that"
             )
         uninterrupted(self._run, work, arguments)
+
+    def end(self, seconds: float) -> None:
+        """Let no other thread run anything from now on, after what one of them runs now; wait for that."""
+        if not self._fork_guard.is_forked:
+            for lock in (self._gate, self._lock):
+                lock.acquire(timeout=seconds)
 
     def _run(self, work: Callable[..., None], arguments: Iterable[object]) -> None:
         try:

@@ -35,6 +35,7 @@ from chaski.runner.loading.prefix import open_tiers
 from chaski.runner.loading.pulling import find_or_pull
 from chaski.runner.prefix.slots import Policy
 from chaski.runner.prefix.tiers import PrefixTiers
+from chaski.same_bits import UsualFloats
 from chaski.store.model import StoredModel
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["load", "load_parts"]
 
 
+@UsualFloats()
 def load(
     model: str | os.PathLike[str] | OpenedModel,
     *,
@@ -126,6 +128,7 @@ def load(
     )
 
 
+@UsualFloats()
 def load_parts(
     parts: ModelParts,
     defaults: Defaults,

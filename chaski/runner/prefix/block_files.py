@@ -11,10 +11,12 @@ is noticed by sizes and checksums.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import secrets
+import stat
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,6 +43,7 @@ __all__ = [
     "appearing",
     "block_of",
     "new_memory",
+    "opened",
     "pieces",
     "read_block",
     "read_bytes",
@@ -58,6 +61,8 @@ SUFFIX = ".block"
 TEMPORARY = ".tmp"
 # Files that a crash left half written are removed after so many seconds.
 _ABANDONED = 3600.0
+
+_NO_FILE = {True: "Is a directory", False: "not a regular file"}
 
 _MAGIC = b"chaski prefix block 1\n"
 _HEAD = struct.Struct("<II")
@@ -136,6 +141,20 @@ def pieces(block: Block) -> list[memoryview]:
     return [memoryview(lead), *(part.data.data for part in parts)]
 
 
+def opened(path: Path, flags: int = os.O_RDONLY) -> FileIO:
+    """Open a regular file, which may be there already. Raises OSError, for a pipe or a device too.
+
+    Nobody knows how long these let a reader wait.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        is_folder = stat.S_ISDIR(mode)
+        raise OSError(errno.EISDIR if is_folder else errno.EINVAL, _NO_FILE[is_folder], str(path))
+    return FileIO(descriptor, "rb" if flags == os.O_RDONLY else "rb+")
+
+
 @contextmanager
 def appearing(path: Path) -> Iterator[FileIO]:
     """Open a file that only its owner may read, and that appears at `path` when it is complete.
@@ -178,7 +197,7 @@ def write_block(folder: Path, block: Block) -> int:
 
 def read_tokens(folder: Path, filed: FiledBlock) -> tuple[int, ...]:
     """Read the tokens of a block. Raises OSError, or FormatError where the file is damaged."""
-    with open(folder / filed.file_name, "rb", buffering=0) as file:
+    with opened(folder / filed.file_name) as file:
         data = file.read(_LEAD_BYTES)
     return _tokens(_head(data, filed)[0], filed)
 
@@ -199,7 +218,7 @@ def read_block(
     Raises OSError, or FormatError where anything is not as it was written.
     """
     path = folder / filed.file_name
-    with open(path, "rb", buffering=0) as file:
+    with opened(path) as file:
         return block_of(path, filed, sizes, file, os.fstat(file.fileno()).st_size, take)
 
 

@@ -205,8 +205,7 @@ class DiskTier:
     def settle(self, seconds: float) -> bool:
         """Wait until all is written, or for so many seconds; return whether it is."""
         is_done = threading.Event()
-        self._submit(is_done.set)
-        return is_done.wait(seconds)
+        return self._submit(is_done.set) and is_done.wait(seconds)
 
     def close(self, seconds: float = 5.0) -> None:
         """Write what waits, for so many seconds at most."""
@@ -221,11 +220,13 @@ class DiskTier:
             self._readers.shutdown(wait=True, cancel_futures=True)
         self._thread.join(seconds)
 
-    def _submit(self, job: Callable[[], None]) -> None:
+    def _submit(self, job: Callable[[], None]) -> bool:
+        """Let the thread do a job; return False when it takes no more."""
         with self._lock:
             if not self._is_closing:
                 self._work.append(job)
                 self._has_work.notify()
+            return not self._is_closing
 
     def _run(self) -> None:
         while True:

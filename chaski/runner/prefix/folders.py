@@ -19,6 +19,7 @@ from chaski.runner.prefix.block_files import (
     TEMPORARY,
     FiledBlock,
     appearing,
+    opened,
     remove_abandoned,
     write_all,
 )
@@ -73,8 +74,7 @@ def make_folder(folder: Path, description: str) -> None:
 @contextmanager
 def day_log(root: Path) -> Iterator[DayLog]:
     """Read how much was written today, and write what the caller adds. Others wait meanwhile."""
-    descriptor = os.open(root / _DAY_LOG, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "r+") as file:
+    with opened(root / _DAY_LOG, os.O_RDWR | os.O_CREAT) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         today = datetime.now(UTC).date().isoformat()
         log = DayLog(0)
@@ -87,7 +87,7 @@ def day_log(root: Path) -> Iterator[DayLog]:
         finally:
             # One write over what was there, which is as long: whoever is killed leaves the one or the other.
             file.seek(0)
-            file.write(f'{{"day": "{today}", "bytes": {log.num_bytes:20}}}')
+            file.write(f'{{"day": "{today}", "bytes": {log.num_bytes:20}}}'.encode())
             file.truncate()
 
 
@@ -219,6 +219,6 @@ def _files(folder: Path) -> Iterator[_File]:
 
 
 def _description(folder: Path) -> str:
-    with suppress(OSError, UnicodeDecodeError):
-        return (folder / _DESCRIPTION).read_text()[:200].strip()
+    with suppress(OSError), opened(folder / _DESCRIPTION) as file:
+        return file.read(800).decode(errors="replace")[:200].strip()
     return "?"

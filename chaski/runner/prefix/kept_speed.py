@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from zlib import crc32
 
-from chaski.runner.prefix.block_files import TEMPORARY
+from chaski.runner.prefix.block_files import TEMPORARY, opened
 
 __all__ = ["SPEED_FILE", "read_speed", "write_speed"]
 
@@ -26,7 +26,7 @@ _SLOWEST, _FASTEST = 1e-3, 1e9
 def read_speed(folder: Path) -> float | None:
     """Return the tokens a second that were kept; None where nothing can be read."""
     try:
-        with open(folder / SPEED_FILE, "rb") as file:
+        with opened(folder / SPEED_FILE) as file:
             rate, checksum = file.read(_MOST_BYTES).split()
         found = float(rate)
         is_whole = int(checksum, 16) == crc32(rate)

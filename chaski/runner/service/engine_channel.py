@@ -28,6 +28,7 @@ from chaski.runner.service.engine_thread import EngineThread
 from chaski.runner.service.messages import Answerable, Describe, Info, ModelCall, ReplyOrError, Tokenize
 from chaski.runner.states.calls import EraseSlot, LoadState, SavedState, SaveSlot, SaveState, StateCall
 from chaski.runner.states.keeping import answered_state
+from chaski.same_bits import UsualFloats
 
 __all__ = ["EngineChannel", "describe"]
 
@@ -66,10 +67,11 @@ class EngineChannel(BaseChannel[ActiveCall]):
         super().__init__(flush, ActiveCall)
         self._model = model
         self._driver = EngineThread(model.engine, flush)
-        # One thread, so that who comes first is computed first.
-        self._thread = ThreadPoolExecutor(1, "chaski-desk")
+        # One thread, so that who comes first is computed first. Threads round as the one that started them.
+        usual = UsualFloats().__enter__
+        self._thread = ThreadPoolExecutor(1, "chaski-desk", initializer=usual)
         # Files of states are large, so they have a thread of their own.
-        self._state_thread = ThreadPoolExecutor(1, "chaski-states")
+        self._state_thread = ThreadPoolExecutor(1, "chaski-states", initializer=usual)
 
     def close(self) -> None:
         """End the threads; calls that are not answered yet end with an error."""

@@ -25,6 +25,7 @@ from chaski.runner.prefix.block_files import (
     FiledBlock,
     appearing,
     block_of,
+    opened,
     pieces,
     read_bytes,
     remove_abandoned,
@@ -142,7 +143,7 @@ def read_state(
 def _opened(path: Path) -> Iterator[FileIO]:
     """Open a file to be read. Raises StateError for any OSError while it is read."""
     try:
-        with open(path, "rb", buffering=0) as file:
+        with opened(path) as file:
             yield file
     except FileNotFoundError:
         raise StateError(f"{path}: the state cannot be read: there is no such file") from None

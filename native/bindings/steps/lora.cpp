@@ -6,6 +6,7 @@
 
 #include "../../steps/adapters.h"
 #include "steps.h"
+#include "../unlocked.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -76,7 +77,7 @@ bool pack_lora(const Bytes& values, int type, std::int64_t rows, std::int64_t co
     require(values.size() == static_cast<std::size_t>(rows * columns * element_bytes(dtype)),
             "adapters: a matrix has another size than its shape");
     std::byte* to = place(memory, offset, bytes);
-    const nb::gil_scoped_release release;
+    const Unlocked unlocked;
     const void* from = values.data();
     require(reinterpret_cast<std::uintptr_t>(from) % element_bytes(dtype) == 0,
             "adapters: a matrix is not aligned");

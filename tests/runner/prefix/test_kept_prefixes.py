@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -263,6 +264,20 @@ def test_a_disk_that_takes_nothing_costs_a_note(
     assert len(notes) == 1
     assert os.strerror(number) in notes[0].getMessage()
     assert files(store) == []
+
+
+def test_pipes_among_the_files_hang_nobody(tiny_llama: Path, store: Path) -> None:
+    fill(tiny_llama)
+    folder = files(store)[0].parent
+    for path in [*files(store)[::2], folder / "speed.txt", folder / "model.txt", store / "written.json"]:
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+    started = time.monotonic()
+    assert len(folder_uses(store)) == 1
+    with load(tiny_llama) as model:
+        assert list(answer(model).token_ids) == fresh(tiny_llama)
+        assert list(answer(model, PROMPT[::-1]).token_ids) == fresh(tiny_llama, PROMPT[::-1])
+    assert time.monotonic() - started < 5
 
 
 def test_a_folder_that_disappears_is_made_again(tiny_llama: Path, store: Path) -> None:

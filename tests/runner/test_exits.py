@@ -1,0 +1,47 @@
+"""The interpreter ends in order, whatever daemon threads do; and a model may be closed again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import chaski
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "generate",
+        "logits",
+        "constrained",
+        "native",
+        "stream",
+        "load",
+        "exit in a thread",
+        "closed",
+        "at exit",
+    ],
+)
+def test_daemon_threads_do_not_spoil_the_end(what: str, tiny_llama: Path) -> None:
+    command = [sys.executable, "-m", "tests.runner.exits", what, str(tiny_llama)]
+    for _ in range(3):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "terminate called" not in done.stderr
+        assert done.stdout == ("3\n" if what == "at exit" else "")
+
+
+def test_a_second_close_takes_no_time(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
+    model = chaski.load(tiny_llama, context=64)
+    model.generate("the", num_predict=2)
+    model.close()
+    started = time.monotonic()
+    model.close()
+    assert time.monotonic() - started < 1
