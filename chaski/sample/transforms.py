@@ -11,6 +11,8 @@ processors.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -231,8 +233,15 @@ def draw_mass(weights: TokenWeights, random: int) -> int:
 
 
 def log_probabilities(logits: Logits, ids: TokenIds) -> npt.NDArray[np.float64]:
-    """The natural logs of the softmax of all logits, for these ids; sums in float64."""
+    """The natural logs of the softmax of all logits, for these ids; sums in float64.
+
+    Raises SamplingError where the logits have none, since one is NaN or infinite.
+    """
     top = float(logits.max())
+    if not math.isfinite(top):
+        raise SamplingError(
+            f"logit {int(logits.argmax())} is {top}: there are no log-probabilities; check the model"
+        )
     total = logarithm(exponential_sum(logits, top))
     logprobs: npt.NDArray[np.float64] = logits[ids].astype(np.float64) - (top + total)
     return logprobs

@@ -77,12 +77,15 @@ class Storage(Struct, frozen=True):
         return self.rows.transpose(2, 0, 1) if self.is_permuted else self.rows
 
     def write(self, cells: I32, x: F32) -> None:
-        """Round x (n, heads, size) to the type and put it into `cells`."""
+        """Round x (n, heads, size) to the type and put it into `cells`. A row with NaN becomes all NaN."""
         x = np.ascontiguousarray(x)
         if self.type is QuantType.I16:
             rounded = _to_integers(x, self.role)
         else:
-            rounded = dequantize(quantize(x, self.type), self.type, x.shape)
+            rounded = np.full_like(x, np.nan)
+            are_numbers = np.isfinite(x).all(axis=(1, 2))
+            found = x[are_numbers]
+            rounded[are_numbers] = dequantize(quantize(found, self.type), self.type, found.shape)
         if self.is_permuted:
             self.rows[:, :, cells] = rounded.transpose(1, 2, 0)
         else:

@@ -31,7 +31,7 @@ F32 = npt.NDArray[np.float32]
 
 
 class LogitsSequence(Sequence):
-    """The outputs of every position, in order."""
+    """The outputs of every position, in order. Ends with ModelError where one has no largest logit."""
 
     __slots__ = ("_rows",)
 
@@ -59,7 +59,18 @@ class LogitsSequence(Sequence):
 
     def write(self) -> None:
         if sum(map(len, self._rows)) == len(self.tokens) and not self.events:
-            self.events.append(Outputs(np.concatenate(self._rows)))
+            self.events.append(Outputs(_numbers(np.concatenate(self._rows))))
+
+
+def _numbers(logits: F32) -> F32:
+    """Return the logits (tokens, vocabulary). Raises ModelError for a row that has no largest one."""
+    is_finite = np.isfinite(logits.max(axis=1))
+    if not is_finite.all():
+        raise ModelError(
+            f"the logits of token {is_finite.argmin()} of {len(logits)}, counted from 0, are no finite "
+            "numbers: the model computes beyond float32 for it, or its file is damaged"
+        )
+    return logits
 
 
 class PromptSequence(Sequence):

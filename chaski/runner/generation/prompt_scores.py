@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.chat.events import PromptScores
-from chaski.errors import ChaskiError
+from chaski.errors import ChaskiError, SamplingError
 from chaski.sample import Sampled, scored
 
 __all__ = ["PromptScorer"]
@@ -48,11 +48,17 @@ class PromptScorer:
         return count
 
     def event(self) -> PromptScores | None:
-        """Return the scores of the prompt once: None until all are known, and after they were given."""
+        """Return the scores of the prompt once: None until all are known, and after they were given.
+
+        Raises SamplingError for logits that are no numbers.
+        """
         rows, self._rows = self._rows, []
         for row in (row for several in rows for row in several):
             token_id = self._prompt[len(self._scores) + 1]
-            self._scores.append(scored(row, token_id, self._num_top))
+            try:
+                self._scores.append(scored(row, token_id, self._num_top))
+            except SamplingError as error:
+                raise SamplingError(f"token {len(self._scores)} of the prompt: {error}") from None
         if self._is_told or not self.is_done:
             return None
         self._is_told = True
