@@ -22,7 +22,7 @@ from jinja2.tests import TESTS as JINJA_TESTS
 from jinja2.utils import Cycler, Joiner, Namespace, pass_environment
 
 from chaski.errors import TemplateError
-from chaski.text.template.growth import check_format, check_operator, joined, replaced
+from chaski.text.template.growth import check_format, check_operator, joined, replaced, stripped
 from chaski.text.template.meter import current_meter
 
 _LONGEST_DATE_FORMAT = 200
@@ -41,8 +41,9 @@ class _Namespace(Namespace):
         return "<namespace>"
 
 
-def _dict(*pairs: Any, **items: Any) -> dict[Any, Any]:
-    return dict(*pairs, **items)
+def _dict(pairs: Any = (), /, **items: Any) -> dict[Any, Any]:
+    """`dict(pairs, **items)`, one key after the other, since keys with the same hash take long."""
+    return dict(_ticking(pairs.items() if isinstance(pairs, dict) else pairs), **items)
 
 
 def _raise_exception(message: object) -> NoReturn:
@@ -137,14 +138,29 @@ def _check_width(width: int | str) -> None:
         raise TemplateError(f"the chat template asks for a width or precision above {_LARGEST_WIDTH}")
 
 
+def _trim(value: Any, chars: str | None = None) -> str:
+    return stripped("strip", str(value), chars)
+
+
+def _ticking(values: Iterable[Any]) -> Iterator[Any]:
+    meter = current_meter()
+    for value in values:
+        meter.tick()
+        yield value
+
+
 def _metered(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with its result measured; Jinja's marks on it (`pass_environment`) stay."""
+    """The function with its result measured, or each item of it counted where it comes later.
+
+    Jinja's marks on it (`pass_environment`) stay.
+    """
 
     @functools.wraps(function)
     def measure(*args: Any, **kwargs: Any) -> Any:
         meter = current_meter()
         meter.tick()
-        return meter.measured(function(*args, **kwargs))
+        result = function(*args, **kwargs)
+        return _ticking(result) if isinstance(result, Iterator) else meter.measured(result)
 
     return measure
 
@@ -153,7 +169,7 @@ def _metered(function: Callable[..., Any]) -> Callable[..., Any]:
 _JINJA_FILTERS = (
     "abs", "attr", "capitalize", "count", "d", "default", "dictsort", "first", "float", "groupby",
     "int", "items", "last", "length", "list", "lower", "map", "max", "min", "reject", "rejectattr",
-    "reverse", "select", "selectattr", "sort", "string", "title", "trim", "unique", "upper",
+    "reverse", "select", "selectattr", "sort", "string", "title", "unique", "upper",
 )
 # fmt: on
 _OWN_FILTERS: dict[str, Callable[..., Any]] = {
@@ -167,6 +183,7 @@ _OWN_FILTERS: dict[str, Callable[..., Any]] = {
     "safe": str,
     "sum": _sum,
     "tojson": _tojson,
+    "trim": _trim,
 }
 
 _ALL_FILTERS: dict[str, Callable[..., Any]] = {

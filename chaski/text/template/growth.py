@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from chaski.errors import TemplateError
@@ -19,11 +20,14 @@ _DIRECTIVE = re.compile(r"%(?:\(([^()]*)\))?[#0\- +]*(\*|\d*)(?:\.(\*|\d*))?[hlL
 _NUMBER_CHARACTERS = 320
 # A character that `%r` and `%a` cannot show becomes `\U0001f600`.
 _ESCAPED_CHARACTERS = 10
+# Comparisons of single characters in one call, where Python compares each place with all of another text.
+_LONGEST_SEARCH = 100_000_000
 
 
 def check_operator(operator: str, left: Any, right: Any) -> None:
     """Check the size of `left operator right` before it is computed."""
-    _OPERATORS[operator](left, right)
+    if check := _OPERATORS.get(operator):
+        check(left, right)
 
 
 def check_append(items: list[Any], value: object) -> None:
@@ -59,6 +63,29 @@ def replaced(text: str, old: str, new: str, count: int = -1) -> str:
     return text.replace(old, new, count)
 
 
+def stripped(name: str, text: str, characters: str | None = None) -> str:
+    """`text.strip(characters)`, or `lstrip` or `rstrip` by `name`: each end is compared with each of them."""
+    different = None if characters is None else "".join(dict.fromkeys(characters))
+    if different is not None:
+        _expect_search(len(text), len(different))
+    found: str = getattr(text, name)(different)
+    return found
+
+
+def _backwards(name: str) -> Callable[..., Any]:
+    def search(text: str, wanted: str, *bounds: int) -> Any:
+        _expect_search(len(text), len(wanted))
+        return getattr(text, name)(wanted, *bounds)
+
+    return search
+
+
+def _expect_search(length: int, wanted: int) -> None:
+    """Ask before each place of a text is compared with all of another one."""
+    if length * wanted > _LONGEST_SEARCH:
+        raise TemplateError(f"the chat template compares {length} characters with {wanted} each")
+
+
 def _padded(name: str) -> Callable[..., str]:
     def pad(text: str, width: int, *fill: str) -> str:
         current_meter().expect(width)
@@ -71,6 +98,8 @@ def _padded(name: str) -> Callable[..., str]:
 def _splitting(name: str) -> Callable[..., list[str]]:
     def split(text: str, sep: str | None = None, maxsplit: int = -1) -> list[str]:
         most = current_meter().limits.elements
+        if name == "rsplit" and sep:
+            _expect_search(len(text), len(sep))
         parts: list[str] = getattr(text, name)(sep, maxsplit if 0 <= maxsplit < most else most)
         current_meter().expect_elements(len(parts))
         return parts
@@ -83,9 +112,11 @@ STRING_METHODS: dict[str, Callable[..., Any]] = {
     "replace": replaced,
     "splitlines": split_lines,
     **{name: _splitting(name) for name in ("split", "rsplit")},
+    **{name: partial(stripped, name) for name in ("strip", "lstrip", "rstrip")},
+    **{name: _backwards(name) for name in ("rfind", "rindex", "rpartition")},
     **{name: _padded(name) for name in ("center", "ljust", "rjust", "zfill")},
 }
-"""The replacements of those methods of `str` that can make a large value from small ones."""
+"""The replacements of those methods of `str` that can make a large value, or take long, from small ones."""
 
 
 def check_format(specification: str) -> None:
@@ -118,7 +149,11 @@ def _check_add(left: Any, right: Any) -> None:
 def _check_percent(left: Any, right: Any) -> None:
     if isinstance(left, str):
         check_format(left)
-        current_meter().expect(len(left) + sum(_formatted_sizes(left, right)))
+        meter, length = current_meter(), len(left)
+        for size in _formatted_sizes(left, right):
+            meter.tick()
+            length += size
+            meter.expect(length)
 
 
 def _formatted_sizes(format: str, values: Any) -> Iterable[int]:

@@ -27,6 +27,7 @@ from chaski.text.template.meter import current_meter
 
 # Methods that no template needs and that make large values from small ones.
 _UNSAFE_METHODS = {
+    dict: {"fromkeys"},
     str: {"encode", "expandtabs", "format_map", "maketrans", "translate"},
     int: {"from_bytes", "to_bytes"},
 }
@@ -35,7 +36,7 @@ _UNSAFE_METHODS = {
 class TemplateEnvironment(ImmutableSandboxedEnvironment):
     """Compiles templates whose rendering must run inside `metering`, and so must compiling."""
 
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    intercepted_binops = frozenset({"+", "-", "*", "/", "//", "**", "%"})
 
     def __init__(self) -> None:
         super().__init__(
@@ -64,16 +65,25 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """An intercepted operator, checked before and measured after."""
         check_operator(operator, left, right)
-        return current_meter().measured(super().call_binop(context, operator, left, right))
+        meter = current_meter()
+        meter.tick()
+        return meter.measured(super().call_binop(context, operator, left, right))
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Any call in a template, counted before and measured after."""
+        if function is _counted:
+            return _counted(*args)
         meter = current_meter()
         meter.tick()
         owner = getattr(function, "__self__", None)
         if isinstance(owner, list) and function.__name__ == "append":
             check_append(owner, *args)
         return meter.measured(super().call(context, function, *args, **kwargs))
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """Any lookup by a key, counted; filters look up each part of an attribute by it, for each item."""
+        current_meter().tick()
+        return super().getitem(obj, argument)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """Jinja asks this for every attribute: methods of strings are exchanged for metered ones."""
@@ -102,6 +112,11 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def same(self, value: Any) -> Any:
         """Called by compiled templates around literals and slices, because `call` measures its result."""
         return value
+
+    @property
+    def counted(self) -> Callable[[Any], Any]:
+        """Called by compiled templates around what is compared, and around the condition of a loop."""
+        return _counted
 
     def concat(self, pieces: Iterable[str]) -> str:
         """Called by compiled templates for what a macro, a block or a `set` block has written."""
@@ -141,6 +156,12 @@ class _Formatter(SandboxedFormatter):
         return text
 
 
+def _counted(value: Any) -> Any:
+    """Return the value itself, after a look at the clock."""
+    current_meter().tick()
+    return value
+
+
 @pass_environment
 def _printed(environment: Environment, value: Any) -> str:
     """Return the text that `{{ value }}` puts out."""
@@ -160,6 +181,12 @@ class _Instrument(NodeTransformer):
 def _ticking(node: nodes.For) -> nodes.Node:
     literal = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
     node.body.insert(0, nodes.ExprStmt(_call("tick", [nodes.Const(literal)])))
+    node.test = None if node.test is None else _call("counted", [node.test])
+    return node
+
+
+def _compared(node: nodes.Operand) -> nodes.Node:
+    node.expr = _call("counted", [node.expr])
     return node
 
 
@@ -189,5 +216,6 @@ _REWRITES: dict[type[nodes.Node], Callable[[Any], nodes.Node]] = {
     nodes.For: _ticking,
     nodes.Getitem: _measured_slice,
     nodes.List: _measured,
+    nodes.Operand: _compared,
     nodes.Tuple: _measured_tuple,
 }

@@ -221,6 +221,7 @@ class _Evaluator:
         return _first_decisive(values, decisive=name == "or")
 
     def _operand(self, operand: OperandNode, dot: Value) -> Value:
+        self._meter.tick()
         match operand:
             case DotNode():
                 return dot

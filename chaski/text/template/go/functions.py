@@ -127,6 +127,7 @@ def _equal(first: Value, *others: Value) -> Value:
 
 
 def _same(left: Value, right: Value) -> bool:
+    current_meter().tick()
     if left is None or right is None:
         return is_nil(left) and is_nil(right)
     if isinstance(left, Slice | Map | Struct) or isinstance(right, Slice | Map | Struct):
@@ -142,6 +143,7 @@ def _not_equal(left: Value, right: Value) -> Value:
 
 
 def _less(left: Value, right: Value) -> bool:
+    current_meter().tick()
     left, right = _comparable(left, right)
     if isinstance(left, str) and isinstance(right, str):
         return to_bytes(left) < to_bytes(right)
@@ -200,6 +202,7 @@ def _json(value: Value) -> Value:
 
 def call(name: str, arguments: list[Value]) -> Value:
     """The function's result; what it makes of its arguments is counted before, and its size after."""
+    current_meter().tick()
     builtin = FUNCTIONS[name]
     if len(arguments) < builtin.least or (builtin.most is not None and len(arguments) > builtin.most):
         raise TemplateError(f"{name} takes {_range(builtin)} arguments, not {len(arguments)}")

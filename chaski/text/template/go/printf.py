@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from chaski.text.template.go.values import Value, expect_text
 from chaski.text.template.go.verbs import NAMED, Verb, formatted, with_type
+from chaski.text.template.meter import current_meter
 
 _INDEX = r"(?:\[(\d{1,9})\])?"
 _AMOUNT = r"(\*|\d{1,9})?"
@@ -44,6 +45,7 @@ class _Printf:
 
     def _directive(self, match: re.Match[str]) -> Iterator[str]:
         flags, width_index, width_text, dot, precision_index, precision_text, index, letter = match.groups()
+        current_meter().tick()
         self._bad_index = False
         self._go_to(width_index)
         width = self._amount(width_text)
