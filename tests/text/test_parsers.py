@@ -96,7 +96,7 @@ CASES = [
         "<function=get_weather><parameter=city>\n 3 \n\n</parameter><parameter=days>x</parameter>"
         "<parameter=on>TRUE</parameter><parameter=new>7</parameter></function>!",
         [
-            FoundCall("get_weather", {"city": " 3 \n", "days": "x", "on": True, "new": "7"}),
+            FoundCall("get_weather", {"city": " 3 \n", "days": "x", "on": True, "new": 7}),
             Content("!"),
         ],
     ),
@@ -285,13 +285,7 @@ def test_any_split_gives_the_same(case, cuts):
 
 
 MARKS = sorted(
-    {
-        mark
-        for format in FORMATS.values()
-        for block in format.blocks
-        for mark in (block.opening, block.closing)
-        if mark
-    }
+    {mark for format in FORMATS.values() for block in format.blocks for mark in block.marks}
     | {mark for format in FORMATS.values() for mark in (*format.silent, *(format.thinking or ()))}
 )
 FRAGMENTS = [

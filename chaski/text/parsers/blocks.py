@@ -2,84 +2,161 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
 from msgspec import Struct
 
 from chaski.text.parsers.json_text import JsonScanner
+from chaski.text.parsers.pieces import FoundCall
 from chaski.text.parsers.readers import CallReader
+from chaski.text.parsers.schema import Tools
+
+# Ends of a block that are tried where its text breaks off in a string.
+_MAX_ENDS = 32
+
+
+class Found(Struct, frozen=True):
+    """The end of a block in its text, and its calls; None if it is text."""
+
+    end: int
+    calls: Sequence[FoundCall] | None
+
+
+class BlockReader(Protocol):
+    """Reads one block, in a text that begins with its opening and grows."""
+
+    def find(self, text: str, final: bool) -> Found | None:
+        """Return the end of the block and its calls; None if they are not certain yet."""
+
+
+class Strings(Protocol):
+    """Follows a text and knows whether it is inside of a string."""
+
+    @property
+    def in_string(self) -> bool: ...
+
+    def track(self, text: str, start: int, end: int) -> None:
+        """Read `text[start:end]`."""
 
 
 class CallBlock(Struct, frozen=True):
     """A block of calls: from `opening` to `closing`, or without `closing` to the end of a JSON value.
 
     With `is_bare` the opening is the first character of the call itself, and counts only at the start of the
-    answer. A closing tag does not count inside of a JSON string in `quoted` blocks, nor between the tags of
-    `values`. `keeps_opening` gives the opening to the reader as well. JSON may have a name before it, up to
-    the mark `before_json`. Behind the closing tag there may be `orphan`, whose own opening is missing.
+    answer. A closing tag does not count inside of the `strings` of the block. JSON may have a name before it,
+    up to the mark `before_json`. Behind the closing tag there may be `orphan`, whose own opening is missing.
     """
 
     opening: str
     closing: str | None
     read: CallReader
-    quoted: bool = True
+    strings: Callable[[], Strings] = JsonScanner
     is_bare: bool = False
-    keeps_opening: bool = False
     before_json: str | None = None
-    values: tuple[str, str] | None = None
     orphan: str = ""
 
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """All tags, for tests of noise."""
+        return (self.opening,) if self.closing is None else (self.opening, self.closing)
 
-class CallBlockEnd:
-    """Finds the end of one block, in a text that grows behind its opening."""
+    def begin(self, tools: Tools) -> BlockReader:
+        """Return a reader of one block."""
+        return _JsonEnd(self, tools) if self.closing is None else _Delimited(self, tools, self.closing)
 
-    def __init__(self, block: CallBlock) -> None:
+
+class QuotedBy:
+    """Follows strings that stand between two marks, which are the same."""
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
+        self._count = 0
+
+    @property
+    def in_string(self) -> bool:
+        """Whether a string is open."""
+        return self._count % 2 == 1
+
+    def track(self, text: str, start: int, end: int) -> None:
+        """Read `text[start:end]`."""
+        self._count += text.count(self._mark, start, end)
+
+
+class _Delimited:
+    """A block up to its closing tag."""
+
+    def __init__(self, block: CallBlock, tools: Tools, closing: str) -> None:
         self._block = block
+        self._tools = tools
+        self._closing = closing
+        self._begin = len(block.opening)
+        self._strings = block.strings()
+        self._searched = self._tracked = self._begin
+        self._is_unclear = False
+
+    def find(self, text: str, final: bool) -> Found | None:
+        """Return the end of the block and its calls; None if they are not certain yet."""
+        while not self._is_unclear:
+            end = text.find(self._closing, self._searched)
+            if end < 0:
+                self._searched = max(self._searched, len(text) - len(self._closing) + 1)
+                break
+            self._strings.track(text, self._tracked, end)
+            self._tracked = end
+            self._searched = end + 1
+            if not self._strings.in_string:
+                found = self._read(text, end)
+                if found.calls is not None or self._block.strings is JsonScanner:
+                    return found
+                # The strings of other languages may hold quotes that confuse.
+                self._is_unclear = True
+        return self._last(text) if final else None
+
+    def _last(self, text: str) -> Found:
+        """Return the first end at which there is a call; without any, the text up to the first end."""
+        end = first = text.find(self._closing, self._begin)
+        for _ in range(_MAX_ENDS):
+            if end < 0:
+                break
+            found = self._read(text, end)
+            if found.calls is not None:
+                return found
+            end = text.find(self._closing, end + 1)
+        if first >= 0:
+            return Found(first + len(self._closing), None)
+        return Found(len(text), self._block.read(text[self._begin :], self._tools))
+
+    def _read(self, text: str, end: int) -> Found:
+        return Found(end + len(self._closing), self._block.read(text[self._begin : end], self._tools))
+
+
+class _JsonEnd:
+    """A block up to the end of a JSON value."""
+
+    def __init__(self, block: CallBlock, tools: Tools) -> None:
+        self._block = block
+        self._tools = tools
+        self._begin = len(block.opening) - block.opening.endswith(("[", "{"))
         self._scanner = JsonScanner()
-        self._scanned = 0
-        self._tracked = 0
-        self._open_values = 0
+        self._scanned = self._begin
 
-    def find(self, text: str, final: bool) -> tuple[int, int] | None:
-        """Return where the body ends and where the rest begins; None if the body goes on behind this text."""
-        closing = self._block.closing
-        if closing is None:
-            return self._end_of_json(text)
-        found = text.find(closing, max(self._scanned - len(closing), 0))
-        while found >= 0 and (self._is_in_value(text, found) or self._is_in_string(text, found)):
-            found = text.find(closing, found + 1)
-        self._scanned = len(text)
-        if found < 0 and final and self._block.values:
-            # A value without an end cannot hold a tag.
-            found = text.find(closing)
-        return None if found < 0 else (found, found + len(closing))
+    def find(self, text: str, final: bool) -> Found | None:
+        """Return the end of the block and its calls; None if they are not certain yet."""
+        start = self._start(text)
+        end = None
+        if start is not None:
+            end = self._scanner.feed(text, max(self._scanned, start), len(text))
+            self._scanned = len(text)
+        if end is None:
+            if not final:
+                return None
+            end = len(text)
+        return Found(end, self._block.read(text[self._begin : end], self._tools))
 
-    def _end_of_json(self, text: str) -> tuple[int, int] | None:
-        start = self._start_of_json(text)
-        if start is None:
-            return None
-        end = self._scanner.feed(text, max(self._scanned, start), len(text))
-        self._scanned = len(text)
-        return None if end is None else (end, end)
-
-    def _start_of_json(self, text: str) -> int | None:
+    def _start(self, text: str) -> int | None:
         mark = self._block.before_json
-        if mark is None or text.lstrip().startswith(("[", "{")):
-            return 0
-        found = text.find(mark)
+        if mark is None or text[self._begin :].lstrip().startswith(("[", "{")):
+            return self._begin
+        found = text.find(mark, self._begin)
         return None if found < 0 else found + len(mark)
-
-    def _is_in_string(self, text: str, position: int) -> bool:
-        if not self._block.quoted:
-            return False
-        self._scanner.track(text, self._tracked, position)
-        self._tracked = position
-        return self._scanner.in_string
-
-    def _is_in_value(self, text: str, position: int) -> bool:
-        if self._block.values is None:
-            return False
-        opening, closing = self._block.values
-        self._open_values += text.count(opening, self._tracked, position)
-        if closing != opening:
-            self._open_values -= text.count(closing, self._tracked, position)
-        self._tracked = position
-        return self._open_values % 2 == 1 if closing == opening else self._open_values > 0

@@ -12,24 +12,25 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chaski.errors import UnsupportedError
-from chaski.text.parsers.blocks import CallBlock
+from chaski.text.parsers.blocks import CallBlock, QuotedBy
 from chaski.text.parsers.glimmer import GlimmerParser
 from chaski.text.parsers.harmony import HarmonyParser
 from chaski.text.parsers.pieces import Parser
+from chaski.text.parsers.python_text import PythonStrings
 from chaski.text.parsers.readers import (
     read_actions,
     read_braces,
     read_json,
     read_json_or_python,
+    read_keyed_json,
     read_known_json,
     read_named_json,
-    read_pairs,
-    read_pairs_or_json,
-    read_parameters,
     read_python,
 )
+from chaski.text.parsers.recipients import RecipientParser
 from chaski.text.parsers.schema import Tools
-from chaski.text.parsers.stream import StreamParser
+from chaski.text.parsers.stream import Block, StreamParser
+from chaski.text.parsers.tags import Opening, TagBlock
 
 _THINK = ("<think>", "</think>")
 
@@ -43,7 +44,7 @@ class Format(Struct, frozen=True):
     spelling what stands before a list of calls in past answers, where the template does not write calls
     """
 
-    blocks: tuple[CallBlock, ...] = ()
+    blocks: tuple[Block, ...] = ()
     thinking: tuple[str, str] | None = _THINK
     silent: tuple[str, ...] = ()
     thinks: bool = True
@@ -58,19 +59,13 @@ _BARE_JSON = (
 )
 _HERMES = Format((CallBlock("<tool_call>", "</tool_call>", read_json),))
 _HERMES_INSTRUCT = replace(_HERMES, thinks=False)
-_PARAMETER = ("<parameter=", "</parameter>")
+_FUNCTION_TAGS = TagBlock(
+    Opening("<function=", ">"), "</function>", Opening("<parameter=", ">"), "</parameter>", framing="\n"
+)
 _CODER = Format(
     (
-        CallBlock("<tool_call>", "</tool_call>", read_parameters, quoted=False, values=_PARAMETER),
-        CallBlock(
-            "<function=",
-            "</function>",
-            read_parameters,
-            quoted=False,
-            keeps_opening=True,
-            values=_PARAMETER,
-            orphan="</tool_call>",
-        ),
+        replace(_FUNCTION_TAGS, block=("<tool_call>", "</tool_call>")),
+        replace(_FUNCTION_TAGS, orphan="</tool_call>"),
     )
 )
 _CODER_INSTRUCT = replace(_CODER, thinks=False)
@@ -94,10 +89,10 @@ _COHERE = Format(
     ),
 )
 _COMMAND_R = Format(
-    (CallBlock("Action: ```json", "```", read_actions), CallBlock("Action:```json", "```", read_actions))
+    tuple(CallBlock(f"Action:{blank}```json", "```", read_actions) for blank in ("", " ", "\n"))
 )
 _LLAMA = Format((CallBlock("<|python_tag|>", "<|eom_id|>", read_json_or_python), *_BARE_JSON))
-_GEMMA3 = Format((CallBlock("```tool_code", "```", read_python),), thinking=None, thinks=False)
+_GEMMA3 = Format((CallBlock("```tool_code", "```", read_python, PythonStrings),), thinking=None, thinks=False)
 _GEMMA4_QUOTE = '<|"|>'
 _GEMMA4 = Format(
     (
@@ -105,8 +100,7 @@ _GEMMA4 = Format(
             "<|tool_call>",
             "<tool_call|>",
             read_braces(_GEMMA4_QUOTE),
-            quoted=False,
-            values=(_GEMMA4_QUOTE, _GEMMA4_QUOTE),
+            lambda: QuotedBy(_GEMMA4_QUOTE),
         ),
     ),
     thinking=("<|channel>thought\n", "<channel|>"),
@@ -119,19 +113,23 @@ _FUNCTION_GEMMA = Format(
             "<start_function_call>",
             "<end_function_call>",
             read_braces("<escape>"),
-            quoted=False,
-            values=("<escape>", "<escape>"),
+            lambda: QuotedBy("<escape>"),
         ),
     ),
     thinks=False,
 )
-_VALUE = ("<arg_value>", "</arg_value>")
-_GLM = Format((CallBlock("<tool_call>", "</tool_call>", read_pairs, quoted=False, values=_VALUE),))
+_PAIR_TAGS = TagBlock(
+    Opening("<tool_call>"),
+    "</tool_call>",
+    Opening("<arg_key>", "</arg_key>", value="<arg_value>"),
+    "</arg_value>",
+)
+_GLM = Format((_PAIR_TAGS,))
 _GLM_OCR = Format(_GLM.blocks, thinking=None, thinks=False)
-_LAGUNA = Format((CallBlock("<tool_call>", "</tool_call>", read_pairs_or_json, quoted=False, values=_VALUE),))
-_LFM2 = Format((CallBlock("<|tool_call_start|>", "<|tool_call_end|>", read_python),), thinks=False)
+_PYTHON = CallBlock("<|tool_call_start|>", "<|tool_call_end|>", read_python, PythonStrings)
+_LFM2 = Format((_PYTHON,), thinks=False)
 _LFM2_THINKING = replace(_LFM2, thinks=True)
-_OLMO3 = Format((CallBlock("<function_calls>", "</function_calls>", read_python),), thinks=False)
+_OLMO3 = Format((replace(_PYTHON, opening="<function_calls>", closing="</function_calls>"),), thinks=False)
 _OLMO3_THINK = replace(_OLMO3, thinks=True)
 # Granite 3: some of its releases spell the control token as text.
 _GRANITE = Format(
@@ -141,45 +139,191 @@ _GRANITE = Format(
 )
 _HARMONY = Format(thinking=None)
 _GLIMMER = Format(thinking=None)
+_FUNCTIONARY = Format(thinking=None, thinks=False)
+
+
+def _json_list(opening: str, closing: str) -> Format:
+    """Calls as JSON, a list or one after the other, between two tags."""
+    return Format((CallBlock(opening, closing, read_json),))
+
+
+def _invokes(prefix: str, block: str) -> TagBlock:
+    """`<invoke name="f"><parameter name="p">…`, with a prefix in each tag."""
+    return TagBlock(
+        Opening(f'<{prefix}invoke name="', ">", quote='"'),
+        f"</{prefix}invoke>",
+        Opening(f'<{prefix}parameter name="', ">", quote='"'),
+        f"</{prefix}parameter>",
+        (f"<{block}>", f"</{block}>"),
+    )
+
+
+_APERTUS = Format(
+    (CallBlock("<|tools_prefix|>", "<|tools_suffix|>", read_keyed_json),),
+    thinking=("<|inner_prefix|>", "<|inner_suffix|>"),
+)
+_APRIEL = Format(
+    (CallBlock("<tool_calls>", "</tool_calls>", read_json),),
+    thinking=("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
+    silent=("[END FINAL RESPONSE]",),
+)
+_DSML = Format(
+    tuple(_invokes("｜DSML｜", f"｜DSML｜{block}") for block in ("function_calls", "tool_calls")),
+)
+_FIREFUNCTION = Format((CallBlock("functools[", None, read_json),), thinks=False)
+_FUNCTION_JSON = Format(
+    (TagBlock(Opening("<function=", ">"), "</function>", Opening("<parameter=", ">"), "</parameter>"),),
+    silent=("<|eom_id|>",),
+    thinks=False,
+)
+_GIGACHAT = Format(
+    tuple(
+        CallBlock(opening, None, read_json)
+        for opening in (
+            "<|message_sep|>\n\nfunction call<|role_sep|>\n",
+            "function call<|role_sep|>\n",
+            "<|function_call|>",
+        )
+    ),
+    thinks=False,
+)
+_HUNYUAN_TAG = ":opensource"
+_HUNYUAN = Format(
+    (
+        TagBlock(
+            Opening(f"<tool_call{_HUNYUAN_TAG}>", f"<tool_sep{_HUNYUAN_TAG}>"),
+            f"</tool_call{_HUNYUAN_TAG}>",
+            Opening(
+                f"<arg_key{_HUNYUAN_TAG}>", f"</arg_key{_HUNYUAN_TAG}>", value=f"<arg_value{_HUNYUAN_TAG}>"
+            ),
+            f"</arg_value{_HUNYUAN_TAG}>",
+            (f"<tool_calls{_HUNYUAN_TAG}>", f"</tool_calls{_HUNYUAN_TAG}>"),
+        ),
+    ),
+    thinking=(f"<think{_HUNYUAN_TAG}>", f"</think{_HUNYUAN_TAG}>"),
+)
+_INTERNLM = Format((CallBlock("<|action_start|><|plugin|>", "<|action_end|>", read_json),), thinks=False)
+_KIMI_K2 = Format(
+    (CallBlock("<|tool_call_begin|>", "<|tool_call_end|>", read_named_json("<|tool_call_argument_begin|>")),),
+    silent=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+)
+_KIMI_K3 = Format(
+    (
+        TagBlock(
+            Opening('<|open|>call tool="', "<|sep|>", quote='"'),
+            "<|close|>call<|sep|>",
+            Opening('<|open|>argument key="', "<|sep|>", quote='"'),
+            "<|close|>argument<|sep|>",
+            ("<|open|>tools<|sep|>", "<|close|>tools<|sep|>"),
+        ),
+    ),
+    thinking=("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+    silent=(
+        "<|open|>response<|sep|>",
+        "<|close|>response<|sep|>",
+        "<|close|>message<|sep|>",
+        "<|end_of_msg|>",
+    ),
+    special=True,
+)
+_MINICPM = Format(
+    (
+        TagBlock(
+            Opening('<function name="', ">", quote='"'),
+            "</function>",
+            Opening('<param name="', ">", quote='"'),
+            "</param>",
+        ),
+    )
+)
+_MINIMAX_M2 = Format((_invokes("", "minimax:tool_call"),))
+_MINIMAX_M3_TAG = "]<]minimax[>["
+_MINIMAX_M3 = Format(
+    (
+        TagBlock(
+            Opening(f'{_MINIMAX_M3_TAG}<invoke name="', ">", quote='"'),
+            f"{_MINIMAX_M3_TAG}</invoke>",
+            Opening(f"{_MINIMAX_M3_TAG}<", ">"),
+            f"{_MINIMAX_M3_TAG}</{{}}>",
+            (f"{_MINIMAX_M3_TAG}<tool_call>", f"{_MINIMAX_M3_TAG}</tool_call>"),
+            nested=_MINIMAX_M3_TAG,
+        ),
+    ),
+    thinking=("<mm:think>", "</mm:think>"),
+)
+_SEED = Format(
+    (replace(_FUNCTION_TAGS, block=("<seed:tool_call>", "</seed:tool_call>"), framing=""),),
+    thinking=("<seed:think>", "</seed:think>"),
+)
+_SOLAR = Format(
+    (
+        CallBlock(
+            "<|tool_call:begin|>",
+            "<|tool_call:end|>",
+            read_named_json("<|tool_call:args|>", "<|tool_call:name|>"),
+        ),
+    ),
+    thinking=("<|think|>", "<|end|>"),
+    silent=("<|begin|>assistant", "<|content|>", "<|end|>", "<|tool_calls|>", "<|calls|>"),
+    special=True,
+)
 
 FORMATS: Mapping[str, Format] = {
+    "apertus": _APERTUS,
+    "apriel": _APRIEL,
     "bare-json": Format(_BARE_JSON),
     "cogito": _DEEPSEEK,
     "cohere": _COHERE,
     "command-r": _COMMAND_R,
     "deepseek3": _DEEPSEEK,
+    "deepseek3.2": _DSML,
+    "firefunction": _FIREFUNCTION,
+    "functionary-3.1": _FUNCTION_JSON,
+    "functionary-3.2": _FUNCTIONARY,
     "functiongemma": _FUNCTION_GEMMA,
     "gemma3": _GEMMA3,
     "gemma4": _GEMMA4,
     "gemma4-no-thinking": replace(_GEMMA4, thinks=False),
+    "gigachat": _GIGACHAT,
     "glimmer": _GLIMMER,
     "glm-4.7": _GLM,
     "glm-ocr": _GLM_OCR,
     "granite": _GRANITE,
     "harmony": _HARMONY,
     "hermes": _HERMES,
-    "laguna": _LAGUNA,
+    "hunyuan": _HUNYUAN,
+    "internlm": _INTERNLM,
+    "kimi-k2": _KIMI_K2,
+    "kimi-k3": _KIMI_K3,
+    "laguna": _GLM,
     "lfm2": _LFM2,
     "lfm2-thinking": _LFM2_THINKING,
     "llama3": _LLAMA,
+    "minicpm": _MINICPM,
+    "minimax-m1": _json_list("<tool_calls>", "</tool_calls>"),
+    "minimax-m2": _MINIMAX_M2,
+    "minimax-m3": _MINIMAX_M3,
     "ministral": _MISTRAL,
     "mistral": _MISTRAL,
+    "nemotron": _json_list("<TOOLCALL>", "</TOOLCALL>"),
     "nemotron-3-nano": _CODER,
     "nemotron-3.5-nano": _CODER,
     "olmo3": _OLMO3,
     "olmo3-think": _OLMO3_THINK,
     "ornith": _CODER,
     "passthrough": Format(thinking=None, thinks=False),
-    "poolside-v1": _LAGUNA,
+    "poolside-v1": _GLM,
     "qwen3": _HERMES,
     "qwen3-coder": _CODER_INSTRUCT,
     "qwen3-thinking": _HERMES,
     "qwen3-vl-instruct": _HERMES_INSTRUCT,
     "qwen3-vl-thinking": _HERMES,
     "qwen3.5": _CODER,
+    "seed": _SEED,
+    "solar": _SOLAR,
 }
 
-# The first mark found in a template decides the format, so the more specific ones come first.
+# Where a template writes no calls: what it tells the model to write. The more specific marks come first.
 _SIGNS = {
     "<|channel|>": "harmony",
     "<|tool_call>": "gemma4",
@@ -192,20 +336,29 @@ _SIGNS = {
     "tool▁call▁begin": "deepseek3",
     "<|START_ACTION|>": "cohere",
     "Action:": "command-r",
-    "<|tool_call_start|>": "lfm2",
+    "<|tool_list_start|>": "lfm2",
+    "List of tools: [": "lfm2",
+    "<|action_start|>": "internlm",
+    "<TOOLCALL>": "nemotron",
     "<function_calls>": "olmo3",
     "<|python_tag|>": "llama3",
     "ipython": "llama3",
     "tool_code": "gemma3",
 }
 # If the template shows no format: the one that models of the architecture were trained on.
-_ARCHITECTURES = {"gpt-oss": "harmony", "gptoss": "harmony", "gemma3": "gemma3", "llama": "llama3"}
+_ARCHITECTURES = {
+    "gpt-oss": "harmony",
+    "gptoss": "harmony",
+    "gemma3": "gemma3",
+    "internlm2": "internlm",
+    "lfm2": "lfm2",
+    "lfm2moe": "lfm2",
+    "llama": "llama3",
+}
 # Tags of thoughts that templates open or strip, for formats of calls that are used with several pairs.
 _THINKING_TAGS = (
     _THINK,
-    ("[THINK]", "[/THINK]"),
-    ("<|START_THINKING|>", "<|END_THINKING|>"),
-    ("<seed:think>", "</seed:think>"),
+    *{format.thinking: None for format in FORMATS.values() if format.thinking not in (None, _THINK)},
 )
 
 
@@ -237,6 +390,8 @@ def parser_for(
         return HarmonyParser(tools, prompt)
     if format is _GLIMMER:
         return GlimmerParser(tools, prompt)
+    if format is _FUNCTIONARY:
+        return RecipientParser(tools, prompt)
     tags = thinking_tags or format.thinking
     opened = prompt.rstrip().removesuffix(thought.strip()).rstrip()
     is_thinking = tags is not None and opened.endswith(tags[0].strip())

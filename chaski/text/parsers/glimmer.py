@@ -10,16 +10,23 @@ from __future__ import annotations
 
 import re
 
+from chaski.text.parsers.blocks import BlockReader
 from chaski.text.parsers.messages import MessageParser
 from chaski.text.parsers.pieces import Content, FoundCall, Piece
-from chaski.text.parsers.schema import Tools, function_of, properties_of, typed
+from chaski.text.parsers.schema import Tools, function_of, names_of
+from chaski.text.parsers.tags import Opening, TagBlock
 
 _ENDS = ("<|eom|>", "<|eot|>")
 _HEADERS = (" to=self", " to=user")
 _RECIPIENT = re.compile(r"\bto=([^\s<]+)")
-_OPENING, _CLOSING = "<atem:function_calls>", "</atem:function_calls>"
-_INVOKE = re.compile(r'<atem:invoke name="([^"]*)">(.*?)</atem:invoke>', re.DOTALL)
-_PARAMETER = re.compile(r'<atem:parameter name="([^"]*)">(.*?)</atem:parameter>', re.DOTALL)
+_CALLS = TagBlock(
+    Opening('<atem:invoke name="', ">", quote='"'),
+    "</atem:invoke>",
+    Opening('<atem:parameter name="', ">", quote='"'),
+    "</atem:parameter>",
+    ("<atem:function_calls>", "</atem:function_calls>"),
+    ends=_ENDS,
+)
 
 
 class GlimmerParser(MessageParser):
@@ -27,37 +34,45 @@ class GlimmerParser(MessageParser):
 
     def __init__(self, tools: Tools, prompt: str = "") -> None:
         super().__init__(_ENDS, _HEADERS, prompt)
-        self._tools = tools
-        self._names = {str(function_of(tool).get("name")) for tool in tools}
+        self._aliases = {alias: name for name in names_of(tools) for alias in (name, _with_namespace(name))}
+        self._tools = [
+            {**tool, "function": {**function_of(tool), "name": alias}}
+            for tool in tools
+            for alias, name in self._aliases.items()
+            if function_of(tool).get("name") == name
+        ]
+        self._reader: BlockReader | None = None
 
     def is_thinking(self, header: str) -> bool:
         return _recipient(header) == "self"
 
     def is_call(self, header: str) -> bool:
-        return bool(self._names) and _recipient(header) not in ("user", "self", "")
+        return bool(self._tools) and _recipient(header) not in ("user", "self", "")
 
-    def end_of_call(self, text: str) -> int | None:
+    def end_of_call(self, text: str, final: bool) -> int | None:
         # A message that is not a call ends like any other.
-        begun = text.lstrip()[: len(_OPENING)]
-        if not begun.startswith(_OPENING):
-            return None if begun and _OPENING.startswith(begun) else 0
-        found = text.find(_CLOSING)
-        return None if found < 0 else found + len(_CLOSING)
+        calls = text.lstrip()
+        if not calls.startswith(_CALLS.opening):
+            return None if calls and not final and _CALLS.opening.startswith(calls) else 0
+        self._reader = self._reader or _CALLS.begin(self._tools)
+        found = self._reader.find(calls, final)
+        if found is None:
+            return None
+        return 0 if found.calls is None else len(text) - len(calls) + found.end
 
     def call(self, header: str, text: str) -> list[Piece]:
-        calls: list[Piece] = [self._made(name, body) for name, body in _INVOKE.findall(text)]
-        return calls or [Content(text)]
+        self._reader = None
+        found = _CALLS.begin(self._tools).find(text.strip(), True)
+        if found is None or not found.calls:
+            return [Content(text)]
+        return [FoundCall(self._named(call.name), call.arguments) for call in found.calls]
 
-    def _made(self, name: str, body: str) -> FoundCall:
-        found = self._resolved(name.removesuffix("<|message|>"))
-        properties = properties_of(found, self._tools)
-        arguments = {key: typed(value, properties.get(key)) for key, value in _PARAMETER.findall(body)}
-        return FoundCall(found, arguments)
+    def _named(self, name: str) -> str:
+        return self._aliases.get(name, name).removesuffix("<|message|>")
 
-    def _resolved(self, name: str) -> str:
-        namespace, _, rest = name.partition(".")
-        is_own = name not in self._names and rest in self._names and rest.partition(".")[0] == namespace
-        return rest if is_own else name
+
+def _with_namespace(name: str) -> str:
+    return f"{name.partition('.')[0]}.{name}"
 
 
 def _recipient(header: str) -> str:

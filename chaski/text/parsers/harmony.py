@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 
+from chaski.text.parsers.json_text import JsonScanner
 from chaski.text.parsers.messages import MessageParser
 from chaski.text.parsers.pieces import Content, FoundCall, Piece
 from chaski.text.parsers.readers import read_arguments
@@ -27,6 +28,8 @@ class HarmonyParser(MessageParser):
 
     def __init__(self, tools: Tools = (), prompt: str = "") -> None:
         super().__init__(_ENDS, _HEADERS, prompt)
+        self._scanner, self._scanned = JsonScanner(), 0
+        self._arguments_end: int | None = None
         names = [str(function_of(tool).get("name")) for tool in tools]
         self._names = {_type_name(name): name for name in names} | {name: name for name in names}
 
@@ -37,7 +40,18 @@ class HarmonyParser(MessageParser):
     def is_call(self, header: str) -> bool:
         return bool(self._names) and _recipient(header) is not None
 
+    def end_of_call(self, text: str, final: bool) -> int | None:
+        # Marks in the strings of the arguments belong to them.
+        start = len(text) - len(text.lstrip())
+        if not text.startswith("{", start):
+            return start if start < len(text) or final else None
+        if self._arguments_end is None:
+            self._arguments_end = self._scanner.feed(text, max(self._scanned, start), len(text))
+            self._scanned = len(text)
+        return 0 if self._arguments_end is None and final else self._arguments_end
+
     def call(self, header: str, text: str) -> list[Piece]:
+        self._scanner, self._scanned, self._arguments_end = JsonScanner(), 0, None
         arguments = read_arguments(text)
         name = _recipient(header)
         if arguments is None or name is None:

@@ -50,10 +50,11 @@ class MessageParser(ABC):
 
     def flush(self) -> list[Piece]:
         """Return the rest. A header without a message is shown as it is."""
+        pieces = list(self._pieces(final=True))
         rest, self._buffer = self._buffer, ""
         if self._header is None:
-            return [Content(rest)] if rest.strip() else []
-        return list(self._shown(self._header, rest))
+            return [*pieces, Content(rest)] if rest.strip() else pieces
+        return [*pieces, *self._shown(self._header, rest)]
 
     @abstractmethod
     def is_thinking(self, header: str) -> bool:
@@ -67,11 +68,11 @@ class MessageParser(ABC):
     def call(self, header: str, text: str) -> list[Piece]:
         """Return the calls of the message; its text as content if it cannot be read."""
 
-    def end_of_call(self, text: str) -> int | None:
+    @abstractmethod
+    def end_of_call(self, text: str, final: bool) -> int | None:
         """Return the index behind which end marks count in the text of a call; None if it is not complete."""
-        return 0
 
-    def _pieces(self) -> Iterator[Piece]:
+    def _pieces(self, final: bool = False) -> Iterator[Piece]:
         while True:
             if self._header is None:
                 header, found, rest = self._buffer.partition(_MESSAGE)
@@ -79,7 +80,7 @@ class MessageParser(ABC):
                     return
                 self._header, self._buffer = self._begun + header, rest
                 self._begun = ""
-            found_end = self._end(self._header)
+            found_end = self._end(self._header, final)
             if found_end is None:
                 yield from self._streamed(self._header)
                 return
@@ -88,9 +89,9 @@ class MessageParser(ABC):
             yield from self._shown(self._header, text)
             self._header = None
 
-    def _end(self, header: str) -> tuple[int, str] | None:
+    def _end(self, header: str, final: bool) -> tuple[int, str] | None:
         """Return the index of the message's end and the mark that ends it; None if it does not end yet."""
-        begin = self.end_of_call(self._buffer) if self.is_call(header) else 0
+        begin = self.end_of_call(self._buffer, final) if self.is_call(header) else 0
         if begin is None:
             return None
         positions = [(self._buffer.find(end, begin), end) for end in self._ends]

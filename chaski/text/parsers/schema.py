@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from msgspec import Struct
+
 from chaski.text.parsers.json_text import load_json
+from chaski.text.parsers.python_text import load_literal
 
 Tools: TypeAlias = Sequence[Mapping[str, Any]]
 """The tools of a request, as the API has them."""
+
+_ALL = frozenset({"string", "integer", "number", "boolean", "array", "object", "null"})
+_OBJECT_HINTS = ("properties", "additionalProperties", "patternProperties", "required")
+_ARRAY_HINTS = ("items", "prefixItems")
+# References may form cycles.
+_MAX_DEPTH = 32
+_FAULTS = (ValueError, RecursionError, MemoryError)
 
 
 def function_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -17,47 +27,189 @@ def function_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     return function if isinstance(function, Mapping) else {}
 
 
-def properties_of(name: str, tools: Tools) -> Mapping[str, Any]:
-    """Return the schemas of the tool's parameters, by name."""
+def names_of(tools: Tools) -> frozenset[str]:
+    """Return the names of the tools."""
+    return frozenset(str(function_of(tool).get("name")) for tool in tools)
+
+
+class Schema(Struct, frozen=True):
+    """A part of a JSON schema. `root` is the document that its local references point into."""
+
+    node: Any = None
+    root: Any = None
+
+    def kinds(self, depth: int = 0) -> frozenset[str]:
+        """Return the JSON types that a value may have; all of them where the schema does not say."""
+        node = self.node
+        if node is False:
+            return frozenset()
+        if not isinstance(node, Mapping) or depth > _MAX_DEPTH:
+            return _ALL
+        found = _own_kinds(node)
+        if (target := self._target()) is not None:
+            found &= target.kinds(depth + 1)
+        for part in self._parts("allOf"):
+            found &= part.kinds(depth + 1)
+        for key in ("anyOf", "oneOf"):
+            if choices := list(self._parts(key)):
+                found &= frozenset().union(*(choice.kinds(depth + 1) for choice in choices))
+        return found | {"null"} if node.get("nullable") is True else found
+
+    def property(self, name: str) -> Schema:
+        """Return the schema of a property; an empty one where none is described."""
+        parts = list(self._applicable())
+        for key in ("properties", "additionalProperties"):
+            for part in parts:
+                found = part.node.get(key)
+                if key == "properties":
+                    found = found.get(name) if isinstance(found, Mapping) else None
+                if isinstance(found, Mapping):
+                    return Schema(found, self.root)
+        return Schema(None, self.root)
+
+    def refuses(self, name: str) -> bool:
+        """Return whether the schema says that there is no property of this name."""
+        parts = [part.node for part in self._applicable()]
+        closed = any(node.get("additionalProperties") is False for node in parts)
+        return closed and not any(
+            isinstance(node.get("properties"), Mapping) and name in node["properties"] for node in parts
+        )
+
+    def items(self) -> Schema:
+        """Return the schema of the items of an array; an empty one where none is described."""
+        found = (part.node.get("items") for part in self._applicable())
+        return Schema(next((node for node in found if isinstance(node, Mapping)), None), self.root)
+
+    def choices(self) -> Iterator[Any]:
+        """Yield the values that `enum` and `const` list."""
+        for part in self._applicable():
+            if isinstance(part.node.get("enum"), list):
+                yield from part.node["enum"]
+            if "const" in part.node:
+                yield part.node["const"]
+
+    def _applicable(self, depth: int = 0) -> Iterator[Schema]:
+        """Yield this schema and all that it refers to or chooses from."""
+        if not isinstance(self.node, Mapping) or depth > _MAX_DEPTH:
+            return
+        yield self
+        if (target := self._target()) is not None:
+            yield from target._applicable(depth + 1)
+        for key in ("allOf", "anyOf", "oneOf"):
+            for part in self._parts(key):
+                yield from part._applicable(depth + 8)
+
+    def _parts(self, key: str) -> Iterator[Schema]:
+        parts = self.node.get(key)
+        for part in parts if isinstance(parts, list) else ():
+            yield Schema(part, self.root)
+
+    def _target(self) -> Schema | None:
+        """Return what a local `$ref` points to; None if there is no such reference."""
+        reference = self.node.get("$ref")
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            return None
+        found = self.root
+        for step in reference[1:].split("/")[1:]:
+            key = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, Mapping):
+                found = found.get(key)
+            elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+                found = found[int(key)]
+            else:
+                return None
+        return None if found is self.node else Schema(found, self.root)
+
+
+def parameters_of(name: str, tools: Tools) -> Schema:
+    """Return the schema of the tool's parameters; an empty one if there is none."""
     for function in map(function_of, tools):
-        parameters = function.get("parameters")
-        if function.get("name") == name and isinstance(parameters, Mapping):
-            properties = parameters.get("properties")
-            return properties if isinstance(properties, Mapping) else {}
-    return {}
+        if function.get("name") == name and isinstance(function.get("parameters"), Mapping):
+            return Schema(function["parameters"], function["parameters"])
+    return Schema()
 
 
-def typed(text: str, schema: Any) -> Any:
-    """Return the text as the first of the schema's types that fits, text last; `null` is None for all."""
-    types = _types(schema)
-    lowered = text.strip().lower()
-    if lowered == "null":
-        return None
-    if "boolean" in types and lowered in ("true", "false"):
-        return lowered == "true"
-    try:
-        value = load_json(text.strip())
-    except (ValueError, RecursionError):
+def typed(text: str, schema: Schema) -> Any:
+    """Return the text as a value of the schema.
+
+    A value of `enum` and `const` comes first, then the types other than text that the schema allows, in the
+    spelling of JSON or Python. A schema without types allows all, so that `5` is a number. Text that fits no
+    type stays text, and so does all text where the schema wants text only.
+    """
+    kinds = schema.kinds()
+    if kinds == {"string"}:
         return text
-    fits = any(_fits(value, name) for name in types)
-    return value if fits else text
+    choices = list(schema.choices())
+    if text in choices:
+        return text
+    value = _read(text.strip(), kinds)
+    if isinstance(value, str):
+        return value if value != text.strip() else text
+    if not choices and value is None and "null" not in kinds and text.strip() not in ("null", "None"):
+        return text
+    return value
 
 
-def _types(schema: Any) -> set[str]:
-    if not isinstance(schema, Mapping):
-        return set()
-    choices = schema.get("anyOf")
-    if isinstance(choices, list) and choices:
-        return set().union(*map(_types, choices))
-    names = schema.get("type")
-    return {names} if isinstance(names, str) else set(names) if isinstance(names, list) else set()
+def _own_kinds(node: Mapping[str, Any]) -> frozenset[str]:
+    names = node.get("type")
+    if isinstance(names, str):
+        names = [names]
+    if isinstance(names, list) and names:
+        found = frozenset(name for name in names if isinstance(name, str)) & _ALL
+        return (found | {"integer"} if "number" in found else found) or _ALL
+    values = node["enum"] if isinstance(node.get("enum"), list) else []
+    values = [*values, node["const"]] if "const" in node else values
+    if values:
+        return frozenset(_kind(value) for value in values)
+    if any(key in node for key in _OBJECT_HINTS):
+        return frozenset({"object"})
+    return frozenset({"array"}) if any(key in node for key in _ARRAY_HINTS) else _ALL
 
 
-def _fits(value: Any, type_name: str) -> bool:
-    kinds: dict[str, tuple[type, ...]] = {
-        "integer": (int,),
-        "number": (int, float),
-        "array": (list,),
-        "object": (dict,),
-    }
-    return isinstance(value, kinds.get(type_name, ())) and not isinstance(value, bool)
+def _kind(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+        case _:
+            return "object"
+
+
+def _read(text: str, kinds: frozenset[str]) -> Any:
+    """Return the value that the text spells, if it is of one of the kinds; else the text."""
+    lowered = text.lower()
+    if (
+        lowered in ("null", "none")
+        and (lowered == "null" or text == "None")
+        and "null" in kinds | _no_text(kinds)
+    ):
+        return None
+    if "boolean" in kinds and lowered in ("true", "false"):
+        return lowered == "true"
+    for load in (load_json, load_literal):
+        try:
+            value = load(text)
+        except _FAULTS:
+            continue
+        if isinstance(value, float) and value.is_integer() and "number" not in kinds and "integer" in kinds:
+            return int(value)
+        if isinstance(value, str):
+            # A value in quotes where no text is wanted: what is quoted counts.
+            return text if "string" in kinds else _read(value, kinds) if len(value) < len(text) else text
+        if _kind(value) in kinds:
+            return value
+    return text
+
+
+def _no_text(kinds: frozenset[str]) -> frozenset[str]:
+    """Nothing is a value of every schema that takes no text."""
+    return frozenset() if "string" in kinds else frozenset({"null"})

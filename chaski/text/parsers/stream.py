@@ -8,14 +8,35 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from enum import Enum, auto
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
-from chaski.text.parsers.blocks import CallBlock, CallBlockEnd
+from chaski.text.parsers.blocks import BlockReader
 from chaski.text.parsers.pieces import Content, FoundCall, Lead, Piece, Thought
 from chaski.text.parsers.schema import Tools
 
 Steps: TypeAlias = Generator[Piece, None, bool]
 """Yields pieces; returns whether a mark was found, so that parsing goes on behind it."""
+
+
+class Block(Protocol):
+    """A way of writing calls: what begins it, and a reader of one block.
+
+    With `is_bare` the opening is the first character of the call itself, and counts only at the start of the
+    answer. Behind the block there may be `orphan`, a closing tag whose own opening is missing.
+    """
+
+    @property
+    def opening(self) -> str: ...
+
+    @property
+    def is_bare(self) -> bool: ...
+
+    @property
+    def orphan(self) -> str: ...
+
+    def begin(self, tools: Tools) -> BlockReader:
+        """Return a reader of one block."""
+
 
 _BETWEEN_BARE_CALLS = " \t\r\n;,"
 
@@ -34,7 +55,7 @@ class StreamParser:
     def __init__(
         self,
         thinking: tuple[str, str] | None = None,
-        blocks: Sequence[CallBlock] = (),
+        blocks: Sequence[Block] = (),
         silent: Sequence[str] = (),
         tools: Tools = (),
         is_thinking: bool = False,
@@ -59,8 +80,8 @@ class StreamParser:
         self._skips_blanks = is_thinking and skips_blanks
         self._gap = ""
         self._between: str | None = None
-        self._block: CallBlock | None = None
-        self._end: CallBlockEnd | None = None
+        self._block: Block | None = None
+        self._reader: BlockReader | None = None
         self._scanned = 0
         self._orphan = ""
 
@@ -181,7 +202,7 @@ class StreamParser:
             yield Content(before)
         self._buffer = after
         if mark in self._blocks:
-            self._open(self._blocks[mark], gap, after)
+            self._open(self._blocks[mark], gap, mark + after)
         elif mark in self._reopening:
             self._state = _State.THINKING
         self._skips_blanks = self._skips_blanks or bool(mark)
@@ -196,26 +217,23 @@ class StreamParser:
         self._orphan = ""
         return True
 
-    def _open(self, block: CallBlock, gap: str, body: str) -> None:
-        self._state, self._block, self._gap, self._buffer = _State.BLOCK, block, gap, body
-        self._end = CallBlockEnd(block)
+    def _open(self, block: Block, gap: str, text: str) -> None:
+        self._state, self._block, self._gap, self._buffer = _State.BLOCK, block, gap, text
+        self._reader = block.begin(self._tools)
 
     def _in_block(self, final: bool) -> Steps:
         assert self._block is not None
-        assert self._end is not None
+        assert self._reader is not None
         block = self._block
-        end = self._end.find(self._buffer, final)
-        if end is None and not final:
+        found = self._reader.find(self._buffer, final)
+        if found is None:
             return False
-        body_end, rest = end if end is not None else (len(self._buffer), len(self._buffer))
-        body = self._buffer[:body_end]
-        calls = block.read(block.opening + body if block.keeps_opening else body, self._tools)
+        calls, end = found.calls, found.end
         if calls is None:
-            opening = "" if block.is_bare else block.opening
-            yield Content(self._gap + opening + self._buffer[:rest])
+            yield Content(self._gap + self._buffer[:end])
         else:
             yield from calls
-        self._buffer = self._buffer[rest:]
+        self._buffer = self._buffer[end:]
         self._skips_blanks = calls is not None
         self._orphan = block.orphan if calls is not None else ""
         # Another bare call may follow the first.
