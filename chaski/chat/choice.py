@@ -8,7 +8,8 @@ because the template that is stored with a renderer is not complete.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -18,6 +19,9 @@ from chaski.chat.sources import TemplateSources
 from chaski.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from chaski.text.parsers.probe import CallFormat
+    from chaski.text.template.chat import ChatTemplate
+    from chaski.text.template.go import GoTemplate
     from chaski.text.template.renderers import Renderer
 
 __all__ = ["choose_chat_format", "go_format", "plain_format"]
@@ -51,12 +55,13 @@ def go_format(source: str, sources: TemplateSources) -> GoFormat:
 
     template = GoTemplate(source)
     tags = template.thinking_tags()
-    parser = _parser(sources, source)
+    calls = _calls(sources, template, source)
+    parser = calls.name
     thinks = tags is not None or "think" in template.names or parser == "harmony"
     has_tools = "tools" in template.names and shows_tools(template.probing())
     found = {"tools": has_tools, "insert": "suffix" in template.names, "thinking": thinks}
     names = tuple(name for name, is_there in found.items() if is_there)
-    return GoFormat(names, parser, tags, template.tool_call_tag(), source, template)
+    return GoFormat(names, parser, tags, calls.block, source, template)
 
 
 def _jinja_format(sources: TemplateSources, source: str) -> JinjaFormat:
@@ -65,15 +70,16 @@ def _jinja_format(sources: TemplateSources, source: str) -> JinjaFormat:
     from chaski.text.template.probes import shows_tools, thinks
 
     both = f"{source}{sources.tool_jinja or ''}"
-    parser = _parser(sources, both)
-    tags = tags_in(both)
-    template = ChatTemplate(
-        source, sources.bos, sources.eos, tool_use=sources.tool_jinja, call_tags=_call_tags(parser, both)
-    )
-    probing = template.probing()
-    found = {"tools": shows_tools(probing), "thinking": parser == "harmony" or thinks(probing, tags)}
+    template = ChatTemplate(source, sources.bos, sources.eos, tool_use=sources.tool_jinja)
+    calls = _calls(sources, template, both)
+    if not calls.shows and any(call_tags := _call_tags(calls.name, both)):
+        template = ChatTemplate(
+            source, sources.bos, sources.eos, tool_use=sources.tool_jinja, call_tags=call_tags
+        )
+    tags, probing = tags_in(both), template.probing()
+    found = {"tools": shows_tools(probing), "thinking": calls.name == "harmony" or thinks(probing, tags)}
     names = tuple(name for name, is_there in found.items() if is_there)
-    return JinjaFormat(names, parser, tags, "", source, template)
+    return JinjaFormat(names, calls.name, tags, calls.block, source, template)
 
 
 def _renderer_format(sources: TemplateSources, renderer: Renderer) -> JinjaFormat:
@@ -88,7 +94,7 @@ def _renderer_format(sources: TemplateSources, renderer: Renderer) -> JinjaForma
     template = ChatTemplate(source, sources.bos, sources.eos)
     found = {"tools": shows_tools(template.probing()), "thinking": format.thinks}
     names = tuple(name for name, is_there in found.items() if is_there)
-    return JinjaFormat(names, parser, format.thinking, "", source, template)
+    return JinjaFormat(names, parser, format.thinking, None, source, template)
 
 
 def plain_format() -> JinjaFormat:
@@ -103,20 +109,33 @@ def _call_tags(parser: str, template: str) -> tuple[str, str]:
 
     They are empty where the template does not tell the model to write them.
     """
+    from chaski.text.parsers.blocks import CallBlock
     from chaski.text.parsers.formats import FORMATS
 
     format = FORMATS[parser]
     if format.spelling or not format.blocks:
         return format.spelling, ""
     block = format.blocks[0]
-    return (block.opening, block.closing) if block.closing and block.opening in template else ("", "")
+    if not isinstance(block, CallBlock) or not block.closing or block.opening not in template:
+        return "", ""
+    return block.opening, block.closing
 
 
-def _parser(sources: TemplateSources, source: str) -> str:
-    """The format that was stored with the model; else what the template shows. Raises UnsupportedError."""
-    from chaski.text.parsers.formats import choose_format
+def _calls(sources: TemplateSources, template: ChatTemplate | GoTemplate, source: str) -> CallFormat:
+    """Return the format that was stored with the model; else that of the calls which the template renders.
 
-    return _named_parser(sources) or choose_format(source, sources.architecture)
+    Raises UnsupportedError for a stored format that is not known.
+    """
+    from chaski.text.parsers.probe import CallFormat, choose_call_format
+
+    if named := _named_parser(sources):
+        return CallFormat(named)
+    probing = template.probing()
+
+    def render(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str:
+        return probing(messages, tools, add_generation_prompt=messages[-1]["role"] == "user")
+
+    return choose_call_format(render, source, sources.architecture)
 
 
 def _named_parser(sources: TemplateSources) -> str:

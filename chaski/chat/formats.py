@@ -15,6 +15,7 @@ from chaski.errors import OptionError, UnsupportedError
 
 if TYPE_CHECKING:
     from chaski.text.parsers import Parser
+    from chaski.text.parsers.blocks import CallBlock
     from chaski.text.parsers.schema import Tools
     from chaski.text.template.chat import ChatTemplate
     from chaski.text.template.go import GoTemplate
@@ -44,14 +45,14 @@ class ChatFormat(Struct, frozen=True):
     capabilities   Ollama's words for what it knows: tools, insert, thinking
     parser_name    name of the parser of its answers
     thinking_tags  opening and closing tag of thoughts; None if they are not known
-    tool_call_tag  tag before calls, if a Go template shows it
+    call_block     way of writing calls that only the template shows; None if the parser knows it
     source         template as it is stored; None for plain text
     """
 
     capabilities: tuple[str, ...]
     parser_name: str
     thinking_tags: tuple[str, str] | None = None
-    tool_call_tag: str = ""
+    call_block: CallBlock | None = None
     source: str | None = None
 
     def thinking(self, think: Think = None) -> Think:
@@ -92,8 +93,8 @@ class ChatFormat(Struct, frozen=True):
         """Return a parser of the answer to `prompt`; a `thought` at the end of the prompt goes on."""
         from chaski.text.parsers.formats import parser_for
 
-        tags, call_tag = self.thinking_tags, self.tool_call_tag
-        return parser_for(self.parser_name, tools, prompt, thinks, tags, call_tag, thought)
+        tags, block = self.thinking_tags, self.call_block
+        return parser_for(self.parser_name, tools, prompt, thinks, tags, block, thought)
 
 
 class GoFormat(ChatFormat, frozen=True):

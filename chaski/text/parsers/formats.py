@@ -362,10 +362,16 @@ _THINKING_TAGS = (
 )
 
 
-def choose_format(template: str, architecture: str = "") -> str:
-    """Return the name of the format that the template, Jinja or Go, shows; else that of the architecture."""
-    found = next((name for sign, name in _SIGNS.items() if sign in template), None)
-    return found or _ARCHITECTURES.get(architecture, "bare-json")
+def sign_in(told: str, source: str = "", architecture: str = "") -> str:
+    """Return the name of the format whose mark stands in what a model is told, or in its template.
+
+    Without any it is that of the architecture, or JSON without tags.
+    """
+    for text in (told, source):
+        found = next((name for sign, name in _SIGNS.items() if sign in text), None)
+        if found:
+            return found
+    return _ARCHITECTURES.get(architecture, "bare-json")
 
 
 def parser_for(
@@ -374,15 +380,15 @@ def parser_for(
     prompt: str = "",
     thinking: bool = True,
     thinking_tags: tuple[str, str] | None = None,
-    tool_call_tag: str = "",
+    block: Block | None = None,
     thought: str = "",
 ) -> Parser:
     """Return a fresh parser for one answer, by the name of a format. Raises UnsupportedError for others.
 
     `prompt` is the text that the answer continues: it may have opened the thinking, which then counts
     whatever `thinking` says, and `thought` is what it has of it already. `tools` are those of the request;
-    without any, text that looks like a call is content. `thinking_tags` and `tool_call_tag` are what a Go
-    template shows (`GoTemplate.thinking_tags()`), for models that no format here describes.
+    without any, text that looks like a call is content. `thinking_tags` and `block` are what a template
+    shows, for models that no format here describes.
     """
     if (format := FORMATS.get(name)) is None:
         raise UnsupportedError(f"there is no parser {name!r}; there are {', '.join(FORMATS)}")
@@ -398,8 +404,8 @@ def parser_for(
     if not (thinking or is_thinking or format.special):
         tags = None
     blocks = format.blocks if tools else ()
-    if tools and tool_call_tag and all(block.opening != tool_call_tag for block in blocks):
-        blocks = (CallBlock(tool_call_tag, None, read_json), *blocks)
+    if tools and block is not None:
+        blocks = (block, *blocks)
     wrapping = format.wrapping if thinking_tags and tags else ()
     return StreamParser(
         tags,

@@ -133,7 +133,13 @@ class StreamParser:
             self._skips_blanks = True
             self._state = _State.THINKING
             return True
-        if not text or (opening and opening.startswith(text)):
+        closing = self._thinking[1] if self._thinking else None
+        if closing and text.startswith(closing):
+            # Some models say so that they do not think.
+            self._buffer = text.removeprefix(closing)
+            self._end_thinking()
+            return True
+        if not text or any(tag and tag.startswith(text) for tag in (opening, closing)):
             if not final:
                 return False
         elif text[0] in self._bare:

@@ -113,8 +113,8 @@ class _Wait(Exception):  # noqa: N818 - not an error
 class _Machine:
     """One reading of a block, in one pass.
 
-    With `nests`, parameters that are opened and closed inside of a value belong to it. With `lenient`, a value
-    also ends where its closing tag is missing.
+    With `nests`, parameters that are opened and closed inside of a value belong to it. With `lenient`, a
+    value also ends where its closing tag is missing.
     """
 
     def __init__(self, block: TagBlock, tools: Tools, nests: bool = True, lenient: bool = False) -> None:
@@ -136,7 +136,7 @@ class _Machine:
         self._scanner: JsonScanner | None = None
 
     def find(self, text: str, final: bool) -> Found | None:
-        """Return the block's end and calls; None if they are not certain, or with `final` if there are none."""
+        """Return the block's end and calls; None if they are not certain. With `final`: if there are none."""
         self._text, self._final = text, final
         steps: Mapping[_State, Callable[[], Found | None]] = {
             _State.BLOCK: self._in_block,
@@ -318,7 +318,7 @@ class _Machine:
 
     def _begins_call(self, start: int) -> bool:
         """Return whether another call of a known tool begins here, or a mark that ends the message."""
-        if any([self._matches(mark, start) for mark in self._block.ends]):
+        if any(self._matches(mark, start) for mark in self._block.ends):
             return True
         if self._block.block is not None:
             if not self._matches(self._block.block[0], start):
@@ -489,7 +489,7 @@ def _children(text: str, mark: str) -> list[tuple[str, str]] | None:
     while position < len(text):
         if not text.startswith(f"{mark}<", position):
             return None
-        end = text.find(">", position)
+        end = text.find(">", position + len(mark))
         name = text[position + len(mark) + 1 : end] if end >= 0 else ""
         last = _matching(text, f"{mark}<{name}>", f"{mark}</{name}>", end + 1)
         if not name or last < 0:

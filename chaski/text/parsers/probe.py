@@ -1,0 +1,291 @@
+"""The choice of a format by what a template renders for a call.
+
+A conversation with distinctive calls is rendered, and what the template writes for the assistant's turn is
+given to the formats of the table: the first one that reads the same calls from it is the model's. JSON between
+tags that no format of the table has is read by a block that is derived from the rendering.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from os.path import commonprefix
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from chaski.errors import TemplateError
+from chaski.text.parsers.blocks import CallBlock
+from chaski.text.parsers.formats import FORMATS, Format, parser_for, sign_in
+from chaski.text.parsers.pieces import Content, FoundCall
+from chaski.text.parsers.readers import read_json, read_named_json
+
+Render: TypeAlias = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None], str]
+"""Renders messages in the form of transformers' templates with tools, and the beginning of an answer behind a user."""
+
+_ASKED = "chaski asks for it"
+_SAID = "chaski says it"
+_THOUGHT = "chaski thinks of it"
+_RESULT = "chaski has found it"
+_NAMES = ("probe_first", "probe_second")
+_ARGUMENTS: tuple[Mapping[str, Any], ...] = (
+    {"probe_text": "words of it", "probe_number": 1729},
+    {"probe_text": "more of it", "probe_number": 87539319},
+)
+_PROPERTIES = {
+    "probe_text": {"type": "string", "description": "A text."},
+    "probe_number": {"type": "integer", "description": "A number."},
+}
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": "A tool.",
+            "parameters": {"type": "object", "properties": _PROPERTIES, "required": list(_PROPERTIES)},
+        },
+    }
+    for name in _NAMES
+]
+CALLS = [FoundCall(name, arguments) for name, arguments in zip(_NAMES, _ARGUMENTS, strict=True)]
+
+# What templates write calls in, the most particular first. Formats with the same blocks stand here once.
+_READ_BACK = (
+    "harmony",
+    "glimmer",
+    "gemma4",
+    "functiongemma",
+    "kimi-k3",
+    "kimi-k2",
+    "minimax-m3",
+    "minimax-m2",
+    "hunyuan",
+    "deepseek3.2",
+    "deepseek3",
+    "seed",
+    "solar",
+    "apertus",
+    "minimax-m1",
+    "apriel",
+    "nemotron",
+    "gigachat",
+    "functionary-3.2",
+    "functionary-3.1",
+    "hermes",
+    "granite",
+    "qwen3-coder",
+    "minicpm",
+    "glm-4.7",
+    "mistral",
+    "cohere",
+    "command-r",
+    "lfm2",
+    "olmo3",
+    "internlm",
+    "firefunction",
+    "gemma3",
+)
+
+
+class CallFormat(Struct, frozen=True):
+    """The format of a template's calls.
+
+    name      name of a format of the table
+    block     block of calls that the table does not have, derived from what the template renders
+    shows     whether the template writes calls, and the format reads them
+    """
+
+    name: str
+    block: CallBlock | None = None
+    shows: bool = False
+
+
+class Answer(Struct, frozen=True):
+    """The assistant's turn in a rendering: the prompt that it continues, its text, and its calls."""
+
+    prompt: str
+    text: str
+    calls: Sequence[FoundCall]
+
+
+def choose_call_format(render: Render, source: str = "", architecture: str = "") -> CallFormat:
+    """Return the format that reads the calls which the template renders.
+
+    A template that renders none shows the format by what it tells the model to write, or by its text, the
+    `source`; else the architecture decides.
+    """
+    answer = next(answers(render), None)
+    if answer is not None:
+        if name := name_for(answer, source):
+            return CallFormat(name, shows=True)
+        if (block := _derived(answer)) is not None:
+            return CallFormat("bare-json", block, shows=True)
+    try:
+        told = render([{"role": "user", "content": _ASKED}], TOOLS)
+    except TemplateError:
+        told = ""
+    name = sign_in(told, source, architecture)
+    return CallFormat(name, shows=answer is not None and _reads(name, answer))
+
+
+def name_for(answer: Answer, source: str = "") -> str:
+    """Return the format of the table that reads the calls of a turn; an empty name if none does.
+
+    Of several, it is one whose thoughts end as the template says.
+    """
+    names = [name for name in _READ_BACK if _reads(name, answer)]
+
+    def thinks_so(name: str) -> bool:
+        tags = FORMATS[name].thinking
+        return tags is not None and tags[1] in source
+
+    return next(filter(thinks_so, names), names[0] if names else "")
+
+
+def answers(
+    render: Render,
+    calls: Sequence[FoundCall] = CALLS,
+    tools: Sequence[Mapping[str, Any]] = TOOLS,
+    said: str = _SAID,
+    thought: str = _THOUGHT,
+) -> Iterator[Answer]:
+    """Yield the turns that a template renders for calls, from the fullest to the plainest.
+
+    Some templates refuse a text or a thought next to calls, two calls at once, or arguments as objects.
+    """
+    for kept in (calls, calls[:1]) if len(calls) > 1 else (calls,):
+        for as_text in (False, True):
+            for spoken in _spoken(said, thought):
+                turn = {"role": "assistant", **spoken, "tool_calls": _rendered(kept, as_text)}
+                answer = _answer(render, turn, kept, tools)
+                if answer is not None:
+                    yield answer
+
+
+def _spoken(said: str, thought: str) -> Iterator[Mapping[str, str | None]]:
+    """Yield what a turn says beside its calls, the fullest first."""
+    if thought:
+        yield {"content": said, "reasoning_content": thought, "thinking": thought}
+    if said:
+        yield {"content": said}
+    yield {"content": ""}
+    yield {"content": None}
+
+
+def _rendered(calls: Sequence[FoundCall], as_text: bool) -> list[dict[str, Any]]:
+    return [
+        {
+            "type": "function",
+            "id": f"probe000{index}",
+            "function": {
+                "name": call.name,
+                "arguments": json.dumps(call.arguments, ensure_ascii=False) if as_text else call.arguments,
+            },
+        }
+        for index, call in enumerate(calls)
+    ]
+
+
+def _answer(
+    render: Render, turn: Mapping[str, Any], calls: Sequence[FoundCall], tools: Sequence[Mapping[str, Any]]
+) -> Answer | None:
+    """Return what the template writes for the turn; None if it refuses it or leaves calls out."""
+    asked: Mapping[str, Any] = {"role": "user", "content": _ASKED}
+    told: Mapping[str, Any] = {"role": "assistant", "content": _SAID}
+    results = [
+        {"role": "tool", "content": _RESULT, "tool_call_id": call["id"], "name": call["function"]["name"]}
+        for call in turn["tool_calls"]
+    ]
+
+    def shown(*messages: Mapping[str, Any]) -> str:
+        return render(messages, tools).rpartition(_ASKED)[2]
+
+    try:
+        before = shown(asked)
+        whole, ending = shown(asked, turn), shown(asked, told).rpartition(_SAID)[2]
+        if not _shows(whole, calls):
+            # Some templates write calls only where their results follow.
+            whole = shown(asked, turn, *results).partition(_RESULT)[0]
+            follows = shown(asked, told, {"role": "user", "content": _RESULT}).rpartition(_SAID)[2]
+            ending = follows.partition(_RESULT)[0].rstrip()
+            whole = whole.rpartition(ending)[0] if ending and ending in whole else whole
+    except TemplateError:
+        return None
+    if not _shows(whole, calls):
+        return None
+    prompt = _before_mark(commonprefix([whole, before]))
+    return Answer(prompt, _without_ending(whole[len(prompt) :], (before, ending)), calls)
+
+
+def _shows(text: str, calls: Sequence[FoundCall]) -> bool:
+    """Return whether a text names all calls; two of one name are there twice."""
+    names = [call.name for call in calls]
+    return all(text.count(name) >= names.count(name) for name in names)
+
+
+def _without_ending(text: str, endings: Sequence[str]) -> str:
+    """Return the text of a turn without what ends it and begins the next one."""
+    for ending in endings:
+        if ending.strip() and text.endswith(ending):
+            return text[: -len(ending)]
+    return text
+
+
+def _before_mark(text: str) -> str:
+    """Return the text without a mark that is only begun at its end."""
+    for opening, closing in (("<", ">"), ("[", "]")):
+        start = text.rfind(opening)
+        if start > text.rfind(closing):
+            text = text[:start]
+    return text
+
+
+def _reads(name: str, answer: Answer) -> bool:
+    """Return whether the format reads the answer's calls, all of them and no others."""
+    marks = [block.opening for block in FORMATS[name].blocks]
+    if marks and not any(mark in answer.text for mark in marks):
+        return False
+    parser = parser_for(name, TOOLS, answer.prompt)
+    pieces = [*parser.feed(answer.text), *parser.flush()]
+    found = [piece for piece in pieces if isinstance(piece, FoundCall)]
+    return found == list(answer.calls)
+
+
+def _derived(answer: Answer) -> CallBlock | None:
+    """Return a block for calls that are JSON between tags; None where they are anything else."""
+    text = answer.text
+    first = answer.calls[0]
+    start = _json_start(text, first)
+    if start is None:
+        return None
+    before = text[:start].rpartition(_SAID)[2].rpartition(_THOUGHT)[2].strip()
+    if first.name in before:
+        opening, _, mark = before.partition(first.name)
+        opening, mark = opening.strip(), mark.strip()
+        if not opening or not mark:
+            return None
+        block = CallBlock(opening, None, read_named_json(mark), before_json=mark)
+    else:
+        opening = before
+        block = CallBlock(opening, None, read_json)
+    if not opening or opening in ("[", "{"):
+        return None
+    parser = parser_for("bare-json", TOOLS, answer.prompt, block=block)
+    pieces = [*parser.feed(text), *parser.flush()]
+    found = [piece for piece in pieces if isinstance(piece, FoundCall)]
+    return block if found == list(answer.calls) else None
+
+
+def _json_start(text: str, call: FoundCall) -> int | None:
+    """Return where the JSON begins that contains the arguments of the call."""
+    decoder = json.JSONDecoder()
+    for position, character in enumerate(text):
+        if character not in "{[":
+            continue
+        try:
+            value, _ = decoder.raw_decode(text, position)
+        except ValueError:
+            continue
+        if str(call.arguments["probe_number"]) in json.dumps(value):
+            return position
+    return None
