@@ -76,7 +76,7 @@ def _jinja_format(sources: TemplateSources, source: str) -> JinjaFormat:
         template = ChatTemplate(
             source, sources.bos, sources.eos, tool_use=sources.tool_jinja, call_tags=call_tags
         )
-    tags, probing = tags_in(both), template.probing()
+    tags, probing = tags_in(both, calls.name if calls.shows else ""), template.probing()
     found = {"tools": shows_tools(probing), "thinking": calls.name == "harmony" or thinks(probing, tags)}
     names = tuple(name for name, is_there in found.items() if is_there)
     return JinjaFormat(names, calls.name, tags, calls.block, source, template)

@@ -88,15 +88,32 @@ CASES: Mapping[str, Case] = {
     "blanks": Case([_writing(path="a.txt", text="  both sides ")]),
     "unicode": Case([_writing(path="Köln/日本/🦙.txt", text="é\u00a0ß")]),
     "empty text": Case([_writing(path="a.txt", text="")]),
-    "words of JSON": Case([_writing(path="true", text="null"), _writing(path="5", text="[1]")]),
+    "words of JSON": Case([_writing(path="true", text="null")]),
+    "words of Python": Case([_writing(path="5", text="['None', True]")]),
     "marks": Case([_writing(path="a.txt", text=_MARKS, lines=3)]),
     "examples": Case([_writing(path="a.txt", text=_EXAMPLES, lines=3)]),
     "markup": Case([_writing(path="a.html", text='<p class="x">1 < 2 &amp; 3</p>\n')]),
-    "numbers": Case([_writing(path="a", lines=-7, ratio=1e-05), _writing(path="b", lines=2**63 + 1, ratio=0.5)]),
+    "numbers": Case([_writing(path="a", lines=2**63 + 1, ratio=1e-05)]),
+    "less than nothing": Case([_writing(path="a", lines=-7, ratio=-0.5)]),
     "nested": Case(
-        [_writing(path="a", force=True, tags=["x", "it's", 'say "hi"'], place={"x": 1, "names": ["a", ["b"]]})]
+        [
+            _writing(
+                path="a", force=True, tags=["x", "it's", 'say "hi"'], place={"x": 1, "names": ["a", ["b"]]}
+            )
+        ]
     ),
     "empty lists": Case([_writing(path="a", force=False, tags=[], place={})]),
+}
+
+
+# Templates that write more than an answer for an earlier turn: only calls are compared.
+CALLS_ONLY = {
+    "Apriel-1.6": "leaves out what opens a thought",
+    "command-r-plus": "ends with what the model shall do",
+    "DeepSeek-R1-Distill": "puts the text of the turn behind its calls",
+    "Nemotron-Nano-v2": "puts the text of the turn into one before it",
+    "gpt-oss": "shows the text of the turn as a thought",
+    "tencent-Hy3": "ends with its end token",
 }
 
 
@@ -150,12 +167,14 @@ def read(parser: Parser, portions: Sequence[str]) -> list[Piece]:
     return found
 
 
-def fault(pieces: Sequence[Piece], case: Case, text: Rendered) -> str:
+def fault(template: str, pieces: Sequence[Piece], case: Case, text: Rendered) -> str:
     """Return how pieces differ from the case; an empty text if they do not."""
     calls = [piece for piece in pieces if isinstance(piece, FoundCall)]
     wanted = list(case.calls[: text.calls])
     if calls != wanted:
         return f"calls are {calls}, not {wanted}"
+    if any(name in template for name in CALLS_ONLY):
+        return ""
     for kind, said in ((Content, case.said), (Thought, case.thought)):
         shown = "".join(piece.text for piece in pieces if isinstance(piece, kind)).strip()
         if shown != (said if said and said in text.text else ""):

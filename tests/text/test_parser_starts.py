@@ -10,7 +10,9 @@ import pytest
 
 from chaski.errors import UnsupportedError
 from chaski.text.parsers import Content, FoundCall, Thought
+from chaski.text.parsers.blocks import CallBlock
 from chaski.text.parsers.formats import FORMATS, choose_format, parser_for, tags_in
+from chaski.text.parsers.readers import read_json
 from chaski.text.template.go import GoTemplate
 from tests.text.parsing import CALL, NOW, ROME, TOOLS, parsed
 
@@ -99,7 +101,7 @@ class TestStart:
             "bare-json",
             f"<muse>a</muse>b @@CALL {ROME} c",
             thinking_tags=("<muse>", "</muse>"),
-            tool_call_tag="@@CALL",
+            block=CallBlock("@@CALL", None, read_json),
         )
         assert pieces == [Thought("a"), Content("b"), CALL, Content("c")]
 

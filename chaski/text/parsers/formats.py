@@ -339,6 +339,7 @@ _SIGNS = {
     "<|tool_list_start|>": "lfm2",
     "List of tools: [": "lfm2",
     "<|action_start|>": "internlm",
+    "functools[": "firefunction",
     "<TOOLCALL>": "nemotron",
     "<function_calls>": "olmo3",
     "<|python_tag|>": "llama3",
@@ -358,20 +359,19 @@ _ARCHITECTURES = {
 # Tags of thoughts that templates open or strip, for formats of calls that are used with several pairs.
 _THINKING_TAGS = (
     _THINK,
-    *{format.thinking: None for format in FORMATS.values() if format.thinking not in (None, _THINK)},
+    ("[THINK]", "[/THINK]"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<seed:think>", "</seed:think>"),
 )
 
 
-def sign_in(told: str, source: str = "", architecture: str = "") -> str:
-    """Return the name of the format whose mark stands in what a model is told, or in its template.
+def choose_format(template: str, architecture: str = "") -> str:
+    """Return the name of the format whose mark stands in a template; else that of the architecture.
 
-    Without any it is that of the architecture, or JSON without tags.
+    For templates that write no calls; `choose_call_format` looks at what a template renders first.
     """
-    for text in (told, source):
-        found = next((name for sign, name in _SIGNS.items() if sign in text), None)
-        if found:
-            return found
-    return _ARCHITECTURES.get(architecture, "bare-json")
+    found = next((name for sign, name in _SIGNS.items() if sign in template), None)
+    return found or _ARCHITECTURES.get(architecture, "bare-json")
 
 
 def parser_for(
@@ -418,6 +418,11 @@ def parser_for(
     )
 
 
-def tags_in(template: str) -> tuple[str, str] | None:
-    """Return the tags of thoughts that a template contains; None if it contains no known pair."""
-    return next((tags for tags in _THINKING_TAGS if tags[1] in template), None)
+def tags_in(template: str, name: str = "") -> tuple[str, str] | None:
+    """Return the tags of thoughts that a template contains; else those that only the format `name` has.
+
+    None if there are neither.
+    """
+    found = next((tags for tags in _THINKING_TAGS if tags[1] in template), None)
+    own = FORMATS[name].thinking if name else None
+    return found or (None if own in _THINKING_TAGS else own)

@@ -28,6 +28,7 @@ class HarmonyParser(MessageParser):
 
     def __init__(self, tools: Tools = (), prompt: str = "") -> None:
         super().__init__(_ENDS, _HEADERS, prompt)
+        self._tools = tools
         self._scanner, self._scanned = JsonScanner(), 0
         self._arguments_end: int | None = None
         names = [str(function_of(tool).get("name")) for tool in tools]
@@ -52,11 +53,10 @@ class HarmonyParser(MessageParser):
 
     def call(self, header: str, text: str) -> list[Piece]:
         self._scanner, self._scanned, self._arguments_end = JsonScanner(), 0, None
-        arguments = read_arguments(text)
-        name = _recipient(header)
-        if arguments is None or name is None:
-            return [Content(text)]
-        return [FoundCall(self._names.get(name, name), arguments)]
+        name = _recipient(header) or ""
+        name = self._names.get(name, name)
+        arguments = read_arguments(text, name, self._tools)
+        return [Content(text)] if arguments is None or not name else [FoundCall(name, arguments)]
 
 
 def _type_name(name: str) -> str:

@@ -1,8 +1,8 @@
 """The choice of a format by what a template renders for a call.
 
 A conversation with distinctive calls is rendered, and what the template writes for the assistant's turn is
-given to the formats of the table: the first one that reads the same calls from it is the model's. JSON between
-tags that no format of the table has is read by a block that is derived from the rendering.
+given to the formats of the table: the first one that reads the same calls from it is the model's. For JSON
+between tags that no format of the table has, a block is derived from the rendering.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from msgspec import Struct
 
 from chaski.errors import TemplateError
 from chaski.text.parsers.blocks import CallBlock
-from chaski.text.parsers.formats import FORMATS, Format, parser_for, sign_in
-from chaski.text.parsers.pieces import Content, FoundCall
+from chaski.text.parsers.formats import FORMATS, choose_format, parser_for
+from chaski.text.parsers.pieces import FoundCall
 from chaski.text.parsers.readers import read_json, read_named_json
 
 Render: TypeAlias = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None], str]
-"""Renders messages in the form of transformers' templates with tools, and the beginning of an answer behind a user."""
+"""Renders messages in the form of transformers' templates with tools. An answer begins behind a user's."""
 
 _ASKED = "chaski asks for it"
 _SAID = "chaski says it"
@@ -124,7 +124,7 @@ def choose_call_format(render: Render, source: str = "", architecture: str = "")
         told = render([{"role": "user", "content": _ASKED}], TOOLS)
     except TemplateError:
         told = ""
-    name = sign_in(told, source, architecture)
+    name = choose_format(f"{told}{source}", architecture)
     return CallFormat(name, shows=answer is not None and _reads(name, answer))
 
 
@@ -226,8 +226,9 @@ def _shows(text: str, calls: Sequence[FoundCall]) -> bool:
 def _without_ending(text: str, endings: Sequence[str]) -> str:
     """Return the text of a turn without what ends it and begins the next one."""
     for ending in endings:
-        if ending.strip() and text.endswith(ending):
-            return text[: -len(ending)]
+        mark = ending.strip()
+        if mark and text.rstrip().endswith(mark):
+            return text.rstrip().removesuffix(mark)
     return text
 
 

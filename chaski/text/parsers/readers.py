@@ -14,7 +14,7 @@ from chaski.text.parsers.brace_text import load_braces
 from chaski.text.parsers.json_text import json_values, load_json, unfenced
 from chaski.text.parsers.pieces import FoundCall
 from chaski.text.parsers.python_text import load_calls
-from chaski.text.parsers.schema import Tools, names_of
+from chaski.text.parsers.schema import Tools, names_of, parameters_of
 
 CallReader: TypeAlias = Callable[[str, Tools], list[FoundCall] | None]
 
@@ -64,8 +64,8 @@ def read_named_json(mark: str, before: str = "") -> CallReader:
             # DeepSeek R1 writes the type, then the name in front of the arguments.
             name, arguments = own[1], arguments[own.end() :]
         try:
-            values = list(json_values(unfenced(arguments)))
-            return [_made(_plain_name(name, tools), values[0] if values else {})] if len(values) < 2 else None
+            found = _plain_name(name, tools)
+            return [_made(found, _only_arguments(unfenced(arguments), found, tools))]
         except _FAULTS:
             return None
 
@@ -82,10 +82,10 @@ def read_keyed_json(text: str, tools: Tools) -> list[FoundCall] | None:
     return calls or None
 
 
-def read_arguments(text: str) -> Mapping[str, Any] | None:
-    """The arguments of a call whose name is known: a JSON object, or nothing."""
+def read_arguments(text: str, name: str, tools: Tools) -> Mapping[str, Any] | None:
+    """The arguments of a call whose name is known: a JSON object, or nothing where the tool needs none."""
     try:
-        return _made("any", load_json(text) if text.strip() else {}).arguments
+        return _made(name, _only_arguments(text, name, tools)).arguments
     except _FAULTS:
         return None
 
@@ -148,3 +148,11 @@ def _plain_name(name: str, tools: Tools) -> str:
     plain = name.removeprefix("functions.")
     stem, _, index = plain.rpartition(":")
     return stem if stem and index.isdecimal() else plain
+
+
+def _only_arguments(text: str, name: str, tools: Tools) -> Any:
+    """The one JSON value of a text; an empty text breaks off where the tool needs arguments."""
+    values = list(json_values(text))
+    if len(values) > 1 or (not values and parameters_of(name, tools).requires_any):
+        raise ValueError("the arguments of a call are one value")
+    return values[0] if values else {}

@@ -21,8 +21,8 @@ class RecipientParser:
     """Cuts an answer at the recipients that it knows."""
 
     def __init__(self, tools: Tools = (), prompt: str = "") -> None:
-        self._recipients = {*names_of(tools), _EVERYBODY}
-        self._marks = tuple(f"{_MARK}{name}\n" for name in sorted(self._recipients))
+        self._tools = tools
+        self._marks = tuple(f"{_MARK}{name}\n" for name in sorted({*names_of(tools), _EVERYBODY}))
         self._buffer = _MARK if prompt.rstrip().endswith(_MARK) else ""
         self._is_begun = bool(self._buffer)
         self._tool = ""
@@ -79,5 +79,5 @@ class RecipientParser:
     def _call(self, end: int) -> Piece:
         text, self._buffer = self._buffer[:end], self._buffer[end:]
         name, self._tool, self._is_begun = self._tool, "", False
-        arguments = read_arguments(text)
+        arguments = read_arguments(text, name, self._tools)
         return Content(self._header + text) if arguments is None else FoundCall(name, arguments)

@@ -55,7 +55,7 @@ class Schema(Struct, frozen=True):
                 found &= frozenset().union(*(choice.kinds(depth + 1) for choice in choices))
         return found | {"null"} if node.get("nullable") is True else found
 
-    def property(self, name: str) -> Schema:
+    def member(self, name: str) -> Schema:
         """Return the schema of a property; an empty one where none is described."""
         parts = list(self._applicable())
         for key in ("properties", "additionalProperties"):
@@ -79,6 +79,11 @@ class Schema(Struct, frozen=True):
         """Return the schema of the items of an array; an empty one where none is described."""
         found = (part.node.get("items") for part in self._applicable())
         return Schema(next((node for node in found if isinstance(node, Mapping)), None), self.root)
+
+    @property
+    def requires_any(self) -> bool:
+        """Return whether an object of the schema must have properties."""
+        return any(part.node.get("required") for part in self._applicable())
 
     def choices(self) -> Iterator[Any]:
         """Yield the values that `enum` and `const` list."""

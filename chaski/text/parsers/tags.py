@@ -155,12 +155,9 @@ class _Machine:
                 return None
         if self._candidate is not None:
             return self._candidate
-        # Only closing tags behind the last value are missing.
+        # Only the closing tag of the block may be missing: a function without its end may lack arguments.
         has_ended = self._state in (_State.BLOCK, _State.CLOSED) and self._name is not None
-        has_value = self._value is not None or self._arguments
-        if (has_ended or (self._state is _State.FUNCTION and has_value)) and not self._rest().strip():
-            return self._made(len(text))
-        return None
+        return self._made(len(text)) if has_ended and not self._rest().strip() else None
 
     def _in_block(self) -> Found | None:
         """Before a function."""
@@ -299,7 +296,7 @@ class _Machine:
     def _json_arguments(self, start: int) -> Found | None:
         """The arguments of a function as one JSON object."""
         end = self._json_end(start)
-        arguments = read_arguments(self._text[start:end])
+        arguments = read_arguments(self._text[start:end], self._name or "", self._tools)
         if arguments is None:
             return Found(_end_of_text(self._block, self._text), None)
         self._arguments = dict(arguments)
@@ -372,7 +369,7 @@ class _Machine:
             return text[len(_CDATA[0]) : -len(_CDATA[1])]
         if self._block.framing:
             text = text.removeprefix(self._block.framing).removesuffix(self._block.framing)
-        schema = parameters_of(self._name or "", self._tools).property(name)
+        schema = parameters_of(self._name or "", self._tools).member(name)
         if self._block.nested and schema.kinds() != {"string"}:
             return _element(text, self._block.nested, schema)
         if (kind := _TYPE.search(attributes)) is None:
@@ -479,7 +476,7 @@ def _element(text: str, mark: str, schema: Schema) -> Any:
         return {} if not text and kinds == {"object"} else typed(text, schema)
     if {name for name, _ in parts} == {"item"} and "array" in kinds:
         return [_element(inner, mark, schema.items()) for _, inner in parts]
-    return {name: _element(inner, mark, schema.property(name)) for name, inner in parts}
+    return {name: _element(inner, mark, schema.member(name)) for name, inner in parts}
 
 
 def _children(text: str, mark: str) -> list[tuple[str, str]] | None:

@@ -1,0 +1,167 @@
+"""Every published format of calls: what templates write for calls is read back, however the text is cut."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chaski.text.parsers import Content, FoundCall
+from chaski.text.parsers.formats import parser_for
+from chaski.text.parsers.probe import CALLS, Answer, choose_call_format, name_for
+from chaski.text.template.go import GoTemplate
+from tests.text.call_formats import CALLS_ONLY, CASES, TOOLS, Rendered, chat_format, fault, read, recorded
+
+KINDS: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parents[1] / "data" / "call_formats.json").read_text()
+)
+IDS = [kind["templates"][0] for kind in KINDS]
+PARSERS = list({kind["parser"]: kind for kind in KINDS}.values())
+
+
+def parser_of(kind: dict[str, Any], text: Rendered):
+    return parser_for(kind["parser"], TOOLS, text.prompt, thinking_tags=kind["tags"] and tuple(kind["tags"]))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=IDS)
+def test_calls_are_read_back(kind):
+    assert set(kind["cases"]) == set(CASES)
+    for name, recorded_text in kind["cases"].items():
+        text = Rendered(*recorded_text)
+        for portions in ([text.text], text.text):
+            pieces = read(parser_of(kind, text), portions)
+            assert not fault(kind["templates"][0], pieces, CASES[name], text), name
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=IDS)
+def test_the_parser_is_chosen_by_what_the_template_writes(kind):
+    prompt, text, num_calls = kind["probe"]
+    name = name_for(Answer(prompt, text, CALLS[:num_calls]), (kind["tags"] or [""])[-1])
+    assert name == kind["parser"] or kind["parser"] == "llama3"  # bare JSON shows no family
+
+
+@pytest.mark.parametrize("kind", PARSERS, ids=[kind["parser"] for kind in PARSERS])
+@pytest.mark.parametrize("case", ["said and thought", "marks", "nested"])
+def test_every_place_to_cut(kind, case):
+    text = Rendered(*kind["cases"][case])
+    whole = read(parser_of(kind, text), [text.text])
+    for position in range(len(text.text)):
+        assert read(parser_of(kind, text), [text.text[:position], text.text[position:]]) == whole
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(KINDS), st.sampled_from(sorted(CASES)), st.lists(st.integers(0, 3000), max_size=12))
+def test_any_cuts(kind, case, cuts):
+    text = Rendered(*kind["cases"][case])
+    bounds = [0, *sorted(min(cut, len(text.text)) for cut in cuts), len(text.text)]
+    portions = [text.text[a:b] for a, b in pairwise(bounds)]
+    assert read(parser_of(kind, text), portions) == read(parser_of(kind, text), [text.text])
+
+
+@pytest.mark.parametrize("kind", PARSERS, ids=[kind["parser"] for kind in PARSERS])
+def test_a_call_that_breaks_off_is_no_other_call(kind):
+    """Cut anywhere, an answer has the calls of the whole, or fewer; none has a part of a value."""
+    text = Rendered(*kind["cases"]["lines"])
+    (wanted,) = CASES["lines"].calls
+    for position in range(len(text.text)):
+        pieces = read(parser_of(kind, text), [text.text[:position]])
+        calls = [piece for piece in pieces if isinstance(piece, FoundCall)]
+        assert calls in ([], [wanted]), text.text[:position]
+
+
+class TestDerived:
+    """Formats that the table does not have: JSON between tags of the template's own."""
+
+    TEMPLATE = (
+        "{%% for m in messages %%}<%%{{ m.role }}%%>{{ m.content }}{%% for c in m.tool_calls or [] %%}%s"
+        "{%% endfor %%}<eot>{%% endfor %%}{%% if add_generation_prompt %%}<%%assistant%%>{%% endif %%}"
+    )
+
+    @pytest.mark.parametrize(
+        ("call", "written"),
+        [
+            ("<muse>{{ c.function | tojson }}</muse>", '<muse>{"name": "now", "arguments": {}}'),
+            ("@@{{ c.function.name }}##{{ c.function.arguments | tojson }}", "@@now##{}"),
+        ],
+    )
+    def test_tags_of_a_template(self, call, written):
+        found = chat_format(self.TEMPLATE % call)
+        assert found.parser_name == "bare-json"
+        pieces = read(found.parser("", TOOLS), f"I look. {written}")
+        assert pieces[:2] == [Content("I look."), FoundCall("now", {})]
+
+    def test_bare_json_stays_bare(self):
+        found = chat_format(self.TEMPLATE % "{{ c.function | tojson }}")
+        assert (found.parser_name, found.call_block) == ("bare-json", None)
+
+    def test_words_in_the_template_do_not_count(self):
+        source = "{# <|tool_call_start|> [TOOL_CALLS] #}" + self.TEMPLATE % (
+            "<TOOLCALL>[{{ c.function | tojson }}]</TOOLCALL>"
+        )
+        assert chat_format(source).parser_name == "nemotron"
+
+    def test_go_templates(self):
+        source = (
+            "{{ range .Messages }}<|{{ .Role }}|>{{ .Content }}{{ range .ToolCalls }}<TOOLCALL>"
+            '[{"name": "{{ .Function.Name }}", "arguments": {{ .Function.Arguments }}}]</TOOLCALL>{{ end }}'
+            "{{ end }}<|assistant|>"
+        )
+        template = GoTemplate(source)
+        found = choose_call_format(lambda messages, tools: template.render(messages, tools=tools), source)
+        assert (found.name, found.shows) == ("nemotron", True)
+
+
+@cache
+def published() -> Path:
+    """Return a folder of the templates in the source package of llama-cpp-python, which is kept."""
+    folder = Path(os.environ.get("CHASKI_TEMPLATES", "") or Path.home() / ".cache" / "chaski-templates")
+    if not any(folder.glob("*.jinja")):
+        folder.mkdir(parents=True, exist_ok=True)
+        package = [
+            "llama-cpp-python",
+            "--no-deps",
+            "--no-binary",
+            ":all:",
+            "--no-build-isolation",
+            "-d",
+            str(folder),
+        ]
+        subprocess.run([sys.executable, "-m", "pip", "download", *package], check=True)
+        with tarfile.open(next(folder.glob("llama_cpp_python-*.tar.gz"))) as archive:
+            for member in archive.getmembers():
+                if "/models/templates/" in member.name and member.name.endswith(".jinja"):
+                    content = archive.extractfile(member)
+                    assert content is not None
+                    (folder / Path(member.name).name).write_bytes(content.read())
+    return folder
+
+
+@pytest.mark.oracle
+def test_published_templates(capsys):
+    """Prints the table of docs/call-formats.md."""
+    rows, faults = [], []
+    for path in sorted(published().glob("*.jinja")):
+        source = path.read_text(encoding="utf-8")
+        found = chat_format(source)
+        cases = dict(recorded(source))
+        for name, text in cases.items():
+            pieces = read(found.parser(text.prompt, TOOLS), text.text)
+            if wrong := fault(path.stem, pieces, CASES[name], text):
+                faults.append(f"{path.stem}, {name}: {wrong}")
+        note = next((why for part, why in CALLS_ONLY.items() if part in path.stem), "")
+        result = f"{len(cases)} of {len(cases)}" if cases else "writes no calls"
+        rows.append(f"| {path.stem} | `{found.parser_name}` | {result} | {note} |")
+    with capsys.disabled():
+        print("\n| template | parser | round trips | the template |\n|---|---|---|---|", *rows, sep="\n")
+    assert not faults
+    assert len(rows) >= 60
