@@ -125,10 +125,18 @@ class _Delimited:
             end = text.find(self._closing, end + 1)
         if first >= 0:
             return Found(first + len(self._closing), None)
-        return Found(len(text), self._block.read(text[self._begin :], self._tools))
+        return Found(len(text), self._calls(text[self._begin :]))
 
     def _read(self, text: str, end: int) -> Found:
-        return Found(end + len(self._closing), self._block.read(text[self._begin : end], self._tools))
+        return Found(end + len(self._closing), self._calls(text[self._begin : end]))
+
+    def _calls(self, text: str) -> Sequence[FoundCall] | None:
+        """Return the calls of a text; between them closing tags may be missing."""
+        calls = self._block.read(text, self._tools)
+        if calls is not None or self._block.opening not in text:
+            return calls
+        parts = [self._block.read(part, self._tools) for part in text.split(self._block.opening)]
+        return [call for part in parts for call in part or ()] if None not in parts else None
 
 
 class _JsonEnd:

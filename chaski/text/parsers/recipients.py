@@ -11,7 +11,7 @@ from chaski.text.parsers.json_text import JsonScanner
 from chaski.text.parsers.pieces import Content, FoundCall, Lead, Piece
 from chaski.text.parsers.readers import read_arguments
 from chaski.text.parsers.schema import Tools, names_of
-from chaski.text.parsers.stream import held_back
+from chaski.text.parsers.stream import begun_mark
 
 _MARK = ">>>"
 _EVERYBODY = "all"
@@ -66,7 +66,7 @@ class RecipientParser:
                 self._scanner, self._scanned = JsonScanner(), 0
 
     def _streamed(self, final: bool) -> Iterator[Piece]:
-        kept = 0 if final else held_back(self._buffer, self._marks)
+        kept = 0 if final else begun_mark(self._buffer, self._marks)
         yield from self._content(len(self._buffer) - kept)
 
     def _content(self, end: int) -> Iterator[Piece]:

@@ -16,8 +16,8 @@ Tools: TypeAlias = Sequence[Mapping[str, Any]]
 _ALL = frozenset({"string", "integer", "number", "boolean", "array", "object", "null"})
 _OBJECT_HINTS = ("properties", "additionalProperties", "patternProperties", "required")
 _ARRAY_HINTS = ("items", "prefixItems")
-# References may form cycles.
-_MAX_DEPTH = 32
+# A schema with more references and choices than that takes any value.
+_MAX_PARTS = 1000
 _FAULTS = (ValueError, RecursionError, MemoryError)
 
 
@@ -38,22 +38,33 @@ class Schema(Struct, frozen=True):
     node: Any = None
     root: Any = None
 
-    def kinds(self, depth: int = 0) -> frozenset[str]:
+    def kinds(self) -> frozenset[str]:
         """Return the JSON types that a value may have; all of them where the schema does not say."""
+        return self._kinds({})
+
+    def _kinds(self, known: dict[int, frozenset[str] | None]) -> frozenset[str]:
+        """`known` are the types of parts that were seen; None of those that this one is a part of."""
         node = self.node
         if node is False:
             return frozenset()
-        if not isinstance(node, Mapping) or depth > _MAX_DEPTH:
+        if not isinstance(node, Mapping) or len(known) > _MAX_PARTS:
             return _ALL
+        if id(node) in known:
+            found = known[id(node)]
+            return _ALL if found is None else found
+        known[id(node)] = None
         found = _own_kinds(node)
         if (target := self._target()) is not None:
-            found &= target.kinds(depth + 1)
+            found &= target._kinds(known)
         for part in self._parts("allOf"):
-            found &= part.kinds(depth + 1)
+            found &= part._kinds(known)
         for key in ("anyOf", "oneOf"):
-            if choices := list(self._parts(key)):
-                found &= frozenset().union(*(choice.kinds(depth + 1) for choice in choices))
-        return found | {"null"} if node.get("nullable") is True else found
+            # A choice that leads back here adds nothing.
+            choices = [part for part in self._parts(key) if known.get(id(part.node), found) is not None]
+            if choices:
+                found &= frozenset().union(*(choice._kinds(known) for choice in choices))
+        known[id(node)] = found | {"null"} if node.get("nullable") is True else found
+        return known[id(node)] or frozenset()
 
     def member(self, name: str) -> Schema:
         """Return the schema of a property; an empty one where none is described."""
@@ -93,16 +104,18 @@ class Schema(Struct, frozen=True):
             if "const" in part.node:
                 yield part.node["const"]
 
-    def _applicable(self, depth: int = 0) -> Iterator[Schema]:
-        """Yield this schema and all that it refers to or chooses from."""
-        if not isinstance(self.node, Mapping) or depth > _MAX_DEPTH:
-            return
-        yield self
-        if (target := self._target()) is not None:
-            yield from target._applicable(depth + 1)
-        for key in ("allOf", "anyOf", "oneOf"):
-            for part in self._parts(key):
-                yield from part._applicable(depth + 8)
+    def _applicable(self) -> Iterator[Schema]:
+        """Yield this schema and all that it refers to or chooses from, each once."""
+        waiting, seen = [self], set[int]()
+        while waiting and len(seen) <= _MAX_PARTS:
+            part = waiting.pop(0)
+            if not isinstance(part.node, Mapping) or id(part.node) in seen:
+                continue
+            seen.add(id(part.node))
+            yield part
+            target = part._target()
+            more = [*part._parts("allOf"), *part._parts("anyOf"), *part._parts("oneOf")]
+            waiting = [*([] if target is None else [target]), *more, *waiting]
 
     def _parts(self, key: str) -> Iterator[Schema]:
         parts = self.node.get(key)
@@ -147,12 +160,9 @@ def typed(text: str, schema: Schema) -> Any:
     choices = list(schema.choices())
     if text in choices:
         return text
-    value = _read(text.strip(), kinds)
-    if isinstance(value, str):
-        return value if value != text.strip() else text
-    if not choices and value is None and "null" not in kinds and text.strip() not in ("null", "None"):
-        return text
-    return value
+    stripped = text.strip()
+    value = _read(stripped, kinds)
+    return text if value == stripped else value
 
 
 def _own_kinds(node: Mapping[str, Any]) -> frozenset[str]:
@@ -192,11 +202,8 @@ def _kind(value: Any) -> str:
 def _read(text: str, kinds: frozenset[str]) -> Any:
     """Return the value that the text spells, if it is of one of the kinds; else the text."""
     lowered = text.lower()
-    if (
-        lowered in ("null", "none")
-        and (lowered == "null" or text == "None")
-        and "null" in kinds | _no_text(kinds)
-    ):
+    # Nothing is a value of every schema that takes no text.
+    if (lowered == "null" or text == "None") and ("null" in kinds or "string" not in kinds):
         return None
     if "boolean" in kinds and lowered in ("true", "false"):
         return lowered == "true"
@@ -213,8 +220,3 @@ def _read(text: str, kinds: frozenset[str]) -> Any:
         if _kind(value) in kinds:
             return value
     return text
-
-
-def _no_text(kinds: frozenset[str]) -> frozenset[str]:
-    """Nothing is a value of every schema that takes no text."""
-    return frozenset() if "string" in kinds else frozenset({"null"})

@@ -265,10 +265,14 @@ class StreamParser:
 
 def held_back(text: str, marks: Sequence[str]) -> int:
     """Return the number of characters at the end that may begin a mark, with the blanks before them."""
+    length = begun_mark(text, marks)
+    return len(text) - len(text[: len(text) - length].rstrip()) if marks else 0
+
+
+def begun_mark(text: str, marks: Sequence[str]) -> int:
+    """Return the number of characters at the end that may begin a mark."""
     longest = max((len(mark) for mark in marks), default=0)
     for length in range(min(longest - 1, len(text)), 0, -1):
         if any(mark.startswith(text[-length:]) for mark in marks):
-            break
-    else:
-        length = 0
-    return len(text) - len(text[: len(text) - length].rstrip()) if marks else 0
+            return length
+    return 0

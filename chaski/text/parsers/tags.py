@@ -23,6 +23,7 @@ from chaski.text.parsers.readers import read_arguments, read_json
 from chaski.text.parsers.schema import Schema, Tools, names_of, parameters_of, typed
 
 _MAX_NAME = 256
+_MAX_DEPTH = 64
 _NAME = re.compile(r"[\w.\-/]*")
 _CDATA = ("<![CDATA[", "]]>")
 
@@ -298,7 +299,7 @@ class _Machine:
         end = self._json_end(start)
         arguments = read_arguments(self._text[start:end], self._name or "", self._tools)
         if arguments is None:
-            return Found(_end_of_text(self._block, self._text), None)
+            return Found(len(self._block.opening), None)
         self._arguments = dict(arguments)
         self._position = end
         return None
@@ -331,7 +332,7 @@ class _Machine:
         if self._value is None:
             if self._candidate is not None:
                 return self._candidate
-            return Found(_end_of_text(self._block, self._text, self._final), None)
+            return Found(len(self._block.opening), None)
         self._state, self._position = _State.VALUE, self._resume
         return None
 
@@ -459,24 +460,24 @@ def _any_of(marks: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(re.escape(mark) for mark in sorted(marks, key=len, reverse=True)))
 
 
-def _end_of_text(block: TagBlock, text: str, final: bool = True) -> int:
-    """Return how much of a text that is no call is shown before calls are looked for again."""
+def _end_of_text(block: TagBlock, text: str) -> int:
+    """Return how much of an answer's last text that is no call is shown before calls are looked for again."""
     closing = block.block[1] if block.block else block.closing
     found = text.find(closing)
-    return found + len(closing) if found >= 0 else len(text) if final else len(block.opening)
+    return found + len(closing) if found >= 0 else len(text)
 
 
-def _element(text: str, mark: str, schema: Schema) -> Any:
+def _element(text: str, mark: str, schema: Schema, depth: int = 0) -> Any:
     """Return a value that is written as tags, one in another: items of a list, or keys of an object."""
-    parts = _children(text, mark)
+    parts = _children(text, mark) if depth < _MAX_DEPTH else None
     kinds = schema.kinds()
     if parts is None:
         if not text and kinds == {"array"}:
             return []
         return {} if not text and kinds == {"object"} else typed(text, schema)
     if {name for name, _ in parts} == {"item"} and "array" in kinds:
-        return [_element(inner, mark, schema.items()) for _, inner in parts]
-    return {name: _element(inner, mark, schema.member(name)) for name, inner in parts}
+        return [_element(inner, mark, schema.items(), depth + 1) for _, inner in parts]
+    return {name: _element(inner, mark, schema.member(name), depth + 1) for name, inner in parts}
 
 
 def _children(text: str, mark: str) -> list[tuple[str, str]] | None:
