@@ -67,7 +67,7 @@ _EXAMPLES = (
 class Case(Struct, frozen=True):
     """Calls of a turn, and what is said and thought before them."""
 
-    calls: Sequence[FoundCall]
+    calls: list[FoundCall]
     said: str = ""
     thought: str = ""
 

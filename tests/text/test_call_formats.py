@@ -90,15 +90,16 @@ class TestDerived:
     @pytest.mark.parametrize(
         ("call", "written"),
         [
-            ("<muse>{{ c.function | tojson }}</muse>", '<muse>{"name": "now", "arguments": {}}'),
+            ("<muse>{{ c.function | tojson }}</muse>", '<muse>{"name": "now", "arguments": {}}</muse>'),
             ("@@{{ c.function.name }}##{{ c.function.arguments | tojson }}", "@@now##{}"),
+            ("@@{{ c.function.name }}##{{ c.function.arguments | tojson }}!!", "@@now##{}!!"),
         ],
     )
     def test_tags_of_a_template(self, call, written):
         found = chat_format(self.TEMPLATE % call)
         assert found.parser_name == "bare-json"
-        pieces = read(found.parser("", TOOLS), f"I look. {written}")
-        assert pieces[:2] == [Content("I look."), FoundCall("now", {})]
+        pieces = read(found.parser("", TOOLS), f"I look. {written}{written} Done")
+        assert pieces == [Content("I look."), FoundCall("now", {}), FoundCall("now", {}), Content("Done")]
 
     def test_bare_json_stays_bare(self):
         found = chat_format(self.TEMPLATE % "{{ c.function | tojson }}")

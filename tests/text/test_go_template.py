@@ -112,21 +112,19 @@ class TestWhatATemplateTells:
         assert "messages" not in names
 
     @pytest.mark.parametrize(
-        ("family", "tags", "tag"),
+        ("family", "tags"),
         [
-            ("qwen", ("<think>", "</think>"), "<tool_call>"),
-            ("deepseek", ("<think>", "</think>"), "<｜tool▁calls▁begin｜>"),
-            ("harmony", ("<|start|>assistant<|channel|>analysis<|message|>", "<|end|>"), ""),
-            ("mistral", None, "[TOOL_CALLS]"),
-            ("llama3", None, ""),
-            ("gemma", None, ""),
+            ("qwen", ("<think>", "</think>")),
+            ("deepseek", ("<think>", "</think>")),
+            ("harmony", ("<|start|>assistant<|channel|>analysis<|message|>", "<|end|>")),
+            ("mistral", None),
+            ("llama3", None),
+            ("gemma", None),
         ],
     )
-    def test_tags(self, family, tags, tag):
+    def test_tags(self, family, tags):
         template = GoTemplate(RECORDED["families"][family], RenderLimits(seconds=20))
         assert template.thinking_tags() == tags
-        if family != "harmony":
-            assert template.tool_call_tag() == tag
 
 
 LIMITS = RenderLimits(seconds=0.2, characters=100_000, elements=10_000)

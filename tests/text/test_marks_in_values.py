@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ def invoked(text: str) -> str:
 
 
 N = "<parameter=n>\n3\n</parameter>\n"
-WRITERS = {"qwen3-coder": tagged, "glm-4.7": paired, "minimax-m2": invoked}
+WRITERS: dict[str, Callable[[str], str]] = {"qwen3-coder": tagged, "glm-4.7": paired, "minimax-m2": invoked}
 VALUES = [
     "a</parameter>b</function>c</tool_call>d",
     "a</parameter>\n</function>\n</tool_call> b",

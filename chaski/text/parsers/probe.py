@@ -17,7 +17,7 @@ from msgspec import Struct
 from chaski.errors import TemplateError
 from chaski.text.parsers.blocks import CallBlock
 from chaski.text.parsers.formats import FORMATS, choose_format, parser_for
-from chaski.text.parsers.pieces import FoundCall
+from chaski.text.parsers.pieces import FoundCall, Parser
 from chaski.text.parsers.readers import read_json, read_named_json
 
 Render: TypeAlias = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None], str]
@@ -26,6 +26,7 @@ Render: TypeAlias = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str,
 _ASKED = "chaski asks for it"
 _SAID = "chaski says it"
 _THOUGHT = "chaski thinks of it"
+_MAX_LENGTH = 16_000
 _RESULT = "chaski has found it"
 _NAMES = ("probe_first", "probe_second")
 _ARGUMENTS: tuple[Mapping[str, Any], ...] = (
@@ -105,7 +106,7 @@ class Answer(Struct, frozen=True):
 
     prompt: str
     text: str
-    calls: Sequence[FoundCall]
+    calls: list[FoundCall]
 
 
 def choose_call_format(render: Render, source: str = "", architecture: str = "") -> CallFormat:
@@ -144,7 +145,7 @@ def name_for(answer: Answer, source: str = "") -> str:
 
 def answers(
     render: Render,
-    calls: Sequence[FoundCall] = CALLS,
+    calls: list[FoundCall] = CALLS,
     tools: Sequence[Mapping[str, Any]] = TOOLS,
     said: str = _SAID,
     thought: str = _THOUGHT,
@@ -187,7 +188,7 @@ def _rendered(calls: Sequence[FoundCall], as_text: bool) -> list[dict[str, Any]]
 
 
 def _answer(
-    render: Render, turn: Mapping[str, Any], calls: Sequence[FoundCall], tools: Sequence[Mapping[str, Any]]
+    render: Render, turn: Mapping[str, Any], calls: list[FoundCall], tools: Sequence[Mapping[str, Any]]
 ) -> Answer | None:
     """Return what the template writes for the turn; None if it refuses it or leaves calls out."""
     asked: Mapping[str, Any] = {"role": "user", "content": _ASKED}
@@ -211,7 +212,7 @@ def _answer(
             whole = whole.rpartition(ending)[0] if ending and ending in whole else whole
     except TemplateError:
         return None
-    if not _shows(whole, calls):
+    if not _shows(whole, calls) or len(whole) > _MAX_LENGTH:
         return None
     prompt = _before_mark(commonprefix([whole, before]))
     return Answer(prompt, _without_ending(whole[len(prompt) :], (before, ending)), calls)
@@ -246,47 +247,47 @@ def _reads(name: str, answer: Answer) -> bool:
     marks = [block.opening for block in FORMATS[name].blocks]
     if marks and not any(mark in answer.text for mark in marks):
         return False
-    parser = parser_for(name, TOOLS, answer.prompt)
-    pieces = [*parser.feed(answer.text), *parser.flush()]
-    found = [piece for piece in pieces if isinstance(piece, FoundCall)]
-    return found == list(answer.calls)
+    return _calls(parser_for(name, TOOLS, answer.prompt), answer.text) == answer.calls
 
 
 def _derived(answer: Answer) -> CallBlock | None:
     """Return a block for calls that are JSON between tags; None where they are anything else."""
-    text = answer.text
-    first = answer.calls[0]
-    start = _json_start(text, first)
-    if start is None:
+    text, name = answer.text, answer.calls[0].name
+    found = _json_with(text, str(_ARGUMENTS[0]["probe_number"]))
+    if found is None:
         return None
-    before = text[:start].rpartition(_SAID)[2].rpartition(_THOUGHT)[2].strip()
-    if first.name in before:
-        opening, _, mark = before.partition(first.name)
-        opening, mark = opening.strip(), mark.strip()
-        if not opening or not mark:
-            return None
-        block = CallBlock(opening, None, read_named_json(mark), before_json=mark)
+    start, end = found
+    before = text[:start].rpartition(_SAID)[2].rpartition(_THOUGHT)[2]
+    opening, named, mark = (part.strip() for part in before.partition(name))
+    if not opening or bool(named) != bool(mark):
+        return None
+    closing = text[end:].partition(opening)[0].strip() or None
+    if named:
+        block = CallBlock(opening, closing, read_named_json(mark), before_json=mark)
     else:
-        opening = before
-        block = CallBlock(opening, None, read_json)
-    if not opening or opening in ("[", "{"):
-        return None
-    parser = parser_for("bare-json", TOOLS, answer.prompt, block=block)
+        block = CallBlock(opening, closing, read_json)
+    return (
+        block
+        if _calls(parser_for("bare-json", TOOLS, answer.prompt, block=block), text) == answer.calls
+        else None
+    )
+
+
+def _calls(parser: Parser, text: str) -> list[FoundCall]:
     pieces = [*parser.feed(text), *parser.flush()]
-    found = [piece for piece in pieces if isinstance(piece, FoundCall)]
-    return block if found == list(answer.calls) else None
+    return [piece for piece in pieces if isinstance(piece, FoundCall)]
 
 
-def _json_start(text: str, call: FoundCall) -> int | None:
-    """Return where the JSON begins that contains the arguments of the call."""
+def _json_with(text: str, number: str) -> tuple[int, int] | None:
+    """Return start and end of the first JSON value that contains a number."""
     decoder = json.JSONDecoder()
     for position, character in enumerate(text):
         if character not in "{[":
             continue
         try:
-            value, _ = decoder.raw_decode(text, position)
-        except ValueError:
+            _, end = decoder.raw_decode(text, position)
+        except (ValueError, RecursionError):
             continue
-        if str(call.arguments["probe_number"]) in json.dumps(value):
-            return position
+        if number in text[position:end]:
+            return position, end
     return None

@@ -18,7 +18,7 @@ from chaski.text.template.go.evaluator import evaluate
 from chaski.text.template.go.functions import FUNCTIONS
 from chaski.text.template.go.nodes import ActionNode, CommandNode, FieldNode, Nodes, PipeNode
 from chaski.text.template.go.parser import MAIN, parse
-from chaski.text.template.go.tree import cut_after, names, text_around, text_within
+from chaski.text.template.go.tree import cut_after, names, text_around
 from chaski.text.template.go.values import Map, Value, from_text
 from chaski.text.template.meter import RenderLimits, check_source, current_meter, deadline_of, guarded
 from chaski.text.template.probes import Rendering
@@ -131,11 +131,6 @@ class GoTemplate:
         if around is None or not all(text.strip() for text in around):
             return None
         return around[0].split()[-1], around[1].split()[0]
-
-    def tool_call_tag(self) -> str:
-        """The text that the template writes before the calls of an assistant's turn; empty for bare JSON."""
-        text = text_within(self._templates[MAIN], "ToolCalls") or ""
-        return text.partition("{")[0].strip().removesuffix("[").rstrip()
 
     def _render_turns(self, messages: Sequence[TemplateMessage], flags: Mapping[str, Value]) -> str:
         """The older kind of template writes one turn: run for each, for the last without its end."""

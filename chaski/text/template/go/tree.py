@@ -39,19 +39,6 @@ def text_around(nodes: Nodes, field: str) -> tuple[str, str] | None:
     return None
 
 
-def text_within(nodes: Nodes, field: str) -> str | None:
-    """The first text that is not blank in a branch that asks for the field."""
-    for node in nodes:
-        if not isinstance(node, IfNode | WithNode | RangeNode):
-            continue
-        if field in _pipe_names(node.pipe):
-            return next((text for text in _texts(node.body) if text.strip()), None)
-        found = text_within(node.body, field) or text_within(node.otherwise, field)
-        if found is not None:
-            return found
-    return None
-
-
 def cut_after(nodes: Nodes, field: str) -> Nodes:
     """The tree up to the first use of the field in an action, in order of the source."""
     return _Cut(field).nodes(nodes)
@@ -121,15 +108,6 @@ def _operand_names(operand: OperandNode) -> Iterator[str]:
             yield from (operand.name, *operand.fields)
         case PipeNode():
             yield from _pipe_names(operand)
-
-
-def _texts(nodes: Nodes) -> Iterator[str]:
-    for node in nodes:
-        if isinstance(node, TextNode):
-            yield node.text
-        elif isinstance(node, IfNode | WithNode | RangeNode):
-            yield from _texts(node.body)
-            yield from _texts(node.otherwise)
 
 
 def _text_at(nodes: Nodes, index: int) -> str:

@@ -1,0 +1,55 @@
+"""The parser of a model is chosen by what its template renders, within bounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaski.chat.choice import choose_chat_format
+from chaski.chat.sources import TemplateSources
+from chaski.text.parsers import Content, FoundCall
+
+TURNS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}CALLS</s>{% endfor %}<assistant>"
+PYTHON = (
+    "{% for c in m.tool_calls or [] %}<|tool_call_start|>[{{ c.function.name }}({% for k, v in "
+    "c.function.arguments.items() %}{{ k }}={{ v | tojson }}{{ ', ' if not loop.last }}{% endfor %})]"
+    "<|tool_call_end|>{% endfor %}"
+)
+WITH_CALLS, PLAIN = TURNS.replace("CALLS", PYTHON), TURNS.replace("CALLS", "")
+TOOLS = [
+    {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}
+]
+
+
+def chosen(source: str, architecture: str = "", parser: str = ""):
+    return choose_chat_format(TemplateSources("m", architecture, jinja=source, parser=parser))
+
+
+def test_calls_that_are_written_decide() -> None:
+    found = chosen(WITH_CALLS)
+    assert found.parser_name == "lfm2"
+    parser = found.parser("", TOOLS)
+    pieces = [*parser.feed("Hm. <|tool_call_start|>[now()]<|tool_call_end|>"), *parser.flush()]
+    assert pieces == [Content("Hm."), FoundCall("now", {})]
+
+
+def test_words_of_a_template_do_not() -> None:
+    assert chosen("{# [TOOL_CALLS] <tool_call> #}" + WITH_CALLS).parser_name == "lfm2"
+
+
+def test_a_stored_name_stays() -> None:
+    assert chosen(WITH_CALLS, parser="hermes").parser_name == "hermes"
+
+
+@pytest.mark.parametrize(
+    ("told", "architecture", "expected"),
+    [
+        ("List of tools: [{{ tools }}]", "", "lfm2"),
+        ("answer with <TOOLCALL>[...]</TOOLCALL>", "", "nemotron"),
+        ("", "lfm2moe", "lfm2"),
+        ("", "internlm2", "internlm"),
+        ("", "other", "bare-json"),
+    ],
+)
+def test_without_calls_instructions_and_architecture_do(told: str, architecture: str, expected: str) -> None:
+    source = ("{% if tools %}" + told + "{% endif %}" if told else "") + PLAIN
+    assert chosen(source, architecture).parser_name == expected
