@@ -126,7 +126,7 @@ _PAIR_TAGS = TagBlock(
 )
 _GLM = Format((_PAIR_TAGS,))
 _GLM_OCR = Format(_GLM.blocks, thinking=None, thinks=False)
-_PYTHON = CallBlock("<|tool_call_start|>", "<|tool_call_end|>", read_python, PythonStrings)
+_PYTHON = CallBlock("<|tool_call_start|>", "<|tool_call_end|>", read_json_or_python, PythonStrings)
 _LFM2 = Format((_PYTHON,), thinks=False)
 _LFM2_THINKING = replace(_LFM2, thinks=True)
 _OLMO3 = Format((replace(_PYTHON, opening="<function_calls>", closing="</function_calls>"),), thinks=False)

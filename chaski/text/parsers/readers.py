@@ -99,7 +99,7 @@ def read_python(text: str, tools: Tools) -> list[FoundCall] | None:
 
 
 def read_json_or_python(text: str, tools: Tools) -> list[FoundCall] | None:
-    """Llama writes its own tools as `brave_search.call(query="…")` and all others as JSON."""
+    """JSON, or Python as Llama writes its own tools: `brave_search.call(query="…")`."""
     calls = read_json(text, tools)
     return read_python(text, tools) if calls is None else calls
 
