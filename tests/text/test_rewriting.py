@@ -306,3 +306,23 @@ def test_a_result_without_its_call_is_said_by_the_user() -> None:
 def test_the_system_alone_is_not_lost() -> None:
     assert written(WITH_USER, [said("system", "sys")]) == "<sys>(user|)"
     assert written(WITH_USER, [said("system", "sys"), ASK]) == "<sys>(user|ask)"
+
+
+def test_tools_without_descriptions_get_empty_ones_where_a_template_needs_them() -> None:
+    source = (
+        "{% for t in tools or [] %}{{ t.function.name }}:{{ t.function.description | length }}"
+        "{% for n, p in t.function.parameters.properties.items() %} {{ n }}={{ p.type }}"
+        "{{ p.description | length }}{% endfor %};{% endfor %}{{ messages[0].content }}"
+    )
+    strict = ChatTemplate(
+        source.replace("{{ p.description | length }}", "{{ p.description.upper() }}"), "<s>", "</s>"
+    )
+    tools: list[dict[str, Any]] = [
+        {
+            "type": "function",
+            "function": {"name": "f", "parameters": {"properties": {"a": {"type": "integer"}}}},
+        },
+        {"type": "function", "function": {"name": "g"}},
+    ]
+    said = [{"role": "user", "content": "hi"}]
+    assert strict.render(said, tools=tools) == "f:0 a=integer;g:0;hi"

@@ -17,6 +17,7 @@ from chaski.text.template.meter import (
 )
 from chaski.text.template.probes import TOOL, Rendering
 from chaski.text.template.rewriting import Rewriting
+from chaski.text.template.tools import with_descriptions
 from chaski.text.template.turns import in_parts
 
 if TYPE_CHECKING:
@@ -151,8 +152,11 @@ class ChatTemplate:
     def _plainer(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
     ) -> Iterator[tuple[Sequence[Mapping[str, Any]] | None, Sequence[Mapping[str, Any]]]]:
-        """Yield what to try after a refusal: tools and messages."""
-        given = self._no_tools if tools is None else tools
+        """Yield what to try after a refusal: tools and messages.
+
+        Some templates fail for a tool or a parameter without a description.
+        """
+        given = self._no_tools if tools is None else with_descriptions(tools)
         if given != tools:
             yield given, messages
         for form in self._rewriting.plainer(messages):
