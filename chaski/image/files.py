@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from io import BytesIO
 from typing import TYPE_CHECKING, TypeAlias
@@ -46,9 +47,9 @@ def open_image(data: bytes, max_bytes: int = MAX_BYTES, max_pixels: int = MAX_PI
         raise ImageError(f"the image has {len(data)} bytes; at most {max_bytes} are allowed")
     kind = image_format(data)
     with optional_package("pillow", "images", "reading images"):
-        import PIL  # noqa: F401
+        reader = _reader(kind)
     try:
-        with _reader(kind, data) as file:
+        with reader(BytesIO(data)) as file:
             _check_size(file.size, max_pixels)
             file.load()
             return np.asarray(_rgb(_upright(file)))
@@ -69,9 +70,9 @@ def image_format(data: bytes) -> str:
     raise ImageError(f"not an image: {seen}; PNG, JPEG, WebP, GIF and BMP are known")
 
 
-def _reader(kind: str, data: bytes) -> ImageFile:
+def _reader(kind: str) -> Callable[[BytesIO], ImageFile]:
     module, name = _READERS[kind]
-    reader: ImageFile = getattr(import_module(module), name)(BytesIO(data))
+    reader: Callable[[BytesIO], ImageFile] = getattr(import_module(module), name)
     return reader
 
 

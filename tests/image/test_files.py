@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 import struct
 import zlib
 from contextlib import suppress
@@ -12,7 +14,7 @@ import pytest
 from PIL import Image
 
 from chaski.errors import ImageError
-from chaski.image import image_format, open_image
+from chaski.image import files, image_format, open_image
 from tests.image.pictures import picture
 
 LOSSLESS: dict[str, dict[str, Any]] = {"PNG": {}, "WebP": {"lossless": True}, "BMP": {}}
@@ -186,3 +188,14 @@ def test_limits_can_be_set() -> None:
     with pytest.raises(ImageError, match="10 x 10 pixels; at most 99 "):
         open_image(data, max_pixels=99)
     assert open_image(data, max_bytes=len(data), max_pixels=100).shape == (10, 10, 3)
+
+
+def test_a_process_that_is_short_of_descriptors_does_not_blame_the_image(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(name: str) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), name)
+
+    monkeypatch.setattr(files, "import_module", refuse)
+    with pytest.raises(OSError, match="Too many open files"):
+        open_image(b"\x89PNG\r\n\x1a\n")

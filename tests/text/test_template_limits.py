@@ -10,7 +10,7 @@ import pytest
 
 from chaski.errors import TemplateError
 from chaski.text.template.chat import ChatTemplate
-from chaski.text.template.meter import RenderLimits
+from chaski.text.template.meter import RenderLimits, guarded
 
 LIMITS = RenderLimits(seconds=0.2, characters=100_000, elements=10_000)
 DOUBLING = "{% for i in range(60) %}"
@@ -144,3 +144,11 @@ def test_long_conversations_are_far_from_the_limits():
     text = ChatTemplate(source, "", "", RenderLimits(seconds=20)).render(messages)
     assert text.endswith("1000")
     assert len(text) > 499_000
+
+
+def test_a_process_that_is_short_of_descriptors_does_not_blame_the_template() -> None:
+    def refuse() -> None:
+        raise OSError(24, "Too many open files")
+
+    with pytest.raises(OSError, match="Too many open files"), guarded(LIMITS):
+        refuse()

@@ -95,8 +95,8 @@ def _count() -> int:
         nvrtc.nvrtcVersion()
     except (RuntimeError, OSError) as error:
         raise MissingPackageError(
-            "the cuda backend compiles its kernels with the package nvidia-cuda-nvrtc, which the extra "
-            "'cuda' of chaski installs, or: pip install nvidia-cuda-nvrtc"
+            f"the cuda backend compiles its kernels with the package nvidia-cuda-nvrtc ({error}), which the "
+            "extra 'cuda' of chaski installs, or: pip install nvidia-cuda-nvrtc"
         ) from error
     return int(count)
 

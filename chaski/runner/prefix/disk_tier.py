@@ -7,6 +7,7 @@ is a block less, and never an error of a request.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -53,6 +54,8 @@ _PAUSE = 30.0
 _RECOUNT = 64
 # A speed that differs by this share from the kept one takes its place.
 _OTHER_SPEED = 0.1
+# What a process lacks where it cannot open or read a file that is all right.
+_SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
 
 
 class DiskLimits(Struct, frozen=True):
@@ -186,13 +189,18 @@ class DiskTier:
         self._submit(lambda: self._touch(listed))
 
     def drop(self, filed: FiledBlock, error: Exception | None = None) -> None:
-        """Forget a block and its file, if it is there."""
+        """Forget a block and its file, if it is there.
+
+        Where the process is short of descriptors or memory, the file stays: nothing is wrong with it.
+        """
         if error is not None and not isinstance(error, FileNotFoundError):
             self.num_failed += 1
             _log.warning("prefix cache: a block is dropped: %s", error)
-        self._forget(filed.name)
-        with suppress(OSError):
-            os.unlink(self.folder / filed.file_name)
+        is_known = self._forget(filed.name)
+        is_short = isinstance(error, OSError) and error.errno in _SHORTAGES
+        if is_known and not is_short:
+            with suppress(OSError):
+                os.unlink(self.folder / filed.file_name)
 
     def set_busy(self, is_busy: bool) -> None:
         """Say whether the processor has something better to do than to write files."""
@@ -275,7 +283,8 @@ class DiskTier:
             self._blocks[filed.name] = filed
             self._behind.setdefault(filed.before, {})[filed.name] = None
 
-    def _forget(self, name: bytes) -> None:
+    def _forget(self, name: bytes) -> bool:
+        """Take a block out of the index; return whether it was there."""
         with self._lock:
             filed = self._blocks.pop(name, None)
             self._tokens.pop(name, None)
@@ -284,6 +293,7 @@ class DiskTier:
                 beside.pop(name, None)
                 if not beside:
                     del self._behind[filed.before]
+            return filed is not None
 
     def _read(self, filed: FiledBlock, take: Take) -> Block | None:
         sizes = self._sizes(filed)

@@ -122,12 +122,13 @@ def guarded(limits: RenderLimits, deadline: float | None = None) -> Iterator[Met
     """Run foreign code under a new meter; any error from it becomes a `TemplateError`.
 
     `deadline` is that of several renderings (`deadline_of`); None gives this one the time of the limits.
+    A template opens no files and imports nothing: what the system refuses is not the template's fault.
     """
     try:
         with metering(limits, deadline) as meter:
             meter.tick()
             yield meter
-    except TemplateError:
+    except (TemplateError, ImportError, OSError):
         raise
     except Exception as error:
         raise TemplateError(f"the chat template fails: {type(error).__name__}: {error}") from error

@@ -249,6 +249,25 @@ def test_a_damaged_block_is_computed_again(
         assert answer(model).cached_tokens == len(PROMPT) - 1
 
 
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
+@pytest.mark.parametrize("function", ["read_block", "read_tokens"])
+def test_a_process_that_is_short_of_something_drops_no_file(
+    tiny_llama: Path, store: Path, monkeypatch: pytest.MonkeyPatch, number: int, function: str
+) -> None:
+    fill(tiny_llama)
+    before = files(store)
+
+    def refuse(*arguments: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched, load(tiny_llama) as model:
+        patched.setattr(disk_tier, function, refuse)
+        assert list(answer(model, PROMPT[:-3]).token_ids) == fresh(tiny_llama, PROMPT[:-3])
+    assert set(before) <= set(files(store))
+    with load(tiny_llama) as model:
+        assert answer(model).done.disk_tokens == len(PROMPT) - 1
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
 def test_a_disk_that_takes_nothing_costs_a_note(
     tiny_llama: Path, store: Path, number: int, caplog: pytest.LogCaptureFixture
