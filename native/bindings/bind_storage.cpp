@@ -125,8 +125,7 @@ void bind_storage(nb::module_& m) {
     nb::class_<OwnedStorage>(m, "KVStorage")
         .def_prop_ro("bytes", [](const OwnedStorage& s) { return s.memory->size(); })
         .def(
-            "touch", [](const OwnedStorage& s) { s.memory->touch(); },
-            nb::call_guard<Unlocked>())
+            "touch", [](const OwnedStorage& s) { s.memory->touch(); }, nb::call_guard<Unlocked>())
         .def("read", &read_cell, "isa"_a, "cell"_a, "out"_a);
     m.def("block_bytes", &blocks_bytes, "storages"_a, "room"_a);
     m.def("copy_block", &copy_block, "pool"_a, "isa"_a, "storages"_a, "cells"_a, "block"_a, "places"_a,

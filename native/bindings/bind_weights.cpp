@@ -10,8 +10,8 @@
 #include "isa.h"
 #include "model_weights.h"
 #include "shared_memory.h"
-#include "weights.h"
 #include "unlocked.h"
+#include "weights.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -76,8 +76,7 @@ void bind_weights(nb::module_& m) {
         .def_prop_ro("error", &WeightFile::error)
         .def_prop_ro("identity", &WeightFile::identity)
         .def("resident_share", &WeightFile::resident_share, "offset"_a, "bytes"_a)
-        .def("read_ahead", &WeightFile::read_ahead, "offset"_a, "bytes"_a,
-             nb::call_guard<Unlocked>(),
+        .def("read_ahead", &WeightFile::read_ahead, "offset"_a, "bytes"_a, nb::call_guard<Unlocked>(),
              "Has the system read these bytes into its memory, and does not wait for that.");
 
     nb::class_<Weights>(m, "Weights")

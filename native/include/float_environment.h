@@ -35,7 +35,8 @@ inline void set_float_mode(FloatMode) {}
 #endif
 
 // While it lives, this thread rounds to nearest and keeps denormal numbers, as the numeric rule says,
-// whatever another library of the process has set. Reading the register takes a few cycles; it is rarely written.
+// whatever another library of the process has set. Reading the register takes a few cycles; it is rarely
+// written.
 class UsualFloats {
    public:
     UsualFloats() : before_(float_mode()) {

@@ -5,8 +5,8 @@
 #include <nanobind/stl/string.h>
 
 #include "../../steps/adapters.h"
-#include "steps.h"
 #include "../unlocked.h"
+#include "steps.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
