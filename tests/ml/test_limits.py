@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import resource
 import subprocess
 import sys
@@ -148,7 +149,7 @@ def test_files_that_hold_no_numbers_limit_nothing(tree: Tree) -> None:
 
 
 def test_threads_leave_room_for_others(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
     monkeypatch.setattr(machine, "_siblings", str)
     tree.mount("unified")
     tree.belongs("0::/own")
