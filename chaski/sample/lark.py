@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from chaski.errors import OptionError
 from chaski.sample.gbnf import is_gbnf, lark_rules
-from chaski.sample.schema import SchemaError, exact, located
+from chaski.sample.schema import SchemaError, json_rule, located
 
 __all__ = [
     "AnswerFormat",
@@ -104,7 +104,7 @@ def not_compiled(constraint: Constraint, why: str, problem: Callable[[str], str]
     if constraint.kind != "format":
         return refused(constraint.kind, why.partition("\n")[0])
     schema = json.loads(constraint.text)
-    error = located(schema, why, lambda part: problem(f"start: %json {json.dumps(exact(part))}"))
+    error = located(schema, why, lambda part: problem(f"start: {json_rule(part, {})}"))
     return refused("format", str(error), error.where)
 
 
@@ -164,7 +164,7 @@ def _gbnf_rules(text: str) -> str:
 
 def _json_rule(text: str, blanks: Mapping[str, Any]) -> str:
     try:
-        return "%json " + json.dumps({"x-guidance": blanks, **exact(json.loads(text))})
+        return json_rule(json.loads(text), blanks)
     except RecursionError:
         raise refused("format", "it is too deep") from None
     except SchemaError as error:

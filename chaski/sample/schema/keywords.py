@@ -7,6 +7,7 @@ cannot be followed is an error that names the keyword and its place.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 from chaski.errors import OptionError
@@ -49,12 +50,12 @@ class SchemaError(OptionError):
         self.where = where
 
 
-def prepared(schema: Schema) -> dict[str, Any]:
-    """Return the schema by keywords that are followed exactly.
+def prepared(schema: Schema, keeps_numbers: bool = False) -> dict[str, Any]:
+    """Return the schema by keywords that are followed exactly; `keeps_numbers` leaves large ones as they are.
 
     Raises SchemaError, and RecursionError for a schema that is too deep.
     """
-    return dict(_Keywords(schema).read(schema, _Place("", "#")))
+    return dict(_Keywords(schema, keeps_numbers).read(schema, _Place("", "#")))
 
 
 def subschemas(schema: Schema) -> Iterator[tuple[str, Any]]:
@@ -88,8 +89,9 @@ class _Place:
 
 
 class _Keywords:
-    def __init__(self, root: Schema) -> None:
+    def __init__(self, root: Schema, keeps_numbers: bool) -> None:
         self._root = root
+        self._keeps_numbers = keeps_numbers
 
     def read(self, schema: Any, place: _Place) -> Any:
         """A schema by other keywords."""
@@ -104,7 +106,8 @@ class _Keywords:
         for key, value in sorted(schema.items(), key=lambda item: item[0] == "propertyNames"):
             if key not in _IGNORED:
                 self._keyword(result, schema, key, value, place)
-        with_both_ends(result)
+        if not self._keeps_numbers:
+            with_both_ends(result)
         return result
 
     def _keyword(self, result: dict[str, Any], schema: Schema, key: str, value: Any, place: _Place) -> None:
@@ -155,12 +158,14 @@ class _Keywords:
             result["format"] = value
 
     def _read_constant(self, result: dict[str, Any], schema: Schema, value: Any, here: _Place) -> None:
-        self._tried(here, lambda: check_exact(value))
+        if not self._keeps_numbers:
+            self._tried(here, lambda: check_exact(value))
         result["enum" if "enum" in here.pointer.rpartition("/")[2] else "const"] = value
 
     def _read_bound(self, result: dict[str, Any], schema: Schema, value: Any, here: _Place) -> None:
         key = here.pointer.rpartition("/")[2]
-        self._tried(here, lambda: result.update({key: inward(key, value)}))
+        bound = value if self._keeps_numbers else self._tried(here, lambda: inward(key, value))
+        result[key] = bound
 
     def _read_multiple(self, result: dict[str, Any], schema: Schema, value: Any, here: _Place) -> None:
         self._tried(here, lambda: check_multiple(value))
@@ -170,7 +175,7 @@ class _Keywords:
         if not isinstance(value, Mapping):
             raise here.error("patternProperties must be an object")
         result["patternProperties"] = {
-            self._tried(here.at(key), lambda key=key: one_pattern(key)): self.read(part, here.at(key))
+            self._tried(here.at(key), partial(one_pattern, key)): self.read(part, here.at(key))
             for key, part in value.items()
         }
 

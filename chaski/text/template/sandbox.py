@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import BuiltinMethodType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from jinja2 import Environment, nodes
 from jinja2.ext import Extension
@@ -181,7 +181,7 @@ class _Instrument(NodeTransformer):
 def _ticking(node: nodes.For) -> nodes.Node:
     literal = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
     node.body.insert(0, nodes.ExprStmt(_call("tick", [nodes.Const(literal)])))
-    node.test = None if node.test is None else _call("counted", [node.test])
+    node.test = None if node.test is None else _call("counted", [cast("nodes.Expr", node.test)])
     return node
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from random import Random
 from typing import Any
 
@@ -11,11 +12,14 @@ import pytest
 from chaski.chat.demanded_calls import schema_of_call
 from chaski.errors import OptionError
 from chaski.sample.schema import named
+from chaski.sample.schema.numbers import digits_between
 from tests.sample.schema.answers import accepts, accepts_text, random_answer
 from tests.sample.schema.test_patterns import EMAIL
 
 TEXT = {"type": "string"}
 WHOLE = {"type": "integer"}
+LARGE = 2**60 + 1
+"""An integer that no double holds."""
 OBJECT: dict[str, Any] = {"type": "object"}
 BOTH = OBJECT | {"properties": {"a": WHOLE, "b": WHOLE}}
 KINDS = OBJECT | {
@@ -77,9 +81,33 @@ CASES: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
         [{"on": False}, {}, {"on": True, "z": 1}],
         [{"on": True}],
     ),
-    (WHOLE | {"minimum": 2**53 + 1}, [2**53 + 2, 2**60 + 1], [2**53, 5]),
-    (WHOLE | {"maximum": -(2**60) - 1}, [-(2**60) - 256], [-(2**60), 0]),
-    (WHOLE | {"minimum": 0, "maximum": 2**64 - 1}, [0, 2**62 + 1], [-1]),
+    (WHOLE | {"minimum": LARGE}, [LARGE, 10**30], [LARGE - 1, 5, -LARGE]),
+    (WHOLE | {"exclusiveMaximum": -LARGE}, [-LARGE - 1], [-LARGE, 0, LARGE]),
+    (WHOLE | {"minimum": 0, "maximum": 2**64 - 1}, [0, LARGE, 2**64 - 1], [-1, 2**64]),
+    ({"enum": [LARGE, "x", True, 1]}, [LARGE, "x", True, 1], [LARGE - 1, LARGE + 1, False]),
+    (
+        OBJECT
+        | {"properties": {"id": {"const": LARGE}, "n": TEXT, "of": {"enum": [-LARGE]}}, "required": ["n"]},
+        [{"id": LARGE, "n": "x"}, {"n": "x", "of": -LARGE}],
+        [{"id": LARGE - 1, "n": "x"}, {"id": LARGE}, {}],
+    ),
+    (
+        {"type": "array", "items": {"enum": [LARGE, 5]}, "minItems": 1, "maxItems": 2},
+        [[LARGE], [5, LARGE]],
+        [[], [LARGE - 1], [5, 5, 5]],
+    ),
+    (
+        {
+            "$ref": "#/$defs/A",
+            "$defs": {
+                "A": OBJECT | {"properties": {"id": WHOLE | {"minimum": LARGE}, "of": {"$ref": "#/$defs/A"}}}
+            },
+        },
+        [{"id": LARGE, "of": {"id": LARGE, "of": {}}}],
+        [{"of": {"id": LARGE - 1}}],
+    ),
+    ({"type": "number", "minimum": LARGE}, [2**60 + 256], [LARGE - 1]),
+    (WHOLE | {"multipleOf": 3, "maximum": LARGE}, [3 * 2**50], [LARGE + 2]),
     ({"type": "number", "minimum": 0.5, "exclusiveMaximum": 1e30}, [0.5, 2**60], [0.4]),
     ({"type": "array", "items": TEXT, "uniqueItems": True, "maxItems": 1}, [["a"], []], [["a", "b"]]),
 ]
@@ -156,3 +184,23 @@ def test_an_error_names_the_tool(broken: dict[str, Any]) -> None:
     ) as caught:
         accepts(schema_of_call(tools), 1)
     assert len(str(caught.value)) < 300
+
+
+def test_a_call_with_large_integers() -> None:
+    function = {
+        "name": "get",
+        "parameters": OBJECT | {"properties": {"id": {"enum": [LARGE]}}, "required": ["id"]},
+    }
+    schema = schema_of_call([{"function": function}])
+    assert accepts(schema, {"name": "get", "arguments": {"id": LARGE}})
+    assert not accepts(schema, {"name": "get", "arguments": {"id": LARGE - 1}})
+
+
+def test_integers_between() -> None:
+    random = Random(1)
+    for _ in range(2000):
+        least, most = (random.choice([None, random.randint(-1200, 1200)]) for _ in range(2))
+        found = digits_between(least, most)
+        for number in (*(random.randint(-1300, 1300) for _ in range(20)), least or 0, most or 0):
+            is_between = (least is None or number >= least) and (most is None or number <= most)
+            assert (found is not None and re.fullmatch(found, str(number)) is not None) is is_between
