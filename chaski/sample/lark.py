@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from chaski.errors import OptionError
 from chaski.sample.gbnf import is_gbnf, lark_rules
-from chaski.sample.schema import SchemaError, json_rule, located
+from chaski.sample.schema import NAME, SchemaError, json_rule, located
 
 __all__ = [
     "AnswerFormat",
@@ -51,13 +51,19 @@ class Constraint(Struct, frozen=True):
         try:
             text = value if isinstance(value, str) else json.dumps(value)
         except RecursionError:
-            raise refused(self.kind, "it is too deep") from None
+            raise refused(self.kind, "it is too deep", self._name) from None
         except (TypeError, ValueError) as error:
-            raise refused(self.kind, str(error)) from None
+            raise refused(self.kind, str(error), self._name) from None
         if len(text) > _MAX_LENGTH[self.kind]:
             limit = _MAX_LENGTH[self.kind]
-            raise refused(self.kind, f"it has {len(text)} characters; at most {limit} are taken")
+            raise refused(self.kind, f"it has {len(text)} characters; at most {limit} are taken", self._name)
         return text
+
+    @property
+    def _name(self) -> str:
+        """The field that gave a schema, if the schema says so."""
+        name = self.value.get(NAME) if isinstance(self.value, Mapping) else None
+        return name[:120] if isinstance(name, str) else ""
 
 
 class AnswerPrefix(Struct, frozen=True, kw_only=True):

@@ -32,6 +32,8 @@ from chaski.sample.schema.rust import spelled_class
 __all__ = ["Automaton"]
 
 _MOST_STATES = 400
+_MOST_NODES = 3000
+_MOST_WAYS = 30_000
 _LONGEST = 1 << 15
 _BEGIN, _OTHER, _WORD = range(3)
 
@@ -69,6 +71,9 @@ class Automaton:
     """The texts that a node matches as a whole. Raises PatternError where it grows too large."""
 
     def __init__(self, node: Node) -> None:
+        if _size(node) > _MOST_NODES:
+            raise PatternError("it is too long for look-ahead")
+        self._ways = 0
         self._parts: list[tuple[tuple[Node, int], _Lazy]] = []
         self._classes = _classes(node)
         self._letters = [ranges[0][0] for ranges in self._classes]
@@ -101,6 +106,12 @@ class Automaton:
     def lazy(self, number: int) -> _Lazy:
         """The automaton of a look-ahead."""
         return self._parts[number][1]
+
+    def count(self, ways: int) -> None:
+        """Count the work of a state."""
+        self._ways += ways
+        if self._ways > _MOST_WAYS:
+            raise PatternError("its look-ahead is too complex")
 
     def letter(self, index: int) -> int:
         """A character of a class, for all of it."""
@@ -229,6 +240,7 @@ class _Lazy:
             if way in seen:
                 continue
             seen.add(way)
+            self._owner.count(1)
             if way.stack is None or isinstance(way.stack[0], Chars):
                 yield way
             else:
@@ -274,6 +286,16 @@ def _sets(node: Node) -> Iterator[Ranges]:
                 yield from _sets(part)
         case Repeat(part) | Look(part):
             yield from _sets(part)
+
+
+def _size(node: Node) -> int:
+    """The number of nodes of a tree."""
+    match node:
+        case Concat(parts) | Choice(parts):
+            return 1 + sum(map(_size, parts))
+        case Repeat(part) | Look(part):
+            return 1 + _size(part)
+    return 1
 
 
 def _classes(node: Node) -> list[Ranges]:

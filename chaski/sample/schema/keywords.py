@@ -6,6 +6,7 @@ cannot be followed is an error that names the keyword and its place.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeAlias
@@ -30,6 +31,7 @@ _FORMATS = {
 _MAPPINGS = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("allOf", "anyOf", "prefixItems", "items")
 _SINGLE = ("items", "additionalProperties", "additionalItems", "unevaluatedProperties")
+_MOST_SECONDS = 3
 _UNSUPPORTED = {
     "uniqueItems": "leave it out, and remove what is there twice afterwards",
     "contains": "give the items by items or prefixItems",
@@ -92,6 +94,7 @@ class _Keywords:
     def __init__(self, root: Schema, keeps_numbers: bool) -> None:
         self._root = root
         self._keeps_numbers = keeps_numbers
+        self._end = time.monotonic() + _MOST_SECONDS
 
     def read(self, schema: Any, place: _Place) -> Any:
         """A schema by other keywords."""
@@ -246,6 +249,8 @@ class _Keywords:
         return schema
 
     def _tried(self, here: _Place, run: Callable[[], Any]) -> Any:
+        if time.monotonic() > self._end:
+            raise here.error(f"the patterns up to here took more than {_MOST_SECONDS} s; use fewer of them")
         try:
             return run()
         except (PatternError, ValueError, TypeError) as error:

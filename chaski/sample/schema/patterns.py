@@ -28,6 +28,7 @@ from chaski.sample.schema.rust import spelled, spelled_class
 
 __all__ = ["all_but", "conjuncts", "matches", "one_pattern"]
 
+_MOST_OPTIONS = 64
 _ASSERTIONS = (Start, End, Boundary, Look)
 
 
@@ -114,7 +115,9 @@ def _whole(node: Node) -> str:
 
 def _bare(node: Node) -> Node | None:
     """The node without anchors where they stand at the ends of its options; None where others are."""
-    options = _options(_parts(node))
+    options = _options(_parts(node), _MOST_OPTIONS)
+    if options is None:
+        return None
     found = []
     for parts in options:
         if Start() in parts:
@@ -133,13 +136,21 @@ def _bare(node: Node) -> Node | None:
     return found[0] if len(found) == 1 else Choice(tuple(found))
 
 
-def _options(parts: list[Node]) -> list[list[Node]]:
-    """The rows that a row with one choice of anchored options stands for."""
-    for at, part in enumerate(parts):
-        if isinstance(part, Choice) and _asserts(part):
-            rows = ([*parts[:at], *_parts(each), *parts[at + 1 :]] for each in part.options)
-            return [found for row in rows for found in _options(row)]
-    return [parts]
+def _options(parts: list[Node], most: int) -> list[list[Node]] | None:
+    """The rows that a row with choices of anchored options stands for; None for more than `most`."""
+    rows, found = [parts], []
+    while rows:
+        row = rows.pop(0)
+        at = next((at for at, part in enumerate(row) if isinstance(part, Choice) and _asserts(part)), None)
+        if at is None:
+            found.append(row)
+        else:
+            choice = row[at]
+            assert isinstance(choice, Choice)
+            rows = [[*row[:at], *_parts(each), *row[at + 1 :]] for each in choice.options] + rows
+        if len(rows) + len(found) > most:
+            return None
+    return found
 
 
 def _asserts(node: Node) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
+import time
 
 import pytest
 
@@ -89,8 +91,24 @@ def test_all_names_but_some() -> None:
         ("[b-a]", "out of order"),
         ("(" * 200 + ")" * 200, "nested too deeply"),
         (r"^(?:(?!b.{50}c).)*$", "too complex"),
+        ("^(?!" + "a?" * 4000 + ")", "too long"),
     ],
 )
 def test_patterns_that_cannot_be_followed(pattern: str, why: str) -> None:
     with pytest.raises(PatternError, match=why):
         conjuncts(pattern)
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("(?:^a|b$)" * 40, "(^|x)(y|$)" * 40, r"^(?!.*a.{9}b)", "^(?!(.*a){60})"),
+        *("^(?!" + "(a?){60}" * 60 + "b)", "(?!a)" * 3000, "[a-z]{0,5000}(?!q)"),
+    ],
+)
+def test_hostile_patterns_end_soon(pattern: str) -> None:
+    start = time.process_time()
+    with contextlib.suppress(PatternError):
+        conjuncts(pattern)
+    assert time.process_time() - start < 2
