@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chaski.errors import GGUFError, ModelNotFoundError, UnsupportedError
-from chaski.formats.gguf_metadata import Cursor, GGUFValue, MetadataReader
+from chaski.formats.gguf_metadata import Cursor, GGUFValue, MetadataReader, kind_name
 from chaski.formats.gguf_tensors import ALIGNMENTS, DEFAULT_ALIGNMENT, TensorInfo, is_alignment, read_tensors
 from chaski.formats.string_array import StringArray
 
@@ -231,16 +231,7 @@ def _lookup(
             raise GGUFError(f"{path}: key {key!r} is missing")
         return default
     value = metadata[key]
-    found = _kind(value)
-    if found != kind:
-        raise GGUFError(f"{path}: key {key!r} is {formatannotation(found)}, not {formatannotation(kind)}")
+    found, wanted = kind_name(value), formatannotation(kind)
+    if found != wanted:
+        raise GGUFError(f"{path}: key {key!r} is {found}, not {wanted}")
     return value
-
-
-def _kind(value: GGUFValue) -> Any:
-    """The kind of a value as `GGUFFile.get` names it."""
-    if isinstance(value, StringArray):
-        return list[str]
-    if isinstance(value, np.ndarray):
-        return {"b": list[bool], "i": list[int], "u": list[int], "f": list[float]}[value.dtype.kind]
-    return list[list[Any]] if isinstance(value, tuple) else type(value)

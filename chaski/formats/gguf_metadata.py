@@ -67,6 +67,17 @@ NUMBERS: dict[ValueType, np.dtype[Any]] = {
     ValueType.FLOAT64: np.dtype("<f8"),
 }
 
+_KINDS_OF_ARRAYS = {"b": "list[bool]", "i": "list[int]", "u": "list[int]", "f": "list[float]"}
+
+
+def kind_name(value: object) -> str:
+    """Return the kind of a metadata value as `GGUFFile.get` takes it: `int`, or `list[str]` for instance."""
+    if isinstance(value, StringArray):
+        return "list[str]"
+    if isinstance(value, np.ndarray):
+        return _KINDS_OF_ARRAYS.get(value.dtype.kind, "list[Any]")
+    return "list[list[Any]]" if isinstance(value, tuple) else type(value).__name__
+
 
 class Cursor:
     """A place in a mapped file that moves on with every read and never past the end; it starts at `begin`."""

@@ -275,15 +275,16 @@ def open_model(path: str | Path) -> GGUFFile:
 def in_our_names(file: GGUFFile) -> GGUFFile:
     """Return the same file as llama.cpp would have written it.
 
-    Raises ModelError where two tensors would have one name, or rows cannot be taken in turn.
+    Raises ModelError where two tensors would have one name, or rows cannot be taken in turn, and GGUFError
+    for a key of another type.
     """
-    arch = file.metadata.get("general.architecture")
+    arch = file.get("general.architecture", str, "")
     found = (name for (of, tensor), name in _VARIANTS.items() if of == arch and tensor in file.tensors)
     variant = next(found, arch)
-    dialect = DIALECTS.get(variant) if isinstance(variant, str) else None
+    dialect = DIALECTS.get(variant)
     if dialect is None:
         return file
-    target = dialect.architecture or str(arch)
+    target = dialect.architecture or arch
     tensors = _tensors(file, dialect)
     values = _keys(file, dialect, f"{arch}.")
     is_foreign = tensors.keys() != file.tensors.keys() or not values.keys() >= _own(file, f"{arch}.")
@@ -306,7 +307,7 @@ def in_our_names(file: GGUFFile) -> GGUFFile:
         _cut_vocabulary(tensors, metadata, tensors[dialect.tokens_of].shape[0])
     if dialect.by_merges and f"{_TOKENIZER}merges" in metadata:
         metadata[f"{_TOKENIZER}model"] = dialect.by_merges
-    if dialect.pre and _means_pre(metadata, dialect.token):
+    if dialect.pre and _means_pre(file, dialect.token):
         metadata[f"{_TOKENIZER}pre"] = dialect.pre
     return GGUFFile(file.path, metadata, tensors)
 
@@ -392,13 +393,13 @@ def _first(tensors: Mapping[str, TensorInfo], name: str) -> TensorInfo | None:
     return next((info for key, info in tensors.items() if pattern.match(key)), None)
 
 
-def _means_pre(metadata: Mapping[str, GGUFValue], token: tuple[int, str] | None) -> bool:
+def _means_pre(file: GGUFFile, token: tuple[int, str] | None) -> bool:
     """Return whether a file leaves its pre-tokenizer open, and has the token that tells its family."""
-    if metadata.get(f"{_TOKENIZER}model") != "gpt2":
+    if file.get(f"{_TOKENIZER}model", str, "") != "gpt2":
         return False
-    if metadata.get(f"{_TOKENIZER}pre", "default") not in ("", "default"):
+    if file.get(f"{_TOKENIZER}pre", str, "") not in ("", "default"):
         return False
     if token is None:
         return True
-    tokens, (index, text) = metadata.get(f"{_TOKENIZER}tokens", ()), token
-    return not isinstance(tokens, int | float | str) and len(tokens) > index and tokens[index] == text
+    tokens, (index, text) = file.get(f"{_TOKENIZER}tokens", list[str], ()), token
+    return len(tokens) > index and tokens[index] == text

@@ -15,7 +15,7 @@ import pytest
 
 import chaski
 from chaski.errors import ModelError
-from chaski.formats.gguf import GGUFFile, TensorInfo, open_gguf
+from chaski.formats.gguf import GGUFFile, StringArray, TensorInfo, open_gguf
 from chaski.formats.gguf_writer import LazyTensor, write_gguf
 from chaski.model.dialects import DIALECTS, in_our_names
 from chaski.model.drafts import ATTACHED
@@ -132,7 +132,11 @@ def test_gemma3_by_its_layers(layers: int, factor: float | None) -> None:
     ],
 )
 def test_pre_tokenizers_that_are_left_open(arch: str, pre: str | None, expected: str | None) -> None:
-    metadata = {"general.architecture": arch, "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a"]}
+    metadata = {
+        "general.architecture": arch,
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.tokens": StringArray.of(["a"]),
+    }
     if pre is not None:
         metadata["tokenizer.ggml.pre"] = pre
     assert in_our_names(file_with(metadata)).metadata.get("tokenizer.ggml.pre") == expected
@@ -143,7 +147,7 @@ def test_llama_3_is_known_by_its_token(tmp_path: Path) -> None:
     metadata = {
         "general.architecture": "llama",
         "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.tokens": StringArray.of(tokens),
     }
     assert in_our_names(file_with(metadata)).metadata["tokenizer.ggml.pre"] == "llama-bpe"
 

@@ -101,8 +101,8 @@ def test_tokens_that_no_text_becomes() -> None:
     [
         ({"scores": None}, "scores is missing"),
         ({"scores": [float("inf")] * len(fixture("unigram")["tokens"])}, "is not finite"),
-        ({"precompiled_charsmap": "eHg="}, "is a str, expected an array of bytes"),
-        ({"precompiled_charsmap": 1.5}, "is a float, expected an array of bytes"),
+        ({"precompiled_charsmap": "eHg="}, "is str, expected an array of bytes"),
+        ({"precompiled_charsmap": 1.5}, "is float, expected an array of bytes"),
         ({"precompiled_charsmap": [0.5]}, "is not an array of bytes"),
         ({"precompiled_charsmap": [1, 2, 300]}, "holds a number that is no byte"),
         ({"precompiled_charsmap": TABLE[:3]}, "has 3 bytes, but a trie of"),

@@ -71,9 +71,9 @@ class SequenceBuilder(PromptBuilder):
         """The file's tokenizer. Raises TokenizerError for a file without one."""
         if self._known_tokenizer is not None:
             return self._known_tokenizer
-        from chaski.text.tokenizer import load_tokenizer
+        from chaski.text.tokenizer import file_tokenizer
 
-        return load_tokenizer(self._file.metadata)
+        return file_tokenizer(self._file)
 
     def outputs(
         self,

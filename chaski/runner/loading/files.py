@@ -55,10 +55,10 @@ class OpenedModel(Struct, frozen=True):
 
         A file with a fault stays as it is: whoever gives it text is told.
         """
-        from chaski.text.tokenizer import load_tokenizer
+        from chaski.text.tokenizer import file_tokenizer
 
         try:
-            tokenizer = load_tokenizer(self.file.metadata)
+            tokenizer = file_tokenizer(self.file)
             tokenizer.prepare()
         except (TokenizerError, UnsupportedError):
             return self

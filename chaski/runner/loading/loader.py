@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from chaski.chat.defaults import Defaults, stored_adapters
 from chaski.env import Environment
-from chaski.errors import ChaskiError, OptionError, TokenizerError, UnsupportedError
+from chaski.errors import ChaskiError, OptionError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.ml.backend import ProgressCallback
 from chaski.model.pooling import pooling_number
@@ -100,10 +100,12 @@ def load(
     All memory is reserved here. Raises ModelNotFoundError, StoreError, GGUFError, UnsupportedError,
     ModelError, AdapterError, OutOfMemoryError or OptionError.
     """
+    from chaski.text.tokenizer import check_tokenizer
+
     started = perf_counter()
     opened = model if isinstance(model, OpenedModel) else OpenedModel.of(find_or_pull(model))
     _require_native(opened, check_engine(engine) or opened.defaults.engine, projector)
-    _check_tokenizer(opened.file)
+    check_tokenizer(opened.file)
     parts = ModelParts.of(
         opened,
         projector=projector,
@@ -264,16 +266,6 @@ def _require_native(
         way = "in a process of its own: use chaski.Worker, `chaski run` or `chaski serve`"
         way = way if is_installed() else f"{EXTRA} adds it as a second engine"
         raise type(gap)(f"{gap}; llama.cpp may be able to compute this file, {way}")
-
-
-def _check_tokenizer(file: GGUFFile) -> None:
-    """Refuse a file whose texts nobody can read, before its weights are read."""
-    from chaski.text.tokenizer import check_tokenizer
-
-    try:
-        check_tokenizer(file.metadata)
-    except TokenizerError as error:
-        raise TokenizerError(f"{file.path}: {error}") from None
 
 
 def _policy(environment: Environment) -> Policy:

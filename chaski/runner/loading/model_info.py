@@ -136,9 +136,9 @@ class ModelInfo:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, for the texts of single tokens; the worker encodes prompts."""
         from chaski.model.dialects import open_model
-        from chaski.text.tokenizer import load_tokenizer
+        from chaski.text.tokenizer import file_tokenizer
 
-        return load_tokenizer(open_model(self.model.path).metadata)
+        return file_tokenizer(open_model(self.model.path))
 
     @property
     def ranking_template(self) -> str | None:

@@ -6,8 +6,8 @@ from when `prepare` is called.
 
 from __future__ import annotations
 
-from chaski.text.tokenizer.loader import check_tokenizer, has_tokenizer, load_tokenizer
+from chaski.text.tokenizer.loader import check_tokenizer, file_tokenizer, has_tokenizer, load_tokenizer
 from chaski.text.tokenizer.stream import TokenStream
 from chaski.text.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["TokenStream", "Tokenizer", "check_tokenizer", "has_tokenizer", "load_tokenizer"]
+__all__ = ["TokenStream", "Tokenizer", "check_tokenizer", "file_tokenizer", "has_tokenizer", "load_tokenizer"]

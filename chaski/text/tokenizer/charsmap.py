@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chaski.errors import TokenizerError
+from chaski.formats.gguf_metadata import kind_name
 from chaski.text.tokenizer.vocabulary import PREFIX
 
 __all__ = ["read_charsmap"]
@@ -33,7 +34,7 @@ def read_charsmap(metadata: Mapping[str, object]) -> bytes:
     """
     value = metadata.get(_NAME, ())
     if not isinstance(value, Sized) or isinstance(value, str):
-        raise TokenizerError(f"{_NAME} is a {type(value).__name__}, expected an array of bytes")
+        raise TokenizerError(f"{_NAME} is {kind_name(value)}, expected an array of bytes")
     if len(value) == 0:
         return b""
     if len(value) > _LARGEST:
@@ -49,7 +50,7 @@ def read_charsmap(metadata: Mapping[str, object]) -> bytes:
 
 
 def _bytes(value: object) -> bytes:
-    numbers = np.asarray(value)
+    numbers = np.asarray(value if isinstance(value, np.ndarray | list | bytes) else ())
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
         raise TokenizerError(f"{_NAME} is not an array of bytes")
     if numbers.dtype.itemsize > 1 and not ((numbers >= 0) & (numbers < 256)).all():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chaski.errors import TokenizerError, UnsupportedError
+from chaski.errors import MissingPackageError, TokenizerError, UnsupportedError
+from chaski.formats.gguf import GGUFFile
 from chaski.text.tokenizer.bpe import ByteLevelBPE, TextBPE
 from chaski.text.tokenizer.charsmap import read_charsmap
 from chaski.text.tokenizer.pretokenizers import PRETOKENIZERS, pretokenizer
@@ -36,14 +38,32 @@ def has_tokenizer(metadata: Mapping[str, object]) -> bool:
     return read_scalar(metadata, "model", str) not in (None, *_NONE)
 
 
-def check_tokenizer(metadata: Mapping[str, object]) -> None:
+def check_tokenizer(file: GGUFFile) -> None:
     """Raise `TokenizerError` for a kind of tokenizer or pre-tokenizer that is not known, or without merges.
 
     A file without a tokenizer passes: its model is given ids. The vocabulary is not read, as that takes long.
     """
-    if has_tokenizer(metadata) and _loader(metadata) is _load_pairs:
-        pretokenizer(read_scalar(metadata, "pre", str) or _DEFAULT_RULES)
-        read_strings(metadata, "merges")
+    with _naming(file):
+        if has_tokenizer(file.metadata) and _loader(file.metadata) is _load_pairs:
+            pretokenizer(read_scalar(file.metadata, "pre", str) or _DEFAULT_RULES)
+            read_strings(file.metadata, "merges")
+
+
+def file_tokenizer(file: GGUFFile) -> Tokenizer:
+    """Return the tokenizer of a GGUF file; see `load_tokenizer`. Errors name the file."""
+    with _naming(file):
+        return load_tokenizer(file.metadata)
+
+
+@contextmanager
+def _naming(file: GGUFFile) -> Iterator[None]:
+    """Put the file's path before the message of an error that names a key."""
+    try:
+        yield
+    except MissingPackageError:
+        raise
+    except (TokenizerError, UnsupportedError) as error:
+        raise type(error)(f"{file.path}: {error}") from error
 
 
 def load_tokenizer(metadata: Mapping[str, object]) -> Tokenizer:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from chaski import _native
 from chaski.errors import TokenizerError
+from chaski.formats.gguf_metadata import kind_name
 from chaski.formats.string_array import StringArray
 from chaski.text.tokenizer.ends import FILL_IN_TEXTS, MarkedTokens, find_marked, find_words
 
@@ -99,7 +100,7 @@ def read_scalar(metadata: Mapping[str, object], name: str, kind: type[_Scalar]) 
     if value is None:
         return None
     if type(value) is not kind:
-        raise TokenizerError(f"{PREFIX}{name} is a {type(value).__name__}, expected {kind.__name__}")
+        raise TokenizerError(f"{PREFIX}{name} is {kind_name(value)}, expected {kind.__name__}")
     return value
 
 
@@ -109,11 +110,11 @@ def read_strings(metadata: Mapping[str, object], name: str) -> Sequence[str]:
     if value is None:
         raise TokenizerError(f"{PREFIX}{name} is missing: this file has no usable tokenizer")
     if (
-        isinstance(value, str | np.ndarray)
+        isinstance(value, str | tuple | np.ndarray)  # a file has arrays in an array as a tuple
         or not hasattr(value, "__getitem__")
         or not hasattr(value, "__len__")
     ):
-        raise TokenizerError(f"{PREFIX}{name} is a {type(value).__name__}, expected an array of strings")
+        raise TokenizerError(f"{PREFIX}{name} is {kind_name(value)}, expected an array of strings")
     strings = cast("Sequence[str]", value)
     if len(strings) == 0:
         raise TokenizerError(f"{PREFIX}{name} is empty")
@@ -142,9 +143,9 @@ def read_numbers(metadata: Mapping[str, object], name: str, length: int) -> NDAr
     value = metadata.get(PREFIX + name)
     if value is None:
         return None
-    numbers = np.asarray(value)
-    if numbers.ndim != 1 or numbers.dtype.kind not in "iuf":
-        raise TokenizerError(f"{PREFIX}{name} is not an array of numbers")
+    numbers = _array(value)
+    if numbers is None or numbers.ndim != 1 or numbers.dtype.kind not in "iuf":
+        raise TokenizerError(f"{PREFIX}{name} is {kind_name(value)}, expected an array of numbers")
     if len(numbers) != length:
         raise TokenizerError(f"{PREFIX}{name} has {len(numbers)} entries for {length} tokens")
     return numbers
@@ -171,10 +172,25 @@ def _token_id(metadata: Mapping[str, object], name: str, size: int) -> int | Non
 
 def _suppressed(metadata: Mapping[str, object], size: int) -> frozenset[int]:
     """The tokens that answers never have. Ids beyond the vocabulary rule out nothing, as in llama.cpp."""
-    ids = np.ravel(np.asarray(metadata.get(PREFIX + "suppress_tokens", []))).tolist()
-    if not all(type(token_id) is int for token_id in ids):
-        raise TokenizerError(f"{PREFIX}suppress_tokens is {str(ids)[:80]}, expected ids of tokens")
-    return frozenset(token_id for token_id in ids if 0 <= token_id < size)
+    return frozenset(token_id for token_id in _ids(metadata, "suppress_tokens") if 0 <= token_id < size)
+
+
+def _ids(metadata: Mapping[str, object], name: str) -> list[int]:
+    """The ids of `tokenizer.ggml.<name>`: an array of them, or a single one."""
+    value = metadata.get(PREFIX + name, [])
+    ids = _array(value)
+    found = [] if ids is None else np.ravel(ids).tolist()
+    if ids is None or not all(type(token_id) is int for token_id in found):
+        raise TokenizerError(f"{PREFIX}{name} is {kind_name(value)}, expected ids of tokens")
+    return found
+
+
+def _array(value: object) -> NDArray[np.generic] | None:
+    """A value as an array, None for arrays of different lengths in an array."""
+    try:
+        return np.asarray(value)
+    except ValueError:
+        return None
 
 
 def _marked(metadata: Mapping[str, object], tokens: Sequence[str], types: NDArray[np.int32]) -> MarkedTokens:
@@ -185,7 +201,7 @@ def _marked(metadata: Mapping[str, object], tokens: Sequence[str], types: NDArra
     for role, old in _OLD_ROLES.items():
         if named[role] is None:
             named[role] = _token_id(metadata, f"{old}_token_id", size)
-    listed: list[int] = np.ravel(np.asarray(metadata.get(PREFIX + "eos_token_ids", []))).tolist()
+    listed = _ids(metadata, "eos_token_ids")
     merges = read_strings(metadata, "merges") if PREFIX + "merges" in metadata else ()
     words = find_words(tokens, merges, lambda token_id: int(types[token_id]) == TokenType.NORMAL)
     return find_marked(tokens, named, listed, words)

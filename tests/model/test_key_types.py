@@ -1,0 +1,97 @@
+"""Metadata of another type than a key has: a file is refused by name and key, or runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import chaski
+from chaski.cli.main import chaski_command
+from chaski.names import ModelName
+from chaski.store.create import create
+from chaski.store.recipe import Recipe
+from chaski.store.store import Store
+from tests.tiny_llama import write_tiny_llama
+
+VALUES: dict[str, Any] = {
+    "number": 3,
+    "negative": -1,
+    "large": 2**64 - 1,
+    "fraction": 1.5,
+    "flag": True,
+    "text": "x",
+    "empty": "",
+    "numbers": [1, 2, 3],
+    "no numbers": np.zeros(0, np.int32),
+    "fractions": [0.5, 1.5],
+    "flags": [True, False],
+    "texts": ["a", "b"],
+    "arrays": [[1, 2], [3]],
+    "arrays of texts": [["a"], ["b", "c"]],
+}
+READ_EARLY = (
+    "general.architecture",
+    "general.type",
+    "general.name",
+    "general.file_type",
+    "general.alignment",
+    "split.count",
+    "tokenizer.chat_template",
+    "tokenizer.ggml.model",
+    "tokenizer.ggml.pre",
+    "tokenizer.ggml.tokens",
+    "tokenizer.ggml.merges",
+    "tokenizer.ggml.token_type",
+    "tokenizer.ggml.bos_token_id",
+    "tokenizer.ggml.add_bos_token",
+    "tokenizer.ggml.eos_token_ids",
+    "tokenizer.ggml.suppress_tokens",
+)
+
+
+def run(path: Path) -> None:
+    with chaski.load(path, context=32, num_batch=16, parallel=1) as model:
+        model.generate("x", num_predict=1)
+
+
+def show(path: Path) -> None:
+    result = CliRunner().invoke(chaski_command, ["show", "--verbose", str(path)])
+    assert isinstance(result.exception, SystemExit | None), result.exception
+
+
+def stored(path: Path) -> None:
+    recipe = Recipe(sources=[path])
+    list(create(Store(path.parent / "store"), ModelName.parse("odd"), recipe))
+
+
+@pytest.mark.parametrize("key", READ_EARLY)
+def test_keys_that_are_read_first(tmp_path: Path, key: str) -> None:
+    for what, value in VALUES.items():
+        path = tmp_path / f"{what}.gguf"
+        try:
+            write_tiny_llama(path, layers=1, **{key.replace(".", "__"): value})
+        except chaski.ChaskiError:
+            continue  # such as an alignment with which nothing can be written
+        show(path)
+        for attempt in (run, stored):
+            try:
+                attempt(path)
+            except chaski.ChaskiError as error:
+                assert path.name in str(error) or key in str(error), (what, error)
+
+
+@pytest.mark.parametrize("key", ["general.architecture", "tokenizer.ggml.model", "tokenizer.ggml.pre"])
+def test_an_array_of_numbers_is_named(tmp_path: Path, key: str) -> None:
+    path = write_tiny_llama(tmp_path / "odd.gguf", **{key.replace(".", "__"): [1, 2]})
+    with pytest.raises(chaski.ChaskiError, match=rf"odd\.gguf: key '{key}' is list\[int\], not str"):
+        run(path)
+
+
+def test_errors_of_tokenizers_name_the_file(tmp_path: Path) -> None:
+    path = write_tiny_llama(tmp_path / "odd.gguf", tokenizer__ggml__eos_token_id="x")
+    with pytest.raises(chaski.ChaskiError, match=r"odd\.gguf: .*eos_token_id is str, expected int"):
+        run(path)
