@@ -140,7 +140,7 @@ HARMLESS: Mapping[str, str] = {
     "attention.temperature_length": "means something only beside its scale",
     "classifier.output_labels": "names of labels",
     "rope.dimension_sections": "all positions of a text's token are one",
-    "rope.scaling.finetuned": "tells how the model was trained",
+    "rope.scaling.finetuned": "Granite reads it as a switch of the rope; in other models it changes nothing",
     "rope.scaling.yarn_attn_factor": "llama.cpp computes it from the factor",
     "tensor_data_layout": "the layout that all files have by now",
     "vocab_size": "the tensors say it",

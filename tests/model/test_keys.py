@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import chaski
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile, open_gguf
+from chaski.formats.gguf_writer import write_gguf
 from chaski.model.keys import HARMLESS, READ, READ_BY, REFUSED, check_keys
 from chaski.model.registry import build_model
+from tests.rewriting import all_tensors
 
 DATA = Path(__file__).parents[1] / "data"
 FILES = [*sorted((DATA / "architectures").glob("*.gguf")), *(DATA / "embedders").glob("*.gguf")]
@@ -71,3 +74,39 @@ def test_values_that_mean_the_same_as_another_key() -> None:
         ("rope.freq_base_swa", 1000.0),
     ):
         check_keys(with_key(file, name, value))
+
+
+def changed(source: Path, target: Path, **metadata: Any) -> Path:
+    """Write a model again with other metadata; `__` stands for `.` in keys."""
+    file = open_gguf(source)
+    entries = {f"{file.architecture}.{key.replace('__', '.')}": value for key, value in metadata.items()}
+    write_gguf(target, {**file.metadata, **entries}, all_tensors(file))
+    return target
+
+
+@pytest.mark.parametrize("name", ["granite", "granitemoe"])
+def test_granite_without_a_rope(tmp_path: Path, name: str) -> None:
+    """llama.cpp reads `finetuned` as a switch. Positions that are scaled to nothing mean the same."""
+    source = DATA / "architectures" / f"{name}.gguf"
+    rope = {"rope__scaling__type": "linear", "rope__scaling__factor": 1e30}
+    paths = [
+        changed(source, tmp_path / "off.gguf", rope__scaling__finetuned=False),
+        changed(source, tmp_path / "scaled.gguf", **rope),
+        changed(source, tmp_path / "on.gguf", rope__scaling__finetuned=True),
+        source,
+    ]
+    found = []
+    for path in paths:
+        with chaski.load(path, context=32) as model:
+            found.append(np.asarray(model.logits([5, 9, 3, 44, 21, 7])))
+    off, scaled, on, plain = found
+    np.testing.assert_allclose(off, scaled, rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(on, plain)
+    assert abs(off - on).max() > 0.01
+
+
+def test_llama_4_without_chunks_is_refused(tmp_path: Path) -> None:
+    source = DATA / "architectures" / "llama4.gguf"
+    path = changed(source, tmp_path / "whole.gguf", attention__sliding_window=0)
+    with pytest.raises(UnsupportedError, match=r"llama4\.attention\.sliding_window = 0 means"):
+        chaski.load(path, context=32)

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import LayerCache
+from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
-from chaski.ml.graph import Tensor
+from chaski.ml.graph import Rope, Tensor
 from chaski.ml.nn import MoE, MoEWithSharedExpert, SharedExpert, attention
 from chaski.model.arch import llama
 from chaski.model.config import DecoderConfig
 from chaski.model.input import Inputs, output_rows
 
+_NO_ROPE = Rope(np.zeros(0, np.float32))
+
 
 class Attention(llama.Attention):
-    """`scale` is the factor of scores; 0 means the usual one."""
+    """`scale` is the factor of scores; 0 means the usual one. `rotates`: it has a rope."""
 
-    def __init__(self, config: DecoderConfig, scale: float) -> None:
+    def __init__(self, config: DecoderConfig, scale: float, rotates: bool) -> None:
         super().__init__(config)
         self._scale = scale or config.head_size**-0.5
+        self._rotates = rotates
 
     def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache) -> Tensor:
         c = self._config
-        q = ops.rope(self.attn_q(x).reshape(c.num_heads, c.head_size), rope)
-        k = ops.rope(self.attn_k(x).reshape(c.num_kv_heads, c.head_size), rope)
+        q = self.attn_q(x).reshape(c.num_heads, c.head_size)
+        k = self.attn_k(x).reshape(c.num_kv_heads, c.head_size)
+        if self._rotates:
+            q, k = ops.rope(q, rope), ops.rope(k, rope)
         v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
         return self.attn_output(attention(q, k, v, cache, scale=self._scale))
 
@@ -54,10 +61,12 @@ class Model(llama.Model):
         self._residual_factor = file.get(f"{arch}.residual_scale", float, 0.0) or 1.0
         self._logit_divisor = file.get(f"{arch}.logit_scale", float, 0.0) or 1.0
         self._attention_scale = file.get(f"{arch}.attention.scale", float, 0.0)
+        # llama.cpp reads this key as a switch of the rope for Granite alone.
+        self._rotates = file.get(f"{arch}.rope.scaling.finetuned", bool, True)
         super().__init__(file, projector)
 
     def layer(self, file: GGUFFile) -> Layer:
-        attn = Attention(self.config, self._attention_scale)
+        attn = Attention(self.config, self._attention_scale, self._rotates)
         return Layer(self.config, attn, self.ffn(file), self._residual_factor)
 
     def ffn(self, file: GGUFFile) -> llama.FeedForward:
@@ -73,3 +82,10 @@ class Model(llama.Model):
     def head(self, x: Tensor, softcap: float = 0.0) -> Tensor:
         x = super().head(x, softcap)
         return x if self.config.pooling is not None else x * (1 / self._logit_divisor)
+
+    def layer_kinds(self) -> Sequence[LayerKind]:
+        kinds = super().layer_kinds()
+        if self._rotates:
+            return kinds
+        c = self.config  # keys that are not rotated stay as they are where a context shifts
+        return [Causal(KVShape(c.num_kv_heads, c.head_size, c.value_size, _NO_ROPE))] * c.num_layers

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
@@ -74,6 +75,11 @@ class Model(Decoder):
         config = DecoderConfig.read(file)
         super().__init__(config)
         self.rope_freqs = RopeFactors(config.rope.dims)
+        if file.get("llama4.attention.sliding_window", int, None) == 0:
+            raise UnsupportedError(
+                f"{file.path}: llama4.attention.sliding_window = 0 means no chunks, and ropes in other "
+                "layers, which is not supported"
+            )
         self._chunk = file.get("llama4.attention.chunk_size", int, 8192)
         self._chunked = sliding_layers(file, config.num_layers, _PERIOD)
         self._length = file.get("llama4.attention.temperature_length", int, 8192)
