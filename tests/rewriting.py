@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from chaski.formats.gguf import GGUFFile, TensorInfo
-from chaski.formats.gguf_writer import LazyTensor
+from chaski.formats.gguf import GGUFFile, TensorInfo, open_gguf
+from chaski.formats.gguf_writer import LazyTensor, write_gguf
 from chaski.formats.quant import QuantType
 
-__all__ = ["all_tensors", "bytes_as", "unchanged"]
+__all__ = ["all_tensors", "bytes_as", "unchanged", "write_split"]
 
 
 def all_tensors(file: GGUFFile) -> dict[str, LazyTensor]:
     """Every tensor of a file, by name."""
     return {name: unchanged(info) for name, info in file.tensors.items()}
+
+
+def write_split(source: Path, folder: Path, count: int = 3) -> list[Path]:
+    """Write a GGUF file again in parts, as llama.cpp's `gguf-split` names and numbers them."""
+    with open_gguf(source) as file:
+        tensors = list(all_tensors(file).items())
+        paths = []
+        for number in range(count):
+            keys = {
+                "split.no": np.uint16(number),
+                "split.count": np.uint16(count),
+                "split.tensors.count": np.int32(len(tensors)),
+            }
+            paths.append(folder / f"{source.stem}-{number + 1:05d}-of-{count:05d}.gguf")
+            write_gguf(paths[-1], {**({} if number else file.metadata), **keys}, dict(tensors[number::count]))
+    return paths
 
 
 def unchanged(info: TensorInfo) -> LazyTensor:

@@ -95,19 +95,29 @@ def _adapters(
 
 
 def _uploaded(server: Remote, source: ModelSource) -> Generator[StoreProgress, None, dict[str, str]]:
-    """Send a file that the server does not have -> its digest by its name."""
-    from chaski.store.blobs import hash_file
-    from chaski.store.progress import StoreProgress
+    """Send a file that the server does not have, of a split one all parts -> digests by name."""
+    from chaski.formats.gguf import part_paths
 
     if not isinstance(source, Path) or source.is_dir():
         raise UnsupportedError(
             f"{source} is a checkpoint, which is converted here: use `chaski convert` and name the GGUF file "
             "in FROM, or unset OLLAMA_HOST"
         )
+    found: dict[str, str] = {}
+    for part in filter(Path.is_file, part_paths(source)):
+        found[part.name] = yield from _uploaded_file(server, part)
+    return found
+
+
+def _uploaded_file(server: Remote, source: Path) -> Generator[StoreProgress, None, str]:
+    """Send one file -> its digest."""
+    from chaski.store.blobs import hash_file
+    from chaski.store.progress import StoreProgress
+
     digest: Digest = hash_file(source)
     size = source.stat().st_size
     yield StoreProgress(f"copying {source.name}", digest, size)
     if not server.has(f"/api/blobs/{digest}"):
         server.upload(f"/api/blobs/{digest}", source)
     yield StoreProgress(f"copying {source.name}", digest, size, size)
-    return {source.name: str(digest)}
+    return str(digest)

@@ -10,7 +10,7 @@ import math
 import mmap
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from inspect import formatannotation
 from pathlib import Path
@@ -25,7 +25,7 @@ from chaski.formats.gguf_metadata import Cursor, GGUFValue, MetadataReader, kind
 from chaski.formats.gguf_tensors import ALIGNMENTS, DEFAULT_ALIGNMENT, TensorInfo, is_alignment, read_tensors
 from chaski.formats.string_array import StringArray
 
-__all__ = ["GGUFFile", "GGUFValue", "StringArray", "TensorInfo", "open_gguf", "open_inside"]
+__all__ = ["GGUFFile", "GGUFValue", "StringArray", "TensorInfo", "open_gguf", "open_inside", "part_paths"]
 
 MAGIC = b"GGUF"
 _PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
@@ -110,15 +110,32 @@ class _Part(NamedTuple):
 
 
 def open_gguf(path: str | Path) -> GGUFFile:
-    """Open a GGUF file; for a split one, its first part, `NAME-00001-of-00003.gguf`.
+    """Open a GGUF file; a split one by any of its parts, such as `NAME-00001-of-00003.gguf`.
 
     The metadata of a split file is that of its first part. Raises ModelNotFoundError without such a file,
     UnsupportedError for a valid file that this version cannot read, GGUFError for any other fault.
     """
     first = _read_part(Path(path))
     count = _lookup(first.path, first.metadata, "split.count", int, 1)
-    tensors = _join(first, count) if count > 1 else first.tensors
-    return GGUFFile(first.path, first.metadata, tensors)
+    if count <= 1:
+        return GGUFFile(first.path, first.metadata, first.tensors)
+    paths = part_paths(first.path)
+    if len(paths) != count:
+        raise GGUFError(
+            f"{first.path}: by key 'split.count' this is one of {count} parts; they must be in one folder, "
+            f"called NAME-00001-of-{count:05d}.gguf and so on"
+        )
+    first = _read_numbered(paths, 0)
+    return GGUFFile(first.path, first.metadata, _join(first, paths))
+
+
+def part_paths(path: Path) -> list[Path]:
+    """Return the paths of all parts of a split file by the name of any of them; of other files their own."""
+    name = _PART_NAME.fullmatch(path.name)
+    if name is None:
+        return [path]
+    count = name["count"]
+    return [path.with_name(f"{name['stem']}-{i:05d}-of-{count}.gguf") for i in range(1, int(count) + 1)]
 
 
 def open_inside(path: str | Path, key: str) -> GGUFFile:
@@ -183,11 +200,12 @@ def _alignment(path: Path, metadata: dict[str, GGUFValue]) -> int:
     return alignment
 
 
-def _join(first: _Part, count: int) -> dict[str, TensorInfo]:
+def _join(first: _Part, paths: Sequence[Path]) -> dict[str, TensorInfo]:
     """Open the other parts of a split file and return the tensors of all."""
     tensors: dict[str, TensorInfo] = {}
-    for number, part in enumerate(_parts(first, count)):
-        _check_part(part, number, count)
+    for number in range(len(paths)):
+        part = _read_numbered(paths, number) if number else first
+        _check_part(part, number, len(paths))
         twice = tensors.keys() & part.tensors.keys()
         if twice:
             raise GGUFError(f"{part.path}: tensor {min(twice)!r} is in an earlier part too")
@@ -198,22 +216,13 @@ def _join(first: _Part, count: int) -> dict[str, TensorInfo]:
     return tensors
 
 
-def _parts(first: _Part, count: int) -> Iterator[_Part]:
-    """The parts in order, read when asked for."""
-    name = _PART_NAME.fullmatch(first.path.name)
-    if name is None or int(name["count"]) != count:
-        wanted = f"NAME-00001-of-{count:05d}.gguf"
-        raise GGUFError(f"{first.path}: this is one of {count} parts; the first must be called {wanted}")
-    if int(name["number"]) != 1:
-        part_name = f"{name['stem']}-00001-of-{count:05d}.gguf"
-        raise GGUFError(f"{first.path}: this is not the first of {count} parts; open {part_name}")
-    yield first
-    for number in range(2, count + 1):
-        path = first.path.with_name(f"{name['stem']}-{number:05d}-of-{count:05d}.gguf")
-        try:
-            yield _read_part(path)
-        except ModelNotFoundError:
-            raise GGUFError(f"{first.path}: part {number} of {count} is missing: {path}") from None
+def _read_numbered(paths: Sequence[Path], number: int) -> _Part:
+    try:
+        return _read_part(paths[number])
+    except ModelNotFoundError:
+        raise GGUFError(
+            f"{paths[0].parent}: part {number + 1} of {len(paths)} is missing: {paths[number].name}"
+        ) from None
 
 
 def _check_part(part: _Part, number: int, count: int) -> None:

@@ -11,8 +11,9 @@ from chaski.names import Digest, ModelName
 from chaski.store.model import read_model
 from chaski.store.progress import StoreProgress
 from chaski.store.recipe import CheckpointFiles, ModelSource
-from chaski.store.rewrite import Note, bring, folder_of, written
+from chaski.store.rewrite import Note, bring, folder_of, rewrite, written
 from chaski.store.store import Store
+from chaski.store.weights import inspect
 
 if TYPE_CHECKING:
     from chaski.formats.gguf import GGUFFile
@@ -48,12 +49,17 @@ def add_adapter(
         return [Digest.parse(path.name) for path in found]
     if isinstance(source, CheckpointFiles):
         with folder_of(blobs, source, "adapter") as folder:
+            if source.first_part is not None:
+                return (yield from add_adapter(store, folder / source.first_part, base, link, open_model))
             return [(yield from _converted(store, folder, base, open_model))]
     path = blobs.path(source) if isinstance(source, Digest) else source
     if path.is_dir():
         return [(yield from _converted(store, path, base, open_model))]
     yield StoreProgress("parsing GGUF")
     check_fits(path, base, path.name, open_model)
+    weights = inspect(path)
+    if weights.is_split:
+        return [(yield from rewrite(blobs, path, weights, None))]
     if path.parent == blobs.folder:
         return [Digest.parse(path.name)]
     return [(yield from bring(blobs, path, link))]

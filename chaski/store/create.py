@@ -139,7 +139,10 @@ def _add_source(
     """Add the source that FROM names; its weights in other types if the recipe says so."""
     if isinstance(source, CheckpointFiles):
         with folder_of(draft.store.blobs, source, name.model) as folder:
-            yield from _add_checkpoint(draft, folder, quantize)
+            if source.first_part is None:
+                yield from _add_checkpoint(draft, folder, quantize)
+            else:
+                yield from _add_source(draft, folder / source.first_part, quantize, name)
         return
     if isinstance(source, ModelName):
         draft.add_model(source)
@@ -171,7 +174,11 @@ def _add_adapter(draft: _Draft, source: ModelSource) -> Iterator[StoreProgress]:
 def _add_draft_model(draft: _Draft, source: ModelSource, quantize: str | None) -> Iterator[StoreProgress]:
     """Add the weights of DRAFT, of a file or of another model, in place of those that the source has."""
     if isinstance(source, CheckpointFiles):
-        raise OptionError("a draft is made of one GGUF file, or of the name or folder of a model")
+        if source.first_part is None:
+            raise OptionError("a draft is made of one GGUF file, or of the name or folder of a model")
+        with folder_of(draft.store.blobs, source, "draft") as folder:
+            yield from _add_draft_model(draft, folder / source.first_part, quantize)
+        return
     if isinstance(source, ModelName):
         path = read_model(draft.store, draft.store.entry(source)).path
     else:

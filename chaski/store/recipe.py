@@ -14,15 +14,16 @@ from chaski.names import Digest, ModelName
 from chaski.store.modelfile import Modelfile
 from chaski.store.parameters import Parameter
 
-__all__ = ["CheckpointFiles", "ModelSource", "Recipe", "recipe_of"]
+__all__ = ["CheckpointFiles", "ModelSource", "Recipe", "gguf_sources", "recipe_of"]
 
 _CONVERTIBLE = (".safetensors", ".bin", ".pth")
 _FILE_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}(/[A-Za-z0-9_][A-Za-z0-9._-]{0,254}){0,3}")
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
+_PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
 
 class CheckpointFiles(Struct, frozen=True):
-    """The files of a checkpoint as blobs of the store, by their paths in its folder.
+    """The files of a checkpoint, or all parts of a split GGUF file, as blobs by their paths in a folder.
 
     Raises OptionError for a path that is not relative, or of other characters than file names need.
     """
@@ -36,9 +37,14 @@ class CheckpointFiles(Struct, frozen=True):
                     f"file path must be relative, of letters, digits, '.', '_' and '-': {path!r:.100}"
                 )
 
+    @property
+    def first_part(self) -> str | None:
+        """The path of the first part of a split GGUF file; None for a checkpoint."""
+        return min((path for path in self.blobs if path.endswith(".gguf")), default=None)
+
 
 ModelSource: TypeAlias = ModelName | Path | Digest | CheckpointFiles
-"""A model of the store, a folder to convert or its files as blobs, or a GGUF file: its path or its blob."""
+"""A model of the store, a folder to convert or its files as blobs, or a GGUF file: its path or its blobs."""
 
 
 class Recipe(Struct, frozen=True, kw_only=True):
@@ -66,6 +72,36 @@ class Recipe(Struct, frozen=True, kw_only=True):
     quantize: str | None = None
     draft: ModelSource | None = None
     draft_quantize: str | None = None
+
+
+def gguf_sources(digests: Mapping[str, Digest]) -> list[Digest | CheckpointFiles]:
+    """Return GGUF files that are given as blobs by path, the parts of a split one as one source.
+
+    Raises OptionError where a part is missing.
+    """
+    found: dict[str, dict[int, Digest]] = {}
+    single: list[Digest | CheckpointFiles] = []
+    for path, digest in digests.items():
+        name = _PART.fullmatch(path)
+        if name is None:
+            single.append(digest)
+        else:
+            found.setdefault(f"{name['stem']}-of-{name['count']}", {})[int(name["number"])] = digest
+    return [*(_parts(name, parts) for name, parts in found.items()), *single]
+
+
+def _parts(name: str, digests: Mapping[int, Digest]) -> CheckpointFiles:
+    """All parts of one file, in names that say their order alone."""
+    stem, _, digits = name.rpartition("-of-")
+    count = int(digits)
+    for number in range(1, count + 1):
+        if number not in digests:
+            raise OptionError(
+                f"part {number} of {count} is missing: {stem}-{number:05d}-of-{digits}.gguf; give all parts"
+            )
+    return CheckpointFiles(
+        {f"model-{number:05d}-of-{digits}.gguf": digests[number] for number in range(1, count + 1)}
+    )
 
 
 def recipe_of(
@@ -130,7 +166,7 @@ def _is_checkpoint(folder: Path) -> bool:
 def _in_folder(folder: Path) -> Path:
     """The file of weights in a folder; of a split file the first part."""
     found = [path for path in sorted(folder.iterdir()) if path.suffix in (".gguf", *_CONVERTIBLE)]
-    first = [path for path in found if not _LATER_PART.search(path.name)]
+    first = [path for path in found if not _LATER_PART.search(path.name)] or found
     if not first:
         raise ModelNotFoundError(f"{folder.name or folder}: no Modelfile or safetensors files found")
     return first[0]

@@ -174,6 +174,13 @@ def test_split_file(tmp_path: Path) -> None:
         ("t2", paths[2], 2),
     ]
     assert file.get("general.name", str) == "split"
+    for path in paths[1:]:
+        other = open_gguf(path)
+        assert (other.path, list(other.tensors), other.metadata) == (
+            paths[0],
+            list(file.tensors),
+            file.metadata,
+        )
 
 
 @pytest.mark.parametrize(
@@ -181,7 +188,7 @@ def test_split_file(tmp_path: Path) -> None:
     [
         (1, {"no": 2}, r"m-00002-of-00003.gguf: key 'split.no' is 2, not 1"),
         (2, {"count": 4}, r"m-00003-of-00003.gguf: key 'split.count' is 4, not 3"),
-        (0, {"count": 4}, r"one of 4 parts; the first must be called NAME-00001-of-00004.gguf"),
+        (0, {"count": 4}, r"one of 4 parts; .* called NAME-00001-of-00004.gguf"),
         (0, {"tensors": 4}, r"'split.tensors.count' is 4, the parts hold 3"),
         (2, {"name": 0}, r"m-00003-of-00003.gguf: tensor 't0' is in an earlier part too"),
     ],
@@ -198,9 +205,9 @@ def test_incomplete_split(tmp_path: Path) -> None:
     second = split(tmp_path, 1)
     with pytest.raises(GGUFError, match=r"part 3 of 3 is missing: .*m-00003-of-00003.gguf"):
         open_gguf(tmp_path / "m-00001-of-00003.gguf")
-    with pytest.raises(GGUFError, match=r"not the first of 3 parts; open m-00001-of-00003.gguf"):
+    with pytest.raises(GGUFError, match=r"part 3 of 3 is missing: m-00003-of-00003.gguf"):
         open_gguf(second)
-    with pytest.raises(GGUFError, match="one of 3 parts; the first must be called"):
+    with pytest.raises(GGUFError, match="one of 3 parts; they must be in one folder"):
         open_gguf(second.rename(tmp_path / "renamed.gguf"))
 
 

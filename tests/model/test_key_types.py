@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,20 +69,27 @@ def stored(path: Path) -> None:
     list(create(Store(path.parent / "store"), ModelName.parse("odd"), recipe))
 
 
+def problem_of(attempt: Callable[[Path], None], path: Path) -> str:
+    """Return the message of the error that a file is refused with; empty if it is taken."""
+    try:
+        attempt(path)
+    except chaski.ChaskiError as error:
+        return str(error)
+    return ""
+
+
 @pytest.mark.parametrize("key", READ_EARLY)
 def test_keys_that_are_read_first(tmp_path: Path, key: str) -> None:
-    for what, value in VALUES.items():
-        path = tmp_path / f"{what}.gguf"
+    for index, value in enumerate(VALUES.values()):
+        path = tmp_path / f"{index}.gguf"
         try:
             write_tiny_llama(path, layers=1, **{key.replace(".", "__"): value})
         except chaski.ChaskiError:
             continue  # such as an alignment with which nothing can be written
         show(path)
         for attempt in (run, stored):
-            try:
-                attempt(path)
-            except chaski.ChaskiError as error:
-                assert path.name in str(error) or key in str(error), (what, error)
+            problem = problem_of(attempt, path)
+            assert not problem or path.name in problem or key in problem, (value, problem)
 
 
 @pytest.mark.parametrize("key", ["general.architecture", "tokenizer.ggml.model", "tokenizer.ggml.pre"])

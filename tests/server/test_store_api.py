@@ -17,6 +17,7 @@ from chaski.formats.quant import QuantType
 from chaski.names import ModelName
 from chaski.server.settings import Settings
 from chaski.store.bundled import bundled_model
+from tests.rewriting import write_split
 from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script
 from tests.server.running import Running, running
@@ -293,3 +294,21 @@ def test_an_upload_of_a_known_blob_is_read_to_its_end(server: Running) -> None:
         head = f"POST {path} HTTP/1.1\r\nHost: x.localhost\r\nContent-Length: {len(data)}\r\n"
         connection.sendall(f"{head}Expect: 100-continue\r\n\r\n".encode())
         assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+
+
+def test_a_file_in_parts_is_joined(server: Running, blob: bytes, tmp_path: Path) -> None:
+    (tmp_path / "whole.gguf").write_bytes(blob)
+    files = {}
+    for part in write_split(tmp_path / "whole.gguf", tmp_path):
+        data = part.read_bytes()
+        assert server.post(f"/api/blobs/{digest_of(data)}", data).status == 201
+        files[part.name] = digest_of(data)
+    lines = server.post("/api/create", {"model": "joined", "files": files}).lines
+    assert "joining the parts" in [line["status"] for line in lines]
+    assert lines[-1]["status"] == "success"
+    shown = server.post("/api/show", {"model": "joined"}).json["model_info"]
+    assert "split.count" not in shown
+    del files["whole-00002-of-00003.gguf"]
+    refused = server.post("/api/create", {"model": "half", "files": files, "stream": False})
+    assert refused.status == 400
+    assert "part 2 of 3 is missing: whole-00002-of-00003.gguf" in refused.json["error"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,11 +11,12 @@ from chaski.errors import OptionError, UnsupportedError
 from chaski.names import Digest, ModelName
 from chaski.server.fields.reader import Fields
 from chaski.server.service.options import checked_options
-from chaski.store.recipe import CheckpointFiles, ModelSource, Recipe
+from chaski.store.recipe import CheckpointFiles, ModelSource, Recipe, gguf_sources
 
 __all__ = ["read_recipe"]
 
 _LATER = ("remote_host", "info")
+_PART_NUMBER = re.compile(r"-\d{5}(?=-of-\d{5}\.gguf$)")
 
 
 def read_recipe(fields: Fields) -> Recipe:
@@ -45,9 +47,9 @@ def _sources(fields: Fields) -> Sequence[ModelSource]:
     digests = _files(fields, "files")
     if not digests:
         raise OptionError("neither 'from' or 'files' was specified")
-    weights = [digest for path, digest in digests.items() if path.endswith(".gguf")]
+    weights = {path: digest for path, digest in digests.items() if path.endswith(".gguf")}
     if weights:
-        return weights
+        return gguf_sources(weights)
     if any(path.endswith(".safetensors") for path in digests):
         return [CheckpointFiles(digests)]
     if any(path.endswith((".bin", ".pth", ".pt")) for path in digests):
@@ -61,23 +63,24 @@ def _adapters(fields: Fields) -> Sequence[ModelSource]:
         tuple(path.rpartition("/")[::2]): digest for path, digest in _files(fields, "adapters").items()
     }
     folders = {folder for folder, name in digests if name == CONFIG_NAME}
-    found: dict[str, Digest | dict[str, Digest]] = {}
+    found: dict[str, dict[str, Digest]] = {}
     for (folder, name), digest in digests.items():
-        if folder in folders and not name.endswith(".gguf"):
-            of_folder = found.setdefault(f"{folder}/", {})
-            assert isinstance(of_folder, dict)
-            of_folder[name] = digest
-        else:
-            found[f"{folder}/{name}"] = digest
-    return [CheckpointFiles(each) if isinstance(each, dict) else each for each in found.values()]
+        part_of = _PART_NUMBER.sub("", name)
+        place = folder if folder in folders and not name.endswith(".gguf") else f"{folder}/{part_of}"
+        found.setdefault(place, {})[name] = digest
+    return [
+        source
+        for place, files in found.items()
+        for source in ([CheckpointFiles(files)] if place in folders else gguf_sources(files))
+    ]
 
 
-def _draft(fields: Fields) -> Digest | None:
+def _draft(fields: Fields) -> ModelSource | None:
     """Return the file of the draft model."""
-    digests = _files(fields, "draft_files")
-    if len(digests) > 1:
+    sources = gguf_sources(_files(fields, "draft_files"))
+    if len(sources) > 1:
         raise OptionError("draft_files must name one GGUF file")
-    return next(iter(digests.values()), None)
+    return next(iter(sources), None)
 
 
 def _files(fields: Fields, name: str) -> dict[str, Digest]:
