@@ -28,6 +28,13 @@ MAY_BE_KNOWN = (
 # Names that files had for the tokens around texts that are filled in.
 _OLD_ROLES = {"fim_pre": "prefix", "fim_suf": "suffix", "fim_mid": "middle"}
 
+# Roles of tokens in the vocabularies that these kinds of tokenizer began with.
+_USUAL_ROLES = {
+    "bert": {"bos": 101, "eos": 102, "unknown": 100},
+    "llama": {"bos": 1, "eos": 2},
+    "t5": {"eos": 1, "unknown": 2},
+}
+
 _Scalar = TypeVar("_Scalar", bool, int, str)
 
 
@@ -76,6 +83,7 @@ def read_vocabulary(
     """Read tokens, types and role ids. Defaults are what files mean that do not say whether ends are added.
     Raises `TokenizerError` naming the key that is absent, of a wrong type or out of range."""
     tokens = read_strings(metadata, "tokens")
+    metadata = {**_usual_roles(metadata, len(tokens)), **metadata}
     types = _token_types(metadata, len(tokens))
     marked = _marked(metadata, tokens, types)
     types = _as_controls(types, marked.controls)
@@ -92,6 +100,12 @@ def read_vocabulary(
         add_eos=_adds(metadata, "eos", eos_id, default_add_eos),
         suppressed_ids=_suppressed(metadata, len(tokens)),
     )
+
+
+def _usual_roles(metadata: Mapping[str, object], size: int) -> dict[str, object]:
+    """The ids that llama.cpp takes where a file names none, by the kind of its tokenizer."""
+    roles = _USUAL_ROLES.get(read_scalar(metadata, "model", str) or "", {})
+    return {f"{PREFIX}{role}_token_id": token_id for role, token_id in roles.items() if token_id < size}
 
 
 def read_scalar(metadata: Mapping[str, object], name: str, kind: type[_Scalar]) -> _Scalar | None:
