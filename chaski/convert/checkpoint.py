@@ -25,7 +25,8 @@ __all__ = ["Checkpoint", "computing", "plain_name", "plan_conversion", "text_set
 
 # Prefixes that wrappers put before the names of a text model, in any order that some release had.
 _WRAPPERS = re.compile(
-    r"^(?:llm\.|model\.|language_model\.|text_model\.|bert\.|roberta\.)+|(?<=^vision_tower\.)vision_model\."
+    r"^(?:llm\.|model\.|language_model\.|text_model\.|bert\.|roberta\.|distilbert\.)+"
+    r"|(?<=^vision_tower\.)vision_model\."
 )
 # Parts of a configuration with the settings of the text model, or of a draft's layers.
 _TEXT_PARTS = ("text_config", "transformer_layer_config")

@@ -149,8 +149,14 @@ def embeddings(
     hidden, vocab_size = config.get("hidden_size", int), config.get("vocab_size", int)
     yield Mapped("token_embd.weight", (vocab_size, hidden), ("embed_tokens.weight",))
     yield Mapped(f"{gguf_norm}.weight", (hidden,), (f"{last_norm}.weight",), shift=shift)
-    if "lm_head.weight" in names or not config.get("tie_word_embeddings", bool, False):
+    is_tied = config.get("tie_word_embeddings", bool, False) or _is_base(config)
+    if "lm_head.weight" in names or not is_tied:
         yield Mapped("output.weight", (vocab_size, hidden), ("lm_head.weight",))
+
+
+def _is_base(config: Config) -> bool:
+    """Return whether a checkpoint is one of states, without an output matrix."""
+    return any(str(name).endswith("Model") for name in config.list("architectures"))
 
 
 def norm(config: Config, name: str, source: str, shift: float = 0.0) -> Row:

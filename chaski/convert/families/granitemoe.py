@@ -41,23 +41,27 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     for layer in range(config.count("num_hidden_layers")):
         yield from in_layer(layer, rows)
         source, target = f"layers.{layer}", f"blk.{layer}.ffn"
-        yield from _network(f"{source}.block_sparse_moe", target, "exps", (count, size, hidden))
+        yield from network(f"{source}.block_sparse_moe", target, "exps", (count, size, hidden))
         if shared:
-            yield from _network(f"{source}.shared_mlp", target, "shexp", (shared, hidden))
+            yield from network(f"{source}.shared_mlp", target, "shexp", (shared, hidden))
 
 
-def _network(source: str, target: str, kind: str, shape: tuple[int, ...]) -> Iterator[Planned]:
-    """Gate, up and down of one network, or of a stack of them, whose gates have that shape."""
+def network(source: str, target: str, kind: str, shape: tuple[int, ...]) -> Iterator[Planned]:
+    """Gate, up and down of one network, or of a stack of them, whose gates have that shape.
+
+    kind: what GGUF puts behind their names, after an underscore.
+    """
+    end = f"_{kind}.weight" if kind else ".weight"
     *experts, size, hidden = shape
     for name, part in (("gate", slice(size)), ("up", slice(size, None))):
         yield Mapped(
-            f"{target}_{name}_{kind}.weight",
+            f"{target}_{name}{end}",
             shape,
             (f"{source}.input_linear.weight",),
             (*experts, 2 * size, hidden),
             partial(_rows, part),
         )
-    down = f"{target}_down_{kind}.weight"
+    down = f"{target}_down{end}"
     yield Mapped(down, (*experts, hidden, size), (f"{source}.output_linear.weight",))
 
 

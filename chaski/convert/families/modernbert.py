@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
+from msgspec.structs import replace
+
 from chaski.convert.config import Config
 from chaski.convert.family import Family, Row, in_layer
 from chaski.convert.labels import classifier, is_classifier, label_metadata
@@ -20,8 +22,6 @@ _OLD_THETA = {"full_attention": "global_rope_theta", "sliding_attention": "local
 
 def metadata(config: Config) -> Metadata:
     config.expect("hidden_activation", "gelu", "silu")
-    for key in ("attention_bias", "mlp_bias", "norm_bias"):
-        config.expect(key, False)
     heads = config.get("num_attention_heads", int)
     entries: Metadata = {
         "block_count": config.get("num_hidden_layers", int),
@@ -48,7 +48,6 @@ def metadata(config: Config) -> Metadata:
 def _ranking(config: Config) -> Metadata:
     config.expect("classifier_pooling", "cls")
     config.expect("classifier_activation", "gelu")
-    config.expect("classifier_bias", False)
     return label_metadata(config) | {"classifier.pooling_type": _FIRST}
 
 
@@ -76,21 +75,35 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     hidden, size = config.get("hidden_size", int), config.get("intermediate_size", int)
     table = ("embeddings.tok_embeddings.weight",)
     yield Mapped("token_embd.weight", (config.get("vocab_size", int), hidden), table)
-    yield Mapped("token_embd_norm.weight", (hidden,), ("embeddings.norm.weight",))
-    yield Mapped("output_norm.weight", (hidden,), ("final_norm.weight",))
+    yield from _norm(config, "token_embd_norm", "embeddings.norm")
+    yield from _norm(config, "output_norm", "final_norm")
     rows = [
-        Row("attn_norm", "attn_norm", (hidden,)),
-        Row("attn_qkv", "attn.Wqkv", (3 * hidden, hidden)),
-        Row("attn_output", "attn.Wo", (hidden, hidden)),
-        Row("ffn_norm", "mlp_norm", (hidden,)),
-        Row("ffn_up", "mlp.Wi", (2 * size, hidden)),
-        Row("ffn_down", "mlp.Wo", (hidden, size)),
+        *_biased(config, "attention_bias", Row("attn_qkv", "attn.Wqkv", (3 * hidden, hidden))),
+        *_biased(config, "attention_bias", Row("attn_output", "attn.Wo", (hidden, hidden))),
+        *_biased(config, "norm_bias", Row("ffn_norm", "mlp_norm", (hidden,))),
+        *_biased(config, "mlp_bias", Row("ffn_up", "mlp.Wi", (2 * size, hidden))),
+        *_biased(config, "mlp_bias", Row("ffn_down", "mlp.Wo", (hidden, size))),
     ]
+    first = list(_biased(config, "norm_bias", Row("attn_norm", "attn_norm", (hidden,))))
     for number in range(config.count("num_hidden_layers")):
-        yield from in_layer(number, rows if number else rows[1:])
+        yield from in_layer(number, [*first, *rows] if number else rows)
     if is_classifier(config):
-        yield Mapped("cls.norm.weight", (hidden,), ("head.norm.weight",))
-        yield from classifier(config, "head.dense", "classifier", is_dense_biased=False)
+        yield from _norm(config, "cls.norm", "head.norm")
+        is_biased = config.get("classifier_bias", bool, False)
+        yield from classifier(config, "head.dense", "classifier", is_dense_biased=is_biased)
+
+
+def _norm(config: Config, name: str, source: str) -> Iterator[Planned]:
+    size = (config.get("hidden_size", int),)
+    for kind in ("weight", "bias") if config.get("norm_bias", bool, False) else ("weight",):
+        yield Mapped(f"{name}.{kind}", size, (f"{source}.{kind}",))
+
+
+def _biased(config: Config, switch: str, row: Row) -> Iterator[Row]:
+    """A row, and its bias where the configuration switches those on."""
+    yield row
+    if config.get(switch, bool, False):
+        yield replace(row, shape=row.shape[:1], suffix=".bias")
 
 
 FAMILY = Family(
