@@ -18,12 +18,13 @@ from chaski.formats.gguf import GGUFFile, open_gguf
 
 DATA = Path(__file__).parents[1] / "data" / "checkpoints"
 EMBEDDERS = ["bert", "eurobert", "gemma-embedding", "jina-bert-v3", "modern-bert", "nomic-bert", "roberta"]
-EMBEDDERS += ["jina-bert-v2", "jina-bert-v2-code", "nomic-bert-moe", "t5encoder"]
+EMBEDDERS += ["distilbert", "jina-bert-v2", "jina-bert-v2-code", "nomic-bert-moe", "t5encoder"]
 # They propose tokens for another model, and compute nothing alone.
 ASSISTANTS = ["gemma4-assistant", "gemma4-small-assistant"]
 NAMES = sorted({path.name for path in DATA.iterdir()} - {*EMBEDDERS, *ASSISTANTS})
 # Those that llama.cpp's converter was not asked about.
 UNWITNESSED = {"jina-bert-v3", "llama4", "nomic-bert", "qwen2moe", "t5encoder"}
+UNWITNESSED |= {"granitehybrid", "granitehybrid-moe"}
 
 
 @cache

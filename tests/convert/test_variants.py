@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import chaski
 from chaski.convert.checkpoint import Checkpoint, plan_conversion
 from chaski.convert.convert import convert
 from chaski.errors import ModelError, UnsupportedError
@@ -220,3 +222,70 @@ def test_a_bias_of_zeros_behind_experts_is_left_out(tmp_path: Path) -> None:
     write_safetensors(path.with_suffix(".new"), tensors)
     path.with_suffix(".new").replace(path)
     assert "blk.1.ffn_down.bias" not in written(folder).tensors
+
+
+@pytest.mark.parametrize(("name", "architecture"), [("llama3", "LlamaModel"), ("qwen3", "Qwen3Model")])
+def test_a_checkpoint_of_states_alone(tmp_path: Path, name: str, architecture: str) -> None:
+    """It has no output matrix, and the embedding serves as one, whatever the configuration says."""
+    values = {"architectures": [architecture], "tie_word_embeddings": False}
+    folder = changed(name, tmp_path / name, values)
+    tensors = {
+        key.removeprefix("model."): ("BF16", np.frombuffer(info.data, np.uint16).reshape(info.shape))
+        for key, info in open_checkpoint(folder).items()
+        if key != "lm_head.weight"
+    }
+    write_safetensors(folder / "model.safetensors", tensors)
+    found = written(folder)
+    whole = written(changed(name, tmp_path / "whole", {}))
+    assert found.tensors.keys() == whole.tensors.keys() - {"output.weight"}
+    for key, info in found.tensors.items():
+        assert np.array_equal(info.data, whole.tensors[key].data)
+
+
+def test_a_missing_output_matrix_is_still_an_error(tmp_path: Path) -> None:
+    folder = changed("llama3", tmp_path / "llama3", {"tie_word_embeddings": False})
+    with pytest.raises(ModelError, match=r"lm_head\.weight.* is missing"):
+        plan_conversion(folder)
+
+
+def test_gemma_2_without_bounds_of_logits(tmp_path: Path) -> None:
+    """null means no bound, and a missing key the usual one."""
+    keys = ("attn_logit_softcapping", "final_logit_softcapping")
+    folder = changed("gemma2", tmp_path / "usual", dict.fromkeys(keys))
+    usual = written(folder).metadata
+    config = json.loads((folder / "config.json").read_text()) | dict.fromkeys(keys)
+    (folder / "config.json").write_text(json.dumps(config))
+    unbounded = written(folder).metadata
+    assert [usual[f"gemma2.{key}"] for key in keys] == [50.0, 30.0]
+    assert [unbounded[f"gemma2.{key}"] for key in keys] == [0.0, 0.0]
+
+
+def test_biases_of_modern_bert(tmp_path: Path) -> None:
+    switches = {"attention_bias": True, "mlp_bias": True, "norm_bias": True}
+    folder = changed("modern-bert", tmp_path / "biased", switches)
+    tensors = {
+        key: ("BF16", np.frombuffer(info.data, np.uint16).reshape(info.shape))
+        for key, info in open_checkpoint(folder).items()
+    }
+    weights = [key for key in tensors if key.endswith(".weight") and "tok_embeddings" not in key]
+    one = np.float32(1).view(np.uint32) >> np.uint32(16)
+    for key in weights:
+        bias = np.full(tensors[key][1].shape[:1], one, np.uint16)
+        tensors[key.removesuffix("weight") + "bias"] = "BF16", bias
+    write_safetensors(folder / "model.safetensors", tensors)
+    found = written(folder)
+    for name in ("blk.1.attn_qkv", "blk.1.attn_norm", "blk.0.ffn_up", "blk.0.ffn_down", "output_norm"):
+        assert (found.tensors[f"{name}.bias"].data.view(np.float32) == 1).all()
+    plain = written(changed("modern-bert", tmp_path / "plain", {}))
+    vectors = []
+    for file in (found, plain):
+        with chaski.load(file.path, context=32) as model:
+            vectors.append(np.asarray(model.embed([[1, 5, 9, 2]])))
+    assert abs(vectors[0] - vectors[1]).max() > 0.01
+
+
+@pytest.mark.parametrize("kinds", [["mamba", "attention"], []])
+def test_granite_with_state_space_layers_is_refused(tmp_path: Path, kinds: list[str]) -> None:
+    folder = changed("granitehybrid", tmp_path / "hybrid", {"layer_types": kinds})
+    with pytest.raises(UnsupportedError, match=r"'layer_types' is .*; only models with attention"):
+        written(folder)

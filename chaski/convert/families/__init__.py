@@ -98,6 +98,7 @@ FAMILIES = {
 }
 
 _MEANT_BY = {
+    "GraniteMoeHybridForCausalLM": ("num_local_experts", "granitehybridmoe"),
     "LlamaForCausalLM": ("draft_vocab_size", "eagle3"),
     "NomicBertModel": ("moe_every_n_layers", "nomicbertmoe"),
     "XLMRobertaModel": ("lora_adaptations", "jinabert3"),
@@ -143,8 +144,7 @@ def find_family(config: Config) -> Family:
             f"{config.path}: architecture {name!r:.80} cannot be converted; known are {known}"
         )
     key, other = _MEANT_BY.get(name, ("", ""))
-    module = _module(other if config.values.get(key) else FAMILIES[name])
-    family: Family = module.family_of(config) if hasattr(module, "family_of") else module.FAMILY
+    family: Family = _module(other if config.values.get(key) else FAMILIES[name]).FAMILY
     return family
 
 

@@ -54,4 +54,10 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     yield from (each for each in planned if each.name != "token_types.weight")
 
 
-FAMILY = replace(bert.FAMILY, metadata=metadata, tensors=tensors, unused=(r"vocab_.*", *bert.HEADS))
+FAMILY = replace(
+    bert.FAMILY,
+    metadata=metadata,
+    tensors=tensors,
+    unused=(r"vocab_.*", *bert.HEADS),
+    defaults={"type_vocab_size": 1},
+)
