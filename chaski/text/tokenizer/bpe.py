@@ -121,15 +121,20 @@ class PairEncoding(ABC):
             _log.warning("%d byte values have no token and are lost, %#04x first", len(missing), missing[0])
 
 
+def byte_level_bytes(token: str, kind: int) -> bytes:
+    """The bytes that a token spells in printable characters; see `ByteLevelBPE.token_bytes`."""
+    if kind == TokenType.USER_DEFINED or not _BYTES.keys() >= set(token):
+        return token.encode("utf-8", "surrogateescape")
+    return bytes([_BYTES[character] for character in token])
+
+
 class ByteLevelBPE(PairEncoding):
     """Tokens are bytes, spelled as printable characters."""
 
     def token_bytes(self, token: str, kind: int) -> bytes:
         """The bytes that the token spells. User-defined tokens, and others with foreign characters in them,
         are their own text."""
-        if kind == TokenType.USER_DEFINED or not _BYTES.keys() >= set(token):
-            return token.encode("utf-8", "surrogateescape")
-        return bytes([_BYTES[character] for character in token])
+        return byte_level_bytes(token, kind)
 
     @property
     def _byte_tokens(self) -> Sequence[str]:

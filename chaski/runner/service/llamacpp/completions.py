@@ -1,12 +1,12 @@
 """Requests and answers in llama.cpp's terms: our requests as its JSON, its pieces as our events.
 
 A piece has the text of a token and its id. Where a character takes several tokens, llama.cpp tells the last
-id only; the others are found by making tokens of the text again.
+id only; see `LostIds` for the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from chaski.chat.events import Done, DoneReason, Event, Text
@@ -14,6 +14,7 @@ from chaski.chat.prompts import Prepared
 from chaski.errors import UnsupportedError
 from chaski.runner.generation.stream import PieceStream, TokenText
 from chaski.runner.service.llamacpp.images import prompt_field
+from chaski.runner.service.llamacpp.lost_ids import LostIds
 from chaski.sample import Sampled, TokenLogprob
 from chaski.sample.grammar import checked_grammar
 
@@ -128,19 +129,19 @@ def empty_answer(prepared: Prepared, load_seconds: float) -> Done:
 class AnswerReader:
     """The pieces of one answer as events.
 
-    controls: the texts of tokens that are not part of answers. spell: the ids of a text in its middle.
+    controls: the texts of tokens that are not part of answers. lost: finds ids that are not told.
     """
 
     def __init__(
         self,
         prepared: Prepared,
         controls: Mapping[int, str],
-        spell: Callable[[str], Sequence[int]],
+        lost: LostIds,
         load_seconds: float,
     ) -> None:
         self._prepared = prepared
         self._controls = controls
-        self._spell = spell
+        self._lost = lost
         self._load_seconds = load_seconds
         self._pieces = PieceStream(())
         self._count = 0
@@ -155,7 +156,8 @@ class AnswerReader:
         ids, text = piece["tokens"], piece["content"]
         missing = piece["tokens_predicted"] - self._count - len(ids)
         self._count = piece["tokens_predicted"]
-        for token_id in self._lost(text, ids, missing):
+        is_held = bool(self._prepared.limits.stop)
+        for token_id in self._lost.before(text, ids[0], missing, is_held) if len(ids) == 1 else ():
             events += self._fed(TokenText("", Sampled(token_id)))
         for sampled in _sampled(piece, self._prepared.sampling.logprobs):
             if sampled.token_id in self._controls:
@@ -163,13 +165,6 @@ class AnswerReader:
             else:
                 events += self._fed(TokenText(text, sampled))
         return events
-
-    def _lost(self, text: str, ids: Sequence[int], count: int) -> Sequence[int]:
-        """Return the ids before the last one, if the text has as many tokens as there must be."""
-        if count <= 0 or not text or len(ids) != 1:
-            return ()
-        found = self._spell(text)[-count - 1 :]
-        return found[:-1] if len(found) == count + 1 and found[-1] == ids[0] else ()
 
     def _fed(self, piece: TokenText) -> list[Event]:
         event, _ = self._pieces.feed(piece)

@@ -28,6 +28,7 @@ from chaski.runner.prefix.calls import Blocks
 from chaski.runner.service.base_channel import ActiveCall, BaseChannel
 from chaski.runner.service.cache_picture import CachePicture
 from chaski.runner.service.llamacpp.completions import AnswerReader, completion, empty_answer
+from chaski.runner.service.llamacpp.lost_ids import LostIds
 from chaski.runner.service.llamacpp.prompts import LlamaPrompts, PromptConfig
 from chaski.runner.service.llamacpp.server import LlamaServer
 from chaski.runner.service.llamacpp.settings import LlamaSettings
@@ -98,6 +99,7 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
         self._controls = {token_id: vocabulary.tokens[token_id] for token_id in hidden}
         # Tokens that end an answer are control tokens too, and no text of a grammar spells them.
         self._spellings = {text: token_id for token_id, text in self._controls.items()}
+        self._lost = LostIds(vocabulary, file.get("tokenizer.ggml.model", str, ""))
         self._salts: set[str] = set()
         self._short = ThreadPoolExecutor(2, "chaski-desk")
         self._answers = ThreadPoolExecutor(self._settings.parallel + _WAITING, "chaski-answer")
@@ -138,7 +140,7 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
             return
         marker = self._server.media_marker
         body = completion(prepared, self._may_share(prepared.limits.cache_salt), self._spellings, marker)
-        reader = AnswerReader(prepared, self._controls, self._spell, load_seconds)
+        reader = AnswerReader(prepared, self._controls, self._lost, load_seconds)
         for piece in self._server.stream("/completion", body, task.opened):
             for event in reader.feed(piece):
                 if not task.is_cancelled:
@@ -202,9 +204,6 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
             raise OptionError(f"token id {wrong} is not among the {self.info.vocab_size} of the model")
         shown = [token for token in ids if token not in self._controls]
         return str(self._server.ask("/detokenize", {"tokens": shown})["content"]) if shown else ""
-
-    def _spell(self, text: str) -> list[int]:
-        return self._prompts.tokenizer.encode(text, add_special=False, parse_special=False)
 
 
 def _anonymous_bytes() -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from chaski.chat.events import Done, Event, Text
@@ -13,7 +13,10 @@ from chaski.chat.options import parse_options
 from chaski.chat.prompts import Prepared
 from chaski.errors import OptionError, UnsupportedError
 from chaski.runner.service.llamacpp.completions import AnswerReader, completion
+from chaski.runner.service.llamacpp.lost_ids import LostIds
 from chaski.sample import Sampled
+from chaski.text.tokenizer.vocabulary import Vocabulary
+from tests.tiny_llama import byte_symbols
 
 CONTROLS = {8: "<|tool|>", 9: "<|end|>"}
 
@@ -31,8 +34,21 @@ def wanted(**options: Any) -> Prepared:
     )
 
 
-def spell(text: str) -> Sequence[int]:
-    return list(text.encode())
+def vocabulary() -> Vocabulary:
+    """A token for each byte, a pair that begins a character, and two tokens of one spelling."""
+    tokens = [*map(byte_symbol, range(256)), symbols("🙂".encode()[:2]), "same", "same"]
+    return Vocabulary(tokens, np.ones(len(tokens), np.int32), None, None, None, frozenset(), False, False)
+
+
+def byte_symbol(byte: int) -> str:
+    return byte_symbols()[byte]
+
+
+def symbols(data: bytes) -> str:
+    return "".join(map(byte_symbol, data))
+
+
+LOST = LostIds(vocabulary(), "gpt2")
 
 
 def piece(text: str, *ids: int, count: int, **more: Any) -> dict[str, Any]:
@@ -54,7 +70,7 @@ def end(kind: str, count: int, **more: Any) -> dict[str, Any]:
 
 
 def read(asked: Prepared, *pieces: dict[str, Any]) -> list[Event]:
-    reader = AnswerReader(asked, CONTROLS, spell, 0.5)
+    reader = AnswerReader(asked, CONTROLS, LOST, 0.5)
     return [event for each in pieces for event in reader.feed(each)]
 
 
@@ -202,3 +218,25 @@ def test_scores() -> None:
     event = read(asked, piece("a", 5, count=1, completion_probabilities=scores))[0]
     assert isinstance(event, Text)
     assert event.logprobs == (Sampled(5, -0.1, ((5, -0.1),)),)
+
+
+@pytest.mark.parametrize(
+    ("text", "last", "count", "found"),
+    [
+        ("é", 0xA9, 1, (0xC3,)),
+        ("漢", 0xA2, 2, (0xE6, 0xBC)),
+        ("🙂", 0x82, 3, (0xF0, 0x9F, 0x99)),
+        ("🙂", 0x82, 2, (256, 0x99)),  # the pair and one byte, which making tokens of the text may not give
+        ("🙂", 0x82, 1, ()),  # no token has three bytes
+        ("🙂", 0x99, 3, ()),  # it does not end with this one
+        ("ab", ord("b"), 1, ()),  # nothing would have been held back
+        ("samee", ord("e"), 1, ()),  # by either of two tokens
+    ],
+)
+def test_ids_that_are_not_told(text: str, last: int, count: int, found: tuple[int, ...]) -> None:
+    assert tuple(LOST.before(text, last, count, is_held=False)) == found
+
+
+def test_ids_of_text_that_may_have_begun_a_stop_string() -> None:
+    assert tuple(LOST.before("ab", ord("b"), 1, is_held=True)) == (ord("a"),)
+    assert not LOST.before("samee", ord("e"), 1, is_held=True)
