@@ -129,8 +129,14 @@ class LLM(BlockingMethods):
 
         `prompt`, `images` and `adapter` are as for `generate`; a row of an image is a token.
         """
-        sequence = self.prompts.outputs(prompt, images, adapter_choices(adapter))
-        (rows,) = outputs_of(self.engine, [sequence])
+        choices, most = adapter_choices(adapter), self.engine.max_outputs
+        sequences = self.prompts.outputs(prompt, images, choices, max_outputs=most)
+        found = outputs_of(self.engine, sequences)
+        if len(found) == 1:
+            return found[0]
+        rows = np.empty((len(sequences[0].tokens), found[0].shape[1]), np.float32)
+        for sequence, part in zip(sequences, found, strict=True):
+            rows[sequence.positions] = part
         return rows
 
     def asynchronous(self) -> AsyncModel:

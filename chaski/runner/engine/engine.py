@@ -110,6 +110,11 @@ class Engine:
         """True if rejected tokens can be dropped again without computing others anew."""
         return self._cache.can_step_back
 
+    @property
+    def max_outputs(self) -> int:
+        """The largest number of outputs of a batch."""
+        return self._program.max_outputs
+
     def submit(self, sequence: Sequence) -> None:
         """Queue a sequence. It runs while `wait` is called, for it or for any other one.
 

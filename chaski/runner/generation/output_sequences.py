@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
+from collections.abc import Sequence as Seq
 
 import numpy as np
 import numpy.typing as npt
@@ -31,23 +33,68 @@ F32 = npt.NDArray[np.float32]
 
 
 class LogitsSequence(Sequence):
-    """The outputs of every position, in order. Ends with ModelError where one has no largest logit."""
+    """The outputs of positions, in order. Ends with ModelError where one has no largest logit.
 
-    __slots__ = ("_rows",)
+    Rows of an image that see each other are one group of a batch, and may be more than a batch has outputs.
+    So `passes` makes several sequences, each of which has other outputs of such groups.
+    """
 
-    def __init__(self, tokens: Iterable[int], groups: Groups = (), images: Images = ()) -> None:
+    __slots__ = ("_rows", "_wide", "positions")
+
+    def __init__(
+        self,
+        tokens: Iterable[int],
+        groups: Groups = (),
+        images: Images = (),
+        positions: Seq[int] | None = None,
+        wide: Groups = (),
+    ) -> None:
+        """`positions` are those with outputs, ascending; all by default.
+
+        `wide` are groups larger than a batch's outputs.
+        """
         super().__init__(tokens, groups, images)
+        self.positions = range(len(self.tokens)) if positions is None else positions
+        self._wide = wide
         self._rows: list[F32] = []
+
+    @classmethod
+    def passes(
+        cls, tokens: list[int], groups: Groups, images: Images, max_outputs: int
+    ) -> list[LogitsSequence]:
+        """Return sequences that together have the outputs of all positions."""
+        wide = tuple(group for group in groups if len(group) > max_outputs)
+        left = {place for group in wide for place in group[max_outputs:]}
+        found = [cls(tokens, groups, images, [i for i in range(len(tokens)) if i not in left], wide)]
+        for begin in range(max_outputs, max(map(len, wide), default=0), max_outputs):
+            reached = [group for group in wide if len(group) > begin]
+            positions = [place for group in reached for place in group[begin : begin + max_outputs]]
+            end = reached[-1].stop
+            near = tuple(group for group in groups if group.stop <= end)
+            seen = tuple(run for run in images if run.positions.stop <= end)
+            found.append(cls(tokens[:end], near, seen, positions, wide))
+        return found
 
     @property
     def can_take_over(self) -> bool:
         return False
 
     def share(self, max_tokens: int, max_outputs: int) -> int:
-        return super().share(min(max_tokens, max_outputs), max_outputs)
+        begin = len(self.slot.tokens)
+        ahead = next((group for group in self._wide if group.stop > begin), None)
+        if ahead is None:
+            limit = max_outputs
+        elif ahead.start > begin:
+            limit = min(max_outputs, ahead.start - begin)
+        else:
+            limit = len(ahead)
+        return super().share(min(max_tokens, limit), max_outputs)
 
     def outputs(self, begin: int, count: int) -> range:
-        return range(begin, begin + count)
+        first = bisect_left(self.positions, begin)
+        number = bisect_left(self.positions, begin + count) - first
+        start = self.positions[first] if number else begin
+        return range(start, start + number)
 
     def take(self, rows: OutputRows, top_logits: F32) -> int:
         self._rows.append(rows.fetch().copy())
@@ -58,7 +105,7 @@ class LogitsSequence(Sequence):
         self._rows = []
 
     def write(self) -> None:
-        if sum(map(len, self._rows)) == len(self.tokens) and not self.events:
+        if sum(map(len, self._rows)) == len(self.positions) and not self.events:
             self.events.append(Outputs(_numbers(np.concatenate(self._rows))))
 
 

@@ -80,14 +80,18 @@ class SequenceBuilder(PromptBuilder):
         prompt: str | Items[int],
         images: Items[ImageSource] = (),
         adapters: Items[AdapterChoice] = (),
-    ) -> LogitsSequence:
-        """The sequence that gives the outputs of every token."""
+        *,
+        max_outputs: int,
+    ) -> list[LogitsSequence]:
+        """The sequences that give the outputs of every token, `max_outputs` of a batch at most."""
         self._require_text()
         whole = self._laid_out(prompt, self.read_images(images))
         self._require_fit(len(whole.tokens), "; load the model with a larger context")
-        sequence = LogitsSequence(whole.tokens, whole.groups, whole.images)
-        sequence.adapters = self._applied(adapters)
-        return sequence
+        applied = self._applied(adapters)
+        sequences = LogitsSequence.passes(list(whole.tokens), whole.groups, whole.images, max_outputs)
+        for sequence in sequences:
+            sequence.adapters = applied
+        return sequences
 
     def rankings(self, query: str, documents: Items[str], truncate: bool) -> list[EmbeddingSequence]:
         """A sequence for the query with each document."""
