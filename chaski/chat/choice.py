@@ -8,8 +8,7 @@ because the template that is stored with a renderer is not complete.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -130,12 +129,7 @@ def _calls(sources: TemplateSources, template: ChatTemplate | GoTemplate, source
 
     if named := _named_parser(sources):
         return CallFormat(named)
-    probing = template.probing()
-
-    def render(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str:
-        return probing(messages, tools, add_generation_prompt=messages[-1]["role"] == "user")
-
-    return choose_call_format(render, source, sources.architecture)
+    return choose_call_format(template.probing(), source, sources.architecture)
 
 
 def _named_parser(sources: TemplateSources) -> str:

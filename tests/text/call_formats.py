@@ -139,7 +139,17 @@ def chat_format(source: str) -> Any:
 def rendering(source: str) -> Render:
     """Return what renders messages by a template in Jinja."""
     template = ChatTemplate(source, "<s>", "</s>")
-    return lambda messages, tools: template.render(messages, messages[-1]["role"] == "user", tools)
+
+    def render(
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        /,
+        *,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        return template.render(messages, add_generation_prompt, tools)
+
+    return render
 
 
 def recorded(source: str) -> Iterator[tuple[str, Rendered]]:

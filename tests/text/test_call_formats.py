@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chaski.chat.choice import go_format
+from chaski.chat.sources import TemplateSources
 from chaski.text.parsers import Content, FoundCall
 from chaski.text.parsers.formats import parser_for
-from chaski.text.parsers.probe import CALLS, Answer, choose_call_format, name_for
-from chaski.text.template.go import GoTemplate
+from chaski.text.parsers.probe import CALLS, Answer, name_for
 from tests.text.call_formats import CALLS_ONLY, CASES, TOOLS, Rendered, chat_format, fault, read, recorded
 
 KINDS: list[dict[str, Any]] = json.loads(
@@ -117,9 +118,14 @@ class TestDerived:
             '[{"name": "{{ .Function.Name }}", "arguments": {{ .Function.Arguments }}}]</TOOLCALL>{{ end }}'
             "{{ end }}<|assistant|>"
         )
-        template = GoTemplate(source)
-        found = choose_call_format(lambda messages, tools: template.render(messages, tools=tools), source)
-        assert (found.name, found.shows) == ("nemotron", True)
+        found = go_format(source, TemplateSources("a model", ""))
+        assert found.parser_name == "nemotron"
+        assert read(found.parser("", TOOLS), '<TOOLCALL>[{"name": "now"}]</TOOLCALL>') == [
+            FoundCall("now", {})
+        ]
+        derived = go_format(source.replace("TOOLCALL>", "muse>"), TemplateSources("a model", ""))
+        pieces = read(derived.parser("", TOOLS), 'Hi <muse>[{"name": "now"}]</muse>')
+        assert pieces == [Content("Hi"), FoundCall("now", {})]
 
 
 @cache

@@ -8,9 +8,9 @@ between tags that no format of the table has, a block is derived from the render
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os.path import commonprefix
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -20,8 +20,19 @@ from chaski.text.parsers.formats import FORMATS, choose_format, parser_for
 from chaski.text.parsers.pieces import FoundCall, Parser
 from chaski.text.parsers.readers import read_json, read_named_json
 
-Render: TypeAlias = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None], str]
-"""Renders messages in the form of transformers' templates with tools. An answer begins behind a user's."""
+
+class Render(Protocol):
+    """Renders messages in the form of transformers' templates, and tools. Raises TemplateError."""
+
+    def __call__(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        /,
+        *,
+        add_generation_prompt: bool = True,
+    ) -> str: ...
+
 
 _ASKED = "chaski asks for it"
 _SAID = "chaski says it"
@@ -199,7 +210,8 @@ def _answer(
     ]
 
     def shown(*messages: Mapping[str, Any]) -> str:
-        return render(messages, tools).rpartition(_ASKED)[2]
+        begins = messages[-1]["role"] == "user"
+        return render(messages, tools, add_generation_prompt=begins).rpartition(_ASKED)[2]
 
     try:
         before = shown(asked)
