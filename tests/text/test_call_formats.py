@@ -84,8 +84,8 @@ class TestDerived:
     """Formats that the table does not have: JSON between tags of the template's own."""
 
     TEMPLATE = (
-        "{%% for m in messages %%}<%%{{ m.role }}%%>{{ m.content }}{%% for c in m.tool_calls or [] %%}%s"
-        "{%% endfor %%}<eot>{%% endfor %%}{%% if add_generation_prompt %%}<%%assistant%%>{%% endif %%}"
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}CALL"
+        "{% endfor %}<eot>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
     )
 
     @pytest.mark.parametrize(
@@ -94,21 +94,29 @@ class TestDerived:
             ("<muse>{{ c.function | tojson }}</muse>", '<muse>{"name": "now", "arguments": {}}</muse>'),
             ("@@{{ c.function.name }}##{{ c.function.arguments | tojson }}", "@@now##{}"),
             ("@@{{ c.function.name }}##{{ c.function.arguments | tojson }}!!", "@@now##{}!!"),
+            ("<c>{{ c.function.name }}\n{{ c.function.arguments | tojson }}</c>", "<c>now\n{}</c>"),
+            ('<c n="{{ c.function.name }}">{{ c.function.arguments | tojson }}</c>', '<c n="now">{}</c>'),
+            ('<c>{"{{ c.function.name }}": {{ c.function.arguments | tojson }}}</c>', '<c>{"now": {}}</c>'),
+            (
+                "<c>{{ c.function.name }}({% for k, v in c.function.arguments.items() %}{{ k }}="
+                "{{ v | tojson }}{{ ', ' if not loop.last }}{% endfor %})</c>",
+                "<c>now()</c>",
+            ),
         ],
     )
     def test_tags_of_a_template(self, call, written):
-        found = chat_format(self.TEMPLATE % call)
+        found = chat_format(self.TEMPLATE.replace("CALL", call))
         assert found.parser_name == "bare-json"
         pieces = read(found.parser("", TOOLS), f"I look. {written}{written} Done")
         assert pieces == [Content("I look."), FoundCall("now", {}), FoundCall("now", {}), Content("Done")]
 
     def test_bare_json_stays_bare(self):
-        found = chat_format(self.TEMPLATE % "{{ c.function | tojson }}")
+        found = chat_format(self.TEMPLATE.replace("CALL", "{{ c.function | tojson }}"))
         assert (found.parser_name, found.call_block) == ("bare-json", None)
 
     def test_words_in_the_template_do_not_count(self):
-        source = "{# <|tool_call_start|> [TOOL_CALLS] #}" + self.TEMPLATE % (
-            "<TOOLCALL>[{{ c.function | tojson }}]</TOOLCALL>"
+        source = "{# <|tool_call_start|> [TOOL_CALLS] #}" + self.TEMPLATE.replace(
+            "CALL", "<TOOLCALL>[{{ c.function | tojson }}]</TOOLCALL>"
         )
         assert chat_format(source).parser_name == "nemotron"
 

@@ -97,7 +97,7 @@ class _Delimited:
 
     def find(self, text: str, final: bool) -> Found | None:
         """Return the end of the block and its calls; None if they are not certain yet."""
-        while not self._is_unclear:
+        while not self._is_unclear and self._has_begun(text):
             end = text.find(self._closing, self._searched)
             if end < 0:
                 self._searched = max(self._searched, len(text) - len(self._closing) + 1)
@@ -112,6 +112,16 @@ class _Delimited:
                 # The strings of other languages may hold quotes that confuse.
                 self._is_unclear = True
         return self._last(text) if final else None
+
+    def _has_begun(self, text: str) -> bool:
+        """Return whether the mark before JSON has come, whose quotes are not those of JSON."""
+        mark = self._block.before_json
+        if mark is None or self._tracked > self._begin:
+            return True
+        start, end = text.find(mark, self._begin), text.find(self._closing, self._begin)
+        if start >= 0 and (end < 0 or start < end):
+            self._tracked = self._searched = start + len(mark)
+        return start >= 0 or end >= 0
 
     def _last(self, text: str) -> Found:
         """Return the first end at which there is a call; without any, the text up to the first end."""

@@ -18,7 +18,8 @@ from chaski.errors import TemplateError
 from chaski.text.parsers.blocks import CallBlock
 from chaski.text.parsers.formats import FORMATS, choose_format, parser_for
 from chaski.text.parsers.pieces import FoundCall, Parser
-from chaski.text.parsers.readers import read_json, read_named_json
+from chaski.text.parsers.python_text import PythonStrings
+from chaski.text.parsers.readers import read_json, read_keyed_json, read_named_json, read_python
 
 
 class Render(Protocol):
@@ -263,26 +264,44 @@ def _reads(name: str, answer: Answer) -> bool:
 
 
 def _derived(answer: Answer) -> CallBlock | None:
-    """Return a block for calls that are JSON between tags; None where they are anything else."""
+    """Return a block for calls that are JSON or Python between tags; None where they are anything else."""
+    for block in _possible(answer):
+        parser = parser_for("bare-json", TOOLS, answer.prompt, block=block)
+        if _calls(parser, answer.text) == answer.calls:
+            return block
+    return None
+
+
+def _possible(answer: Answer) -> Iterator[CallBlock]:
+    """Yield blocks that begin and end as the first call of an answer does."""
     text, name = answer.text, answer.calls[0].name
     found = _json_with(text, str(_ARGUMENTS[0]["probe_number"]))
-    if found is None:
-        return None
-    start, end = found
-    before = text[:start].rpartition(_SAID)[2].rpartition(_THOUGHT)[2]
-    opening, named, mark = (part.strip() for part in before.partition(name))
-    if not opening or bool(named) != bool(mark):
-        return None
-    closing = text[end:].partition(opening)[0].strip() or None
-    if named:
-        block = CallBlock(opening, closing, read_named_json(mark), before_json=mark)
-    else:
-        block = CallBlock(opening, closing, read_json)
-    return (
-        block
-        if _calls(parser_for("bare-json", TOOLS, answer.prompt, block=block), text) == answer.calls
-        else None
-    )
+    if found is not None:
+        start, end = found
+        opening, named, mark = _before(text, start).partition(name)
+        opening = opening.strip()
+        closing = text[end:].partition(opening)[0].strip() or None if opening else None
+        if opening and named:
+            mark = mark.strip() or mark
+            if mark:
+                yield CallBlock(opening, closing, read_named_json(mark), before_json=mark)
+        elif opening:
+            for read in (read_json, read_keyed_json):
+                yield CallBlock(opening, closing, read)
+    start = text.find(f"{name}(")
+    opening = _before(text, start).strip() if start >= 0 else ""
+    end = text.rfind(")") + 1
+    if opening and text[end:].strip():
+        brackets = ("[", "]") if opening.endswith("[") else ("", "")
+        opening = opening.removesuffix(brackets[0])
+        closing = text[end:].partition(opening)[0].strip().removeprefix(brackets[1]).strip()
+        if opening and closing:
+            yield CallBlock(opening, closing, read_python, PythonStrings)
+
+
+def _before(text: str, end: int) -> str:
+    """Return what stands before a call, behind what was said and thought."""
+    return text[:end].rpartition(_SAID)[2].rpartition(_THOUGHT)[2]
 
 
 def _calls(parser: Parser, text: str) -> list[FoundCall]:

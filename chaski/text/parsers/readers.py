@@ -73,9 +73,10 @@ def read_named_json(mark: str, before: str = "") -> CallReader:
 
 
 def read_keyed_json(text: str, tools: Tools) -> list[FoundCall] | None:
-    """Apertus: a list of objects, each with the name as its key: `[{"name": {…}}]`."""
+    """Apertus: objects with the name as their key, or a list of them: `[{"name": {…}}]`."""
     try:
-        (items,) = json_values(text)
+        values = list(json_values(text))
+        items = [item for value in values for item in (value if isinstance(value, list) else [value])]
         calls = [_made(name, arguments) for item in items for name, arguments in item.items()]
     except (*_FAULTS, AttributeError, TypeError):
         return read_json(text, tools)
