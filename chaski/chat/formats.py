@@ -15,8 +15,8 @@ from chaski.errors import OptionError, UnsupportedError
 
 if TYPE_CHECKING:
     from chaski.text.parsers import Parser
-    from chaski.text.parsers.blocks import CallBlock
     from chaski.text.parsers.schema import Tools
+    from chaski.text.parsers.stream import Block
     from chaski.text.template.chat import ChatTemplate
     from chaski.text.template.go import GoTemplate
     from chaski.text.template.plain import PlainTemplate
@@ -52,7 +52,7 @@ class ChatFormat(Struct, frozen=True):
     capabilities: tuple[str, ...]
     parser_name: str
     thinking_tags: tuple[str, str] | None = None
-    call_block: CallBlock | None = None
+    call_block: Block | None = None
     source: str | None = None
 
     def thinking(self, think: Think = None) -> Think:

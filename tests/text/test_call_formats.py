@@ -110,6 +110,23 @@ class TestDerived:
         pieces = read(found.parser("", TOOLS), f"I look. {written}{written} Done")
         assert pieces == [Content("I look."), FoundCall("now", {}), FoundCall("now", {}), Content("Done")]
 
+    @pytest.mark.parametrize(
+        "function",
+        [
+            "<function=NAME>ARGUMENTS<parameter=KEY>VALUE</parameter>END</function>",
+            '<invoke name="NAME">ARGUMENTS<parameter name="KEY">VALUE</parameter>END</invoke>',
+        ],
+    )
+    def test_tags_around_known_tags(self, function):
+        call = function.replace("NAME", "{{ c.function.name }}").replace("KEY", "{{ k }}")
+        call = call.replace("ARGUMENTS", "{% for k, v in c.function.arguments.items() %}")
+        call = call.replace("VALUE", "{{ v }}").replace("END", "{% endfor %}")
+        found = chat_format(self.TEMPLATE.replace("CALL", f"<my:calls>{call}</my:calls>"))
+        written = function.replace("NAME", "write_file").replace("ARGUMENTS", "").replace("END", "")
+        written = written.replace("KEY", "path").replace("VALUE", "a</my:calls>b")
+        pieces = read(found.parser("", TOOLS), f"Hi <my:calls>{written}</my:calls>")
+        assert pieces == [Content("Hi"), FoundCall("write_file", {"path": "a</my:calls>b"})]
+
     def test_bare_json_stays_bare(self):
         found = chat_format(self.TEMPLATE.replace("CALL", "{{ c.function | tojson }}"))
         assert (found.parser_name, found.call_block) == ("bare-json", None)

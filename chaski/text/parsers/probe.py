@@ -13,6 +13,7 @@ from os.path import commonprefix
 from typing import Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chaski.errors import TemplateError
 from chaski.text.parsers.blocks import CallBlock
@@ -20,6 +21,8 @@ from chaski.text.parsers.formats import FORMATS, choose_format, parser_for
 from chaski.text.parsers.pieces import FoundCall, Parser
 from chaski.text.parsers.python_text import PythonStrings
 from chaski.text.parsers.readers import read_json, read_keyed_json, read_named_json, read_python
+from chaski.text.parsers.stream import Block
+from chaski.text.parsers.tags import TagBlock
 
 
 class Render(Protocol):
@@ -100,6 +103,15 @@ _READ_BACK = (
 )
 
 
+# Tags of functions, which templates put into tags of their own.
+_INNER = [
+    block
+    for name in ("qwen3-coder", "minimax-m2", "minicpm")
+    for block in FORMATS[name].blocks[-1:]
+    if isinstance(block, TagBlock)
+]
+
+
 class CallFormat(Struct, frozen=True):
     """The format of a template's calls.
 
@@ -109,7 +121,7 @@ class CallFormat(Struct, frozen=True):
     """
 
     name: str
-    block: CallBlock | None = None
+    block: Block | None = None
     shows: bool = False
 
 
@@ -129,10 +141,13 @@ def choose_call_format(render: Render, source: str = "", architecture: str = "")
     """
     answer = next(answers(render), None)
     if answer is not None:
-        if name := name_for(answer, source):
+        name = name_for(answer, source)
+        if name and not _leaves_tags(name, answer):
             return CallFormat(name, shows=True)
         if (block := _derived(answer)) is not None:
             return CallFormat("bare-json", block, shows=True)
+        if name:
+            return CallFormat(name, shows=True)
     try:
         told = render([{"role": "user", "content": _ASKED}], TOOLS)
     except TemplateError:
@@ -263,8 +278,8 @@ def _reads(name: str, answer: Answer) -> bool:
     return _calls(parser_for(name, TOOLS, answer.prompt), answer.text) == answer.calls
 
 
-def _derived(answer: Answer) -> CallBlock | None:
-    """Return a block for calls that are JSON or Python between tags; None where they are anything else."""
+def _derived(answer: Answer) -> Block | None:
+    """Return a block with the tags of an answer's calls; None where they are written in no known way."""
     for block in _possible(answer):
         parser = parser_for("bare-json", TOOLS, answer.prompt, block=block)
         if _calls(parser, answer.text) == answer.calls:
@@ -272,9 +287,29 @@ def _derived(answer: Answer) -> CallBlock | None:
     return None
 
 
-def _possible(answer: Answer) -> Iterator[CallBlock]:
+def _leaves_tags(name: str, answer: Answer) -> bool:
+    """Return whether a tag stands right before the calls that the format reads, which is text to it."""
+    before: list[str] = []
+    for piece in parser_for(name, TOOLS, answer.prompt).feed(answer.text):
+        if isinstance(piece, FoundCall):
+            break
+        before.append(piece.text)
+    rest = _before("".join(before), len("".join(before))).strip()
+    return rest.startswith("<") and rest.endswith(">")
+
+
+def _possible(answer: Answer) -> Iterator[Block]:
     """Yield blocks that begin and end as the first call of an answer does."""
     text, name = answer.text, answer.calls[0].name
+    for inner in _INNER:
+        start, end = text.find(inner.function.before), text.find(inner.closing)
+        opening = _before(text, start).strip() if start >= 0 else ""
+        if opening and end >= 0:
+            closing = text[end + len(inner.closing) :].partition(opening)[0]
+            closing = closing.rpartition(inner.closing)[2].strip()
+            if closing:
+                framing = "\n" if f"\n{_ARGUMENTS[0]['probe_text']}\n" in text else ""
+                yield replace(inner, block=(opening, closing), orphan="", framing=framing)
     found = _json_with(text, str(_ARGUMENTS[0]["probe_number"]))
     if found is not None:
         start, end = found
