@@ -37,7 +37,7 @@ def has_large(schema: Any, definitions: Mapping[str, Any] | None = None) -> bool
             return True
         waiting += (found for _, found in subschemas(part))
         name = _referred(part)
-        if definitions and name in definitions and name not in seen:
+        if definitions and name is not None and name in definitions and name not in seen:
             seen.add(name)
             waiting.append(definitions[name])
     return False
@@ -75,8 +75,9 @@ class _Rules:
             return self._json(schema)
         keys = set(schema) - _ANNOTATIONS
         types = schema.get("type")
-        if keys == {"$ref"}:
-            return self._reference(_referred(schema))
+        name = _referred(schema)
+        if keys == {"$ref"} and name is not None:
+            return self._reference(name)
         if keys == {"anyOf"}:
             return self._new(" | ".join(map(self.symbol, schema["anyOf"])))
         if isinstance(types, list):
@@ -89,9 +90,7 @@ class _Rules:
             return self._object(schema)
         if types == "array" and keys <= {"type", "items", "minItems", "maxItems"}:
             return self._array(schema)
-        if keys and not keys & {"type", *_NUMBERS} and "properties" in keys:
-            return self.symbol({**schema, "type": "object"})
-        if isinstance(types, str) and types not in ("integer", "number"):
+        if types not in (None, "integer", "number") and keys & set(_BOUNDS):
             return self.symbol({key: value for key, value in schema.items() if key not in _BOUNDS})
         raise UnwrittenError
 
@@ -108,7 +107,7 @@ class _Rules:
             f"%json {json.dumps({'x-guidance': self._blanks, **whole, '$defs': self._definitions})}"
         )
 
-    def _reference(self, name: str | None) -> str:
+    def _reference(self, name: str) -> str:
         if name not in self._definitions:
             raise UnwrittenError
         if name not in self._referred:

@@ -106,6 +106,12 @@ CASES: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
         [{"id": LARGE, "of": {"id": LARGE, "of": {}}}],
         [{"of": {"id": LARGE - 1}}],
     ),
+    (
+        OBJECT | {"properties": {"a": WHOLE | {"minimum": LARGE}}, "additionalProperties": TEXT},
+        [{"a": 2**60 + 256, "b": "x"}],
+        [{"a": LARGE - 1}, {"b": 1}],
+    ),
+    ({"type": ["string", "integer"], "minimum": LARGE}, ["x", LARGE], [LARGE - 1]),
     ({"type": "number", "minimum": LARGE}, [2**60 + 256], [LARGE - 1]),
     (WHOLE | {"multipleOf": 3, "maximum": LARGE}, [3 * 2**50], [LARGE + 2]),
     ({"type": "number", "minimum": 0.5, "exclusiveMaximum": 1e30}, [0.5, 2**60], [0.4]),
