@@ -9,6 +9,10 @@ from __future__ import annotations
 import io
 import os
 import sys
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 __all__ = ["OutputLostError", "catch_lost_output", "open_missing"]
 
@@ -52,28 +56,28 @@ def catch_lost_output() -> None:
 
 
 class _Output(io.FileIO):
-    def write(self, data: object) -> int:  # type: ignore[override]
+    def write(self, data: ReadableBuffer) -> int:
         try:
-            return super().write(data) or 0  # type: ignore[arg-type]
+            return super().write(data) or 0
         except OSError as error:
             raise OutputLostError(error) from error
 
 
 class _Errors(io.FileIO):
-    def write(self, data: object) -> int:  # type: ignore[override]
+    def write(self, data: ReadableBuffer) -> int:
         try:
-            return super().write(data) or 0  # type: ignore[arg-type]
+            return super().write(data) or 0
         except OSError:
             # There is nowhere left to say so.
-            return memoryview(data).nbytes  # type: ignore[arg-type]
+            return memoryview(data).nbytes
 
 
-def _text_on(raw: io.FileIO, like: io.TextIOBase | None) -> io.TextIOWrapper:
+def _text_on(raw: io.FileIO, like: TextIO) -> io.TextIOWrapper:
     """Return a text stream on `raw` with the settings of another one."""
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
-        encoding=getattr(like, "encoding", None),
-        errors=getattr(like, "errors", None),
+        encoding=like.encoding,
+        errors=like.errors,
         line_buffering=raw.isatty() or getattr(like, "line_buffering", False),
         write_through=getattr(like, "write_through", False),
     )

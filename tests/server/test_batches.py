@@ -262,7 +262,7 @@ def test_a_page_reads_its_own_states_only(tmp_path: Path, monkeypatch: pytest.Mo
             ended(api, begin(api, lines(1)).id)
         whole = [each.id for each in api.batches.list(limit=100)]
         reads: list[str] = []
-        original = service.read_object
+        original = files.read_object
 
         def counted(path: Path, form: type[files.Kept]) -> dict[str, Any] | None:
             reads.append(path.parent.name)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 
 import pytest
+from starlette.types import Message, Receive
 
 from chaski.errors import BusyError
 from chaski.server.network import arrivals
@@ -22,11 +22,11 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrivals, "_GRACE_SECONDS", 0.2)
 
 
-def dripping() -> Callable[[], object]:
+def dripping() -> Receive:
     """A client that sends one piece at once, and a byte now and then."""
     pieces = [_PIECE]
 
-    async def receive() -> dict[str, object]:
+    async def receive() -> Message:
         if not pieces:
             await asyncio.sleep(0.05)
         return {"type": "http.request", "body": pieces.pop() if pieces else b" ", "more_body": True}
@@ -34,16 +34,16 @@ def dripping() -> Callable[[], object]:
     return receive
 
 
-def whole(data: bytes) -> Callable[[], object]:
-    async def receive() -> dict[str, object]:
+def whole(data: bytes) -> Receive:
+    async def receive() -> Message:
         return {"type": "http.request", "body": data, "more_body": False}
 
     return receive
 
 
-async def read(bodies: Bodies, receive: Callable[[], object], announced: int) -> object:
+async def read(bodies: Bodies, receive: Receive, announced: int) -> object:
     scope = {"type": "http", "headers": [(b"content-length", str(announced).encode())]}
-    async with bodies.read(scope, receive) as body:  # type: ignore[arg-type]
+    async with bodies.read(scope, receive) as body:
         return body
 
 
@@ -87,9 +87,9 @@ def test_a_slow_upload_gives_its_place_to_another() -> None:
     async def run() -> None:
         places = Arrivals(2)
 
-        async def upload(receive: Callable[[], object]) -> int:
+        async def upload(receive: Receive) -> int:
             with places.enter() as arrival:
-                async for _ in arrival.pieces(receive, 30):  # type: ignore[arg-type]
+                async for _ in arrival.pieces(receive, 30):
                     pass
                 return arrival.length
 

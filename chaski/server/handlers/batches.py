@@ -46,7 +46,8 @@ async def files(http: HTTPRequest) -> Reply:
     """The files of whoever asks, page by page: `order`, `limit`, `after`."""
     files, owner = http.services.files, _owner(http)
     query = http.request.query_params
-    return await files.run(lambda: page_of(files.ids(owner), partial(files.find, owner), query))
+    page: Reply = await files.run(lambda: page_of(files.ids(owner), partial(files.find, owner), query))
+    return page
 
 
 async def file(http: HTTPRequest) -> Reply:
@@ -84,7 +85,9 @@ async def batches(http: HTTPRequest) -> Reply:
     """The batches of whoever asks, page by page: `limit`, `after`."""
     found, owner = http.services.batches, _owner(http)
     query = http.request.query_params
-    return await http.services.files.run(lambda: page_of(found.ids(owner), partial(found.find, owner), query))
+    read = partial(page_of, load=partial(found.find, owner), query=query)
+    page: Reply = await http.services.files.run(lambda: read(found.ids(owner)))
+    return page
 
 
 async def batch(http: HTTPRequest) -> Reply:

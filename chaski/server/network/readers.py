@@ -6,7 +6,7 @@ Time counts only while bytes wait for the client. An answer that takes long to c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 from msgspec import Struct
@@ -28,7 +28,7 @@ def admit(scope: MutableMapping[str, Any]) -> None:
     scope.setdefault("state", {})[_ADMITTED] = True
 
 
-def is_admitted(scope: MutableMapping[str, Any]) -> bool:
+def is_admitted(scope: Mapping[str, Any]) -> bool:
     """Return whether `admit` was called for a request."""
     return _ADMITTED in scope.get("state", {})
 

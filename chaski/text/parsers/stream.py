@@ -34,6 +34,9 @@ class Block(Protocol):
     @property
     def orphan(self) -> str: ...
 
+    @property
+    def marks(self) -> tuple[str, ...]: ...
+
     def begin(self, tools: Tools) -> BlockReader:
         """Return a reader of one block."""
 

@@ -65,6 +65,8 @@ def test_a_placeholder_with_a_huge_number_is_text(model: chaski.LLM) -> None:
     assert model.generate(text, [picture()], **GREEDY).prompt_tokens > 30
     with pytest.raises(OptionError, match="the prompt has"):
         model.generate(f"[img-{'9' * 5000}]", [picture()], truncate=False, **GREEDY)
+
+
 def parts(text: str) -> list[dict[str, str]]:
     return [{"type": "text", "text": text}]
 
