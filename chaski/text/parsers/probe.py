@@ -329,9 +329,9 @@ def _possible(answer: Answer) -> Iterator[Block]:
     if opening and text[end:].strip():
         brackets = ("[", "]") if opening.endswith("[") else ("", "")
         opening = opening.removesuffix(brackets[0])
-        closing = text[end:].partition(opening)[0].strip().removeprefix(brackets[1]).strip()
-        if opening and closing:
-            yield CallBlock(opening, closing, read_python, PythonStrings)
+        tag = text[end:].partition(opening)[0].strip().removeprefix(brackets[1]).strip() if opening else ""
+        if tag:
+            yield CallBlock(opening, tag, read_python, PythonStrings)
 
 
 def _before(text: str, end: int) -> str:
