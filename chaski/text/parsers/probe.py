@@ -301,6 +301,13 @@ def _leaves_tags(name: str, answer: Answer) -> bool:
 def _possible(answer: Answer) -> Iterator[Block]:
     """Yield blocks that begin and end as the first call of an answer does."""
     text, name = answer.text, answer.calls[0].name
+    yield from _around_tags(text)
+    if (value := _json_with(text, str(_ARGUMENTS[0]["probe_number"]))) is not None:
+        yield from _around_json(text, name, *value)
+    yield from _around_python(text, text.find(f"{name}("))
+
+
+def _around_tags(text: str) -> Iterator[Block]:
     for inner in _INNER:
         start, end = text.find(inner.function.before), text.find(inner.closing)
         opening = _before(text, start).strip() if start >= 0 else ""
@@ -310,28 +317,31 @@ def _possible(answer: Answer) -> Iterator[Block]:
             if closing:
                 framing = "\n" if f"\n{_ARGUMENTS[0]['probe_text']}\n" in text else ""
                 yield replace(inner, block=(opening, closing), orphan="", framing=framing)
-    found = _json_with(text, str(_ARGUMENTS[0]["probe_number"]))
-    if found is not None:
-        start, end = found
-        opening, named, mark = _before(text, start).partition(name)
-        opening = opening.strip()
-        closing = text[end:].partition(opening)[0].strip() or None if opening else None
-        if opening and named:
-            mark = mark.strip() or mark
-            if mark:
-                yield CallBlock(opening, closing, read_named_json(mark), before_json=mark)
-        elif opening:
-            for read in (read_json, read_keyed_json):
-                yield CallBlock(opening, closing, read)
-    start = text.find(f"{name}(")
+
+
+def _around_json(text: str, name: str, start: int, end: int) -> Iterator[Block]:
+    opening, named, mark = _before(text, start).partition(name)
+    opening = opening.strip()
+    if not opening:
+        return
+    closing = text[end:].partition(opening)[0].strip() or None
+    if not named:
+        for read in (read_json, read_keyed_json):
+            yield CallBlock(opening, closing, read)
+    elif mark:
+        mark = mark.strip() or mark
+        yield CallBlock(opening, closing, read_named_json(mark), before_json=mark)
+
+
+def _around_python(text: str, start: int) -> Iterator[Block]:
     opening = _before(text, start).strip() if start >= 0 else ""
-    end = text.rfind(")") + 1
-    if opening and text[end:].strip():
-        brackets = ("[", "]") if opening.endswith("[") else ("", "")
-        opening = opening.removesuffix(brackets[0])
-        tag = text[end:].partition(opening)[0].strip().removeprefix(brackets[1]).strip() if opening else ""
-        if tag:
-            yield CallBlock(opening, tag, read_python, PythonStrings)
+    is_list = opening.endswith("[")
+    opening = opening.removesuffix("[").strip()
+    if opening:
+        closing = text[text.rfind(")") + 1 :].strip()
+        closing = closing.removeprefix("]").strip() if is_list else closing
+        if closing:
+            yield CallBlock(opening, closing, read_python, PythonStrings)
 
 
 def _before(text: str, end: int) -> str:
