@@ -112,6 +112,22 @@ def test_memory_serves_what_other_prompts_have_pushed_out_of_cells(tiny_llama: P
     assert again.done.memory_tokens == len(PROMPT) - 1
 
 
+def test_what_comes_back_fits_a_full_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More tokens come back than a batch has, while every cell of a window of 24 is taken."""
+    monkeypatch.setenv("CHASKI_PREFIX_CACHE", "memory")
+    monkeypatch.setattr(PrefixTiers, "_pays", lambda *_: True)
+    path = next(model for model in MODELS if model.name == "phi3, window 24").path(tmp_path)
+    ids = np.random.default_rng(1).integers(5, 60, 100).tolist()
+    prompt, other = ids[:40], ids[40:]
+    with chaski.load(path, context=96, parallel=2, num_batch=2) as model:
+        first = answer(model, prompt, num_predict=2)
+        for each in (other, prompt[:20] + other[:1], other[:-2]):
+            answer(model, each, num_predict=2)
+        again = answer(model, prompt, num_predict=2)
+    assert again.done.cached_by_tier == {"cells": 20, "memory": 19, "disk": 0}
+    assert again.token_ids == first.token_ids
+
+
 def test_the_beginning_of_a_block_is_enough(tiny_llama: Path) -> None:
     other = [*PROMPT[:53], 7, 8, 9]
     fill(tiny_llama)
