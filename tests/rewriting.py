@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,7 @@ def write_split(source: Path, folder: Path, count: int = 3) -> list[Path]:
         tensors = list(all_tensors(file).items())
         paths = []
         for number in range(count):
-            keys = {
+            keys: dict[str, Any] = {
                 "split.no": np.uint16(number),
                 "split.count": np.uint16(count),
                 "split.tensors.count": np.int32(len(tensors)),

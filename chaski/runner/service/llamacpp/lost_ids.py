@@ -39,7 +39,8 @@ class LostIds:
 
     def _cuts(self, data: bytes, count: int, is_held: bool) -> list[tuple[int, ...]]:
         """Return the ways to spell bytes with `count` tokens: two if there are more."""
-        ways: list[list[tuple[int, ...]]] = [[()]] + [[] for _ in data]
+        ways: list[list[tuple[int, ...]]] = [[] for _ in range(len(data) + 1)]
+        ways[0] = [()]
         for _ in range(count):
             longer: list[list[tuple[int, ...]]] = [[] for _ in ways]
             for begin, before in enumerate(ways):
