@@ -61,8 +61,10 @@ def message_list(messages: object) -> list[Mapping[str, Any]]:
     return found
 
 
-def read_arguments(arguments: object) -> Mapping[str, Any] | str:
+def read_arguments(arguments: object, load: Callable[[str], Any] = load_json) -> Mapping[str, Any] | str:
     """Return the arguments of a call: a mapping, made of JSON where they are text.
+
+    load: reads JSON; raises ValueError or RecursionError for text that is none.
 
     Text that is not the JSON of an object is what a model wrote by mistake, and stays text.
     """
@@ -73,7 +75,7 @@ def read_arguments(arguments: object) -> Mapping[str, Any] | str:
     if not arguments.strip():
         return {}
     try:
-        found = load_json(arguments)
+        found = load(arguments)
     except (ValueError, RecursionError):
         return arguments
     return found if isinstance(found, dict) else arguments

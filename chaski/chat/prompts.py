@@ -310,7 +310,7 @@ class PromptBuilder(PromptEncoder):
         prompt = self._fitted(whole, limits)
         self._require_tokens(sampling.logit_bias)
         self._require_tokens(limits.stop_token_ids)
-        told = PromptTokens(len(whole.tokens), tuple(token for token in whole.tokens if token >= 0))
+        told = PromptTokens(len(whole.tokens), tuple(token for token in prompt.tokens if token >= 0))
         return Prepared(
             prompt=prompt,
             dropped=dropped + len(whole.tokens) - len(prompt.tokens),

@@ -66,12 +66,13 @@ class ResponseStore:
 
     def find_item(self, owner: str, item_id: str) -> Mapping[str, Any]:
         """Return an item of a response. Raises ResponseNotFoundError."""
-        if (owner, item_id) not in self._items:
+        item = self._items.get((owner, item_id))  # once, since other threads read items too
+        if item is None:
             raise ResponseNotFoundError(
                 f"item '{item_id:.80}' not found: its response was not kept (store: false), or the server "
                 "has forgotten it; send the item itself instead"
             )
-        return self._items[owner, item_id]
+        return item
 
     def _drop(self, key: tuple[str, str]) -> None:
         response, size = self._found.pop(key)

@@ -14,6 +14,7 @@ from chaski.chat.answer_parser import AnswerParser
 from chaski.chat.events import Event
 from chaski.chat.prompts import Prepared
 from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
+from chaski.errors import OptionError
 from chaski.forks import ForkGuard
 from chaski.runner.adapters.adapter_set import AdapterInfo
 from chaski.runner.adapters.calls import AdapterCall, Adapters, ListAdapters, LoadAdapter, UnloadAdapter
@@ -38,6 +39,9 @@ from chaski.runner.service.messages import (
 from chaski.runner.states.calls import EraseSlot, LoadState, SavedState, SaveSlot, SaveState, StateCall
 
 __all__ = ["ActiveCall", "BaseChannel"]
+
+
+_MAX_TOKENS = 1 << 19
 
 
 class ActiveCall(Struct, eq=False, weakref=True):
@@ -117,9 +121,9 @@ class BaseChannel(ABC, Generic[T]):
             case Embed() | Rank():
                 self._embed(call, task)
             case Tokenize():
-                task.reply(Tokens(tuple(self._encode(call))))
+                task.reply(_tokens(self._encode(call)))
             case TokenizeChat():
-                task.reply(Tokens(tuple(self._encode_chat(call.chat))))
+                task.reply(_tokens(self._encode_chat(call.chat)))
             case RenderChat():
                 task.reply(String(self._render_chat(call.chat)))
             case Detokenize():
@@ -194,3 +198,11 @@ class BaseChannel(ABC, Generic[T]):
     @abstractmethod
     def _blocks(self) -> Blocks:
         """Return the blocks that the prefix cache holds."""
+
+
+def _tokens(token_ids: Iterable[int]) -> Tokens:
+    """Return the reply with the ids of a text. Raises OptionError for more than one reply may have."""
+    found = tuple(token_ids)
+    if len(found) > _MAX_TOKENS:
+        raise OptionError(f"the text has {len(found)} tokens; at most {_MAX_TOKENS} are returned")
+    return Tokens(found)

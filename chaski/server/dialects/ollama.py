@@ -17,6 +17,7 @@ from chaski.server.dialects.common.cached import cached_by_tier
 from chaski.server.dialects.common.images import check_images, read_base64
 from chaski.server.dialects.common.tools import function_tool
 from chaski.server.fields.reader import Fields
+from chaski.server.network.jsons import InnerJson
 from chaski.server.service.events import Delta, Finish, Score, ServiceEvent, TopScore, Whole
 from chaski.server.service.requests import ChatRequest, EmbedRequest, GenerateRequest
 
@@ -44,7 +45,8 @@ _ID_LETTERS = string.ascii_lowercase + string.digits
 def read_chat(body: Mapping[str, Any]) -> ChatRequest:
     """A request of /api/chat. Raises OptionError."""
     fields = Fields(body)
-    messages = [_message(message) for message in fields.objects("messages")]
+    inner = InnerJson()
+    messages = [_message(message, inner) for message in fields.objects("messages")]
     check_images(messages)
     return ChatRequest(
         messages=messages,
@@ -213,7 +215,7 @@ def _format(value: Any) -> Any:
     raise OptionError(f'invalid format: "{value!s:.80}"; expected "json" or a valid JSON Schema object')
 
 
-def _message(fields: Fields) -> dict[str, Any]:
+def _message(fields: Fields, inner: InnerJson) -> dict[str, Any]:
     role = fields.text("role").lower()
     if role not in _ROLES:
         raise OptionError(f'invalid role "{role:.40}": it must be system, user, assistant or tool')
@@ -221,7 +223,7 @@ def _message(fields: Fields) -> dict[str, Any]:
     found |= {
         name: fields.text(name) for name in ("thinking", "tool_name", "tool_call_id") if fields.has(name)
     }
-    if calls := [_call(call) for call in fields.objects("tool_calls")]:
+    if calls := [_call(call, inner) for call in fields.objects("tool_calls")]:
         found["tool_calls"] = calls
     if images := _images(fields):
         found["images"] = images
@@ -232,10 +234,10 @@ def _images(fields: Fields) -> list[bytes]:
     return [read_base64(image, f"images[{index}]") for index, image in enumerate(fields.items("images"))]
 
 
-def _call(fields: Fields) -> dict[str, Any]:
+def _call(fields: Fields, inner: InnerJson) -> dict[str, Any]:
     function = Fields(fields.mapping("function"), "function")
-    named = {"name": function.text("name"), "arguments": read_arguments(function.data.get("arguments"))}
-    return {"id": fields.text("id"), "function": named}
+    arguments = read_arguments(function.data.get("arguments"), inner.load)
+    return {"id": fields.text("id"), "function": {"name": function.text("name"), "arguments": arguments}}
 
 
 def _parts(delta: Delta) -> tuple[str, str, list[ToolCall]]:

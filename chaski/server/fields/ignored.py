@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 __all__ = ["IGNORED_HEADER", "Ignored", "ignored_headers"]
 
 IGNORED_HEADER = "x-chaski-ignored"
 _MAX_NAMES = 40
+_UNFIT = re.compile("[^ -+\\--~]")
 _LONGEST_NAME = 80
 
 
@@ -19,9 +21,9 @@ class Ignored:
 
     def add(self, kind: str, name: str) -> None:
         """Add a part; `name` comes from the client and may hold anything."""
-        plain = "".join(letter if " " <= letter <= "~" and letter != "," else "?" for letter in name)
+        plain = _UNFIT.sub("?", name[:_LONGEST_NAME])
         # A header must not end with a blank.
-        self._names[f"{kind} {plain[:_LONGEST_NAME].strip() or '?'}"] = None
+        self._names[f"{kind} {plain.strip() or '?'}"] = None
 
     def update(self, names: Iterable[str]) -> None:
         """Add names that are noted elsewhere."""

@@ -18,7 +18,7 @@ __all__ = ["count_tokens", "messages"]
 async def messages(http: HTTPRequest) -> Reply:
     """Answer a conversation, which may go on from an earlier answer."""
     body = _whole_request(http)
-    request = anthropic.read_messages(body)
+    request = await http.read(anthropic.read_messages, body)
     http.ignored.update(request.ignored)
     events = http.services.chat.chat(request, http.client)
     if request.stream:
@@ -30,7 +30,7 @@ async def messages(http: HTTPRequest) -> Reply:
 
 async def count_tokens(http: HTTPRequest) -> Reply:
     """Count the tokens of the prompt."""
-    request = anthropic.read_count(_whole_request(http))
+    request = await http.read(anthropic.read_count, _whole_request(http))
     http.ignored.update(request.ignored)
     return {"input_tokens": await http.services.tokens.count(request, http.client)}
 

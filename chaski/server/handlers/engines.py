@@ -30,7 +30,8 @@ async def tokenize(http: HTTPRequest) -> Reply:
         return await _tokens_of_content(http, fields)
     tokens, model = http.services.tokens, _model(http, fields)
     if fields.has("messages"):
-        found = await tokens.conversation(openai.read_chat({**http.body, "model": model}), http.client)
+        chat = await http.read(openai.read_chat, {**http.body, "model": model})
+        found = await tokens.conversation(chat, http.client)
     elif fields.has("prompt"):
         request = ModelRequest(model=model, keep_alive=read_keep_alive(fields))
         add_special = fields.flag("add_special_tokens", True)
@@ -83,14 +84,14 @@ async def detokenize(http: HTTPRequest) -> Reply:
 
 async def apply_template(http: HTTPRequest) -> Reply:
     """A conversation as the model's template writes it."""
-    request = openai.read_chat({**http.body, "model": _model(http, Fields(http.body))})
+    request = await http.read(openai.read_chat, {**http.body, "model": _model(http, Fields(http.body))})
     http.ignored.update(request.ignored)
     return {"prompt": await http.services.tokens.rendered(request, http.client)}
 
 
 async def infill(http: HTTPRequest) -> Reply:
     """The text that belongs between two others."""
-    request = llamacpp.read_infill(http.body, _model(http, Fields(http.body)))
+    request = await http.read(llamacpp.read_infill, http.body, _model(http, Fields(http.body)))
     events = http.services.chat.generate(request, http.client)
     if request.stream:
         return _pieces(request.model, events)

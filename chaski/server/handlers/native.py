@@ -19,7 +19,7 @@ __all__ = ["chat", "detokenize", "embed", "embeddings", "generate", "lines", "to
 
 async def generate(http: HTTPRequest) -> Reply:
     """Answer or continue a prompt; without one, load or unload the model."""
-    request = ollama.read_generate(http.body)
+    request = await http.read(ollama.read_generate, http.body)
     if not request.prompt and not request.suffix and not request.images:
         return await _load_only(http, request, is_chat=False)
     events = http.services.chat.generate(request, http.client)
@@ -30,7 +30,7 @@ async def generate(http: HTTPRequest) -> Reply:
 
 async def chat(http: HTTPRequest) -> Reply:
     """Answer a conversation; without messages, load or unload the model."""
-    request = ollama.read_chat(http.body)
+    request = await http.read(ollama.read_chat, http.body)
     if not request.messages:
         return await _load_only(http, request, is_chat=True)
     events = http.services.chat.chat(request, http.client)
@@ -45,7 +45,7 @@ async def chat(http: HTTPRequest) -> Reply:
 
 async def embed(http: HTTPRequest) -> Reply:
     """Vectors of texts."""
-    request = ollama.read_embed(http.body)
+    request = await http.read(ollama.read_embed, http.body)
     try:
         found = await http.services.vectors.embed(request, http.client)
     except ModelNotFoundError:

@@ -26,7 +26,7 @@ W = TypeVar("W", ChatRequest, GenerateRequest)
 
 async def chat(http: HTTPRequest) -> Reply:
     """Answer a conversation."""
-    request, count = openai.read_chat(http.body), openai.read_count(http.body)
+    request, count = await http.read(openai.read_chat, http.body), openai.read_count(http.body)
     http.ignored.update(request.ignored)
     first, *others = _repeated(request, count)
     # All answers have the same prompt: its scores are computed once.
@@ -41,7 +41,7 @@ async def chat(http: HTTPRequest) -> Reply:
 
 async def completions(http: HTTPRequest) -> Reply:
     """Answer prompts, texts or tokens, or tell how likely they are."""
-    request = openai.read_completion(http.body)
+    request = await http.read(openai.read_completion, http.body)
     answers = [
         http.services.chat.generate(each, http.client)
         for prompt in request.prompts
@@ -54,7 +54,7 @@ async def completions(http: HTTPRequest) -> Reply:
 
 async def embeddings(http: HTTPRequest) -> Reply:
     """Vectors of texts or of lists of tokens."""
-    request, in_base64 = openai.read_embeddings(http.body)
+    request, in_base64 = await http.read(openai.read_embeddings, http.body)
     found = await http.services.vectors.embed(request, http.client)
     return openai.embeddings(request.model, found.rows, found.num_tokens, in_base64)
 

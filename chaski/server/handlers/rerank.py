@@ -17,7 +17,7 @@ __all__ = ["cohere", "native", "openai", "plain"]
 
 async def native(http: HTTPRequest) -> Reply:
     """Sort documents by how well they answer a query."""
-    request = read_rerank(http.body)
+    request = await http.read(read_rerank, http.body)
     found = await http.services.vectors.rerank(request, http.client)
     return {
         "model": request.model,
@@ -30,7 +30,7 @@ async def native(http: HTTPRequest) -> Reply:
 
 async def openai(http: HTTPRequest) -> Reply:
     """The same, in the form of OpenAI's lists."""
-    request = read_rerank(http.body)
+    request = await http.read(read_rerank, http.body)
     found = await http.services.vectors.rerank(request, http.client)
     return {
         "object": "list",
@@ -43,7 +43,7 @@ async def openai(http: HTTPRequest) -> Reply:
 async def plain(http: HTTPRequest) -> Reply:
     """The same; with `texts` in place of documents, as Hugging Face's server for embeddings tells it."""
     if Fields(http.body).has("texts"):
-        request = read_texts(http.body)
+        request = await http.read(read_texts, http.body)
         found = await http.services.vectors.rerank(request, http.client)
         items = text_results(request, found.rows.tolist())
         return Response(dump(items), media_type="application/json; charset=utf-8")

@@ -21,7 +21,7 @@ __all__ = ["cancel", "count_tokens", "create", "delete", "list_input", "retrieve
 
 async def create(http: HTTPRequest) -> Reply:
     """Answer a conversation, which may go on from an earlier response."""
-    items = responses.Items(_read(http))
+    items = responses.Items(await _read(http))
     http.ignored.update(items.request.chat.ignored)
     events = http.services.chat.chat(items.request.chat, http.client)
     if items.request.chat.stream:
@@ -34,7 +34,7 @@ async def create(http: HTTPRequest) -> Reply:
 
 async def count_tokens(http: HTTPRequest) -> Reply:
     """Count the tokens of the prompt."""
-    request = _read(http).chat
+    request = (await _read(http)).chat
     http.ignored.update(request.ignored)
     return {
         "object": "response.input_tokens",
@@ -68,13 +68,12 @@ async def delete(http: HTTPRequest) -> Reply:
     return {"id": response_id, "object": "response", "deleted": True}
 
 
-def _read(http: HTTPRequest) -> responses.ResponseRequest:
+async def _read(http: HTTPRequest) -> responses.ResponseRequest:
     """Read a request behind the conversation that it continues."""
     previous = responses.previous_of(http.body)
     earlier = http.services.responses.get(http.client, previous).turns if previous else ()
-    return responses.read_response(
-        http.body, earlier, partial(http.services.responses.find_item, http.client)
-    )
+    find_item = partial(http.services.responses.find_item, http.client)
+    return await http.read(responses.read_response, http.body, earlier, find_item)
 
 
 async def _stream(http: HTTPRequest, items: responses.Items, events: ServiceEvents) -> Stream:

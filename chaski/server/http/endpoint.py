@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, TypeVar
 
 from msgspec import Struct, field
 from starlette.datastructures import Headers
@@ -32,6 +32,8 @@ __all__ = ["Endpoint", "HTTPRequest", "Reply", "Stream", "client_of"]
 _MAX_WAITING_PIECES = 256
 """Pieces of a stream that may wait for a slow client."""
 
+T = TypeVar("T")
+
 Stream: TypeAlias = AsyncGenerator[bytes, None]
 Reply: TypeAlias = Mapping[str, Any] | Response | Stream
 """The result of a handler: an object for the body, a whole response, or pieces of a stream."""
@@ -47,6 +49,11 @@ class HTTPRequest(Struct, frozen=True):
     client: str
     request: Request
     ignored: Ignored = field(default_factory=Ignored)
+
+    async def read(self, reader: Callable[..., T], *arguments: object) -> T:
+        """Call a reader of the body, so that a large body does not hold up the event loop."""
+        bodies: Bodies = self.services.bodies
+        return await bodies.work_on(self.request.scope, reader, *arguments)
 
     @property
     def services(self) -> Any:
@@ -100,11 +107,10 @@ class Endpoint:
         self, body: Mapping[str, Any], api: Api, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Run the handler until it has answered or the client has left."""
-        ignored = Ignored()
-        for name in unread_fields(body, self._fields) if self.has_body else ():
-            ignored.add("field", name)
-        http = HTTPRequest(body, client_of(scope), Request(scope), ignored)
-        send = _telling(send, ignored)
+        http = HTTPRequest(body, client_of(scope), Request(scope))
+        if self.has_body:
+            await http.read(_note_unread, http.ignored, body, self._fields)
+        send = _telling(send, http.ignored)
         work = asyncio.create_task(self._answer(http, api, scope, receive, send))
         watch = asyncio.create_task(_disconnected(receive))
         try:
@@ -130,6 +136,11 @@ class Endpoint:
             await _refuse(api, error, scope, receive, send)
             return
         await reply(scope, receive, send)
+
+
+def _note_unread(ignored: Ignored, body: Mapping[str, Any], fields: Mapping[str, Known]) -> None:
+    for name in unread_fields(body, fields):
+        ignored.add("field", name)
 
 
 def _telling(send: Send, ignored: Ignored) -> Send:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
@@ -19,12 +19,12 @@ from starlette.types import Receive, Scope
 from chaski.formats.bounded_json import TooManyValuesError
 from chaski.server.network.arrivals import Arrivals
 from chaski.server.network.budget import Budget, Share, TooLargeError
-from chaski.server.network.jsons import load_object
+from chaski.server.network.jsons import MAX_BODY, load_object
 
 __all__ = ["MAX_BODY", "Bodies"]
 
-MAX_BODY = 64 << 20
-"""Bytes of a JSON body at most."""
+T = TypeVar("T")
+
 _SMALL = 1 << 16
 """Bytes of a body that is parsed at once, and that takes nothing from the budget."""
 _OBJECT_BYTES = 64
@@ -70,6 +70,13 @@ class Bodies:
                 del data
                 share.become(size)
             yield body
+
+    async def work_on(self, scope: Scope, function: Callable[..., T], *arguments: object) -> T:
+        """Call a function that goes through the body of a request; for a large one in the parser's thread."""
+        announced = Headers(scope=scope).get("content-length", "")
+        if announced.isdecimal() and int(announced[:20]) <= _SMALL:
+            return function(*arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._parser, function, *arguments)
 
     async def _bytes(self, receive: Receive, share: Share) -> bytearray:
         data = bytearray()

@@ -7,10 +7,16 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from chaski.errors import OptionError
 from chaski.formats.bounded_json import load_json
+from chaski.text.parsers import json_text
 
-__all__ = ["MAX_VALUES", "dump", "dump_text", "load_object"]
+__all__ = ["MAX_BODY", "MAX_VALUES", "InnerJson", "dump", "dump_text", "load_object", "num_characters"]
+
+MAX_BODY = 64 << 20
+"""Bytes of a JSON body at most."""
 
 MAX_VALUES = 500_000
 """The most values of a body, names included."""
@@ -50,6 +56,41 @@ def load_object(data: bytes | bytearray, list_name: str | None = None) -> Mappin
     if _MAY_BE_HALF.search(data):
         _replace_halves(found)
     return found
+
+
+def num_characters(value: object) -> int:
+    """Return about how many characters a value of JSON has when it is written."""
+    count, pending = 0, [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            count += len(item)
+        elif isinstance(item, dict):
+            pending += item.keys()
+            pending += item.values()
+        elif isinstance(item, list):
+            pending += item
+        count += 2
+    return count
+
+
+class InnerJson(Struct):
+    """Reads JSON in the strings of one request, such as the arguments of calls.
+
+    A string counts as one value of its body, whatever it becomes. So the values of all these strings together
+    are bounded as those of a body are.
+
+    num_left  marks of values that further strings may contain
+    """
+
+    num_left: int = MAX_VALUES
+
+    def load(self, text: str) -> Any:
+        """Return the value of a string. Raises OptionError for too many, else ValueError, RecursionError."""
+        self.num_left -= sum(map(text.count, ",:[{"))
+        if self.num_left < 0:
+            raise OptionError(f"the JSON in strings of the request has more than {MAX_VALUES} values")
+        return json_text.load_json(text)
 
 
 def _replace_halves(value: dict[str, Any]) -> None:

@@ -14,11 +14,13 @@ from chaski.server.dialects.common.documents import document, read_file, unread
 from chaski.server.dialects.common.images import Spoken, read_base64
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
+from chaski.server.network.jsons import InnerJson
 
 __all__ = ["AnthropicConversation"]
 
 _ACCOUNTING = "x-anthropic-billing-header:"
 _ERRORS = ("error", "<tool_use_error>")
+_GAP = "\n\n"
 
 
 class AnthropicConversation:
@@ -31,6 +33,7 @@ class AnthropicConversation:
     def __init__(self, fields: Fields, ignored: Ignored) -> None:
         self._ignored = ignored
         self._names: dict[str, str] = {}  # of calls, by their ids
+        self._inner = InnerJson()
         self._tools: dict[str, dict[str, Any]] = {}
         self._removed: set[str] = set()
         self.marks: list[Mark] = []
@@ -65,16 +68,18 @@ class AnthropicConversation:
         if system is None or isinstance(system, str):
             text = _lasting(system or "")
             return [{"role": "system", "content": text}] if text else []
-        texts = []
+        texts: list[str] = []
+        length = 0
         for block in fields.objects("system"):
             spoken = Spoken()
             self._speak(spoken, block)
             if spoken.images:
                 raise OptionError("system must be text; send images in messages")
-            text = _lasting(spoken.text)
-            texts += [text] if text else []
-            self._mark(0, len("\n\n".join(texts)), seconds_of(block))
-        return [{"role": "system", "content": "\n\n".join(texts)}] if texts else []
+            if text := _lasting(spoken.text):
+                length += len(text) + (len(_GAP) if texts else 0)
+                texts.append(text)
+            self._mark(0, length, seconds_of(block))
+        return [{"role": "system", "content": _GAP.join(texts)}] if texts else []
 
     def _turns(self, fields: Fields) -> Iterator[dict[str, Any]]:
         for message in fields.objects("messages"):
@@ -90,12 +95,13 @@ class AnthropicConversation:
         """The messages that the blocks of one are: results of tools, then what was said."""
         said: dict[str, Any] = {"role": role, "content": ""}
         spoken, calls, others = Spoken(), [], 0
+        thoughts: list[str] = []
         marks: list[tuple[int | None, int]] = []  # characters of the text; None behind the calls
         for block in message.objects("content"):
             seconds = seconds_of(block)
             match block.text("type"):
                 case "thinking":
-                    said["thinking"] = said.get("thinking", "") + block.text("thinking")
+                    thoughts.append(block.text("thinking"))
                 case "tool_use":
                     calls.append(self._call(block))
                     marks.append((None, seconds))
@@ -109,11 +115,13 @@ class AnthropicConversation:
                     self._change_tools(block)
                 case _:
                     self._speak(spoken, block)
-                    marks.append((len(spoken.text), seconds))
+                    marks.append((spoken.length, seconds))
         said |= spoken.fields
+        if thoughts:
+            said["thinking"] = "".join(thoughts)
         if calls:
             said["tool_calls"] = calls
-        if spoken.text or spoken.images or calls or not others:
+        if spoken.length or spoken.images or calls or not others:
             own = len(self.messages)
             for characters, seconds in marks:
                 self._mark(own + (characters is None), characters or 0, seconds)
@@ -124,7 +132,10 @@ class AnthropicConversation:
         if not call_id:
             raise OptionError("tool_use block missing required 'id' field")
         self._names[call_id] = block.text("name")
-        function = {"name": block.text("name"), "arguments": read_arguments(block.data.get("input"))}
+        function = {
+            "name": block.text("name"),
+            "arguments": read_arguments(block.data.get("input"), self._inner.load),
+        }
         return {"id": call_id, "function": function}
 
     def _result(self, block: Fields) -> dict[str, Any]:
@@ -132,7 +143,7 @@ class AnthropicConversation:
         spoken = Spoken()
         self._speak_content(spoken, block)
         # Templates know no results that are errors, so the text says it, unless the client's text does.
-        if block.flag("is_error", False) and not spoken.text.lower().startswith(_ERRORS):
+        if block.flag("is_error", False) and not spoken.begins_with(_ERRORS):
             spoken.add_prefix("Error: ")
         named = {"tool_call_id": call_id, "tool_name": self._names.get(call_id, "")}
         return {"role": "tool", **spoken.fields, **named}

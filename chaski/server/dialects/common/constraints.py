@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from chaski.errors import OptionError, UnsupportedError
 from chaski.sample.schema import named
 from chaski.server.fields.reader import Fields
-from chaski.text.parsers.json_text import load_json
+from chaski.server.network.jsons import InnerJson
 
 __all__ = ["Constrained", "read_constraint", "sampling_options"]
 
@@ -96,6 +96,6 @@ def _schema(fields: Fields, name: str) -> Mapping[str, Any]:
     if not isinstance(fields.data[name], str):
         return fields.mapping(name)
     try:
-        return Fields({name: load_json(fields.text(name))}, fields.where).mapping(name)
+        return Fields({name: InnerJson().load(fields.text(name))}, fields.where).mapping(name)
     except (ValueError, RecursionError) as error:
         raise OptionError(f"{name} is no JSON: {error}") from None

@@ -25,27 +25,40 @@ _LINK = "image URLs are not currently supported, please use base64 encoded data 
 class Spoken(Struct):
     """Texts and images that come in turns, as content of one message in Ollama's form.
 
-    `places` are the offsets in the text at which the images stand.
+    places  offsets in the text at which the images stand
+    length  number of characters of the text so far
     """
 
-    text: str = ""
     images: list[bytes] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
+    length: int = 0
+    _pieces: list[str] = field(default_factory=list)
 
     def add_text(self, text: str) -> None:
         """Texts that follow each other are paragraphs."""
-        is_behind_text = self.text and self.places[-1:] != [len(self.text)]
-        self.text += f"\n{text}" if is_behind_text else text
+        is_behind_text = self.length and self.places[-1:] != [self.length]
+        self._pieces.append(f"\n{text}" if is_behind_text else text)
+        self.length += len(self._pieces[-1])
 
     def add_image(self, data: bytes) -> None:
         """Add an image at the end of the text."""
-        self.places.append(len(self.text))
+        self.places.append(self.length)
         self.images.append(data)
 
     def add_prefix(self, text: str) -> None:
         """Put text in front of everything."""
-        self.text = text + self.text
+        self._pieces.insert(0, text)
+        self.length += len(text)
         self.places = [place + len(text) for place in self.places]
+
+    def begins_with(self, words: tuple[str, ...]) -> bool:
+        """Return whether the text begins with one of these words, in letters of any case."""
+        return self.text[: max(map(len, words))].lower().startswith(words)
+
+    @property
+    def text(self) -> str:
+        """The whole text. Its pieces are joined here, so that adding them takes linear time."""
+        return "".join(self._pieces)
 
     @property
     def fields(self) -> dict[str, Any]:

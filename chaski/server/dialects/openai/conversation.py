@@ -13,6 +13,7 @@ from chaski.server.dialects.common.images import Spoken, read_data_url
 from chaski.server.dialects.common.tools import function_tool
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
+from chaski.server.network.jsons import InnerJson
 
 __all__ = ["OpenAIConversation", "call_of", "chosen", "custom_names", "read_tools"]
 
@@ -23,6 +24,7 @@ class OpenAIConversation:
     def __init__(self, fields: Fields, ignored: Ignored) -> None:
         self._ignored = ignored
         self._names: dict[str, str] = {}  # of calls, by their ids
+        self._inner = InnerJson()
         self.messages = [self._message(message) for message in fields.objects("messages")]
 
     def _message(self, fields: Fields) -> dict[str, Any]:
@@ -32,7 +34,7 @@ class OpenAIConversation:
         found: dict[str, Any] = {"role": role, **self._content(fields)}
         if thinking := fields.text("reasoning", "reasoning_content"):
             found["thinking"] = thinking
-        calls = [_read_call(call) for call in fields.objects("tool_calls")]
+        calls = [_read_call(call, self._inner) for call in fields.objects("tool_calls")]
         if calls:
             found["tool_calls"] = calls
             self._names |= {call["id"]: call["function"]["name"] for call in calls}
@@ -106,9 +108,9 @@ def chosen(choice: Any) -> tuple[str, set[str] | None]:
     return mode, {_named(tool) for tool in allowed.objects("tools")}
 
 
-def call_of(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+def call_of(call_id: str, name: str, arguments: str, inner: InnerJson) -> dict[str, Any]:
     """A call in Ollama's form. Arguments that are not the JSON of an object stay text."""
-    return {"id": call_id, "function": {"name": name, "arguments": read_arguments(arguments)}}
+    return {"id": call_id, "function": {"name": name, "arguments": read_arguments(arguments, inner.load)}}
 
 
 def _named(fields: Fields) -> str:
@@ -137,10 +139,11 @@ def _read_image(part: Fields) -> bytes:
     return read_data_url(Fields(part.mapping("image_url"), "image_url").text("url"), "image_url.url")
 
 
-def _read_call(fields: Fields) -> dict[str, Any]:
+def _read_call(fields: Fields, inner: InnerJson) -> dict[str, Any]:
     if fields.has("custom"):
         custom = Fields(fields.mapping("custom"), "custom")
         function = {"name": custom.text("name"), "arguments": {"input": custom.text("input")}}
         return {"id": fields.text("id"), "function": function}
     function_fields = Fields(fields.mapping("function"), "function")
-    return call_of(fields.text("id"), function_fields.text("name"), function_fields.text("arguments"))
+    name, arguments = function_fields.text("name"), function_fields.text("arguments")
+    return call_of(fields.text("id"), name, arguments, inner)

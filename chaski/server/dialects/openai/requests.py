@@ -18,6 +18,7 @@ from chaski.server.dialects.llamacpp import read_lora
 from chaski.server.dialects.openai.conversation import OpenAIConversation, chosen, custom_names, read_tools
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
+from chaski.server.network.jsons import MAX_BODY, num_characters
 from chaski.server.service.requests import ChatRequest, EmbedRequest, GenerateRequest
 
 __all__ = [
@@ -78,6 +79,7 @@ def read_chat(body: Mapping[str, Any]) -> ChatRequest:
         raise OptionError("[] is too short - 'messages'")
     check_images(messages)
     _check_continuing(fields, is_begun=messages[-1]["role"] == "assistant")
+    _require_sendable(fields, read_count(body))
     choice, allowed = chosen(fields.data.get("tool_choice"))
     tools = list(read_tools(fields, ignored))
     return ChatRequest(
@@ -119,6 +121,7 @@ def read_completion(body: Mapping[str, Any]) -> CompletionRequest:
     prompts = _prompts(fields.data.get("prompt"))
     suffix, echoes = fields.text("suffix"), fields.flag("echo", False)
     count, best_of = _read_counts(fields)
+    _require_sendable(fields, best_of, len(prompts))
     num_searched = best_of
     if fields.flag("use_beam_search", False):
         best_of = count
@@ -151,6 +154,23 @@ def read_completion(body: Mapping[str, Any]) -> CompletionRequest:
         has_logprobs=top is not None,
         has_prompt_logprobs=prompt_top is not None,
     )
+
+
+def _require_sendable(fields: Fields, num_answers: int, num_prompts: int = 1) -> None:
+    """Raise OptionError where the calls for all answers are larger together than a body may be.
+
+    Each answer is a call that repeats its prompt, and each prompt repeats the other fields.
+    """
+    if num_answers * num_prompts <= 1:
+        return
+    prompts = num_characters(fields.data.get("prompt"))
+    others = num_characters(fields.data) - prompts
+    size = num_answers * (prompts + max(1, num_prompts) * others)
+    if size > MAX_BODY:
+        raise OptionError(
+            f"the prompts of all answers have {size} characters together; at most {MAX_BODY} are taken: ask "
+            "for fewer answers at once, or shorten the prompt"
+        )
 
 
 def _read_counts(fields: Fields) -> tuple[int, int]:

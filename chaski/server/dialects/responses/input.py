@@ -12,7 +12,7 @@ from chaski.server.dialects.openai.conversation import call_of
 from chaski.server.dialects.responses.tools import Tool, form_of_call, read_call, read_tools
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
-from chaski.server.network.jsons import dump_text
+from chaski.server.network.jsons import InnerJson, dump_text
 
 __all__ = ["FindItem", "ResponsesConversation"]
 
@@ -43,12 +43,17 @@ class ResponsesConversation:
         self._find_item = find_item
         calls = [call for message in earlier for call in message.get("tool_calls", ())]
         self._names = {call["id"]: call["function"]["name"] for call in calls}
+        self._inner = InnerJson()
+        self._references: set[str] = set()  # ids of items
         self._said: dict[str, Any] | None = None  # the model's turn that further items may belong to
 
     def read(self, items: Iterator[Fields]) -> None:
         """Read all items. Raises OptionError or UnsupportedError."""
         for item in items:
             self._read(item)
+        for message in self.messages:
+            if "thinking" in message:
+                message["thinking"] = "".join(message["thinking"])
 
     def _read(self, item: Fields) -> None:
         kind = item.text("type", default="message" if item.has("role") else "item_reference")
@@ -58,20 +63,31 @@ class ResponsesConversation:
             case "reasoning":
                 self._reasoning(item)
             case "item_reference":
-                self._read(Fields(self._find_item(item.text("id")), item.where))
+                self._read(Fields(self._referenced(item.text("id")), item.where))
             case "additional_tools":
                 self.tools += read_tools(item, self._ignored)
-            case "mcp_call" | "code_interpreter_call" | "file_search_call" if found := _done_elsewhere(item):
+            case "mcp_call" | "code_interpreter_call" | "file_search_call" if found := _done_elsewhere(
+                item, self._inner
+            ):
                 self._called(found[0])
                 self._result(found[0]["id"], {"content": found[1]})
             case "compaction_trigger":
                 raise UnsupportedError("compaction is not supported by this server; send a shorter input")
             case _ if form_of_call(kind):
-                self._called(read_call(item))
+                self._called(read_call(item, self._inner))
             case _ if kind in _OUTPUTS:
                 self._result(item.text("call_id", "id"), self._output(item))
             case _:
                 self._ignored.add("item", kind)
+
+    def _referenced(self, item_id: str) -> Mapping[str, Any]:
+        """Return an item of an earlier response. Only one reference to it is taken, as by OpenAI."""
+        if item_id in self._references:
+            raise OptionError(
+                f"Duplicate item found with id {item_id:.80}. Remove duplicate items from input."
+            )
+        self._references.add(item_id)
+        return self._find_item(item_id)
 
     def _message(self, item: Fields) -> None:
         if item.text("role") == "assistant":
@@ -90,7 +106,7 @@ class ResponsesConversation:
             return
         if self._said is None or self._said.keys() > {"role", "content", "thinking"} or self._said["content"]:
             self._begin()
-        self._turn["thinking"] = self._turn.get("thinking", "") + thinking
+        self._turn.setdefault("thinking", []).append(thinking)
 
     def _called(self, call: dict[str, Any]) -> None:
         self._names[call["id"]] = call["function"]["name"]
@@ -168,13 +184,13 @@ def _thinking(fields: Fields) -> str:
     return "\n".join(part.text("text") for part in parts)
 
 
-def _done_elsewhere(item: Fields) -> tuple[dict[str, Any], str] | None:
+def _done_elsewhere(item: Fields, inner: InnerJson) -> tuple[dict[str, Any], str] | None:
     """Return a call that its maker's server ran, and its result; None where the item has no result."""
     id = item.text("id")
     match item.text("type"):
         case "mcp_call" if item.has("output") or item.has("error"):
             error = dump_text(item.data.get("error"))
-            call = call_of(id, item.text("name"), item.text("arguments"))
+            call = call_of(id, item.text("name"), item.text("arguments"), inner)
             return call, item.text("output") if item.has("output") else error
         case "code_interpreter_call" if item.has("outputs"):
             logs = "\n".join(each.text("logs") for each in item.objects("outputs"))

@@ -17,6 +17,7 @@ from chaski.server.dialects.responses.tools import FUNCTION, Tool, form_of_call,
 from chaski.server.fields.reader import Fields
 from chaski.server.http.api import openai_fault
 from chaski.server.http.problems import Problem
+from chaski.server.network.jsons import InnerJson
 from chaski.server.service.events import Delta, Finish
 
 __all__ = ["Items"]
@@ -95,7 +96,7 @@ class Items(Struct):
         items = self._output
         thinking = "".join(item["summary"][0]["text"] for item in items if item["type"] == "reasoning")
         texts = [item["content"][0]["text"] for item in items if item["type"] == "message"]
-        calls = [read_call(Fields(item)) for item in items if form_of_call(item["type"])]
+        calls = [read_call(Fields(item), InnerJson()) for item in items if form_of_call(item["type"])]
         said: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
         said |= {"thinking": thinking} if thinking else {}
         return said | ({"tool_calls": calls} if calls else {})

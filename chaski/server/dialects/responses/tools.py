@@ -17,7 +17,7 @@ from chaski.server.dialects.common.tools import function_tool
 from chaski.server.dialects.openai.conversation import call_of
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
-from chaski.server.network.jsons import dump_text
+from chaski.server.network.jsons import InnerJson, dump_text
 
 __all__ = ["FORMS", "FUNCTION", "Form", "Tool", "form_of_call", "read_call", "read_tools"]
 
@@ -239,7 +239,7 @@ def _flat(tool: Fields) -> Fields:
     return tool
 
 
-def read_call(item: Fields) -> dict[str, Any]:
+def read_call(item: Fields, inner: InnerJson) -> dict[str, Any]:
     """A call in Ollama's form. Raises OptionError."""
     kind = item.text("type")
     form = _CALLS[kind]
@@ -250,7 +250,7 @@ def read_call(item: Fields) -> dict[str, Any]:
     arguments = form.to_arguments(item)
     full_name = f"{namespace}.{name}" if namespace else name
     if isinstance(arguments, str):
-        return call_of(call_id, full_name, arguments)
+        return call_of(call_id, full_name, arguments, inner)
     return {"id": call_id, "function": {"name": full_name, "arguments": dict(arguments)}}
 
 
