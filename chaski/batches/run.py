@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
+from functools import partial
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -54,10 +56,12 @@ async def run_batch(
     results: Results,
     in_flight: int,
     progress: Callable[[Tokens], None] = lambda tokens: None,
+    threads: Executor | None = None,
 ) -> Tokens:
     """Ask for every line that `results` has no result of, at most `in_flight` at a time -> tokens.
 
-    `progress` is called after each result. A server that is too busy is waited for. Raises ChaskiError where
+    `progress` is called after each result. Files are read and written in `threads`, those of the event loop
+    if it is None. A server that is too busy is waited for. Raises ChaskiError where
     nobody answers or all that is asked fails, and OSError where results cannot be written; what is done by
     then is in the results.
     """
@@ -65,17 +69,18 @@ async def run_batch(
     num_failures = 0
     pending = iter(lines)
     reading = asyncio.Lock()
+    run = partial(asyncio.get_running_loop().run_in_executor, threads)
 
     async def following() -> BatchLine | None:
         async with reading:
-            return await asyncio.to_thread(_next, pending, results)
+            return await run(_next, pending, results)
 
     async def work() -> None:
         nonlocal num_failures
         while (line := await following()) is not None:
             reply = await _answer(ask, line)
             found = line.custom_id, line.request_id, reply.status, reply.request_id, reply.body
-            await asyncio.to_thread(results.add, *found)
+            await run(results.add, *found)
             tokens.count(reply.body)
             progress(tokens)
             num_failures = num_failures + 1 if reply.status >= 500 else 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -167,3 +169,17 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path, text: str) -> No
         with pytest.raises(FormatError, match="line 1: no result of a batch"):
             run(path, retries_failed=retries_failed)
     assert path.read_text() == text
+
+
+def test_files_are_read_and_written_in_given_threads(tmp_path: Path) -> None:
+    names: set[str] = set()
+
+    def lines() -> Iterator[BatchLine]:
+        for line in LINES:
+            names.add(threading.current_thread().name.partition("_")[0])
+            yield line
+
+    with ThreadPoolExecutor(2, "own") as threads, Results.open(tmp_path / "results") as results:
+        asyncio.run(run_batch(lines(), answer, results, 4, threads=threads))
+    assert names == {"own"}
+    assert echoes(tmp_path / "results") == ALL

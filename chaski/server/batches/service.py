@@ -8,14 +8,14 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from chaski.batches.lines import URLS, check_lines, read_lines
+from chaski.batches.lines import URLS, BatchLine, check_lines, read_lines
 from chaski.batches.results import Results
 from chaski.batches.run import Ask, Tokens, run_batch
 from chaski.errors import BusyError, ChaskiError, FileNotKnownError, FormatError, OptionError
@@ -34,7 +34,9 @@ _MOST_WAITING = 100
 _MOST_KEPT = 1000
 """Batches of an owner that are done; the oldest are forgotten."""
 _CHECKED_EVERY = 256
-"""After so many results room is checked again."""
+"""After so many requests room is checked again."""
+_LINE_THREADS = 2
+"""Threads that read the requests of all batches, and write their results."""
 _UNFINISHED = ("validating", "in_progress", "finalizing", "cancelling")
 _STATE, _RESULTS = "batch.json", "results.jsonl"
 _ID = re.compile(r"batch_[0-9a-f]{24}")
@@ -63,6 +65,7 @@ class BatchService:
         self._ages = Ages()
         # Checking a large file takes long. One is checked at a time, in a thread that nothing else waits for.
         self._checks = ThreadPoolExecutor(1, "chaski-batch-check")
+        self._lines = ThreadPoolExecutor(_LINE_THREADS, "chaski-batch-line")
 
     def resume(self) -> None:
         """Go on with all batches that are not done."""
@@ -141,7 +144,8 @@ class BatchService:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._checks.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._checks, self._lines):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def _forget_oldest(self, owner: str) -> None:
         folder = self._files.folder / owner
@@ -190,20 +194,31 @@ class BatchService:
         counts = state["request_counts"] = {"total": len(requests), "completed": 0, "failed": 0}
         if state["status"] == "validating":
             _enter(place, state, "in_progress")  # at once, so that no cancellation comes between
-        with Results.open(place / _RESULTS) as results:
+        # Results of an earlier server are read, which may be many.
+        opening = Results.open(place / _RESULTS)
+        results = await self._files.run(opening.__enter__)
+        try:
 
             def count(tokens: Tokens | None = None) -> None:
                 counts["failed"] = results.num_failed
                 counts["completed"] = len(results.done) - results.num_failed
-                if len(results.done) % _CHECKED_EVERY == 0:
-                    self._files.require_room(0)
 
             count()
             ask = self._ask_as(f"batch {place.parent.name}")
+            lines = self._with_room(read_lines(content))
             async with asyncio.timeout(max(0.0, state["expires_at"] - time.time())):
-                await run_batch(read_lines(content), ask, results, _IN_FLIGHT, count)
+                await run_batch(lines, ask, results, _IN_FLIGHT, count, self._lines)
+        finally:
+            opening.__exit__(None, None, None)
         _enter(place, state, "finalizing")
         await self._files.run(self._finish, place, state, "completed")
+
+    def _with_room(self, lines: Iterable[BatchLine]) -> Iterator[BatchLine]:
+        """Yield the lines of a batch while there is room for their results. Raises TooLargeError."""
+        for number, line in enumerate(lines):
+            if number % _CHECKED_EVERY == 0:
+                self._files.require_room(0)
+            yield line
 
     def _finish(self, place: Path, state: dict[str, Any], status: str, error: str | None = None) -> None:
         """Make files of the results so far, and enter the last status."""
