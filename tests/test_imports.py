@@ -18,7 +18,7 @@ ROOMS = sorted({path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path 
 FLOORS = [
     {
         *("errors", "address", "cluster_key", "durations", "env", "exits", "forks", "names"),
-        *("progress_bar", "remote", "same_bits", "standard_streams"),
+        *("progress_bar", "remote", "same_bits", "standard_streams", "strangers"),
     },
     {"formats"},
     {"ml"},

@@ -13,19 +13,21 @@ import asyncio
 import hmac
 import secrets
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from chaski.cluster_key import NONCE, client_context, new_nonce, proof, server_context
 from chaski.errors import WorkerError
+from chaski.strangers import PATIENCE, Strangers
 
 __all__ = ["Address", "Listener", "connect", "new_key"]
 
 _PIECE = 1 << 16
-_PATIENCE = 5.0
-# Connections that have not proved yet that they know the key.
-_STRANGERS = 64
+_PAUSE = 0.1  # seconds after a connection that could not be taken
 
 Address = tuple[str, int]
 
@@ -45,36 +47,74 @@ class Listener:
     def __init__(self, host: str, key: bytes, accepted: Callable[[socket.socket], None]) -> None:
         self._key = key
         self._accepted = accepted
-        self._strangers = asyncio.Semaphore(_STRANGERS)
+        self._strangers = Strangers()
         self._loop = _Loop()
-        context, self._certificate = server_context()
+        self._context, self._certificate = server_context()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         at = host if host in ("127.0.0.1", "::1") else ""
         self._socket = socket.create_server((at, 0), family=family)
         self.address: Address = (host, self._socket.getsockname()[1])
-        starting = asyncio.start_server(
-            self._take, sock=self._socket, ssl=context, ssl_handshake_timeout=_PATIENCE
-        )
-        self._server = self._loop.run(starting)
+        self._socket.setblocking(False)
+        self._takers: set[asyncio.Task[None]] = set()
+        self._loop.run(self._start())
 
     def close(self) -> None:
         """End all connections, and listen no more. Does nothing the second time."""
         self._loop.stop()
         self._socket.close()
 
-    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _start(self) -> None:
+        self._begin(self._listen())
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._takers.add(task)
+        task.add_done_callback(self._takers.discard)
+
+    async def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, address = await loop.sock_accept(self._socket)
+            except OSError:  # too many are open, or this one has ended already
+                await asyncio.sleep(_PAUSE)
+            else:
+                self._begin(self._take(connection, address[0]))
+
+    async def _take(self, connection: socket.socket, host: str) -> None:
+        writer: asyncio.StreamWriter | None = None
         try:
-            if self._strangers.locked():
-                return
-            async with self._strangers, asyncio.timeout(_PATIENCE):
-                await _prove_to_client(reader, writer, self._key, self._certificate)
+            with self._strangers.enter(host, partial(_end, connection)):
+                async with asyncio.timeout(PATIENCE):
+                    reader, writer = await _streams(connection, self._context)
+                    await _prove_to_client(reader, writer, self._key, self._certificate)
             ours, theirs = socket.socketpair()
             threading.Thread(target=self._accepted, args=(theirs,), name="chaski-peer", daemon=True).start()
             await _carry(reader, writer, ours)
         except (OSError, TimeoutError, EOFError, _NoProofError, asyncio.CancelledError):
             pass
         finally:
-            writer.transport.abort()
+            if writer is None:
+                connection.close()
+            else:
+                writer.transport.abort()
+
+
+async def _streams(
+    connection: socket.socket, context: ssl.SSLContext
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Shake hands with a client. Strangers are counted before, so a server of asyncio does not serve here."""
+    loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    transport, _ = await loop.connect_accepted_socket(
+        lambda: protocol, connection, ssl=context, ssl_handshake_timeout=PATIENCE
+    )
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def connect(address: Address, key: bytes) -> socket.socket:
@@ -86,7 +126,7 @@ def connect(address: Address, key: bytes) -> socket.socket:
 async def _connect(address: Address, key: bytes) -> socket.socket:
     place = f"{address[0]}:{address[1]}"
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(PATIENCE):
             reader, writer = await asyncio.open_connection(*address, ssl=client_context(), server_hostname="")
             try:
                 await _prove_to_server(reader, writer, key)

@@ -11,17 +11,13 @@ import ssl
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from time import monotonic
 
 from chaski.cluster_key import NONCE, client_context, new_nonce, proof, server_context
 from chaski.errors import ClusterError
+from chaski.strangers import PATIENCE, Strangers
 
-__all__ = ["PATIENCE", "Listener", "connect"]
-
-PATIENCE = 5.0
-"""Seconds that the other end has to take a connection, and to prove that it knows the key."""
-
-# Connections that have not proved yet that they know the key.
-_STRANGERS = 64
+__all__ = ["Listener", "connect"]
 
 
 class Listener:
@@ -33,7 +29,7 @@ class Listener:
     def __init__(self, host: str, port: int, key: bytes, accepted: Callable[[socket.socket], None]) -> None:
         self._key = key
         self._accepted = accepted
-        self._strangers = threading.BoundedSemaphore(_STRANGERS)
+        self._strangers = Strangers()
         self._context, self._certificate = server_context()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
@@ -54,22 +50,19 @@ class Listener:
     def _listen(self) -> None:
         while True:
             try:
-                connection, _ = self._socket.accept()
+                connection, address = self._socket.accept()
             except OSError:
                 return
-            if self._strangers.acquire(blocking=False):
-                threading.Thread(target=self._take, args=(connection,), daemon=True).start()
-            else:
-                connection.close()
+            threading.Thread(target=self._take, args=(connection, address[0]), daemon=True).start()
 
-    def _take(self, connection: socket.socket) -> None:
+    def _take(self, connection: socket.socket, host: str) -> None:
+        plain = socket.fromfd(connection.fileno(), connection.family, connection.type)
         try:
-            try:
-                connection.settimeout(PATIENCE)
+            with plain, self._strangers.enter(host, lambda: _end(plain)):
+                deadline = _Deadline(PATIENCE)
+                deadline.limit(connection)
                 connection = self._context.wrap_socket(connection, server_side=True)
-                _prove_to_client(connection, self._key, self._certificate)
-            finally:
-                self._strangers.release()
+                _prove_to_client(connection, self._key, self._certificate, deadline)
             _settle(connection)
             self._accepted(connection)
         except (OSError, EOFError, _NoProofError):
@@ -79,10 +72,12 @@ class Listener:
 def connect(host: str, port: int, key: bytes) -> socket.socket:
     """Return a connection to a member that knows the key. Raises ClusterError where there is none."""
     connection: socket.socket | None = None
+    deadline = _Deadline(PATIENCE)
     try:
         connection = socket.create_connection((host, port), PATIENCE)
+        deadline.limit(connection)
         connection = client_context().wrap_socket(connection)
-        _prove_to_server(connection, key)
+        _prove_to_server(connection, key, deadline)
     except (OSError, EOFError) as error:
         command = f"`chaski shard --listen {host}:{port}`"
         reason = f"cannot be reached: {error or type(error).__name__}; run {command} there"
@@ -100,22 +95,44 @@ class _NoProofError(Exception):
     """The other end does not know the key."""
 
 
+class _Deadline:
+    """The end of the time for all that is sent and received together: single bytes do not extend it."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = monotonic() + seconds
+
+    def limit(self, connection: socket.socket) -> None:
+        """Let the next operation of a connection end in time. Raises TimeoutError if none is left."""
+        left = self._end - monotonic()
+        if left <= 0:
+            raise TimeoutError("the other end did not prove in time that it knows the key")
+        connection.settimeout(left)
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
 def _settle(connection: socket.socket) -> None:
     connection.settimeout(None)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def _prove_to_client(connection: socket.socket, key: bytes, certificate: bytes) -> None:
-    nonces = _read(connection) + (own := new_nonce())
+def _prove_to_client(connection: socket.socket, key: bytes, certificate: bytes, deadline: _Deadline) -> None:
+    nonces = _read(connection, deadline) + (own := new_nonce())
+    deadline.limit(connection)
     connection.sendall(own + proof(key, b"member", nonces, certificate))
-    _check(_read(connection), proof(key, b"head", nonces, certificate))
+    _check(_read(connection, deadline), proof(key, b"head", nonces, certificate))
 
 
-def _prove_to_server(connection: ssl.SSLSocket, key: bytes) -> None:
+def _prove_to_server(connection: ssl.SSLSocket, key: bytes, deadline: _Deadline) -> None:
     certificate = connection.getpeercert(binary_form=True) or b""
+    deadline.limit(connection)
     connection.sendall(own := new_nonce())
-    nonces = own + _read(connection)
-    _check(_read(connection), proof(key, b"member", nonces, certificate))
+    nonces = own + _read(connection, deadline)
+    _check(_read(connection, deadline), proof(key, b"member", nonces, certificate))
+    deadline.limit(connection)
     connection.sendall(proof(key, b"head", nonces, certificate))
 
 
@@ -124,9 +141,10 @@ def _check(found: bytes, wanted: bytes) -> None:
         raise _NoProofError
 
 
-def _read(connection: socket.socket) -> bytes:
+def _read(connection: socket.socket, deadline: _Deadline) -> bytes:
     found = b""
     while len(found) < NONCE:
+        deadline.limit(connection)
         piece = connection.recv(NONCE - len(found))
         if not piece:
             raise EOFError("the connection ended")

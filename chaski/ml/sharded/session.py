@@ -32,8 +32,8 @@ from chaski.ml.sharded.encoding import Fields
 from chaski.ml.sharded.exchange import Exchange
 from chaski.ml.sharded.files import SameFile
 from chaski.ml.sharded.frames import Channel, Message
-from chaski.ml.sharded.links import PATIENCE
 from chaski.ml.sharded.member_plan import MemberPlan, Rows
+from chaski.strangers import PATIENCE
 
 __all__ = ["ALIVE", "SILENCE", "Connect", "MeasureSpeed", "OpenBackend", "Session"]
 

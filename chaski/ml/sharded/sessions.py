@@ -10,8 +10,8 @@ from pathlib import Path
 from chaski.errors import ClusterError
 from chaski.ml.sharded.encoding import Fields
 from chaski.ml.sharded.frames import Channel
-from chaski.ml.sharded.links import PATIENCE
 from chaski.ml.sharded.session import SILENCE, Connect, MeasureSpeed, OpenBackend, Session
+from chaski.strangers import PATIENCE
 
 __all__ = ["Sessions"]
 
