@@ -177,7 +177,8 @@ def test_openai_choices_of_tools(chatter: openai.OpenAI) -> None:
     asked["temperature"] = 0
     for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
         found = chatter.chat.completions.create(**asked, tool_choice=choice).choices[0]
-        assert (found.message.content or "", found.finish_reason) == ("", "tool_calls")
+        reason = "tool_calls" if choice == "required" else "stop"  # as OpenAI ends a call that was named
+        assert (found.message.content or "", found.finish_reason) == ("", reason)
         assert json.loads(found.message.tool_calls[0].function.arguments) == {"city": "Cusco"}
     silent = chatter.chat.completions.create(**asked, tool_choice="none").choices[0]
     assert (silent.message.tool_calls, silent.finish_reason) == (None, "stop")

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.responses import HTMLResponse, Response
 
 from chaski.server.http.endpoint import HTTPRequest, Reply
-from chaski.server.http.guard import may_change_models
+from chaski.server.http.guard import has_key, may_change_models
 from chaski.server.telemetry.gauges import kv_cache_usage
 
 __all__ = ["API_VERSION", "docs", "health", "key", "metrics", "openapi", "status", "version"]
@@ -34,7 +34,9 @@ async def key(http: HTTPRequest) -> Reply:
 
 
 async def health(http: HTTPRequest) -> Reply:
-    """Tell that the server answers, and how much it has to do."""
+    """Tell that the server answers, and to clients with a key how much it has to do."""
+    if not has_key(http.request.headers, http.services.settings):
+        return {"status": "ok"}
     models = http.services.models
     running = [{"model": each.name, "users": each.users} for each in models.loaded]
     return {"status": "ok", "models": running, "waiting_for_load": models.waiting}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from msgspec import to_builtins
 
 from chaski.errors import OptionError
-from chaski.server.http.api import ndjson
+from chaski.server.http.api import OLLAMA, ndjson
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
+from chaski.server.http.guard import may_change_models
+from chaski.server.http.problems import Problem
 from chaski.server.models.loaded import LoadedModel
 from chaski.server.service.live import LiveService
 
@@ -19,7 +22,12 @@ _SWITCH = {"": False, "0": False, "false": False, "1": True, "true": True}
 
 
 async def cache(http: HTTPRequest) -> Reply:
-    """The cells of a model's cache: where tokens are, never which ones; `?model=`, else the last used one."""
+    """The cells of a model's cache: where tokens are, never which ones; `?model=`, else the last used one.
+
+    They tell of requests of all keys, so that administrators alone may see them.
+    """
+    if not may_change_models(http.request.headers, http.services.settings):
+        return OLLAMA.refusal(Problem(403, "forbidden: seeing requests of other keys wants an admin key"))
     loaded: list[LoadedModel] = http.services.models.loaded
     if named := http.request.query_params.get("model"):
         path = (await asyncio.to_thread(http.services.catalog.find, named)).model.path
@@ -40,15 +48,27 @@ async def cache(http: HTTPRequest) -> Reply:
 
 
 async def live(http: HTTPRequest) -> Reply:
-    """Tell what server, models and sequences do now; with `?stream=1`, a line each second."""
+    """Tell what server and models do now; with `?stream=1`, a line each second.
+
+    Administrators also see each sequence: those of all keys are among them.
+    """
     service: LiveService = http.services.live
     wanted = http.request.query_params.get("stream", "")
     if wanted not in _SWITCH:
         raise OptionError(f"stream is {wanted[:40]!r}; it must be 0 or 1")
-    return _lines(service) if _SWITCH[wanted] else await service.figures()
+    sees_all = may_change_models(http.request.headers, http.services.settings)
+    return _lines(service, sees_all) if _SWITCH[wanted] else await _figures(service, sees_all)
 
 
-async def _lines(service: LiveService) -> Stream:
+async def _figures(service: LiveService, sees_all: bool) -> dict[str, Any]:
+    figures = await service.figures()
+    if sees_all:
+        return figures
+    models = [{**model, "sequences": []} if "sequences" in model else model for model in figures["models"]]
+    return {**figures, "models": models}
+
+
+async def _lines(service: LiveService, sees_all: bool) -> Stream:
     while True:
-        yield ndjson(await service.figures())
+        yield ndjson(await _figures(service, sees_all))
         await asyncio.sleep(_PERIOD)

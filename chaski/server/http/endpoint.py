@@ -21,10 +21,11 @@ from chaski.errors import ChaskiError
 from chaski.server.fields.audit import Known, unread_fields
 from chaski.server.fields.ignored import Ignored, ignored_headers
 from chaski.server.http.api import Api, api_of
-from chaski.server.http.guard import key_of
+from chaski.server.http.guard import key_of, may_change_models
 from chaski.server.http.problems import problem_of
 from chaski.server.network.bodies import Bodies
 from chaski.server.network.jsons import dump
+from chaski.server.settings import Settings
 from chaski.server.telemetry.exchange import note_error
 
 __all__ = ["Endpoint", "HTTPRequest", "Reply", "Stream", "client_of"]
@@ -33,6 +34,9 @@ _MAX_WAITING_PIECES = 256
 """Pieces of a stream that may wait for a slow client."""
 
 T = TypeVar("T")
+
+_KEEP_ALIVE = "keep_alive"
+"""How long a model stays in memory concerns all keys, so that administrators alone decide it."""
 
 Stream: TypeAlias = AsyncGenerator[bytes, None]
 Reply: TypeAlias = Mapping[str, Any] | Response | Stream
@@ -107,9 +111,13 @@ class Endpoint:
         self, body: Mapping[str, Any], api: Api, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Run the handler until it has answered or the client has left."""
-        http = HTTPRequest(body, client_of(scope), Request(scope))
+        is_restricted = _KEEP_ALIVE in body and not may_change_models(Headers(scope=scope), _settings(scope))
+        allowed = {name: body[name] for name in body if name != _KEEP_ALIVE} if is_restricted else body
+        http = HTTPRequest(allowed, client_of(scope), Request(scope))
         if self.has_body:
             await http.read(_note_unread, http.ignored, body, self._fields)
+        if is_restricted:
+            http.ignored.add("field", _KEEP_ALIVE)
         send = _telling(send, http.ignored)
         work = asyncio.create_task(self._answer(http, api, scope, receive, send))
         watch = asyncio.create_task(_disconnected(receive))
@@ -212,6 +220,11 @@ class _Outbox:
             self._pieces.clear()
             await self._send({"type": "http.response.body", "body": body, "more_body": True})
         self._sending = None
+
+
+def _settings(scope: Scope) -> Settings:
+    settings: Settings = scope["app"].state.services.settings
+    return settings
 
 
 async def _refuse(api: Api, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:

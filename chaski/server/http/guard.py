@@ -25,7 +25,7 @@ from chaski.server.network.readers import admit
 from chaski.server.settings import Settings
 from chaski.server.telemetry.exchange import note_key
 
-__all__ = ["Guard", "key_of", "may_change_models"]
+__all__ = ["Guard", "has_key", "key_of", "may_change_models"]
 
 _LOCAL_ENDINGS = (".localhost", ".local", ".internal")
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "0.0.0.0", "[::1]")
@@ -129,6 +129,12 @@ def may_change_models(headers: Headers, settings: Settings) -> bool:
 def _is_open(path: str) -> bool:
     """Return whether a path needs no key."""
     return path in _PUBLIC or path.startswith(_PAGE)
+
+
+def has_key(headers: Headers, settings: Settings) -> bool:
+    """Return whether a request with these headers may ask models: with any key, or where none is needed."""
+    key = key_of(headers)
+    return not settings.has_keys or _position(key, (*settings.api_keys, *settings.admin_keys)) > 0
 
 
 def _is_near(host: str, scope: Scope) -> bool:
