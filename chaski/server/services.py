@@ -89,6 +89,7 @@ class Services(Struct, frozen=True):
         uploads = Uploads(settings.body_timeout, settings.max_connections // _UPLOADS_SHARE)
         stores = ResponseStore(), ResponseStore()
         files = FileStore(store.root / "chaski" / "files", settings.files)
+        files.rename_former(("", *settings.api_keys, *settings.admin_keys))
         live = LiveService(models, metrics)
         common = settings, catalog, adapters, models, metrics
         batches = BatchService(files, ask_as)

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -199,9 +200,24 @@ def test_keys_do_not_see_files_and_batches_of_others(tmp_path: Path) -> None:
         assert ended(one, created.id).status == "completed"
         with pytest.raises(openai.AuthenticationError):
             client(server, "three").files.list()
-    names = [path.name for path in (tmp_path / "chaski" / "files").iterdir()]
-    assert len(names) == 1
+    folders = [path for path in (tmp_path / "chaski" / "files").iterdir() if path.is_dir()]
+    assert len(folders) == 1
     assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "chaski" / "files").rglob("*"))
+
+
+def test_names_of_folders_tell_no_key_and_former_ones_stay_usable(tmp_path: Path) -> None:
+    folder = tmp_path / "chaski" / "files"
+    former = folder / sha256(b"files of one").hexdigest()[:32]
+    settings = Settings(address=SOMEWHERE, api_keys=("one",))
+    with running(settings, tmp_path) as server:
+        kept = client(server, "one").files.create(file=("a.jsonl", b"{}"), purpose="batch")
+    (named,) = (path for path in folder.iterdir() if path.is_dir())
+    assert named != former
+    named.rename(former)
+    with running(settings, tmp_path) as server:
+        assert [each.id for each in client(server, "one").files.list()] == [kept.id]
+    assert named.is_dir()
+    assert not former.exists()
 
 
 @pytest.mark.parametrize(

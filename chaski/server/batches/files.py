@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
 import os
 import re
+import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cached_property, partial
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
@@ -24,11 +26,12 @@ from chaski.errors import FileNotKnownError, OptionError
 from chaski.server.network.budget import TooLargeError
 from chaski.store.durable import publish
 
-__all__ = ["Ages", "FileStore", "Kept", "open_private", "owner_name", "read_object", "write_object"]
+__all__ = ["Ages", "FileStore", "Kept", "open_private", "read_object", "write_object"]
 
 T = TypeVar("T")
 
 _ID = re.compile(r"(file|batch)[-_][0-9a-z_]{8,64}")
+_SECRET = ".secret"
 _ABOUT, _CONTENT = "about.json", "content"
 _THREADS = 2
 # Bytes of a description. OpenAI's limits leave a few thousand.
@@ -39,8 +42,8 @@ _LEFT_SECONDS = 3600
 _SPARE = 1 << 30
 
 
-def owner_name(client: str) -> str:
-    """Return the name of the folder of a client, which tells nobody its key."""
+def _former_name(client: str) -> str:
+    """Return the name that the folder of a client had in earlier versions, a hash without a secret."""
     return sha256(f"files of {client}".encode()).hexdigest()[:32]
 
 
@@ -48,7 +51,7 @@ class FileStore:
     """Files in `folder`, which take up to `max_bytes` together. Safe to use from several threads.
 
     A file is a folder with its content, and with what OpenAI's API says about it. It lies in the folder of
-    its owner, who is called as `owner_name` says.
+    its owner, who is called as `owner_of` says.
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
@@ -65,6 +68,33 @@ class FileStore:
     def close(self) -> None:
         """End the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def owner_of(self, client: str) -> str:
+        """Return the name of the folder of a client, which tells nobody its key without this store's secret.
+
+        Raises OSError where the secret cannot be kept.
+        """
+        return hmac.digest(self._secret, client.encode(), "sha256").hex()[:32]
+
+    def rename_former(self, clients: Iterable[str]) -> None:
+        """Give the folders that clients have from earlier versions their names of now."""
+        for client in clients:
+            former = self._folder(_former_name(client))
+            if former.is_dir() and not self._folder(self.owner_of(client)).exists():
+                former.rename(self._folder(self.owner_of(client)))
+
+    @cached_property
+    def _secret(self) -> bytes:
+        path = self.folder / _SECRET
+        if not path.is_file():
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            temporary = path.with_name(f"{uuid4().hex}.tmp")
+            with open_private(temporary) as file:
+                file.write(secrets.token_bytes(32))
+            with suppress(FileExistsError):  # another server was faster
+                os.link(temporary, path)
+            temporary.unlink()
+        return path.read_bytes()
 
     @contextmanager
     def receiving(self, owner: str) -> Iterator[Path]:

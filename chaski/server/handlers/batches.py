@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from chaski.errors import OptionError
-from chaski.server.batches.files import open_private, owner_name
+from chaski.server.batches.files import open_private
 from chaski.server.dialects.common.metadata import read_metadata
 from chaski.server.dialects.common.pages import page_of
 from chaski.server.fields.reader import Fields
@@ -105,7 +105,8 @@ def _described(found: Any) -> dict[str, Any]:
 
 
 def _owner(http: HTTPRequest) -> str:
-    return owner_name(http.owner)
+    owner: str = http.services.files.owner_of(http.owner)
+    return owner
 
 
 async def _receive(services: Services, request: Request) -> dict[str, Any]:
@@ -131,7 +132,7 @@ async def _receive(services: Services, request: Request) -> dict[str, Any]:
                 raise OptionError("the form has no field file with a file")
             if purpose != _PURPOSE:
                 raise OptionError(f"purpose must be {_PURPOSE}: nothing else is done with files here")
-            owner = owner_name(client_of(request.scope) if services.settings.has_keys else "")
+            owner = services.files.owner_of(client_of(request.scope) if services.settings.has_keys else "")
             name = (sent.filename or "file.jsonl")[:255]
             return await services.files.run(_keep, services, owner, sent, name)
         finally:
