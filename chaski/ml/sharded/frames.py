@@ -157,7 +157,7 @@ class Frames(_Connection):
             fields, described = json.loads(self._bytes(length))
             empty = [_empty(type, shape) for type, shape in described]
         except (ValueError, TypeError, OverflowError, RecursionError, MemoryError) as error:
-            raise ClusterError(f"the message cannot be read: {error or type(error).__name__}") from None
+            raise ClusterError(f"a message cannot be read: {error or type(error).__name__}") from None
         if not isinstance(fields, dict):
             raise ClusterError(f"the fields of a message are {type(fields).__name__}, not an object")
         for array in empty:

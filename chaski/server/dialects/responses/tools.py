@@ -233,7 +233,7 @@ def read_tools(fields: Fields, ignored: Ignored, namespace: str = "") -> Iterato
 
 def _flat(tool: Fields) -> Fields:
     """Return a function in the form of this API, also if it came in the form of another one."""
-    if tool.has("function") or tool.has("input_schema"):
+    if tool.has("function") or tool.has("input_schema") or not tool.has("type"):
         found = function_tool(tool)
         return tool if found is None else Fields({"type": "function", **found["function"]}, tool.where)
     return tool
