@@ -33,7 +33,8 @@ def write_split(source: Path, folder: Path, count: int = 3) -> list[Path]:
                 "split.tensors.count": np.int32(len(tensors)),
             }
             paths.append(folder / f"{source.stem}-{number + 1:05d}-of-{count:05d}.gguf")
-            write_gguf(paths[-1], {**({} if number else file.metadata), **keys}, dict(tensors[number::count]))
+            metadata: dict[str, Any] = {**({} if number else file.metadata), **keys}
+            write_gguf(paths[-1], metadata, dict(tensors[number::count]))
     return paths
 
 

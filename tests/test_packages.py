@@ -17,7 +17,11 @@ from tools.check_packages import faults
 from tools.compiled_in import add_components, core_components, page_components
 
 ROOT = Path(__file__).parents[1]
-CORE = "chaski/_native.cpython-311-x86_64-linux-gnu.so"
+CORE = (
+    "chaski/_native.cpython-311-x86_64-linux-gnu.so",
+    "chaski/licenses/nanobind.txt",
+    "chaski/licenses/robin-map.txt",
+)
 COMMON = ("chaski/__init__.py", "chaski/py.typed", "chaski/models/guide.gguf")
 SOURCES = ("CMakeLists.txt", "pyproject.toml", "LICENSE", "README.md", "native/include/matmul.h")
 
@@ -30,18 +34,21 @@ def wheel(path: Path, *names: str) -> Path:
 
 
 def test_a_whole_wheel(tmp_path: Path) -> None:
-    assert faults(wheel(tmp_path / "chaski-1-cp311-cp311-manylinux_2_28_x86_64.whl", *COMMON, CORE)) == []
+    assert faults(wheel(tmp_path / "chaski-1-cp311-cp311-manylinux_2_28_x86_64.whl", *COMMON, *CORE)) == []
 
 
 def test_faults_of_a_wheel(tmp_path: Path) -> None:
-    bad = wheel(tmp_path / "chaski-1-cp311-cp311-manylinux_2_36_x86_64.whl", *COMMON[1:], "tests/a.py")
+    bad = wheel(
+        tmp_path / "chaski-1-cp311-cp311-manylinux_2_36_x86_64.whl", *COMMON[1:], CORE[1], "tests/a.py"
+    )
     assert faults(bad) == [
         "chaski/__init__.py is missing",
         "tests/a.py does not belong here",
+        "chaski/licenses/robin-map.txt is missing",
         "there is not one native core",
         "it asks for glibc 2.36, which is newer than 2.28",
     ]
-    alone = wheel(tmp_path / "chaski-1-cp311-cp311-linux_x86_64.whl", *COMMON, CORE)
+    alone = wheel(tmp_path / "chaski-1-cp311-cp311-linux_x86_64.whl", *COMMON, *CORE)
     assert faults(alone) == ["it is for this system alone"]
 
 

@@ -16,6 +16,8 @@ _MEGABYTES = 12
 _MANYLINUX = re.compile(r"manylinux_2_(\d+)_")
 _IN_BOTH = ("chaski/__init__.py", "chaski/py.typed", "chaski/models/guide.gguf")
 _IN_SOURCES = ("CMakeLists.txt", "pyproject.toml", "LICENSE", "README.md", "native/include/matmul.h")
+# Of what is compiled into the core.
+_LICENSES = ("chaski/licenses/nanobind.txt", "chaski/licenses/robin-map.txt")
 _IN_NEITHER = re.compile(r"^(tests|benchmarks|build|\.venv)/|\.pyc$")
 
 
@@ -28,6 +30,7 @@ def faults(path: Path) -> list[str]:
     if path.stat().st_size > _MEGABYTES << 20:
         found.append(f"it has {path.stat().st_size >> 20} MB, more than {_MEGABYTES}")
     if is_wheel:
+        found += [f"{name} is missing" for name in _LICENSES if name not in names]
         if len([name for name in names if name.startswith("chaski/_native.") and name.endswith(".so")]) != 1:
             found.append("there is not one native core")
         tag = _MANYLINUX.search(path.name)
