@@ -15,7 +15,7 @@ from chaski.errors import OptionError
 from chaski.sample.schema import closed
 from chaski.server.dialects.openai.conversation import call_of
 from chaski.server.http.endpoint import Endpoint, HTTPRequest
-from chaski.server.network.jsons import dump
+from chaski.server.network.jsons import InnerJson, dump
 from chaski.text.parsers import Content, FoundCall, Piece, Thought
 from chaski.text.parsers.formats import parser_for
 
@@ -100,7 +100,7 @@ def test_a_tool_without_a_name(name: Any) -> None:
 
 @pytest.mark.parametrize("text", ['{"a": NaN}', '{"a": -Infinity}', '{"a": 1e999}', "[]", "{", "[" * 100_000])
 def test_arguments_of_earlier_calls_that_are_no_strict_json_stay_text(text: str) -> None:
-    assert call_of("id", "f", text) == {"id": "id", "function": {"name": "f", "arguments": text}}
+    assert call_of("id", "f", text, InnerJson()) == {"id": "id", "function": {"name": "f", "arguments": text}}
 
 
 def test_a_reply_that_is_no_json_is_an_error_of_the_api() -> None:
