@@ -54,5 +54,5 @@ def test_files_may_name_tokens_that_they_do_not_have(tmp_path: Path) -> None:
         assert file.get(key, list[int]).tolist() == [5]
         many = {**file.metadata, key: np.array([5, -1, 10**6], np.int32)}
         assert load_tokenizer(many).suppressed_ids == {5}
-        with pytest.raises(TokenizerError, match=r"suppress_tokens is \['a'\], expected ids"):
+        with pytest.raises(TokenizerError, match="suppress_tokens is list, expected ids"):
             load_tokenizer({**file.metadata, key: ["a"]})

@@ -28,10 +28,10 @@ def test_chat_writes_the_template_with_one_bos(model: chaski.LLM) -> None:
 def test_tools_have_a_template_of_their_own(tmp_path: Path) -> None:
     """As files of llama.cpp's converter have them for models with several templates."""
     templates = {
-        "tokenizer__chat_template__tool_use": "{{ tools[0].name }}: {{ messages[0].content }}",
+        "tokenizer__chat_template__tool_use": "{{ tools[0].function.name }}: {{ messages[0].content }}",
         "tokenizer__chat_template__rag": "never",
     }
-    chat, tools = [{"role": "user", "content": "Hi"}], [{"name": "weather"}]
+    chat, tools = [{"role": "user", "content": "Hi"}], [{"function": {"name": "weather"}}]
     both = write_tiny_llama(tmp_path / "a.gguf", "{{ messages[0].content }}", **templates)
     with chaski.load(both) as model:
         plain, with_tools = (model.chat(chat, tools=each, num_predict=1) for each in (None, tools))

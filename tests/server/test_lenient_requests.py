@@ -93,6 +93,9 @@ def test_what_a_key_of_a_user_may_see(models: Path) -> None:
         assert reply.status == 200
         assert "field keep_alive" in reply.headers["x-chaski-ignored"]
         assert server.services.models.loaded[0].keep_alive == settings.keep_alive
+        stop = {"model": "helper", "keep_alive": 0}
+        assert server.post("/api/generate", stop, Authorization=user).status == 403
+        assert len(server.services.models.loaded) == 1
         assert server.get("/health").json == {"status": "ok"}
         assert server.get("/health", Authorization=user).json["models"]
         assert server.get("/api/live", Authorization=user).json["models"][0]["sequences"] == []

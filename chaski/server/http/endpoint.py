@@ -22,7 +22,7 @@ from chaski.server.fields.audit import Known, unread_fields
 from chaski.server.fields.ignored import Ignored, ignored_headers
 from chaski.server.http.api import Api, api_of
 from chaski.server.http.guard import key_of, may_change_models
-from chaski.server.http.problems import problem_of
+from chaski.server.http.problems import Problem, problem_of
 from chaski.server.network.bodies import Bodies
 from chaski.server.network.jsons import dump
 from chaski.server.settings import Settings
@@ -37,6 +37,8 @@ T = TypeVar("T")
 
 _KEEP_ALIVE = "keep_alive"
 """How long a model stays in memory concerns all keys, so that administrators alone decide it."""
+_ONLY_KEEP_ALIVE = frozenset({"model", "name", "stream", _KEEP_ALIVE})
+"""The fields of a request that asks for nothing else, as that of `chaski stop`."""
 
 Stream: TypeAlias = AsyncGenerator[bytes, None]
 Reply: TypeAlias = Mapping[str, Any] | Response | Stream
@@ -112,6 +114,10 @@ class Endpoint:
     ) -> None:
         """Run the handler until it has answered or the client has left."""
         is_restricted = _KEEP_ALIVE in body and not may_change_models(Headers(scope=scope), _settings(scope))
+        if is_restricted and not body.keys() - _ONLY_KEEP_ALIVE:
+            problem = Problem(403, "forbidden: loading and unloading models wants an admin key")
+            await api.refusal(problem)(scope, receive, send)
+            return
         allowed = {name: body[name] for name in body if name != _KEEP_ALIVE} if is_restricted else body
         http = HTTPRequest(allowed, client_of(scope), Request(scope))
         if self.has_body:
