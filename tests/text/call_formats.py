@@ -139,17 +139,7 @@ def chat_format(source: str) -> Any:
 def rendering(source: str) -> Render:
     """Return what renders messages by a template in Jinja."""
     template = ChatTemplate(source, "<s>", "</s>")
-
-    def render(
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None,
-        /,
-        *,
-        add_generation_prompt: bool = True,
-    ) -> str:
-        return template.render(messages, add_generation_prompt, tools)
-
-    return render
+    return template.probing()
 
 
 def recorded(source: str) -> Iterator[tuple[str, Rendered]]:

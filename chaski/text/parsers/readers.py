@@ -60,9 +60,12 @@ def read_named_json(mark: str, before: str = "") -> CallReader:
             return read_json(text, tools)
         name = name.rpartition(before)[2] if before else name
         name = name.partition("[CALL_ID]")[0].strip()
-        if name == "function" and (own := _NAME.match(arguments)):
-            # DeepSeek R1 writes the type, then the name in front of the arguments.
-            name, arguments = own[1], arguments[own.end() :]
+        if name == "function":
+            # DeepSeek R1 writes the type, then the name in front of the arguments, which are never missing.
+            if own := _NAME.match(arguments):
+                name, arguments = own[1], arguments[own.end() :]
+            if not arguments.strip():
+                return None
         try:
             found = _plain_name(name, tools)
             return [_made(found, _only_arguments(unfenced(arguments), found, tools))]
