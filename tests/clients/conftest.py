@@ -29,7 +29,7 @@ Run = Callable[..., str]
 # What a person and tools say comes last, whatever a program puts around it: the last word of a prompt decides
 # what the model says.
 _TEMPLATE = (
-    "{% if tools %}<tool_call>{% endif %}"
+    "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}{% if tools %}<tool_call>{% endif %}"
     "{% for m in messages if m.role not in ('system', 'developer') %}[{{ m.role }}]{{ m.content | trim }}"
     "{% endfor %}"
 )
