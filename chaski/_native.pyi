@@ -97,6 +97,30 @@ def use_float_mode(mode: int | None = None) -> int:
     Sets how this thread rounds; None: as usual, to nearest with denormal numbers -> the mode before.
     """
 
+def fit_affine(
+    x: Annotated[NDArray[numpy.float32], dict(shape=(None, 32), order="C", device="cpu", writable=False)],
+    top: float,
+    intervals: Annotated[
+        NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    isa: str = "auto",
+) -> tuple[
+    Annotated[NDArray[numpy.float32], dict(shape=(None,))],
+    Annotated[NDArray[numpy.float32], dict(shape=(None,))],
+]:
+    """
+    Scales and minimums of sub-blocks (n, 32): the best grid of levels 0 to top that starts with one of these numbers of intervals over the range.
+    """
+
+def fit_symmetric(
+    x: Annotated[NDArray[numpy.float32], dict(shape=(None, 16), order="C", device="cpu", writable=False)],
+    places: Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    isa: str = "auto",
+) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
+    """
+    Scales of sub-blocks (n, 16) for levels -32 to 31; places: where the largest magnitude is tried.
+    """
+
 def rounded_rows(
     x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
     in_super_blocks: bool,

@@ -4,6 +4,7 @@
 namespace nb = nanobind;
 
 namespace chaski {
+void bind_fit_blocks(nb::module_& m);
 void bind_limits(nb::module_& m);
 void bind_matmul(nb::module_& m);
 void bind_pair_merges(nb::module_& m);
@@ -20,6 +21,7 @@ NB_MODULE(_native, m) {
     // them would wait for threads that are not there (chaski/forks.py).
     nb::set_leak_warnings(false);
     m.doc() = "The native core of chaski: kernels, and the plans that run them.";
+    chaski::bind_fit_blocks(m);
     chaski::bind_limits(m);
     chaski::bind_matmul(m);
     chaski::bind_rounded_rows(m);

@@ -33,6 +33,13 @@ struct Kernels {
     // class; float matrices have none.
     void (*matmul)(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
                    const Output& out, void* scratch, const Variant& variant);
+
+    // Finds scales and minimums of n sub-blocks of 32 for levels 0 to top, by grids of so many intervals.
+    void (*fit_affine)(const float* x, int64_t n, float top, const float* intervals, int64_t num_intervals,
+                       float* scales, float* minimums);
+
+    // Finds scales of n sub-blocks of 16 for levels -32 to 31; the largest magnitude is put at each place.
+    void (*fit_symmetric)(const float* x, int64_t n, const float* places, int64_t num_places, float* scales);
 };
 
 }  // namespace chaski

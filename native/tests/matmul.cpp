@@ -178,9 +178,25 @@ Bytes multiply_extremes(const Table& table, std::uint8_t fill, float sign) {
     return bytes_of(y);
 }
 
+void compare_fits(Comparison& compare) {
+    constexpr std::int64_t kRows = 37;
+    const std::vector<float> intervals = {13.0f, 14.2f, 15.0f, 16.0f}, places = {31.1f, 32.0f, 32.9f};
+    for (float size : {1e-20f, 1.0f, 60000.0f}) {
+        compare("scales of sub-blocks", [&](const Table& table) {
+            Random random(9);
+            const std::vector<float> x = random.numbers(32 * kRows, size);
+            std::vector<float> y(4 * kRows);
+            table.kernels.fit_affine(x.data(), kRows, 15.0f, intervals.data(), 4, y.data(), y.data() + kRows);
+            table.kernels.fit_symmetric(x.data(), 2 * kRows, places.data(), 3, y.data() + 2 * kRows);
+            return bytes_of(y);
+        });
+    }
+}
+
 }  // namespace
 
 void compare_matmul(Comparison& compare) {
+    compare_fits(compare);
     for (const BlockFormat& format : kFormats) compare_type(compare, format);
     compare("widen every half", widen_halves);
     compare("quantize", [](const Table& t) { return quantize(t, false); });

@@ -10,10 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from chaski import _native
 from chaski.errors import FormatError, UnsupportedError
 from chaski.formats.dequantize import dequantize, unpack, unpack_scales_6bit
 from chaski.formats.quant import QuantType
 from chaski.formats.quantize import pack, pack_scales_6bit, quantize
+from chaski.formats.scale_search import intervals, places
+from tests.formats import fit_rule
 
 SIMPLE = [
     QuantType.F32,
@@ -89,6 +92,50 @@ def test_k_quants_are_as_good_as_ggml(type: QuantType, name: str) -> None:
     found = error(WEIGHTS[name], type)
     assert found < 1.01 * REFERENCE_ERROR[name][type]
     assert found < 0.99 * rounded_error(WEIGHTS[name], type)
+
+
+SUB_BLOCKS = {
+    "normal": RNG.standard_normal((1003, 32)),
+    "heavy tails": 100 * RNG.standard_t(2, (1003, 32)).clip(-600, 600),
+    "one row": RNG.standard_normal((1, 32)),
+    "zeros": np.zeros((5, 32)),
+    "minus zeros": np.full((5, 32), -0.0),
+    "constants": np.repeat(RNG.standard_normal((40, 1)), 32, axis=1),
+    "huge": np.full((3, 32), 65504.0),
+    "tiny": 1e-20 * RNG.standard_normal((50, 32)),
+    "denormal": 1e-40 * RNG.standard_normal((50, 32)),
+    "levels": RNG.integers(-3, 13, (300, 32)).astype(float),
+}
+
+
+@pytest.mark.parametrize("isa", _native.isa_names())
+@pytest.mark.parametrize("name", SUB_BLOCKS)
+def test_searches_are_the_rule_to_the_bit(name: str, isa: str) -> None:
+    x = SUB_BLOCKS[name].astype(np.float32)
+    for top in (15, 31):
+        found = _native.fit_affine(x, top, intervals(top), isa)
+        wanted = fit_rule.affine(x, top, intervals(top))
+        assert [each.tobytes() for each in found] == [each.tobytes() for each in wanted]
+    parts = x.reshape(-1, 16)
+    found_scales = _native.fit_symmetric(parts, places(), isa)
+    assert found_scales.tobytes() == fit_rule.symmetric(parts, places()).tobytes()
+
+
+@pytest.mark.parametrize("type", [*SIMPLE, *K_QUANTS])
+def test_threads_change_no_bit(type: QuantType) -> None:
+    """The last part is shorter than the others."""
+    x = RNG.standard_t(3, (101, 2304))
+    alone = quantize(x, type, num_threads=1)
+    for threads in (2, 3):
+        np.testing.assert_array_equal(quantize(x, type, threads), alone)
+
+
+@pytest.mark.parametrize("type", [*SIMPLE, *K_QUANTS])
+def test_threads_refuse_what_is_not_finite(type: QuantType) -> None:
+    x = np.zeros((101, 2304), np.float32)
+    x[100, 7] = np.nan
+    with pytest.raises(FormatError, match="infinite or not a number"):
+        quantize(x, type, num_threads=2)
 
 
 @pytest.mark.parametrize("type", [*SIMPLE, *K_QUANTS])

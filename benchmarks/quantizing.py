@@ -1,0 +1,82 @@
+"""How fast are weights quantized, and how well, next to ggml?
+
+    python -m benchmarks.quantizing [--ggml LIBRARY] [--rounds 5]
+
+Prints megabytes of float32 input per second of a core and of the clock for each type, and the error of the
+result. LIBRARY is any shared library that exports ggml's `ggml_quantize_chunk`; with it, both
+quantize the same weights in turns. ggml's function uses one thread, so it has no column for the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chaski.formats.dequantize import dequantize
+from chaski.formats.quant import QuantType
+from chaski.formats.quantize import quantize
+
+_NAMES = ("F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+_TYPES = [QuantType[name] for name in _NAMES]
+_SHAPE = (2048, 4096)
+
+Quantize = Callable[[], NDArray[np.uint8]]
+
+
+def best_rates(work: Quantize, megabytes: float, best: tuple[float, float]) -> tuple[float, float]:
+    """Run `work` once; return the better rates per second of a core and of the clock."""
+    cpu, clock = time.process_time(), time.perf_counter()
+    work()
+    cpu, clock = time.process_time() - cpu, time.perf_counter() - clock
+    return max(best[0], megabytes / cpu), max(best[1], megabytes / clock)
+
+
+def of_ggml(library: ctypes.CDLL, x: NDArray[np.float32], type: QuantType) -> Quantize:
+    """Quantize `x` by ggml's function, without weights of importance."""
+    chunk = library.ggml_quantize_chunk
+    chunk.restype = ctypes.c_size_t
+    chunk.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3, ctypes.c_void_p]
+    out = np.empty(x.size // type.block_size * type.block_bytes, np.uint8)
+
+    def work() -> NDArray[np.uint8]:
+        chunk(int(type), x.ctypes.data, out.ctypes.data, 0, *x.shape, None)
+        return out
+
+    return work
+
+
+def error(x: NDArray[np.float32], type: QuantType, data: NDArray[np.uint8]) -> float:
+    """Root mean square error over the standard deviation of `x`."""
+    difference: NDArray[Any] = dequantize(data, type, x.shape) - x
+    return float(np.sqrt(np.mean(difference * difference)) / x.std())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.quantizing")
+    parser.add_argument("--ggml", help="a shared library with ggml_quantize_chunk")
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    library = ctypes.CDLL(arguments.ggml) if arguments.ggml else None
+    x = np.random.default_rng(1).standard_normal(_SHAPE, np.float32)
+    print("| type | MB/s per core | MB/s | error | ggml: MB/s per core | error |\n|---|---|---|---|---|---|")
+    for type in _TYPES:
+        sides: list[Quantize] = [lambda type=type: quantize(x, type)]
+        if library is not None:
+            sides.append(of_ggml(library, x, type))
+        rates = [(0.0, 0.0)] * len(sides)
+        for _ in range(arguments.rounds):
+            rates = [best_rates(work, x.nbytes / 1e6, best) for work, best in zip(sides, rates, strict=True)]
+        errors = [f"{error(x, type, work()):.5f}" for work in sides]
+        cells = [f"{rates[0][0]:.0f}", f"{rates[0][1]:.0f}", errors[0]]
+        cells += [f"{rates[1][0]:.0f}", errors[1]] if library is not None else ["", ""]
+        print(f"| {type.name} | " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+// Scales of K-quants: the grid with the smallest error for each sub-block. A lane is a sub-block, so that no
+// sum goes across lanes: each adds its products in the order of the elements, without fused operations.
+#include <cmath>
+
+#include "entry_points.h"
+#include "vector_math.h"
+
+namespace chaski::CHASKI_ISA {
+namespace {
+
+constexpr float kNoSpread = 1e-15f, kSameLevels = 1e-6f;
+
+struct alignas(64) Lanes {
+    float v[kLanes];
+};
+
+CHASKI_INLINE float reciprocal(float x) { return std::fabs(x) > kNoSpread ? 1.0f / x : 0.0f; }
+CHASKI_INLINE float below_zero(float x) { return x < 0.0f ? x : 0.0f; }
+
+// The elements of up to 16 sub-blocks, one vector per element; missing sub-blocks are zeros.
+template <int kElements>
+void transpose(const float* x, int64_t count, Lanes (&out)[kElements]) {
+    for (int i = 0; i < kElements; ++i)
+        for (int r = 0; r < kLanes; ++r) out[i].v[r] = r < count ? x[r * kElements + i] : 0.0f;
+}
+
+CHASKI_INLINE F32x16 nearest(F32x16 x, F32x16 low, F32x16 high) {
+    return to_f32(round_to_i32(min(max(x, low), high)));
+}
+
+// The best line `scale * level + low`, low <= 0, found so far for each of 16 sub-blocks.
+class LineSearch {
+   public:
+    LineSearch(const float* x, int64_t count, float top) : top_(top) {
+        transpose(x, count, x_);
+        F32x16 squares = splat(0.0f), low = load_f32(x_[0].v), high = low;
+        for (const Lanes& each : x_) {
+            const F32x16 value = load_f32(each.v);
+            squares = squares + value * value;
+            low = min(low, value);
+            high = max(high, value);
+        }
+        Lanes mean, largest;
+        store_f32(mean.v, squares);
+        store_f32(low_.v, low);
+        store_f32(largest.v, high);
+        for (int r = 0; r < kLanes; ++r) {
+            mean.v[r] = std::sqrt(mean.v[r] / kElements);
+            low_.v[r] = below_zero(low_.v[r]);
+            span_.v[r] = reciprocal(largest.v[r] - low_.v[r]);
+            scale_.v[r] = 0.0f;
+            error_.v[r] = INFINITY;
+        }
+        weigh(load_f32(mean.v));
+    }
+
+    void propose_span(float intervals) {
+        Lanes inverse;
+        for (int r = 0; r < kLanes; ++r) inverse.v[r] = span_.v[r] * intervals;
+        propose(inverse);
+    }
+
+    void propose_again() {
+        Lanes inverse;
+        for (int r = 0; r < kLanes; ++r) inverse.v[r] = reciprocal(scale_.v[r]);
+        propose(inverse);
+    }
+
+    void write(int64_t count, float* scales, float* minimums) const {
+        for (int64_t r = 0; r < count; ++r) {
+            scales[r] = scale_.v[r];
+            minimums[r] = 0.0f - low_.v[r];
+        }
+    }
+
+   private:
+    static constexpr int kElements = 32;
+
+    void weigh(F32x16 mean) {
+        F32x16 w = splat(0.0f), wx = w, wxx = w;
+        for (int i = 0; i < kElements; ++i) {
+            const F32x16 x = load_f32(x_[i].v), weight = max(x, -x) + mean, product = weight * x;
+            store_f32(weight_[i].v, weight);
+            w = w + weight;
+            wx = wx + product;
+            wxx = wxx + product * x;
+        }
+        store_f32(sum_w_.v, w);
+        store_f32(sum_x_.v, wx);
+        store_f32(sum_xx_.v, wxx);
+    }
+
+    void propose(const Lanes& inverse) {
+        const F32x16 by = load_f32(inverse.v), low = load_f32(low_.v), zero = splat(0.0f), top = splat(top_);
+        F32x16 l = zero, ll = zero, xl = zero;
+        for (int i = 0; i < kElements; ++i) {
+            const F32x16 x = load_f32(x_[i].v), level = nearest((x + -low) * by, zero, top);
+            const F32x16 weighted = load_f32(weight_[i].v) * level;
+            l = l + weighted;
+            ll = ll + weighted * level;
+            xl = xl + weighted * x;
+        }
+        Lanes sum_l, sum_ll, sum_xl;
+        store_f32(sum_l.v, l);
+        store_f32(sum_ll.v, ll);
+        store_f32(sum_xl.v, xl);
+        for (int r = 0; r < kLanes; ++r) keep_better(r, sum_l.v[r], sum_ll.v[r], sum_xl.v[r]);
+    }
+
+    // The weighted least-squares line over the levels. It goes through zero where it would start above, or
+    // where all levels are the same.
+    CHASKI_INLINE void keep_better(int r, float l, float ll, float xl) {
+        const float w = sum_w_.v[r], x = sum_x_.v[r];
+        const float determinant = w * ll - l * l;
+        const float inverse = determinant > kSameLevels * w * ll ? reciprocal(determinant) : 0.0f;
+        const float start = (ll * x - l * xl) * inverse;
+        const float slope = (w * xl - l * x) * inverse;
+        const bool through_zero = start > 0.0f || inverse == 0.0f;
+        const float scale = through_zero ? xl * reciprocal(ll) : slope;
+        const float low = below_zero(start);
+        const float slope_part = scale * (scale * ll - 2.0f * xl);
+        const float low_part = low * (low * w + 2.0f * (scale * l - x));
+        const float error = (sum_xx_.v[r] + slope_part) + low_part;
+        const bool better = error < error_.v[r] && scale > 0.0f;
+        error_.v[r] = better ? error : error_.v[r];
+        scale_.v[r] = better ? scale : scale_.v[r];
+        low_.v[r] = better ? low : low_.v[r];
+    }
+
+    float top_;
+    Lanes x_[kElements], weight_[kElements];
+    Lanes low_, span_, scale_, error_, sum_w_, sum_x_, sum_xx_;
+};
+
+// The scales of 16 sub-blocks whose levels -32 to 31 have a small error, weighted by the squares of x: the
+// best scale for given levels is a projection, and its length shows how good it is.
+void fit_16_symmetric(const float* x, int64_t count, const float* places, int64_t num_places, float* scales) {
+    constexpr int kElements = 16;
+    Lanes values[kElements], inverse, largest{}, extreme{}, best{}, gains{};
+    transpose(x, count, values);
+    for (const Lanes& each : values) {
+        for (int r = 0; r < kLanes; ++r) {
+            const float size = std::fabs(each.v[r]);
+            extreme.v[r] = size > largest.v[r] ? each.v[r] : extreme.v[r];
+            largest.v[r] = size > largest.v[r] ? size : largest.v[r];
+        }
+    }
+    for (int r = 0; r < kLanes; ++r) inverse.v[r] = -reciprocal(extreme.v[r]);
+    for (int64_t place = 0; place < num_places; ++place) {
+        const F32x16 by = load_f32(inverse.v) * splat(places[place]);
+        F32x16 ll = splat(0.0f), xl = ll;
+        for (const Lanes& each : values) {
+            const F32x16 value = load_f32(each.v), level = nearest(value * by, splat(-32.0f), splat(31.0f));
+            const F32x16 weighted = value * value * level;
+            ll = ll + weighted * level;
+            xl = xl + weighted * value;
+        }
+        Lanes sum_ll, sum_xl;
+        store_f32(sum_ll.v, ll);
+        store_f32(sum_xl.v, xl);
+        for (int r = 0; r < kLanes; ++r) {
+            const float scale = sum_xl.v[r] * reciprocal(sum_ll.v[r]), gain = scale * sum_xl.v[r];
+            best.v[r] = gain > gains.v[r] ? scale : best.v[r];
+            gains.v[r] = gain > gains.v[r] ? gain : gains.v[r];
+        }
+    }
+    for (int64_t r = 0; r < count; ++r) scales[r] = best.v[r];
+}
+
+}  // namespace
+
+void fit_affine(const float* x, int64_t n, float top, const float* intervals, int64_t num_intervals,
+                float* scales, float* minimums) {
+    for (int64_t i = 0; i < n; i += kLanes) {
+        const int64_t count = n - i < kLanes ? n - i : kLanes;
+        LineSearch search(x + 32 * i, count, top);
+        for (int64_t step = 0; step < num_intervals; ++step) search.propose_span(intervals[step]);
+        for (int again = 0; again < 2; ++again) search.propose_again();
+        search.write(count, scales + i, minimums + i);
+    }
+}
+
+void fit_symmetric(const float* x, int64_t n, const float* places, int64_t num_places, float* scales) {
+    for (int64_t i = 0; i < n; i += kLanes)
+        fit_16_symmetric(x + 16 * i, n - i < kLanes ? n - i : kLanes, places, num_places, scales + i);
+}
+
+}  // namespace chaski::CHASKI_ISA

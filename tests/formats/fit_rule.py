@@ -1,0 +1,93 @@
+"""The search for scales of K-quants in NumPy: the rule of `native/kernels/fit_blocks.cpp`.
+
+Every sum adds its terms in the order of the elements, each rounded, so that the bits are the same everywhere.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chaski.formats.quant import Floats
+from chaski.formats.scale_search import extreme, nearest_levels, reciprocal
+
+_SAME_LEVELS = 1e-6  # a relative spread of levels that only rounding can cause
+
+
+def in_order(terms: Floats) -> Floats:
+    """The sum of each row, term by term."""
+    total = np.zeros(len(terms), np.float32)
+    for column in terms.T:
+        total = total + column
+    return total
+
+
+def affine(x: Floats, top: int, intervals: Floats) -> tuple[Floats, Floats]:
+    search = _LineSearch(x, top)
+    span = reciprocal(x.max(axis=1) - search.low)
+    for number in intervals:
+        search.propose(span * number)
+    for _ in range(2):
+        search.propose(reciprocal(search.scale))
+    return search.scale, 0 - search.low
+
+
+class _LineSearch:
+    """The best line `scale * level + low`, with `low <= 0`, found so far for each row of x.
+
+    Errors are weighted: large values count more, because they move a dot product most.
+    """
+
+    def __init__(self, x: Floats, top: int) -> None:
+        low = x.min(axis=1)
+        self.low = np.where(low < 0, low, np.float32(0))
+        self.scale = np.zeros_like(self.low)
+        self._error = np.full_like(self.low, np.inf)
+        self._x, self._top = x, top
+        self._weight = np.abs(x) + np.sqrt(in_order(x * x) / np.float32(32))[:, None]
+        self._sum_w = in_order(self._weight)
+        self._sum_x = in_order(self._weight * x)
+        self._sum_xx = in_order(self._weight * x * x)
+
+    def propose(self, inverse: Floats) -> None:
+        """Give x the levels of the grid `inverse * (x - low)` and fit the line to them; keep it if better."""
+        levels = nearest_levels((self._x - self.low[:, None]) * inverse[:, None], 0, self._top)
+        weighted = self._weight * levels
+        sum_l, sum_ll, sum_xl = (in_order(each) for each in (weighted, weighted * levels, weighted * self._x))
+        scale, low = self._fit(sum_l, sum_ll, sum_xl)
+        slope_part = scale * (scale * sum_ll - 2 * sum_xl)
+        low_part = low * (low * self._sum_w + 2 * (scale * sum_l - self._sum_x))
+        error = self._sum_xx + slope_part + low_part
+        better = (error < self._error) & (scale > 0)
+        self._error = np.where(better, error, self._error)
+        self.scale = np.where(better, scale, self.scale)
+        self.low = np.where(better, low, self.low)
+
+    def _fit(self, sum_l: Floats, sum_ll: Floats, sum_xl: Floats) -> tuple[Floats, Floats]:
+        """The weighted least-squares line of x over the levels.
+
+        It goes through zero where it would start above, or where all levels are the same.
+        """
+        determinant = self._sum_w * sum_ll - sum_l * sum_l
+        is_line = determinant > np.float32(_SAME_LEVELS) * self._sum_w * sum_ll
+        inverse = reciprocal(np.where(is_line, determinant, np.float32(0)))
+        low = (sum_ll * self._sum_x - sum_l * sum_xl) * inverse
+        scale = (self._sum_w * sum_xl - sum_l * self._sum_x) * inverse
+        through_zero = (low > 0) | (inverse == 0)
+        slope = np.where(through_zero, sum_xl * reciprocal(sum_ll), scale)
+        return slope, np.where(low < 0, low, np.float32(0))
+
+
+def symmetric(x: Floats, places: NDArray[np.float32]) -> Floats:
+    inverse = -reciprocal(extreme(x))
+    best_scale, best_gain = np.zeros_like(inverse), np.zeros_like(inverse)
+    for place in places:
+        levels = nearest_levels(x * (inverse * place)[:, None], -32, 31)
+        weighted = x * x * levels
+        sum_xl = in_order(weighted * x)
+        scale = sum_xl * reciprocal(in_order(weighted * levels))
+        gain = scale * sum_xl
+        better = gain > best_gain
+        best_gain = np.where(better, gain, best_gain)
+        best_scale = np.where(better, scale, best_scale)
+    return best_scale
