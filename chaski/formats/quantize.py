@@ -1,7 +1,7 @@
 """Quantization: float tensors to the blocks of `quant.py`, on all cores.
 
-The types with blocks of 32 follow ggml's rule to the bit. The K-quants
-have scales that the native core searches for: what a block means is fixed by the format, how to choose its numbers is not.
+The types with blocks of 32 follow ggml's rule to the bit. For the K-quants, the native core searches for the
+scales: the format fixes the meaning of a block, but not the choice of its numbers.
 """
 
 from __future__ import annotations
