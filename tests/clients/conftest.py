@@ -30,7 +30,8 @@ Run = Callable[..., str]
 # what the model says.
 _TEMPLATE = (
     "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}{% if tools %}<tool_call>{% endif %}"
-    "{% for m in messages if m.role not in ('system', 'developer') %}[{{ m.role }}]{{ m.content | trim }}"
+    "{% for m in messages if m.role == 'system' %}{{ m.content }}{% endfor %}"
+    "{% for m in messages if m.role != 'system' %}[{{ m.role }}]{{ m.content | trim }}"
     "{% endfor %}"
 )
 
@@ -68,7 +69,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     speaking = write_speaking_llama(folder / "speaking.gguf", SAYINGS, _TEMPLATE, llama__context_length=32768)
     embedding = write_tiny_llama(folder / "vectors.gguf", llama__pooling_type=1)
     for name, file in (("speaker", speaking), ("vectors", embedding)):
-        for _ in create(Store(folder), ModelName.parse(name), Recipe(sources=[file])):
+        for _ in create(
+            Store(folder),
+            ModelName.parse(name),
+            Recipe(sources=[file], parameters={"num_ctx": 32768} if name == "speaker" else {}),
+        ):
             pass
     with running(Settings(address=SOMEWHERE, parallel=2), folder) as found:
         yield found
