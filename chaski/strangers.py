@@ -17,8 +17,8 @@ _MOST = 64
 class Strangers:
     """Connections before their proof. Safe to use from several threads.
 
-    If there are too many, the oldest one of the host with the most is closed for a new one. So nobody keeps
-    out a host that knows the key, whose proof takes a moment.
+    If there are too many, the oldest connection of the host with the most is closed for a new one. So
+    strangers cannot keep out a host that knows the key, whose proof takes a moment.
     """
 
     def __init__(self, most: int = _MOST) -> None:

@@ -73,7 +73,7 @@ class ChatFormat(Struct, frozen=True):
         raise NotImplementedError
 
     def knows_role(self, role: str) -> bool:
-        """Return whether the template treats a role differently from one that nobody knows."""
+        """Return whether the template treats a role differently from an unknown role."""
         return False
 
     def fill_in(self, prompt: str, suffix: str, tokens: FillInTokens | None) -> str:

@@ -105,6 +105,7 @@ def main() -> None:
     except OutputLostError as lost:
         # The rest of the output goes nowhere, so that the interpreter does not try to write it at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        if lost.cause.errno != errno.EPIPE:  # as when `head` has read enough
+        # A reader such as `head` may have enough, and a terminal may be gone.
+        if lost.cause.errno not in (errno.EPIPE, errno.EIO):
             click.echo(f"Error: the output cannot be written: {lost}", err=True)
         sys.exit(1)

@@ -1,7 +1,7 @@
 """Records of verified blobs: what the file of a blob looked like when its content had the digest of its name.
 
-A name promises the content, but a disk or another program may change the bytes later. So whoever keeps
-something that depends on the bytes asks for `verified_name`: it holds while nobody has touched the file, and
+A name promises the content, but a disk or another program may change the bytes later. Code that keeps
+something which depends on the bytes asks for `verified_name`: it holds while the file is untouched, and
 it is another one after a file was replaced, since what was computed from the file before may be damaged.
 """
 

@@ -54,7 +54,7 @@ _PAUSE = 30.0
 _RECOUNT = 64
 # A speed that differs by this share from the kept one takes its place.
 _OTHER_SPEED = 0.1
-# What a process lacks where it cannot open or read a file that is all right.
+# Errors of a process that has too few descriptors or too little memory to read an intact file.
 _SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
 
 

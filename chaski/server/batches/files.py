@@ -70,7 +70,7 @@ class FileStore:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def owner_of(self, client: str) -> str:
-        """Return the name of the folder of a client, which tells nobody its key without this store's secret.
+        """Return the name of a client's folder, which does not reveal the key without the store's secret.
 
         Raises OSError where the secret cannot be kept.
         """

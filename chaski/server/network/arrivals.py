@@ -30,7 +30,7 @@ class SlowBodyError(OptionError):
 
 
 def is_slow(length: int, seconds: float) -> bool:
-    """Return whether a client that has sent so many bytes in so much time may have to give way to others."""
+    """Return whether a client that sent `length` bytes in `seconds` may have to give way to others."""
     return seconds >= _GRACE_SECONDS and length < _FAST * seconds
 
 

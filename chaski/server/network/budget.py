@@ -32,14 +32,14 @@ class Share(Struct, eq=False):
     size: int = 0
 
     async def grow(self, size: int) -> None:
-        """Have at least so many bytes, and wait for them if need be. Raises TooLargeError, BusyError."""
+        """Grow to at least `size` bytes, and wait for them if necessary. Raises TooLargeError, BusyError."""
         if size > self.size:
             self.budget.check(size)
             wanted = min(-(-size // _STEP) * _STEP, self.budget.size)
             await self.budget.take(self, wanted - self.size)
 
     def become(self, size: int) -> None:
-        """Change the share to so many bytes at once. Raises TooLargeError, BusyError."""
+        """Change the share to `size` bytes at once. Raises TooLargeError, BusyError."""
         self.budget.check(size)
         self.budget.take_now(size - self.size)
         self.size = size
@@ -71,19 +71,19 @@ class Budget:
             self._serve()
 
     def check(self, size: int) -> None:
-        """Raise TooLargeError where not even the whole budget has so many bytes."""
+        """Raise TooLargeError if the whole budget has fewer than `size` bytes."""
         if size > self.size:
             raise TooLargeError(f"the request takes {size} bytes of memory; at most {self.size} may be")
 
     def take_now(self, size: int) -> None:
-        """Take so many bytes at once, or return them if negative. Raises BusyError."""
+        """Take `size` bytes at once, or return them if negative. Raises BusyError."""
         if size > self._free:
             raise _busy()
         self._free -= size
         self._serve()
 
     async def take(self, share: Share, size: int) -> None:
-        """Give a share so many bytes more as soon as they are free. Raises BusyError after a while."""
+        """Add `size` bytes to a share as soon as they are free. Raises BusyError after `_WAIT_SECONDS`."""
         if not self._waiting and size <= self._free:
             self._give(share, size)
             return
@@ -98,7 +98,7 @@ class Budget:
             if not turn.done():
                 raise _busy() from None
         finally:
-            # What it got meanwhile goes back with the share.
+            # Bytes that the share received in the meantime are returned with it.
             turn.cancel()
             self._serve()
         turn.result()
@@ -110,7 +110,7 @@ class Budget:
     def _serve(self) -> None:
         while self._waiting:
             share, size, turn = self._waiting[0]
-            if turn.done():  # nobody waits any more
+            if turn.done():  # the request no longer waits
                 self._waiting.popleft()
             elif size <= self._free:
                 self._waiting.popleft()

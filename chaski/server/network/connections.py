@@ -1,7 +1,7 @@
 """Connections: limits of time for the headers of requests and for reading answers, and of their number.
 
-uvicorn waits without limit for headers that are half there, for the rest of a body that nobody reads any
-more, and for clients that do not read. Answers may take as long as they need to be computed: a model is
+uvicorn waits without limit for incomplete headers, for the rest of a body that is no longer read, and for
+clients that do not read. Answers may take as long as they need to be computed: a model is
 loaded, a prompt is long, a pull continues.
 """
 

@@ -75,7 +75,7 @@ class QuotedBy:
 
     @property
     def in_string(self) -> bool:
-        """Whether a string is open."""
+        """True while a string is open."""
         return self._count % 2 == 1
 
     def track(self, text: str, start: int, end: int) -> None:

@@ -65,7 +65,7 @@ TOOLS = [
 ]
 CALLS = [FoundCall(name, arguments) for name, arguments in zip(_NAMES, _ARGUMENTS, strict=True)]
 
-# What templates write calls in, the most particular first. Formats with the same blocks stand here once.
+# Formats in which templates write calls, the most specific first. Of formats with equal blocks one is listed.
 _READ_BACK = (
     "harmony",
     "glimmer",
