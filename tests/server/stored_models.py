@@ -66,9 +66,11 @@ class Case:
 
     @property
     def parser(self) -> str:
-        """The format of its answers: the renderer's, else that of a Llama or of Gemma 3."""
+        """The format of its answers: the renderer's, the template's own, or that of a Llama or of Gemma 3."""
         if renderer := RENDERERS.get((self.layers or {}).get("renderer", "")):
             return renderer.parser
+        if (self.layers or {}).get("template") is GO_WITH_TOOLS:
+            return "<call>"  # the tag of its own that the template shows
         return "gemma3" if self.file == "gemma3" else "llama3"
 
 
@@ -171,6 +173,7 @@ ANSWERS: Mapping[str, tuple[str, str, str]] = {
     "laguna": _GLM,
     "lfm2": _LFM2,
     "lfm2-thinking": _LFM2,
+    "<call>": (_THOUGHT, "Fine.", '<call>clock {"at": 1}'),
     "llama3": (_THOUGHT, "Fine.", '<|python_tag|>{"name": "clock", "parameters": {"at": 1}}<|eom_id|>'),
     "nemotron-3-nano": _CODER,
     "nemotron-3.5-nano": _CODER,

@@ -24,9 +24,9 @@ COLLIDING = "range(0, 60000 * (2**61 - 1), 2**61 - 1)"
 LOOP = "{{% for i in range(99999) if {0} %}}{{% endfor %}}"
 
 
-def many(operation: str) -> str:
+def many(operation: str, length: int = 24_000) -> str:
     """A list of many results of an operation: other expressions of this length are nested too deeply."""
-    return "{% set x = [" + ", ".join([operation] * (24_000 // (len(operation) + 2))) + "] %}"
+    return "{% set x = [" + ", ".join([operation] * (length // (len(operation) + 2))) + "] %}"
 
 
 JINJA = {
@@ -61,7 +61,7 @@ JINJA = {
     "count of a list": LISTS + many("a.count(-1)"),
     "a format with long lists": LISTS + "{{ '" + "%(a).1s" * 12_000 + "' % {'a': a} }}",
     "json": LISTS + many("(a | tojson) == 1"),
-    "sorting": LISTS + many("(b | reverse | sort) == 1"),
+    "sorting": LISTS + many("(b | reverse | sort) == 1", length=8000),
     "the largest": LISTS + many("a | max < 0"),
 }  # fmt: skip
 
