@@ -99,7 +99,11 @@ def test_sequences_that_decode_take_turns(
 
     monkeypatch.setattr(Engine, "_launch", launching)
     nodes.use(monkeypatch, "layers", count)
-    assert many_answers(path, None) == expected
+    # While other programs hold all cores, one node may be done before the last one gets its turn.
+    for _ in range(5):
+        assert many_answers(path, None) == expected
+        if max(decoding_at_once) >= count:
+            break
     assert max(decoding_at_once) >= count
 
 
