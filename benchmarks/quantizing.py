@@ -13,6 +13,7 @@ import argparse
 import ctypes
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def main() -> None:
     x = np.random.default_rng(1).standard_normal(_SHAPE, np.float32)
     print("| type | MB/s per core | MB/s | error | ggml: MB/s per core | error |\n|---|---|---|---|---|---|")
     for type in _TYPES:
-        sides: list[Quantize] = [lambda type=type: quantize(x, type)]
+        sides: list[Quantize] = [partial(quantize, x, type)]
         if library is not None:
             sides.append(of_ggml(library, x, type))
         rates = [(0.0, 0.0)] * len(sides)
