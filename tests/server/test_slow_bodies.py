@@ -55,7 +55,7 @@ def test_announced_bytes_take_no_memory() -> None:
         bodies = Bodies(_MEMORY * 4, 30)
         slow = [asyncio.create_task(read(bodies, dripping(), _MEMORY * 4)) for _ in range(16)]
         await asyncio.sleep(0.05)
-        assert await asyncio.wait_for(read(bodies, whole(data), len(data)), 1) == json.loads(data)
+        assert await asyncio.wait_for(read(bodies, whole(data), len(data)), 5) == json.loads(data)
         for task in slow:
             task.cancel()
         await asyncio.gather(*slow, return_exceptions=True)

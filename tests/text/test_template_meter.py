@@ -17,6 +17,8 @@ from chaski.text.template.meter import RenderLimits
 
 LIMITS = RenderLimits(seconds=0.2)
 STOPPED = "takes more than|bytes in all|compares|fromkeys|makes"
+# Of processor time: reading a template of the longest kind here takes half a second of it on a busy machine.
+_MOST_SECONDS = 2
 # Twice the same text or list, as two objects.
 TEXTS = "{% set a = 'x' * 4000000 %}{% set b = a[1:] ~ 'x' %}"
 LISTS = "{% set a = range(99999) | list %}{% set b = range(99999) | list %}"
@@ -86,7 +88,7 @@ def test_jinja(name: str) -> None:
     start = time.process_time()
     with pytest.raises(TemplateError, match=STOPPED):
         template.render([])
-    assert time.process_time() - start < 1
+    assert time.process_time() - start < _MOST_SECONDS
 
 
 @pytest.mark.timed
@@ -96,7 +98,7 @@ def test_go(name: str) -> None:
     start = time.process_time()
     with pytest.raises(TemplateError, match=STOPPED):
         template.render([{"role": "user", "content": "x"}])
-    assert time.process_time() - start < 1
+    assert time.process_time() - start < _MOST_SECONDS
 
 
 def test_comparisons_make_nothing() -> None:
