@@ -40,23 +40,23 @@ class LineSearch {
             low = min(low, value);
             high = max(high, value);
         }
-        Lanes mean, largest;
+        Lanes mean;
         store_f32(mean.v, squares);
         store_f32(low_.v, low);
-        store_f32(largest.v, high);
+        store_f32(high_.v, high);
         for (int r = 0; r < kLanes; ++r) {
             mean.v[r] = std::sqrt(mean.v[r] / kElements);
             low_.v[r] = below_zero(low_.v[r]);
-            span_.v[r] = reciprocal(largest.v[r] - low_.v[r]);
             scale_.v[r] = 0.0f;
             error_.v[r] = INFINITY;
         }
         weigh(load_f32(mean.v));
     }
 
+    // So many intervals from the start of the best line to the highest value.
     void propose_span(float intervals) {
         Lanes inverse;
-        for (int r = 0; r < kLanes; ++r) inverse.v[r] = span_.v[r] * intervals;
+        for (int r = 0; r < kLanes; ++r) inverse.v[r] = reciprocal(high_.v[r] - low_.v[r]) * intervals;
         propose(inverse);
     }
 
@@ -129,7 +129,7 @@ class LineSearch {
 
     float top_;
     Lanes x_[kElements], weight_[kElements];
-    Lanes low_, span_, scale_, error_, sum_w_, sum_x_, sum_xx_;
+    Lanes low_, high_, scale_, error_, sum_w_, sum_x_, sum_xx_;
 };
 
 // The scales of 16 sub-blocks whose levels -32 to 31 have a small error, weighted by the squares of x: the

@@ -24,9 +24,9 @@ def in_order(terms: Floats) -> Floats:
 
 def affine(x: Floats, top: int, intervals: Floats) -> tuple[Floats, Floats]:
     search = _LineSearch(x, top)
-    span = reciprocal(x.max(axis=1) - search.low)
+    high = x.max(axis=1)
     for number in intervals:
-        search.propose(span * number)
+        search.propose(reciprocal(high - search.low) * number)
     for _ in range(2):
         search.propose(reciprocal(search.scale))
     return search.scale, 0 - search.low
