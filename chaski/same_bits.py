@@ -1,4 +1,4 @@
-"""What keeps bits the same on every machine and in every process: exponentials, logarithms, and rounding.
+"""Exponentials, logarithms and rounding that give the same bits on every machine and in every process.
 
 NumPy's exponentials and logarithms differ in their last bits between processors, and those of mathematical
 libraries between systems. How a thread rounds is a setting that any library of the process may change.

@@ -34,7 +34,7 @@ struct Kernels {
     void (*matmul)(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
                    const Output& out, void* scratch, const Variant& variant);
 
-    // Finds scales and minimums of n sub-blocks of 32 for levels 0 to top, by grids of so many intervals.
+    // Finds scales and minimums of n sub-blocks of 32 for levels 0 to top, by grids of `intervals`.
     void (*fit_affine)(const float* x, int64_t n, float top, const float* intervals, int64_t num_intervals,
                        float* scales, float* minimums);
 

@@ -36,10 +36,8 @@ def test_closed_streams_are_like_the_null_device(command: str, streams: str) -> 
         assert closed.stderr == empty.stderr
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS[:-1])  # the last one needs a server
 def test_a_full_disk_is_named(command: str) -> None:
-    if shell(f"{CHASKI} {command} < /dev/null").returncode != 0:
-        pytest.skip("the command prints nothing here")
     ended = shell(f"{CHASKI} {command} > /dev/full < /dev/null")
     assert ended.returncode == 1
     assert ended.stderr == b"Error: the output cannot be written: No space left on device\n"

@@ -67,7 +67,7 @@ class EngineChannel(BaseChannel[ActiveCall]):
         super().__init__(flush, ActiveCall)
         self._model = model
         self._driver = EngineThread(model.engine, flush)
-        # One thread, so that who comes first is computed first. Threads round as the one that started them.
+        # With one thread, requests are prepared in the order of arrival. Its rounding mode is the usual one.
         usual = UsualFloats().__enter__
         self._thread = ThreadPoolExecutor(1, "chaski-desk", initializer=usual)
         # Files of states are large, so they have a thread of their own.

@@ -34,7 +34,7 @@ _MOST_WAITING = 100
 _MOST_KEPT = 1000
 """Batches of an owner that are done; the oldest are forgotten."""
 _CHECKED_EVERY = 256
-"""After so many requests room is checked again."""
+"""Number of requests after which room on the disk is checked again."""
 _LINE_THREADS = 2
 """Threads that read the requests of all batches, and write their results."""
 _UNFINISHED = ("validating", "in_progress", "finalizing", "cancelling")

@@ -29,7 +29,7 @@ class PythonStrings:
 
     @property
     def in_string(self) -> bool:
-        """Whether the text so far ends inside of a string."""
+        """True if the text so far ends inside a string."""
         return bool(self._quote)
 
     def track(self, text: str, start: int, end: int) -> None:

@@ -48,8 +48,8 @@ class TagBlock(Struct, frozen=True):
     block                tags around all calls, if there are any
     framing              a line break on both sides of a value belongs to its tags
     nested               tag before each tag of an array or object that is written as tags
-    orphan               closing tag behind the block whose opening tag is missing
-    ends                 marks behind the block with which the answer goes on
+    orphan               closing tag after the block, whose opening tag is missing
+    ends                 marks after the block with which the answer continues
     """
 
     function: Opening
@@ -179,7 +179,7 @@ class _Machine:
         return self._not_here()
 
     def _in_function(self) -> Found | None:
-        """Behind the name of a function or behind a value."""
+        """State after the name of a function or after a value."""
         start = self._after_blank(self._position)
         if self._matches(self._block.closing, start):
             self._position = start + len(self._block.closing)
@@ -328,7 +328,7 @@ class _Machine:
         return opened is not None and opened[0] in self._names
 
     def _not_here(self) -> Found | None:
-        """What should follow does not: the value goes on, or this is no call."""
+        """The expected tag does not follow: the value continues, or this is no call."""
         if self._value is None:
             if self._candidate is not None:
                 return self._candidate
