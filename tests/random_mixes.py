@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -367,6 +368,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--beams", action="store_true", help="half of the requests are beam searches")
     parser.add_argument("--of", help="only the model of this name")
     parsed = parser.parse_args(arguments)
+    # A shell lets its background commands ignore interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     done = failures = forgotten = interrupts = 0
     restored: Counter[str] = Counter()
     seed = parsed.seed
