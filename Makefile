@@ -132,17 +132,17 @@ links: .venv/documenting
 # A wheel for this Python, which installs without a compiler and runs where glibc is 2.28 or newer, and the
 # source package. Both are checked.
 wheel: .venv/packaging
-	rm -rf build/wheels dist/chaski-*-$(WHEEL_PYTHON)-*.whl && mkdir -p dist
+	rm -rf build/wheels dist/chaski_llm-*-$(WHEEL_PYTHON)-*.whl && mkdir -p dist
 	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir build/wheels . \
 		--config-settings=build-dir=build/wheel --config-settings=cmake.define.CHASKI_PORTABLE_WHEEL=ON
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheels/*.whl
-	$(BIN)/auditwheel show dist/chaski-*-$(WHEEL_PYTHON)-*.whl
-	$(BIN)/python -m tools.check_packages dist/chaski-*-$(WHEEL_PYTHON)-*.whl
+	$(BIN)/auditwheel show dist/chaski_llm-*-$(WHEEL_PYTHON)-*.whl
+	$(BIN)/python -m tools.check_packages dist/chaski_llm-*-$(WHEEL_PYTHON)-*.whl
 
 # The wheel in a fresh Debian 12, as a user would: a minute for all of it. Needs root and debootstrap, and is
 # skipped with a word without them.
 test-debian: wheel
-	tools/test_debian.sh dist/chaski-*-cp311-*.whl
+	tools/test_debian.sh dist/chaski_llm-*-cp311-*.whl
 
 # The image of the Dockerfile, built by buildah without a daemon, and a container of it. Needs root and buildah,
 # and is skipped with a word without them.
@@ -152,14 +152,14 @@ test-container:
 # What an installation of the wheel consists of, with versions and licenses, by the schema of CycloneDX.
 sbom: wheel
 	rm -rf build/installation && $(PYTHON) -m venv --without-pip build/installation
-	$(PIP) --python build/installation install dist/chaski-*-$(WHEEL_PYTHON)-*.whl
+	$(PIP) --python build/installation install dist/chaski_llm-*-$(WHEEL_PYTHON)-*.whl
 	$(BIN)/cyclonedx-py environment --output-reproducible --output-format JSON \
 		--validate --output-file dist/chaski-sbom.json build/installation/bin/python
 	$(BIN)/python -m tools.compiled_in dist/chaski-sbom.json build/wheel
 
 sdist: .venv/packaging
 	$(BIN)/python -m build --sdist --no-isolation --outdir dist .
-	$(BIN)/python -m tools.check_packages dist/chaski-*.tar.gz
+	$(BIN)/python -m tools.check_packages dist/chaski_llm-*.tar.gz
 
 clean:
 	rm -rf .venv build dist

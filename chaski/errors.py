@@ -112,6 +112,11 @@ class MissingPackageError(UnsupportedError):
     """A package that only some work needs is not installed; the message says how to install it."""
 
 
+def extra_command(extra: str) -> str:
+    """Return the command that installs an extra. On PyPI the name `chaski` belongs to another project."""
+    return f"pip install 'chaski-llm[{extra}]'"
+
+
 @contextmanager
 def optional_package(package: str, extra: str, purpose: str) -> Iterator[None]:
     """Turn a failed import in the block into a `MissingPackageError` that names the package and its extra."""
@@ -119,8 +124,7 @@ def optional_package(package: str, extra: str, purpose: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise MissingPackageError(
-            f"{purpose} needs the package {package}, which the extra {extra!r} of chaski installs, or: "
-            f"pip install {package}"
+            f"{purpose} needs the package {package}; install it with: {extra_command(extra)}"
         ) from error
 
 

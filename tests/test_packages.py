@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 import tarfile
 import tomllib
 import zipfile
@@ -13,6 +16,7 @@ from typing import Any
 import pytest
 
 import chaski
+from chaski.errors import extra_command
 from tools.check_packages import faults
 from tools.compiled_in import add_components, core_components, page_components
 
@@ -69,6 +73,55 @@ def test_the_version_has_one_source() -> None:
     assert f"## {chaski.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
+def test_the_name_on_the_package_index_is_not_the_import() -> None:
+    """`pip install chaski` installs another project."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["name"] == "chaski-llm"
+    assert project["scripts"] == {"chaski": "chaski.cli.main:main"}
+    for extra in project["optional-dependencies"]:
+        assert extra_command(extra) == f"pip install 'chaski-llm[{extra}]'"
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "tools/guide/topics").glob("*.toml")]
+    for page in pages:
+        lines = [line for line in page.read_text().splitlines() if re.search(r"pip install '?chaski\[", line)]
+        # The guide knows how people ask.
+        assert not [line for line in lines if page.suffix == ".md" or line.startswith("answer")], page
+
+
+def test_workflows_name_actions_by_their_hashes() -> None:
+    found = 0
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        for use in re.findall(r"uses: (.*)", path.read_text()):
+            assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", use), use
+            found += 1
+    assert found
+
+
+def test_the_repository_has_one_address() -> None:
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    assert all(url.startswith(urls["Source"]) for url in urls.values())
+    for name in ("SECURITY.md", ".github/ISSUE_TEMPLATE/config.yml"):
+        assert f"{urls['Source']}/security/advisories/new" in (ROOT / name).read_text()
+
+
+@pytest.mark.parametrize("own", ["", "__version__ = '1'\n", None])
+def test_another_package_in_its_place_is_named(tmp_path: Path, own: str | None) -> None:
+    """The `chaski` of the package index writes its own `chaski/__init__.py`, and takes it away again."""
+    package = tmp_path / "chaski"
+    package.mkdir()
+    for path in (ROOT / "chaski").iterdir():
+        if path.name != "__init__.py":
+            (package / path.name).symlink_to(path)
+    if own is not None:
+        (package / "__init__.py").write_text(own)
+    paths = [str(tmp_path), *(path for path in sys.path if path.endswith("site-packages"))]
+    program = f"import sys; sys.path[:0] = {paths}; from chaski.cli.main import main; main()"
+    command = [sys.executable, "-S", "-c", program, "--version"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"Error: {package} does not contain chaski-llm's `__init__.py`.")
+    assert result.stderr.endswith("pip uninstall chaski; pip install --force-reinstall chaski-llm\n")
+
+
 def test_the_unit_is_the_documented_one() -> None:
     assert (ROOT / "deploy" / "chaski.service").read_text() in (ROOT / "docs" / "service.md").read_text()
 
@@ -96,15 +149,19 @@ def test_the_list_of_parts_has_what_is_compiled_in(tmp_path: Path) -> None:
 
 
 def test_added_parts_belong_to_chaski() -> None:
-    chaski = {"name": "chaski", "bom-ref": "chaski==1", "externalReferences": [{"url": "file:///wheel"}]}
+    chaski = {
+        "name": "chaski-llm",
+        "bom-ref": "chaski-llm==1",
+        "externalReferences": [{"url": "file:///wheel"}],
+    }
     bom: dict[str, Any] = {
         "components": [chaski],
-        "dependencies": [{"ref": "chaski==1", "dependsOn": ["numpy==2"]}],
+        "dependencies": [{"ref": "chaski-llm==1", "dependsOn": ["numpy==2"]}],
     }
     add_components(bom, [{"name": "nanobind", "bom-ref": "nanobind@3"}])
-    assert [part["name"] for part in bom["components"]] == ["chaski", "nanobind"]
+    assert [part["name"] for part in bom["components"]] == ["chaski-llm", "nanobind"]
     assert "externalReferences" not in chaski
     assert bom["dependencies"] == [
-        {"ref": "chaski==1", "dependsOn": ["nanobind@3", "numpy==2"]},
+        {"ref": "chaski-llm==1", "dependsOn": ["nanobind@3", "numpy==2"]},
         {"ref": "nanobind@3"},
     ]

@@ -22,7 +22,7 @@ _NOTICE = re.compile(r"(?:^|\n----\n\n)(\S+) (\d\S*) \(([^)\n]+)\)\n")
 
 def add_components(bom: dict[str, Any], components: list[dict[str, Any]]) -> None:
     """Add components to a list as parts that chaski depends on, and leave out where its wheel lies."""
-    chaski = next(component for component in bom["components"] if component["name"] == "chaski")
+    chaski = next(component for component in bom["components"] if component["name"] == "chaski-llm")
     chaski.pop("externalReferences", None)
     entry = next(each for each in bom["dependencies"] if each["ref"] == chaski["bom-ref"])
     new = [component["bom-ref"] for component in components]

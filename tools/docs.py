@@ -10,6 +10,7 @@ import click
 from chaski.cli.main import chaski_command
 from chaski.cli.model_table import OTHERS, ModelRow, model_rows
 from chaski.env import variables
+from chaski.errors import extra_command
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -105,7 +106,7 @@ def models_page() -> str:
     )
     notes = [f"* `{row.architecture}`: {row.notes}" for row in rows if row.notes]
     notes = [textwrap.fill(note, 110, subsequent_indent="  ", break_on_hyphens=False) for note in notes]
-    install = "pip install 'chaski[llama-cpp]'"
+    install = extra_command("llama-cpp")
     others = OTHERS.replace(install, f"`{install}`") + " [Two engines](engines.md) says more."
     parts = [
         _MODELS,

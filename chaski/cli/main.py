@@ -9,12 +9,20 @@ import logging
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import click
 
-from chaski import __version__
+try:
+    from chaski import ChaskiError, __version__
+except ImportError:
+    # On PyPI, `chaski` is another project, whose package has the same folder.
+    sys.exit(
+        f"Error: {Path(__file__).parents[1]} does not contain chaski-llm's `__init__.py`. The PyPI package "
+        "`chaski`, which is another project, was installed over it, or removed from it. Run: "
+        "pip uninstall chaski; pip install --force-reinstall chaski-llm"
+    )
 from chaski.cli.terminal import wrapped
-from chaski.errors import ChaskiError
 from chaski.standard_streams import OutputLostError, catch_lost_output, open_missing
 
 __all__ = ["chaski_command", "main"]

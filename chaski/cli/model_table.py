@@ -15,12 +15,14 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from chaski.errors import extra_command
+
 __all__ = ["DESCRIPTIONS", "MEASURED", "OTHERS", "ModelRow", "model_rows"]
 
 MEASURED = Path(__file__).with_name("measured.json")
 
 OTHERS = (
-    "Other architectures are computed by llama.cpp, an extra: pip install 'chaski[llama-cpp]' installs it, "
+    f"Other architectures are computed by llama.cpp, an extra: {extra_command('llama-cpp')} installs it, "
     "and chaski chooses it by itself."
 )
 

@@ -27,7 +27,7 @@ def test_every_architecture_has_a_row_that_fits_a_terminal() -> None:
     table, others = models().rstrip().split("\n\n")
     assert [line.split()[0] for line in table.splitlines()[1:]] == sorted(ARCHITECTURES)
     assert max(map(len, models().splitlines())) < 80
-    assert "pip install 'chaski[llama-cpp]'" in others.replace("\n", " ")
+    assert "pip install 'chaski-llm[llama-cpp]'" in others.replace("\n", " ")
 
 
 def test_the_table_says_what_models_can_do() -> None:
@@ -58,7 +58,7 @@ def test_what_is_not_native_names_the_command_that_installs_the_extra() -> None:
     result = CliRunner().invoke(chaski_command, ["models", "mamba"])
     assert result.exit_code == 1
     assert "no native architecture fits 'mamba'" in result.stderr
-    assert "pip install 'chaski[llama-cpp]'" in result.stderr
+    assert "pip install 'chaski-llm[llama-cpp]'" in result.stderr
 
 
 def test_names_are_completed() -> None:

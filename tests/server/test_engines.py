@@ -180,7 +180,7 @@ def test_without_the_package_images_need_one_command(
     refusal = server.post("/api/generate", {**ask, "images": [B64]})
     assert refusal.status == 400
     assert "does not support vision" in refusal.error
-    assert "pip install 'chaski[llama-cpp]'" in refusal.error
+    assert "pip install 'chaski-llm[llama-cpp]'" in refusal.error
 
 
 def test_a_request_may_choose(package: None, server: Running) -> None:
@@ -205,7 +205,7 @@ def test_without_the_package_the_error_names_it(server: Running, models: Path, m
         refusal = server.post("/api/generate", {"model": model, "prompt": "abc", "stream": False})
         assert refusal.status == (400 if model == "foreign" else 500)
         assert gap in refusal.error
-        assert "pip install 'chaski[llama-cpp]'" in refusal.error
+        assert "pip install 'chaski-llm[llama-cpp]'" in refusal.error
         assert str(models) not in refusal.error
     else:
         pytest.skip("xllamacpp is installed")

@@ -28,6 +28,7 @@ from chaski.errors import (
     MissingPackageError,
     OutOfMemoryError,
     UnsupportedError,
+    extra_command,
 )
 from chaski.ml.backend import Device
 from chaski.ml.cuda.device import Kernel, KernelLaunch, Program
@@ -95,8 +96,8 @@ def _count() -> int:
         nvrtc.nvrtcVersion()
     except (RuntimeError, OSError) as error:
         raise MissingPackageError(
-            f"the cuda backend compiles its kernels with the package nvidia-cuda-nvrtc ({error}), which the "
-            "extra 'cuda' of chaski installs, or: pip install nvidia-cuda-nvrtc"
+            f"the cuda backend compiles its kernels with the package nvidia-cuda-nvrtc ({error}); install it "
+            f"with: {extra_command('cuda')}"
         ) from error
     return int(count)
 

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from chaski.env import Environment
-from chaski.errors import ChaskiError, GGUFError, UnsupportedError
+from chaski.errors import ChaskiError, GGUFError, UnsupportedError, extra_command
 from chaski.formats.gguf import GGUFFile
 from chaski.model.dialects import open_model
 from chaski.model.metadata import blamed_on, check_is_model, check_metadata
@@ -25,7 +25,7 @@ __all__ = [
     "usual_engine",
 ]
 
-EXTRA = "pip install 'chaski[llama-cpp]'"
+EXTRA = extra_command("llama-cpp")
 
 _log = logging.getLogger(__name__)
 

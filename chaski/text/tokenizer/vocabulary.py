@@ -14,14 +14,14 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from chaski import _native
-from chaski.errors import TokenizerError
+from chaski.errors import TokenizerError, extra_command
 from chaski.formats.gguf_metadata import kind_name
 from chaski.formats.string_array import StringArray
 from chaski.text.tokenizer.ends import FILL_IN_TEXTS, MarkedTokens, find_marked, find_words
 
 PREFIX = "tokenizer.ggml."
 MAY_BE_KNOWN = (
-    "llama.cpp may know it: pip install 'chaski[llama-cpp]' adds it as a second engine, which `chaski run` "
+    f"llama.cpp may know it: {extra_command('llama-cpp')} adds it as a second engine, which `chaski run` "
     "and `chaski serve` take with the option engine='llama.cpp'"
 )
 
