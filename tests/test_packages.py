@@ -103,7 +103,7 @@ def test_the_repository_has_one_address() -> None:
         assert f"{urls['Source']}/security/advisories/new" in (ROOT / name).read_text()
 
 
-@pytest.mark.parametrize("own", ["", "__version__ = '1'\n", None])
+@pytest.mark.parametrize("own", ["", "from chaski.errors import ChaskiError\n", None])
 def test_another_package_in_its_place_is_named(tmp_path: Path, own: str | None) -> None:
     """The `chaski` of the package index writes its own `chaski/__init__.py`, and takes it away again."""
     package = tmp_path / "chaski"
@@ -118,8 +118,8 @@ def test_another_package_in_its_place_is_named(tmp_path: Path, own: str | None) 
     command = [sys.executable, "-S", "-c", program, "--version"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 1
-    assert result.stderr.startswith(f"Error: {package} does not contain chaski-llm's `__init__.py`.")
-    assert result.stderr.endswith("pip uninstall chaski; pip install --force-reinstall chaski-llm\n")
+    assert result.stderr.startswith(f"Error: {package} does not contain")
+    assert "pip install --force-reinstall chaski-llm" in result.stderr.replace("\n", " ")
 
 
 def test_the_unit_is_the_documented_one() -> None:

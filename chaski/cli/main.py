@@ -13,16 +13,8 @@ from pathlib import Path
 
 import click
 
-try:
-    from chaski import ChaskiError, __version__
-except ImportError:
-    # On PyPI, `chaski` is another project, whose package has the same folder.
-    sys.exit(
-        f"Error: {Path(__file__).parents[1]} does not contain chaski-llm's `__init__.py`. The PyPI package "
-        "`chaski`, which is another project, was installed over it, or removed from it. Run: "
-        "pip uninstall chaski; pip install --force-reinstall chaski-llm"
-    )
 from chaski.cli.terminal import wrapped
+from chaski.errors import ChaskiError
 from chaski.standard_streams import OutputLostError, catch_lost_output, open_missing
 
 __all__ = ["chaski_command", "main"]
@@ -87,11 +79,41 @@ class _Notes(logging.Formatter):
         return "Note: " + wrapped(super().format(record), "Note: ")
 
 
+def _version() -> str:
+    """Return the version. Raises ClickException if the package is another one.
+
+    On PyPI, `chaski` is another project, whose package has the same folder.
+    """
+    try:
+        from chaski import __version__
+    except ImportError:
+        raise click.ClickException(
+            f"{Path(__file__).parents[1]} does not contain chaski-llm's `__init__.py`. The PyPI package `chaski`, "
+            "which is another project, was installed over it, or removed from it. Run: pip uninstall chaski; "
+            "pip install --force-reinstall chaski-llm"
+        ) from None
+    return __version__
+
+
+def _print_version(ctx: click.Context, parameter: click.Parameter, is_wanted: bool) -> None:
+    if is_wanted:
+        click.echo(f"chaski version {_version()}")
+        ctx.exit()
+
+
 @click.group(cls=_Commands)
 @click.help_option("-h", "--help")
-@click.version_option(__version__, "-v", "--version", message="chaski version %(version)s")
+@click.option(
+    *("-v", "--version"),
+    is_flag=True,
+    callback=_print_version,
+    expose_value=False,
+    is_eager=True,
+    help="Show the version and exit.",
+)
 def chaski_command() -> None:
     """Run language models on this machine."""
+    _version()
     handler = logging.StreamHandler()
     handler.setFormatter(_Notes())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
