@@ -127,12 +127,6 @@ def test_files_that_pages_name_exist(page: Path) -> None:
             assert any((root / f"{path}{end}").exists() for root in roots for end in ("", ".py")), path
 
 
-def test_every_option_of_an_answer_is_explained() -> None:
-    page = (ROOT / "docs/sampling.md").read_text()
-    names = {*SamplingOptions.__struct_fields__, *AnswerOptions.__struct_fields__}
-    assert {name for name in names if f"`{name}`" not in page} == set()
-
-
 def test_what_the_reference_documents_exists() -> None:
     for page in (ROOT / "docs").glob("*.md"):
         for kind, name in re.findall(r"^\.\. auto(module|class):: (\S+)$", page.read_text(), re.MULTILINE):

@@ -18,7 +18,7 @@ ROOMS = sorted({path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path 
 FLOORS = [
     {
         *("errors", "address", "cluster_key", "durations", "env", "exits", "forks", "names"),
-        *("progress_bar", "remote", "same_bits", "standard_streams", "strangers"),
+        *("options", "progress_bar", "remote", "same_bits", "standard_streams", "strangers"),
     },
     {"formats"},
     {"ml"},
@@ -33,11 +33,11 @@ TOPS = {"cli", "server"}
 # Beside the floors: what these may import, and who may import them.
 SIDE_ROOMS = {
     "text": {"errors", "formats"},
-    "sample": {"errors", "exits", "formats", "same_bits"},
+    "sample": {"errors", "exits", "formats", "options", "same_bits"},
     "image": {"errors"},
     "batches": {"errors", "formats"},
     "convert": {"errors", "formats", "text"},
-    "store": {"errors", "durations", "env", "names", "formats", "text", "convert"},
+    "store": {"errors", "durations", "env", "names", "options", "formats", "text", "convert"},
 }
 ABOVE_SIDE_ROOMS = {"chat", "runner", "cluster"}
 # The package's own face.

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import click
 
+from chaski.chat.options import AnswerOptions
 from chaski.cli.main import chaski_command
 from chaski.cli.model_table import OTHERS, ModelRow, model_rows
 from chaski.env import variables
 from chaski.errors import extra_command
+from chaski.options import OPTIONS, Option
+from chaski.sample import SamplingOptions
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -146,7 +149,70 @@ def _markdown(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-PAGES = {"models.md": models_page, "cli.md": cli_page, "environment.md": environment_page}
+_OPTIONS = """\
+# Options
+
+This page is made by `make docs` from the table of options in `chaski/options.py`. [Sampling](sampling.md)
+explains in which order they act.
+
+Every option is a keyword argument of `generate`, `stream` and `chat` in Python, except for those of loading.
+The other places are:
+
+* **Modelfile**: a `PARAMETER` of a Modelfile, and `/set parameter` in a chat.
+* **options**: an entry of `options` in a request.
+* **field**: a field of `/v1/chat/completions`, `/v1/completions` and `/v1/responses`.
+* **/infill**: a field of llama.cpp's route of that name, with its name there.
+
+Where None is a value in Python, requests and Modelfiles take every number below 0 for it. A beam search
+refuses the options that are marked with *no beams*, unless their value asks for nothing."""
+
+
+def options_page() -> str:
+    """The table of options."""
+    head = ("option", "values", "without it", "meaning", "where")
+    rows: dict[bool, list[tuple[str, ...]]] = {True: [], False: []}
+    for name, option in OPTIONS.items():
+        rows[option.is_loading].append(_option_row(name, option))
+    return (
+        "\n\n".join(
+            [_OPTIONS, _markdown(head, rows[False]), "## Options of loading", _markdown(head, rows[True])]
+        )
+        + "\n"
+    )
+
+
+def _option_row(name: str, option: Option) -> tuple[str, ...]:
+    where = list(map(str, option.places))
+    if option.infill:
+        where.append("/infill" if option.infill == name else f"/infill (`{option.infill}`)")
+    where += ["no beams"] if option.neutral is not None else []
+    values = {"format": '`"json"` or a schema', "early_stopping": '`True`, `False`, `"never"`'}
+    values |= {
+        "logit_bias": "an object",
+        "engine": "a name",
+        "adapter": "names",
+        "format_thought": "an object",
+    }
+    default = "–" if option.is_loading else _default(name)
+    return f"`{name}`", values.get(name, option.wanted), default, option.meaning, ", ".join(where)
+
+
+def _default(name: str) -> str:
+    options = AnswerOptions() if name in AnswerOptions.__struct_fields__ else SamplingOptions()
+    value = getattr(options, name)
+    if value is None:
+        return OPTIONS[name].none
+    if isinstance(value, tuple | dict):
+        return ", ".join(f"`{item!r}`" for item in value) or "none"
+    return f"`{value}`" if value != "" else "none"
+
+
+PAGES = {
+    "models.md": models_page,
+    "cli.md": cli_page,
+    "environment.md": environment_page,
+    "options.md": options_page,
+}
 
 
 def _help(command: click.Command, context: click.Context) -> str:

@@ -12,7 +12,7 @@ from chaski.chat.options import GenerateOptions, parse_options
 from chaski.chat.sources import StoredFormat
 from chaski.errors import OptionError
 from chaski.names import check_engine
-from chaski.sample.options import nearest
+from chaski.options import OPTIONS, nearest, none_below_zero
 from chaski.store.model import StoredModel
 from chaski.store.parameters import DEPRECATED, Parameter
 
@@ -22,10 +22,10 @@ _log = logging.getLogger(__name__)
 
 # The adapters of a model are layers of it, not a parameter.
 _OPTIONS = GenerateOptions.__annotations__.keys() - {"adapter"}
-# Options of loading, which are read by name; the last two have no effect here.
-_LOADING = {"num_ctx", "num_thread", "num_gpu", "main_gpu", "draft_num_predict", "num_batch", "use_mmap"}
-# In Ollama any number below 0 means a fresh seed, or all tokens.
-_NONE_BELOW_ZERO = {"seed", "repeat_last_n", "dry_penalty_last_n"}
+# A draft is loaded, or not, by the number of its tokens.
+_LOADING = {name for name, option in OPTIONS.items() if option.is_loading} - {"engine"} | {
+    "draft_num_predict"
+}
 
 
 class Defaults(Struct, frozen=True):
@@ -108,8 +108,7 @@ def no_renderer(name: str, renderer: str) -> str:
 
 def _value(name: str, value: Parameter) -> Any:
     """Recipes of Ollama's users may set what its engine takes."""
-    is_below_zero = isinstance(value, int | float) and value < 0
-    return None if name in _NONE_BELOW_ZERO and is_below_zero else nearest(name, value)
+    return nearest(name, none_below_zero(name, value))
 
 
 def _engine(model: StoredModel) -> str | None:

@@ -19,14 +19,13 @@ from chaski.cli.terminal import echo_text, wrapped
 from chaski.cli.tools import read_tools, tool_table
 from chaski.cli.typed_words import unescaped
 from chaski.errors import ChaskiError, OptionError
+from chaski.options import OPTIONS, Kind
 
 __all__ = ["chat"]
 
 Read: TypeAlias = Callable[[str], str]
 
 _QUOTES = '"""'
-_LISTS = ("stop", "bad_words", "choice", "dry_sequence_breakers")
-_TEXTS = ("regex", "grammar")
 
 
 def chat(session: Session) -> None:
@@ -119,13 +118,17 @@ def _set_parameter(session: Session, words: list[str]) -> None:
 
 def _parameter(name: str, words: list[str]) -> Any:
     """Return the value of an option: a list, a text, or what a word says."""
-    if name == "stop_token_ids":
-        return [_number(word) for word in words]
     if name == "adapter":
         return read_adapters(words)
-    if name in _LISTS:
-        return words
-    return " ".join(words) if name in _TEXTS else _number(" ".join(words))
+    match OPTIONS[name].kind if name in OPTIONS else Kind.OTHER:
+        case Kind.TOKENS:
+            return [_number(word) for word in words]
+        case Kind.TEXTS:
+            return words
+        case Kind.TEXT:
+            return " ".join(words)
+        case _:
+            return _number(" ".join(words))
 
 
 def _number(text: str) -> Any:

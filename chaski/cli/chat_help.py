@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from chaski.cli.completion import known_models
 from chaski.cli.typed_words import Words, paths
+from chaski.options import OPTIONS
 
 __all__ = ["HELP", "HINT", "PARAMETERS", "SET_HELP", "SHOW_HELP", "TOPICS", "WORDS"]
 
@@ -66,31 +69,28 @@ Available keys:
   Ctrl-C            stop an answer, or clear the line
   Ctrl-D            leave, where nothing is typed
 A text that is pasted is one message, however many lines it has."""
-PARAMETERS = (
-    ("how much", ("num_predict", "min_tokens", "num_ctx", "num_keep")),
-    ("where it ends", ("stop", "stop_token_ids", "ignore_eos", "include_stop_str_in_output")),
-    ("choosing", ("temperature", "seed", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma")),
-    ("", ("xtc_probability", "xtc_threshold", "bad_words")),
-    ("repetition", ("repeat_last_n", "repeat_penalty", "repetition_penalty")),
-    ("", ("presence_penalty", "frequency_penalty")),
-    ("", ("dry_multiplier", "dry_base", "dry_allowed_length")),
-    ("", ("dry_penalty_last_n", "dry_sequence_breakers")),
-    ("form", ("regex", "choice", "grammar")),
-    ("LoRA", ("adapter",)),
-    ("speed", ("num_thread", "num_gpu", "main_gpu", "draft_num_predict", "no_store")),
-)
-"""The lines of the options in the help: what they are for, and their names."""
+PARAMETERS = {
+    topic: tuple(name for name, option in OPTIONS.items() if option.topic == topic)
+    for topic in dict.fromkeys(option.topic for option in OPTIONS.values() if option.topic)
+}
+"""The options that the chat sets, by the lines of the help that name them."""
+_MARGIN = 17
 PARAMETERS_HELP = "\n".join(
     [
         "Options of /set parameter:",
-        *(f"  {about:<15}{' '.join(names)}" for about, names in PARAMETERS),
+        *(
+            textwrap.fill(
+                " ".join(names), 79, initial_indent=f"  {about:<15}", subsequent_indent=" " * _MARGIN
+            )
+            for about, names in PARAMETERS.items()
+        ),
         "Several values are a list for stop, bad_words, choice, stop_token_ids and",
         "dry_sequence_breakers. adapter takes names, each with =SCALE or without.",
     ]
 )
 TOPICS = {"set": SET_HELP, "parameters": PARAMETERS_HELP, "show": SHOW_HELP, "shortcuts": SHORTCUTS}
 _SETTINGS: Words = {
-    "parameter": dict.fromkeys(name for _, names in PARAMETERS for name in names),
+    "parameter": dict.fromkeys(name for names in PARAMETERS.values() for name in names),
     "format": {"json": None},
     "think": dict.fromkeys(("low", "medium", "high", "max")),
     **dict.fromkeys(("system", "history", "nohistory", "noformat", "nothink")),

@@ -88,9 +88,9 @@ def _version() -> str:
         from chaski import __version__
     except ImportError:
         raise click.ClickException(
-            f"{Path(__file__).parents[1]} does not contain chaski-llm's `__init__.py`. The PyPI package `chaski`, "
-            "which is another project, was installed over it, or removed from it. Run: pip uninstall chaski; "
-            "pip install --force-reinstall chaski-llm"
+            f"{Path(__file__).parents[1]} does not contain chaski-llm's `__init__.py`. The PyPI package "
+            "`chaski`, which is another project, was installed over it, or removed from it. Run: "
+            "pip uninstall chaski; pip install --force-reinstall chaski-llm"
         ) from None
     return __version__
 

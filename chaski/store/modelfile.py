@@ -86,11 +86,12 @@ class Modelfile(Struct, frozen=True):
 
     @property
     def parameters(self) -> dict[str, Parameter]:
-        """The parameters with their types; `stop` is a list of all that are given."""
-        pairs = list(self._pairs("parameter"))
-        found = {name: parse_parameter(name, text) for name, text in pairs}
-        lists = {name: [text for key, text in pairs if key == name] for name in LISTS & found.keys()}
-        return found | lists
+        """The parameters with their types; those of `LISTS` are lists of all values that are given."""
+        pairs = [(name, parse_parameter(name, text)) for name, text in self._pairs("parameter")]
+        found: dict[str, Parameter] = dict(pairs)
+        for name in LISTS & found.keys():
+            found[name] = [value for key, value in pairs if key == name and not isinstance(value, list)]
+        return found
 
     @property
     def messages(self) -> list[dict[str, str]]:

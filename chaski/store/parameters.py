@@ -6,14 +6,15 @@ They are settings under Ollama's names. What an engine makes of them is decided 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from chaski.errors import ModelfileError
+from chaski.options import MODELFILE, OPTIONS, Kind, names_of
 
 __all__ = ["DEPRECATED", "LISTS", "Parameter", "parse_parameter"]
 
-Parameter: TypeAlias = "int | float | bool | str | list[str]"
+Parameter: TypeAlias = "int | float | bool | str | list[int | float | bool | str]"
 
 # Ollama takes these words for the truth values, and no others.
 _TRUTH = {
@@ -35,51 +36,15 @@ def _engine(text: str) -> str:
     return text
 
 
-_KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    **dict.fromkeys(
-        (
-            "num_ctx",
-            "num_batch",
-            "num_gpu",
-            "main_gpu",
-            "num_thread",
-            "num_keep",
-            "num_predict",
-            "draft_num_predict",
-            "repeat_last_n",
-            "seed",
-            "top_k",
-            "min_tokens",
-            "dry_allowed_length",
-            "dry_penalty_last_n",
-        ),
-        ("int", int),
-    ),
-    **dict.fromkeys(
-        (
-            "temperature",
-            "top_p",
-            "min_p",
-            "typical_p",
-            "repeat_penalty",
-            "presence_penalty",
-            "frequency_penalty",
-            "repetition_penalty",
-            "dry_multiplier",
-            "dry_base",
-            "top_n_sigma",
-            "xtc_probability",
-            "xtc_threshold",
-        ),
-        ("float", _finite),
-    ),
-    **dict.fromkeys(
-        ("use_mmap", "no_store", "ignore_eos", "include_stop_str_in_output"), ("bool", _TRUTH.__getitem__)
-    ),
-    **dict.fromkeys(("stop", "bad_words", "dry_sequence_breakers"), ("string", str)),
-    "engine": ("engine", _engine),
+_READERS: Mapping[Kind, tuple[str, Callable[[str], Any]]] = {
+    Kind.INTEGER: ("int", int),
+    Kind.TOKENS: ("int", int),
+    Kind.NUMBER: ("float", _finite),
+    Kind.FLAG: ("bool", _TRUTH.__getitem__),
+    Kind.TEXTS: ("string", str),
 }
-LISTS = frozenset({"stop", "bad_words", "dry_sequence_breakers"})
+_NAMES = frozenset(names_of(MODELFILE))
+LISTS = frozenset(names_of(MODELFILE, Kind.TEXTS, Kind.TOKENS))
 DEPRECATED = frozenset(
     {
         "penalize_newline",
@@ -99,9 +64,9 @@ DEPRECATED = frozenset(
 
 def parse_parameter(name: str, text: str) -> Parameter:
     """The value of a parameter from its text. Raises ModelfileError for an unknown name or a bad value."""
-    if name not in _KINDS:
+    if name not in _NAMES:
         raise ModelfileError(f"unknown parameter '{name}'")
-    kind, read = _KINDS[name]
+    kind, read = ("engine", _engine) if name == "engine" else _READERS[OPTIONS[name].kind]
     try:
         value: Parameter = read(text)
     except (ValueError, KeyError):

@@ -80,7 +80,7 @@ def test_parameters(
 
 
 def test_every_option_is_in_the_help() -> None:
-    assert {name for _, names in PARAMETERS for name in names} == options()
+    assert {name for names in PARAMETERS.values() for name in names} == options()
 
 
 def test_parameters_of_several_values(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,10 @@ def test_options_reach_the_sampler(tiny_llama: Path) -> None:
         (("--context", "3"), "Error: the prompt has 21 tokens, but the context holds 3"),
         (("--threads", "0"), "Error: threads = 0 must be"),
         (("--threads", "999"), "Error: threads = 999 must be at most"),
-        (("--temperature", "-1"), "Error: option temperature is -1.0; it must be a number from 0 up"),
+        (
+            ("--temperature", "-1"),
+            "Error: option temperature is -1.0; it must be a finite number of at least 0",
+        ),
         (("--top-p", "3"), "Error: option top_p is 3.0; it must be a number from 0 to 1"),
         (("--min-p", "-0.1"), "Error: option min_p is -0.1; it must be a number from 0 to 1"),
         (("--backend", "abacus"), "Error: backend 'abacus' is unknown"),

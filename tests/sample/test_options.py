@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from chaski.errors import SamplingError
+from chaski.options import nearest
 from chaski.sample import SamplingOptions
-from chaski.sample.options import nearest
 
 
 def test_defaults_are_those_of_the_reference() -> None:
@@ -22,9 +22,9 @@ def test_defaults_are_those_of_the_reference() -> None:
     [
         ("temperature", math.nan, "a finite number"),
         ("temperature", "0.8", "a finite number"),
-        ("top_p", math.inf, "a finite number"),
-        ("min_p", None, "a finite number"),
-        ("typical_p", True, "a finite number"),
+        ("top_p", math.inf, "a number from 0 to 1"),
+        ("min_p", None, "a number from 0 to 1"),
+        ("typical_p", True, "a number from 0 to 1"),
         ("presence_penalty", -math.inf, "a finite number"),
         ("frequency_penalty", 10**400, "a finite number"),
         ("repeat_penalty", 0.0, "a finite number above 0"),
@@ -40,7 +40,7 @@ def test_defaults_are_those_of_the_reference() -> None:
         ("logit_bias", {"1": 1.0}, "an object of numbers from -100 to 100"),
         ("logit_bias", {1: True}, "an object of numbers from -100 to 100"),
         ("logit_bias", [1], "an object of numbers from -100 to 100"),
-        ("temperature", -1.0, "a number from 0 up"),
+        ("temperature", -1.0, "a finite number of at least 0"),
         ("top_p", 3, "a number from 0 to 1"),
         ("min_p", -0.5, "a number from 0 to 1"),
         ("typical_p", 1.01, "a number from 0 to 1"),

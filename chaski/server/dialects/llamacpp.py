@@ -7,19 +7,16 @@ from typing import Any
 
 from chaski.chat.events import Text
 from chaski.errors import OptionError
+from chaski.options import OPTIONS
 from chaski.server.dialects.common.cached import cached_by_tier
+from chaski.server.dialects.common.constraints import read_given
 from chaski.server.dialects.ollama import read_keep_alive
 from chaski.server.fields.reader import Fields
 from chaski.server.service.events import Delta, Finish
 from chaski.server.service.requests import GenerateRequest
 
 __all__ = ["infill_end", "infill_piece", "read_infill", "read_lora", "read_scales"]
-
-_NUMBERS = (
-    *("temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "repeat_last_n"),
-    *("repeat_penalty", "presence_penalty", "frequency_penalty"),
-)
-_RENAMED = {"n_predict": "num_predict", "n_keep": "num_keep"}
+_OPTIONS = {option.infill: name for name, option in OPTIONS.items() if option.infill}
 
 
 def read_infill(body: Mapping[str, Any], model: str) -> GenerateRequest:
@@ -27,16 +24,12 @@ def read_infill(body: Mapping[str, Any], model: str) -> GenerateRequest:
     fields = Fields(body)
     if not fields.has("input_prefix") or not fields.has("input_suffix"):
         raise OptionError("input_prefix and input_suffix are required")
-    options = {name: fields.number(name, None) for name in _NUMBERS if fields.has(name)}
-    options |= {ours: fields.integer(name, None) for name, ours in _RENAMED.items() if fields.has(name)}
-    if stops := fields.texts("stop"):
-        options["stop"] = stops  # type: ignore[assignment]
     return GenerateRequest(
         model=model,
         prompt=fields.text("input_prefix"),
         suffix=fields.text("input_suffix"),
         begun=fields.text("prompt"),
-        options=options,
+        options=read_given(fields, _OPTIONS),
         lora=read_lora(fields),
         stream=fields.flag("stream", False),
         keep_alive=read_keep_alive(fields),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from chaski.options import FIELDS, OPTIONS, Kind, names_of
 from chaski.server.fields.description import (
     FLAG,
     NUMBER,
@@ -27,7 +31,7 @@ __all__ = [
     "LORA",
     "MODEL",
     "NAME",
-    "OPTIONS",
+    "OPTIONS_FIELD",
     "OPTION_NAMES",
     "PLAIN_OPTIONS",
     "RERANK",
@@ -35,6 +39,7 @@ __all__ = [
     "STREAM",
     "THINKING",
     "TRUNCATE",
+    "option_field",
 ]
 
 MODEL = {"model": Field(TEXT, "the name of a model: [host/][namespace/]model[:tag]", True)}
@@ -56,7 +61,7 @@ LORA = {
 }
 OPTION_NAMES = reads(*(KNOWN_OPTIONS | (DEPRECATED - REFUSED.keys())))
 """The options that are read, and those that Ollama itself does not read any more."""
-OPTIONS = {
+OPTIONS_FIELD = {
     "options": Field(
         OBJECT, "options of sampling and loading: num_ctx, temperature, seed, stop …", parts=OPTION_NAMES
     )
@@ -80,38 +85,27 @@ _CONSTRAINTS: FieldTable = {
     "json_schema": Field(TEXT_OR_OBJECT, "as in llama.cpp: a JSON schema that the answer follows"),
     "grammar": Field(TEXT, "as in llama.cpp: a grammar in GBNF, or in Lark"),
 }
-_SAMPLING: FieldTable = {
-    "min_tokens": Field(WHOLE, "tokens before which nothing ends the answer"),
-    "no_store": Field(FLAG, "whether nothing of the request is kept on disk"),
-    "ignore_eos": Field(FLAG, "whether the model's own ends are never chosen"),
-    "stop_token_ids": Field(WHOLES, "tokens that end the answer as well"),
-    "include_stop_str_in_output": Field(FLAG, "whether what ends the answer is part of it"),
-    "bad_words": Field(TEXT_OR_TEXTS, "texts whose tokens the answer never completes"),
-    "repetition_penalty": Field(NUMBER, "divides the logits of tokens of prompt and answer"),
-    "dry_multiplier": Field(NUMBER, "lowers what would go on with a repetition; 0 is off"),
-    "dry_base": Field(NUMBER, "how much more for longer ones; 1.75 by default"),
-    "dry_allowed_length": Field(WHOLE, "repetitions shorter than this are free; 2 by default"),
-    "dry_penalty_last_n": Field(WHOLE, "how many of the latest tokens are searched; below 0 all"),
-    "dry_sequence_breakers": Field(TEXT_OR_TEXTS, "texts over which no repetition reaches"),
-    "top_n_sigma": Field(NUMBER, "keep logits within so many standard deviations; 0 or less is off"),
-    "xtc_probability": Field(NUMBER, "how often the top choices are excluded, 0 to 1"),
-    "xtc_threshold": Field(NUMBER, "from which probability on; 0.1 by default"),
+_TYPES: Mapping[Kind, Mapping[str, Any]] = {
+    Kind.INTEGER: WHOLE,
+    Kind.NUMBER: NUMBER,
+    Kind.FLAG: FLAG,
+    Kind.TEXT: TEXT,
+    Kind.TEXTS: TEXT_OR_TEXTS,
+    Kind.TOKENS: WHOLES,
+    Kind.OTHER: OBJECT,
 }
+
+
+def option_field(name: str) -> Field:
+    """Describe an option as a field of its name."""
+    option = OPTIONS[name]
+    return Field(_TYPES[option.kind], option.meaning)
+
+
 PLAIN_OPTIONS: FieldTable = {
-    "temperature": Field(NUMBER, "divides the logits; 0 takes the most likely token; 1 by default"),
-    "top_p": Field(NUMBER, "keep the most likely tokens up to this probability; 1 by default"),
-    "seed": Field(WHOLE, "for a draw that can be repeated"),
-    "frequency_penalty": Field(NUMBER, "lowers what came already, by how often it did"),
-    "presence_penalty": Field(NUMBER, "lowers what came already"),
-    "logit_bias": Field(OBJECT, "what is added to logits, -100 to 100 by token id"),
-    "stop": Field(TEXT_OR_TEXTS, "texts that end the answer"),
-    **OPTIONS,
-    **_SAMPLING,
+    **OPTIONS_FIELD,
+    **{name: option_field(name) for name in names_of(FIELDS)},
     **_CONSTRAINTS,
-    **{
-        name: Field(NUMBER, "the option of Ollama of that name")
-        for name in ("top_k", "min_p", "num_ctx", "repeat_penalty", "repeat_last_n", "typical_p", "num_keep")
-    },
 }
 
 THINKING: FieldTable = {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from chaski.server.fields.common import DOCUMENTS, KEEP_ALIVE, LORA, PLAIN_OPTIONS, RERANK, SCALES, STREAM
+from chaski.options import OPTIONS
+from chaski.server.fields.common import DOCUMENTS, KEEP_ALIVE, LORA, RERANK, SCALES, STREAM, option_field
 from chaski.server.fields.description import (
     FLAG,
-    NUMBER,
     OBJECTS,
     TEXT,
     TEXTS,
@@ -69,18 +69,8 @@ INFILL: FieldTable = {
     "input_prefix": Field(TEXT, "what comes before", True),
     "input_suffix": Field(TEXT, "what comes behind", True),
     "prompt": Field(TEXT, "what the part between begins with"),
-    "n_predict": Field(WHOLE, "tokens of the answer at most"),
-    "n_keep": Field(WHOLE, "the option num_keep"),
-    "stop": PLAIN_OPTIONS["stop"],
+    **{option.infill: option_field(name) for name, option in OPTIONS.items() if option.infill},
     "stream": Field(FLAG, f"{STREAM}, as server-sent events; false by default"),
-    **{
-        name: Field(NUMBER, "the option of that name")
-        for name in ("temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "repeat_last_n")
-    },
-    **{
-        name: Field(NUMBER, "the option of that name")
-        for name in ("repeat_penalty", "presence_penalty", "frequency_penalty")
-    },
 }
 
 APPLY_TEMPLATE: FieldTable = {**CHAT, **_ANY_MODEL}

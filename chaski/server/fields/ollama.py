@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaski.server.fields.common import KEEP_ALIVE, MODEL, NAME, OPTION_NAMES, OPTIONS, STREAM
+from chaski.server.fields.common import KEEP_ALIVE, MODEL, NAME, OPTION_NAMES, OPTIONS_FIELD, STREAM
 from chaski.server.fields.description import (
     FLAG,
     INPUTS,
@@ -40,7 +40,7 @@ __all__ = [
 _NATIVE: FieldTable = {
     **MODEL,
     **NAME,
-    **OPTIONS,
+    **OPTIONS_FIELD,
     **KEEP_ALIVE,
     "stream": Field(FLAG, f"{STREAM}, one JSON object a line; true by default"),
     "truncate": Field(FLAG, "leave out what does not fit into the context, and say so; true by default"),
@@ -54,7 +54,7 @@ _NATIVE: FieldTable = {
 _EMBED: FieldTable = {
     **MODEL,
     **NAME,
-    **OPTIONS,
+    **OPTIONS_FIELD,
     **KEEP_ALIVE,
 }
 

@@ -82,7 +82,8 @@ def test_roles_that_a_template_names_are_known(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("temperature", -1), ("top_p", 3), ("min_p", 1.5)])
 def test_options_out_of_range(model: chaski.LLM, name: str, value: float) -> None:
-    with pytest.raises(chaski.SamplingError, match=f"option {name} is {value}; it must be a number from 0"):
+    wanted = "a finite number of at least 0" if name == "temperature" else "a number from 0 to 1"
+    with pytest.raises(chaski.SamplingError, match=f"option {name} is {value}; it must be {wanted}"):
         model.generate("hello", **{name: value})
 
 

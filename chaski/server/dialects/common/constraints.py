@@ -8,19 +8,13 @@ from typing import Any
 from msgspec import Struct, field
 
 from chaski.errors import OptionError, UnsupportedError
+from chaski.options import OPTIONS, Kind
 from chaski.sample.schema import named
 from chaski.server.fields.reader import Fields
 from chaski.server.network.jsons import InnerJson
 
-__all__ = ["Constrained", "read_constraint", "sampling_options"]
+__all__ = ["Constrained", "read_constraint", "read_given"]
 
-INTEGERS = ("min_tokens", "dry_allowed_length", "dry_penalty_last_n")
-NUMBERS = (
-    *("repetition_penalty", "top_n_sigma", "xtc_probability", "xtc_threshold"),
-    *("dry_multiplier", "dry_base"),
-)
-FLAGS = ("no_store", "ignore_eos", "include_stop_str_in_output")
-TEXTS = ("bad_words", "dry_sequence_breakers")
 _KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
 
@@ -31,15 +25,34 @@ class Constrained(Struct, frozen=True):
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def sampling_options(fields: Fields) -> dict[str, Any]:
-    """The options that are there. Raises OptionError for a value of another type."""
-    found: dict[str, Any] = {name: fields.integer(name, 0) for name in INTEGERS if fields.has(name)}
-    found |= {name: fields.number(name, 0.0) for name in NUMBERS if fields.has(name)}
-    found |= {name: fields.flag(name, False) for name in FLAGS if fields.has(name)}
-    found |= {name: fields.texts(name) for name in TEXTS if fields.has(name)}
-    if fields.has("stop_token_ids"):
-        found["stop_token_ids"] = fields.integers("stop_token_ids")
-    return found
+def read_given(fields: Fields, names: Mapping[str, str]) -> dict[str, Any]:
+    """Read the options that are there. Raises OptionError for a value of another type.
+
+    names: name of the option by the name of its field.
+    """
+    found = {
+        ours: _read_option(fields, theirs, OPTIONS[ours].kind)
+        for theirs, ours in names.items()
+        if fields.has(theirs)
+    }
+    # Clients send an empty list where nothing is set, and the model may have stop texts of its own.
+    return {name: value for name, value in found.items() if name != "stop" or value}
+
+
+def _read_option(fields: Fields, name: str, kind: Kind) -> Any:
+    match kind:
+        case Kind.INTEGER:
+            return fields.integer(name, None)
+        case Kind.NUMBER:
+            return fields.number(name, None)
+        case Kind.FLAG:
+            return fields.flag(name, False)
+        case Kind.TEXTS:
+            return fields.texts(name)
+        case Kind.TOKENS:
+            return fields.integers(name)
+        case _:
+            return dict(fields.mapping(name))
 
 
 def read_constraint(fields: Fields, name: str, format: Any) -> Constrained:

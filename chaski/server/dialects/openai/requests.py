@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from chaski.chat.options import is_search
 from chaski.durations import parse_duration
 from chaski.errors import OptionError
-from chaski.server.dialects.common.constraints import read_constraint, sampling_options
+from chaski.options import FIELDS, MAX_TOP_LOGPROBS, names_of
+from chaski.server.dialects.common.constraints import read_constraint, read_given
 from chaski.server.dialects.common.images import check_images
 from chaski.server.dialects.common.thinking import agreed, read_thinking, template_variables
 from chaski.server.dialects.llamacpp import read_lora
@@ -36,13 +37,11 @@ __all__ = [
 MAX_ANSWERS = 16
 """To one prompt."""
 MAX_PROMPTS = 256
-MAX_TOP = 20
 _PROMPTS = "a string, a list of strings, a list of tokens, or a list of such lists"
-# Options of Ollama that people need and this API has no name for are taken under their own names.
-_PLAIN_OPTIONS = ("top_k", "min_p", "num_ctx", "repeat_penalty", "repeat_last_n", "typical_p", "num_keep")
+# Options that this API has no name for are taken under their own names.
+_FIELDS = {name: name for name in names_of(FIELDS)}
 # The number that says of `num_predict` what llama.cpp says by -1 of `max_tokens`.
 _TO_THE_END = -2
-_PLAIN_OPTIONS_OF_OPENAI = ("seed", "frequency_penalty", "presence_penalty")
 
 
 class CompletionRequest(Struct, frozen=True):
@@ -213,8 +212,8 @@ def _prompted(prompt: str | list[int]) -> dict[str, Any]:
 def _prompt_top(asked: int | None, echoed: int | None) -> int | None:
     """Return the number of top logits for each token of the prompt, None for none."""
     found = [top for top in (asked, echoed) if top is not None]
-    if any(not 0 <= top <= MAX_TOP for top in found):
-        raise OptionError(f"prompt_logprobs and logprobs must be between 0 and {MAX_TOP}")
+    if any(not 0 <= top <= MAX_TOP_LOGPROBS for top in found):
+        raise OptionError(f"prompt_logprobs and logprobs must be between 0 and {MAX_TOP_LOGPROBS}")
     return max(found, default=None)
 
 
@@ -295,22 +294,15 @@ def _searched(fields: Fields, options: dict[str, Any], count: int) -> dict[str, 
 def read_options(fields: Fields, *limits: str) -> dict[str, Any]:
     """The options of a request, in Ollama's names. limits: where the most tokens of an answer may stand."""
     options = dict(fields.mapping("options"))
-    names = (*_PLAIN_OPTIONS, *_PLAIN_OPTIONS_OF_OPENAI)
-    options |= {name: fields.number(name, None) for name in names if fields.has(name)}
-    options |= {name: fields.number(name, 1.0) for name in ("temperature", "top_p")}
+    options |= {"temperature": 1.0, "top_p": 1.0, **read_given(fields, _FIELDS)}
     if is_search(options) and options["temperature"] == 1:  # it takes the model's own probabilities
         options["temperature"] = 0.0
-    options |= sampling_options(fields)
     name = next((name for name in limits if fields.has(name)), None)
     if name is not None:
         limit = fields.integer(name, 0)
         if limit < -1:
             raise OptionError(f"{name} must be at least 0, or -1 for as many as the context holds")
         options["num_predict"] = limit if limit >= 0 else _TO_THE_END
-    if bias := fields.mapping("logit_bias"):
-        options["logit_bias"] = dict(bias)
-    if stops := fields.texts("stop"):
-        options["stop"] = stops
     return options
 
 
@@ -335,6 +327,6 @@ def schema_in(fields: Fields) -> Mapping[str, Any]:
 
 def top_of(count: int) -> int:
     """Check the number of top tokens to show for each one."""
-    if not 0 <= count <= 20:
-        raise OptionError("top_logprobs must be between 0 and 20")
+    if not 0 <= count <= MAX_TOP_LOGPROBS:
+        raise OptionError(f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS}")
     return count
