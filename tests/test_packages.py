@@ -70,7 +70,7 @@ def test_the_version_has_one_source() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["project"]["dynamic"] == ["version"]
     assert project["tool"]["scikit-build"]["metadata"]["version"]["input"] == "chaski/__init__.py"
-    assert f"## {chaski.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"## {chaski.__version__} (" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_the_name_on_the_package_index_is_not_the_import() -> None:
