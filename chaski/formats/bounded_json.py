@@ -13,14 +13,14 @@ from typing import Any, NoReturn
 
 from chaski.errors import ChaskiError
 
-__all__ = ["TooManyValuesError", "load_json", "require_few_values"]
+__all__ = ["TooManyValuesError", "load_json", "require_few_values", "take_json"]
 
 _MARKS = (b",", b":", b"[", b"{")
 _PIECE = 1 << 20
 # A text, even one without an end, or a mark outside of any.
 _TEXT_OR_MARK = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,:\[{]', re.DOTALL)
 # Python's fast scanner keeps the interpreter to itself until it is done: no other thread runs meanwhile.
-_FAST_BYTES = 1 << 18
+_FAST_LENGTH = 1 << 18
 # Digits of the largest float; a longer whole number takes time that grows with its square.
 _MAX_DIGITS = 309
 
@@ -36,10 +36,19 @@ def load_json(data: bytes | bytearray, max_values: int) -> Any:
     each other. `NaN`, `Infinity` and numbers beyond the largest float are no JSON.
     """
     require_few_values(data, max_values)
+    return _value(data.decode("utf-8-sig"))
+
+
+def take_json(data: bytearray, max_values: int) -> Any:
+    """Do the same for a buffer that is not needed any more: it is emptied as soon as its text is decoded."""
+    require_few_values(data, max_values)
     text = data.decode("utf-8-sig")
-    if len(data) > _FAST_BYTES:
-        return _PATIENT.decode(text)
-    return _FAST.decode(text)
+    data.clear()
+    return _value(text)
+
+
+def _value(text: str) -> Any:
+    return (_PATIENT if len(text) > _FAST_LENGTH else _FAST).decode(text)
 
 
 def require_few_values(data: bytes | bytearray, max_values: int) -> None:

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from chaski.server.fields.routes import BODILESS, FIELDS, LISTS
+from chaski.server.fields.routes import BODIES
 from chaski.server.handlers import (
     adapters,
     answers,
@@ -110,7 +110,7 @@ def _routes() -> list[Route]:
         _post("/api/generate", native.generate),
         _post("/api/chat", native.chat),
         *_get("/api/answers/{id}", answers.follow),
-        Route("/api/answers/{id}", Endpoint(answers.stop, has_body=False), methods=["DELETE"]),
+        _bodiless("DELETE", "/api/answers/{id}", answers.stop),
         _post("/api/embed", native.embed),
         _post("/api/embeddings", native.embeddings),
         _post("/api/rerank", rerank.native),
@@ -146,35 +146,39 @@ def _routes() -> list[Route]:
         _post("/v1/responses/input_tokens", responses.count_tokens),
         *_get("/v1/responses/{id}", responses.retrieve),
         *_get("/v1/responses/{id}/input_items", responses.list_input),
-        Route("/v1/responses/{id}/cancel", Endpoint(responses.cancel, has_body=False), methods=["POST"]),
-        Route("/v1/responses/{id}", Endpoint(responses.delete, has_body=False), methods=["DELETE"]),
+        _bodiless("POST", "/v1/responses/{id}/cancel", responses.cancel),
+        _bodiless("DELETE", "/v1/responses/{id}", responses.delete),
         Route("/v1/files", batches.upload, methods=["POST"]),
         *_get("/v1/files", batches.files),
         *_get("/v1/files/{id}", batches.file),
         *_get("/v1/files/{id}/content", batches.content),
-        Route("/v1/files/{id}", Endpoint(batches.delete, has_body=False), methods=["DELETE"]),
+        _bodiless("DELETE", "/v1/files/{id}", batches.delete),
         _post("/v1/batches", batches.create),
         *_get("/v1/batches", batches.batches),
         *_get("/v1/batches/{id}", batches.batch),
-        Route("/v1/batches/{id}/cancel", Endpoint(batches.cancel, has_body=False), methods=["POST"]),
+        _bodiless("POST", "/v1/batches/{id}/cancel", batches.cancel),
         _post("/v1/messages", anthropic.messages),
         _post("/v1/messages/count_tokens", anthropic.count_tokens),
-        Route(
-            "/api/delete", Endpoint(store.delete, fields=FIELDS["DELETE", "/api/delete"]), methods=["DELETE"]
-        ),
+        _body("DELETE", "/api/delete", store.delete),
         Route("/api/blobs/{digest}", store.has_blob, methods=["HEAD"]),
         Route("/api/blobs/{digest}", store.put_blob, methods=["POST"]),
     ]
 
 
 def _post(path: str, handler: Handler) -> Route:
-    key = "POST", path
-    endpoint = Endpoint(handler, True, FIELDS[key], LISTS.get(key), may_be_empty=key in BODILESS)
-    return Route(path, endpoint, methods=["POST"])
+    return _body("POST", path, handler)
+
+
+def _body(method: str, path: str, handler: Handler) -> Route:
+    return Route(path, Endpoint(handler, BODIES[method, path]), methods=[method])
+
+
+def _bodiless(method: str, path: str, handler: Handler) -> Route:
+    return Route(path, Endpoint(handler), methods=[method])
 
 
 def _get(path: str, handler: Handler) -> list[Route]:
-    return [Route(path, Endpoint(handler, has_body=False), methods=["GET"])]
+    return [_bodiless("GET", path, handler)]
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

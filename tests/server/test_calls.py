@@ -118,6 +118,6 @@ def test_a_reply_that_is_no_json_is_an_error_of_the_api() -> None:
         sent.append(message)
 
     scope = {"type": "http", "method": "GET", "path": "/api/x", "headers": []}
-    asyncio.run(Endpoint(handler, has_body=False)(scope, receive, send))
+    asyncio.run(Endpoint(handler)(scope, receive, send))
     assert sent[0]["status"] == 500
     assert json.loads(sent[1]["body"]) == {"error": "internal server error"}

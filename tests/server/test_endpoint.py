@@ -27,7 +27,7 @@ class Client:
             return self._stream()
 
         scope = {"type": "http", "method": "GET", "path": "/api/x", "headers": []}
-        await Endpoint(handler, has_body=False)(scope, self._receive, self._send)
+        await Endpoint(handler)(scope, self._receive, self._send)
 
     @property
     def bodies(self) -> list[bytes]:

@@ -12,7 +12,7 @@ import pytest
 
 from chaski.errors import UnsupportedError
 from chaski.server.fields.audit import unread_fields
-from chaski.server.fields.routes import FIELDS
+from chaski.server.fields.routes import BODIES
 from chaski.server.fields.unread import HARMLESS, REFUSED
 from chaski.server.settings import Settings
 from tests.server.conftest import SOMEWHERE
@@ -96,13 +96,13 @@ def test_every_documented_field_has_its_place(path: str, module: str, classes: l
     """It is read, or harmless, or refused, or told of; one that a newer package adds is none of these."""
     fields = {name.removesuffix("_") for name in documented(module, *classes)}
     assert fields
-    assert fields <= FIELDS["POST", path].keys() | HARMLESS | REFUSED.keys() | TOLD
+    assert fields <= BODIES["POST", path].fields.keys() | HARMLESS | REFUSED.keys() | TOLD
 
 
 def test_every_option_of_the_ollama_package_has_its_place() -> None:
     options = dict.fromkeys(documented("ollama/_types.py", "Options"), 0)
     options |= {"tfs_z": 1, "penalize_newline": True}
-    known = FIELDS["POST", "/api/chat"]
+    known = BODIES["POST", "/api/chat"].fields
     assert len(options) > 25
     assert list(unread_fields({"options": options}, known)) == []
     for name, value in (("mirostat", 2), ("tfs_z", 0.5), ("penalize_newline", False)):

@@ -11,7 +11,7 @@ import pytest
 
 from chaski.env import Environment
 from chaski.errors import OptionError
-from chaski.server.network.bodies import MAX_BODY
+from chaski.server.fields.routes import BODIES, LARGE, SMALL, TEXT
 from chaski.server.settings import Settings
 from tests.server.conftest import SOMEWHERE
 from tests.server.running import Running, running
@@ -255,17 +255,35 @@ def test_bodies_that_are_no_requests(server: Running, body: bytes, text: str) ->
     assert text in reply.error
 
 
-def test_bodies_have_a_limit(server: Running) -> None:
+@pytest.mark.parametrize(
+    ("path", "most"),
+    [
+        *((path, LARGE) for path in ("/api/chat", "/v1/chat/completions", "/v1/messages", "/v1/responses")),
+        *((path, TEXT) for path in ("/api/create", "/api/tokenize")),
+        *((path, SMALL) for path in ("/v1/batches", "/api/show", "/api/pull", "/api/copy", "/detokenize")),
+        ("/slots/0", SMALL),
+    ],
+)
+def test_bodies_have_a_limit(server: Running, path: str, most: int) -> None:
     """Those that say how long they are, and those that come in chunks."""
-    reply = server.ask("POST", "/api/chat", None, {"Content-Length": str(1 << 40)})
+    reply = server.ask("POST", path, None, {"Content-Length": str(most + 1)})
     assert reply.status == 413
-    piece = b" " * (1 << 20)
+    assert f"has {most + 1} bytes; at most {most} bytes are taken here" in reply.body.decode()
+    piece = b" " * (1 << 19)
     chunk = b"%x\r\n%s\r\n" % (len(piece), piece)
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
-        client.sendall(b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
-        for _ in range((MAX_BODY >> 20) + 1):
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        client.sendall(head.encode())
+        for _ in range(most // len(piece) + 1):
             client.sendall(chunk)
         assert client.recv(64).startswith(b"HTTP/1.1 413")
+
+
+def test_every_body_has_a_limit() -> None:
+    """Few routes need more than 1 MB: those that take texts or images."""
+    large = {path for (_, path), body in BODIES.items() if body.most > SMALL}
+    inputs = ("input", "prompt", "messages", "documents", "content", "template", "input_prefix")
+    assert large == {path for (_, path), body in BODIES.items() if not body.fields.keys().isdisjoint(inputs)}
 
 
 def test_content_types_do_not_matter(server: Running) -> None:

@@ -166,7 +166,7 @@ INPUTS: dict[str, Callable[[], tuple[str, bytes]]] = {
         CHAT, messages=[user("a") | {f"k{n}": 1 for n in range(20)}] * 9000
     ),
     "metadata": lambda: request(
-        "/v1/batches", input_file_id="file-00000000", metadata={"k": "x" * (12 << 20)}
+        "/v1/batches", input_file_id="file-00000000", metadata={"k": "x" * (64 << 20)}
     ),
     "a long number of an image": lambda: request(GENERATE, prompt=f"[img-{'1' * 4301}]", raw=True),
     "many images": lambda: request(GENERATE, prompt="[img-0]" * 20_000, raw=True, stream=False),

@@ -10,7 +10,7 @@ import pytest
 from chaski.errors import UnsupportedError
 from chaski.server.dialects import anthropic, ollama, openai, responses
 from chaski.server.fields.audit import unread_fields
-from chaski.server.fields.routes import FIELDS
+from chaski.server.fields.routes import BODIES
 from chaski.server.fields.unread import HARMLESS
 from chaski.server.settings import Settings
 from tests.server.conftest import SOMEWHERE
@@ -256,7 +256,7 @@ NATIVE = {
     ],
 )
 def test_what_is_not_read_is_named(path: str, read: Callable[[Any], Any], body: dict[str, Any]) -> None:
-    named = set(unread_fields(body, FIELDS["POST", path]))
+    named = set(unread_fields(body, BODIES["POST", path].fields))
     assert len(named) >= 3
     recording = Recording(body)
     read(recording)
@@ -282,13 +282,13 @@ def test_what_is_not_read_is_named(path: str, read: Callable[[Any], Any], body: 
     ],
 )
 def test_single_fields(path: str, body: dict[str, Any], named: list[str]) -> None:
-    assert list(unread_fields(body, FIELDS["POST", path])) == named
+    assert list(unread_fields(body, BODIES["POST", path].fields)) == named
 
 
 def test_what_would_change_the_answer_is_refused_with_its_place() -> None:
     body = {"messages": [{"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}]}
     with pytest.raises(UnsupportedError, match=r"^messages\[\]\.function_call is not supported here"):
-        list(unread_fields(body, FIELDS["POST", "/v1/chat/completions"]))
+        list(unread_fields(body, BODIES["POST", "/v1/chat/completions"].fields))
 
 
 def test_the_header_names_a_field_once(tmp_path: Any) -> None:

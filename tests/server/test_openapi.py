@@ -12,7 +12,7 @@ from chaski.server.dialects import anthropic, ollama, openai, responses
 from chaski.server.dialects.recipes import read_recipe
 from chaski.server.dialects.rerank import read_rerank
 from chaski.server.fields.reader import Fields
-from chaski.server.fields.routes import FIELDS
+from chaski.server.fields.routes import BODIES
 from chaski.server.http.endpoint import Endpoint
 from tests.server.running import Running
 
@@ -114,7 +114,7 @@ def test_the_fields_are_those_that_are_read(
         except Exception:
             assert missing is not None
         found |= recording.read
-    assert found == set(FIELDS["POST", path])
+    assert found == set(BODIES["POST", path].fields)
 
 
 def test_every_endpoint_is_described(server: Running) -> None:
@@ -131,9 +131,9 @@ def test_every_endpoint_is_described(server: Running) -> None:
         (method, route.path)
         for route in server.app.routes
         for method in route.methods - {"HEAD", "GET"}
-        if isinstance(route.endpoint, Endpoint) and route.endpoint.has_body
+        if isinstance(route.endpoint, Endpoint) and route.endpoint.body is not None
     }
-    assert bodies == set(FIELDS)
+    assert bodies == set(BODIES)
     for item in document["paths"].values():
         for operation in item.values():
             assert operation["summary"]

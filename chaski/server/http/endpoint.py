@@ -20,6 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 from chaski.errors import ChaskiError
 from chaski.server.fields.audit import Known, unread_fields
 from chaski.server.fields.ignored import Ignored, ignored_headers
+from chaski.server.fields.routes import Body
 from chaski.server.http.api import Api, api_of
 from chaski.server.http.guard import key_of, may_change_models
 from chaski.server.http.problems import Problem, problem_of
@@ -77,34 +78,20 @@ Handler: TypeAlias = Callable[[HTTPRequest], Awaitable[Reply]]
 class Endpoint:
     """The ASGI application of one handler."""
 
-    def __init__(
-        self,
-        handler: Handler,
-        has_body: bool = True,
-        fields: Mapping[str, Known] | None = None,
-        list_name: str | None = None,
-        may_be_empty: bool = False,
-    ) -> None:
-        """fields: those of the body that the handler reads; None for one that has none.
-
-        list_name: the field that a body is which is a list; None where it must be an object.
-
-        may_be_empty: whether a request without a body is one without fields.
-        """
+    def __init__(self, handler: Handler, body: Body | None = None) -> None:
+        """`body`: what the handler reads; None for one that has no body."""
         self.handler = handler
-        self.has_body = has_body
-        self._fields = fields or {}
-        self._list_name = list_name
-        self._may_be_empty = may_be_empty
+        self.body = body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         api = api_of(scope["path"])
-        if not self.has_body or (self._may_be_empty and _is_bodiless(Headers(scope=scope))):
+        described = self.body
+        if described is None or (described.may_be_empty and _is_bodiless(Headers(scope=scope))):
             await self._work({}, api, scope, receive, send)
             return
         bodies: Bodies = scope["app"].state.services.bodies
         try:
-            async with bodies.read(scope, receive, self._list_name) as body:
+            async with bodies.read(scope, receive, described.most, described.list_name) as body:
                 await self._work(body, api, scope, receive, send)
         except ChaskiError as error:  # of the body: errors of the work were sent already
             await _refuse(api, error, scope, receive, send)
@@ -120,8 +107,8 @@ class Endpoint:
             return
         allowed = {name: body[name] for name in body if name != _KEEP_ALIVE} if is_restricted else body
         http = HTTPRequest(allowed, client_of(scope), Request(scope))
-        if self.has_body:
-            await http.read(_note_unread, http.ignored, body, self._fields)
+        if self.body is not None:
+            await http.read(_note_unread, http.ignored, body, self.body.fields)
         if is_restricted:
             http.ignored.add("field", _KEEP_ALIVE)
         send = _telling(send, http.ignored)

@@ -47,9 +47,11 @@ class Bodies:
 
     @asynccontextmanager
     async def read(
-        self, scope: Scope, receive: Receive, list_name: str | None = None
+        self, scope: Scope, receive: Receive, most: int = MAX_BODY, list_name: str | None = None
     ) -> AsyncIterator[Mapping[str, Any]]:
         """Read the JSON object of a request, and hold its memory until the block ends.
+
+        most: bytes that the body may have.
 
         list_name: the only field of the object that a list stands for; None where no list may come.
 
@@ -57,17 +59,16 @@ class Bodies:
         no JSON object.
         """
         announced = Headers(scope=scope).get("content-length", "0")
-        most = min(MAX_BODY, self._budget.size)
+        most = min(most, self._budget.size)
         if not announced.isdecimal() or int(announced[:20]) > most:
-            raise TooLargeError(f"the request has {announced:.20} bytes; at most {most} are taken")
+            raise _too_long(f"has {announced:.20} bytes", most)
         with self._budget.share() as share:
-            data = await self._bytes(receive, share)
+            data = await self._bytes(receive, share, most)
             if len(data) <= _SMALL:
                 body = _parsed(data, list_name)
             else:
                 loop = asyncio.get_running_loop()
                 body, size = await loop.run_in_executor(self._parser, _parsed_and_weighed, data, list_name)
-                del data
                 share.become(size)
             yield body
 
@@ -78,12 +79,12 @@ class Bodies:
             return function(*arguments)
         return await asyncio.get_running_loop().run_in_executor(self._parser, function, *arguments)
 
-    async def _bytes(self, receive: Receive, share: Share) -> bytearray:
+    async def _bytes(self, receive: Receive, share: Share, most: int) -> bytearray:
         data = bytearray()
         with self._arrivals.enter() as arrival:
             async for piece in arrival.pieces(receive, self._idle_seconds):
-                if len(data) + len(piece) > MAX_BODY:
-                    raise TooLargeError(f"the request is too long; at most {MAX_BODY} bytes are taken")
+                if len(data) + len(piece) > most:
+                    raise _too_long("is too long", most)
                 if len(data) + len(piece) > _SMALL:
                     await share.grow(len(data) + len(piece))
                 data += piece
@@ -92,6 +93,10 @@ class Bodies:
     def close(self) -> None:
         """End the parser."""
         self._parser.shutdown(wait=False, cancel_futures=True)
+
+
+def _too_long(what: str, most: int) -> TooLargeError:
+    return TooLargeError(f"the body of the request {what}; at most {most} bytes are taken here")
 
 
 def _parsed(data: bytearray, list_name: str | None) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from chaski.errors import OptionError
-from chaski.formats.bounded_json import load_json
+from chaski.formats.bounded_json import take_json
 from chaski.text.parsers import json_text
 
 __all__ = ["MAX_BODY", "MAX_VALUES", "InnerJson", "dump", "dump_text", "load_object", "num_characters"]
@@ -28,8 +28,8 @@ _HALF = re.compile("[\ud800-\udfff]")
 
 
 def dump(value: object) -> bytes:
-    """Encode as compact JSON. A lone surrogate, which is no text, becomes a question mark."""
-    return _encoder.encode(value).encode(errors="replace")
+    """Encode as compact JSON. Half of a surrogate pair, which is no text, becomes U+FFFD."""
+    return _in_utf8(_encoder.encode(value))
 
 
 def dump_text(value: object) -> str:
@@ -37,23 +37,25 @@ def dump_text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def load_object(data: bytes | bytearray, list_name: str | None = None) -> Mapping[str, Any]:
+def load_object(data: bytearray, list_name: str | None = None) -> Mapping[str, Any]:
     """Return the object that a body holds, or that a list stands for as its only field `list_name`.
 
-    Half of a surrogate pair in a string becomes U+FFFD. Raises OptionError for anything else than an object,
-    and for numbers that are none or beyond the largest float; TooManyValuesError.
+    The body is empty afterwards, since a large one should not be in memory next to its values. Half of a
+    surrogate pair in a string becomes U+FFFD. Raises OptionError for anything else than an object, numbers
+    that are none or beyond the largest float, and two names that become the same; TooManyValuesError.
     """
     if not data or data.isspace():
         raise OptionError("missing request body")
+    may_have_halves = _MAY_BE_HALF.search(data) is not None
     try:
-        found = load_json(data, MAX_VALUES)
+        found = take_json(data, MAX_VALUES)
     except (ValueError, RecursionError) as error:
         raise OptionError(f"invalid JSON: {error}") from None
     if list_name is not None and isinstance(found, list):
         found = {list_name: found}
     if not isinstance(found, dict):
         raise OptionError(f"the request must be a JSON object, not {type(found).__name__}")
-    if _MAY_BE_HALF.search(data):
+    if may_have_halves:
         _replace_halves(found)
     return found
 
@@ -93,29 +95,64 @@ class InnerJson(Struct):
         return json_text.load_json(text)
 
 
+class _Place(Struct):
+    """A container of a body, with the place that it has in another one."""
+
+    value: dict[str, Any] | list[Any]
+    around: _Place | None = None
+    key: str | int = ""
+
+    def __str__(self) -> str:
+        """The path, such as `messages[0].content`; empty for the whole body."""
+        keys, place = [], self
+        while place.around is not None:
+            keys.append(f"[{place.key}]" if isinstance(place.key, int) else f".{place.key:.80}")
+            place = place.around
+        return "".join(reversed(keys)).removeprefix(".")
+
+
 def _replace_halves(value: dict[str, Any]) -> None:
     """Replace halves of surrogate pairs in a value and everything inside by U+FFFD, as Go's decoder does.
 
-    UTF-8 cannot hold them. A name that gets the spelling of a later name is replaced by it.
+    UTF-8 cannot hold them. Raises OptionError where two names of an object become the same.
     """
-    pending: list[dict[str, Any] | list[Any]] = [value]
+    pending = [_Place(value)]
     while pending:
-        item = pending.pop()
-        if isinstance(item, dict):
-            if any(map(_HALF.search, item)):
-                renamed = {_whole(name): inner for name, inner in item.items()}
-                item.clear()
-                item.update(renamed)
-            places: Iterable[tuple[Any, Any]] = item.items()
+        place = pending.pop()
+        container: Any = place.value
+        if isinstance(container, dict):
+            if any(map(_HALF.search, container)):
+                _rename(container, place)
+            parts: Iterable[tuple[Any, Any]] = container.items()
         else:
-            places = enumerate(item)
-        container: Any = item
-        for place, inner in places:
+            parts = enumerate(container)
+        for key, inner in parts:
             if isinstance(inner, str):
                 if _HALF.search(inner):
-                    container[place] = _whole(inner)
+                    container[key] = _whole(inner)
             elif isinstance(inner, dict | list):
-                pending.append(inner)
+                pending.append(_Place(inner, place, key))
+
+
+def _rename(container: dict[str, Any], place: _Place) -> None:
+    renamed: dict[str, Any] = {}
+    for name, inner in container.items():
+        whole = _whole(name)
+        if whole in renamed:
+            raise OptionError(
+                f"two names in {str(place) or 'the request'} differ only in halves of surrogate pairs, which "
+                f"become U+FFFD: {whole:.80}; give each a name of valid Unicode"
+            )
+        renamed[whole] = inner
+    container.clear()
+    container.update(renamed)
+
+
+def _in_utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return _whole(text).encode()
 
 
 def _whole(text: str) -> str:

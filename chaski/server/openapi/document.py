@@ -9,7 +9,7 @@ from typing import Any
 from starlette.routing import Route
 
 from chaski.server.fields.description import Field
-from chaski.server.fields.routes import FIELDS
+from chaski.server.fields.routes import BODIES
 from chaski.server.http.api import api_of
 from chaski.server.http.endpoint import Endpoint
 
@@ -51,14 +51,14 @@ def _operation(method: str, path: str, summary: str) -> dict[str, Any]:
     if names := _PARAMETER.findall(path):
         where = {"in": "path", "required": True, "schema": {"type": "string"}}
         found["parameters"] = [{"name": name, **where} for name in names]
-    fields = FIELDS.get((method, path))
-    if fields is not None:
+    body = BODIES.get((method, path))
+    if body is not None:
         found["requestBody"] = {
-            "required": True,
-            "content": {"application/json": {"schema": _schema(fields)}},
+            "required": not body.may_be_empty,
+            "content": {"application/json": {"schema": _schema(body.fields)}},
         }
     replies: dict[str, Any] = {"application/json": {}}
-    if fields is not None and "stream" in fields:
+    if body is not None and "stream" in body.fields:
         replies[api_of(path).media_type] = {}
     found["responses"] = {
         "200": {"description": "The answer.", "content": replies},
