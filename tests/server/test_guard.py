@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 
 from chaski.env import Environment
 from chaski.errors import OptionError
-from chaski.server.fields.routes import BODIES, LARGE, SMALL, TEXT
+from chaski.server.fields.body import LARGE, SMALL, TEXT
+from chaski.server.http.guard import Access
+from chaski.server.routes import BODIES, ROUTES, ServedRoute
 from chaski.server.settings import Settings
 from tests.server.conftest import SOMEWHERE
 from tests.server.running import Running, running
@@ -323,3 +326,33 @@ def test_headers_have_a_limit(server: Running) -> None:
         with contextlib.suppress(ConnectionError):
             assert client.recv(64).startswith(b"HTTP/1.1 400")
     assert server.get("/").status == 200
+
+
+# ---- who may call which route ----
+
+
+def asked(guarded: Running, route: ServedRoute, **headers: str) -> int:
+    path = re.sub(r"\{[^}]*\}", "x", route.path)
+    return guarded.ask(route.method, path, headers=headers).status
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_each_route_is_for_those_whom_the_table_names(guarded: Running, route: ServedRoute) -> None:
+    assert (asked(guarded, route) == 401) == (route.access is not Access.PUBLIC)
+    user = asked(guarded, route, Authorization="Bearer user-key")
+    assert user != 401
+    assert (user == 403) == (route.access is Access.ADMIN)
+    assert asked(guarded, route, Authorization="Bearer admin-key") not in (401, 403)
+
+
+CHANGING = {"/api/delete", "/api/pull", "/api/push", "/api/create", "/api/copy", "/api/blobs/{digest}"}
+
+
+def test_changing_models_is_for_administrators() -> None:
+    assert {route.path for route in ROUTES if route.access is Access.ADMIN} > CHANGING
+    assert not [route.path for route in ROUTES if route.access is Access.PUBLIC and route.method != "GET"]
+
+
+def test_a_path_without_a_route_wants_a_key(guarded: Running) -> None:
+    for path in ("/api/delete/x", "/nothing", "/api/version/"):
+        assert guarded.get(path).status == 401

@@ -10,8 +10,8 @@ import pytest
 from chaski.errors import UnsupportedError
 from chaski.server.dialects import anthropic, ollama, openai, responses
 from chaski.server.fields.audit import unread_fields
-from chaski.server.fields.routes import BODIES
 from chaski.server.fields.unread import HARMLESS
+from chaski.server.routes import BODIES
 from chaski.server.settings import Settings
 from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script

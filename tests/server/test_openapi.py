@@ -12,8 +12,8 @@ from chaski.server.dialects import anthropic, ollama, openai, responses
 from chaski.server.dialects.recipes import read_recipe
 from chaski.server.dialects.rerank import read_rerank
 from chaski.server.fields.reader import Fields
-from chaski.server.fields.routes import BODIES
 from chaski.server.http.endpoint import Endpoint
+from chaski.server.routes import BODIES
 from tests.server.running import Running
 
 

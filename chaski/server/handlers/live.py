@@ -8,10 +8,9 @@ from typing import Any
 from msgspec import to_builtins
 
 from chaski.errors import OptionError
-from chaski.server.http.api import OLLAMA, ndjson
+from chaski.server.http.api import ndjson
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
 from chaski.server.http.guard import may_change_models
-from chaski.server.http.problems import Problem
 from chaski.server.models.loaded import LoadedModel
 from chaski.server.service.live import LiveService
 
@@ -22,12 +21,7 @@ _SWITCH = {"": False, "0": False, "false": False, "1": True, "true": True}
 
 
 async def cache(http: HTTPRequest) -> Reply:
-    """The cells of a model's cache: where tokens are, never which ones; `?model=`, else the last used one.
-
-    They tell of requests of all keys, so that administrators alone may see them.
-    """
-    if not may_change_models(http.request.headers, http.services.settings):
-        return OLLAMA.refusal(Problem(403, "forbidden: seeing requests of other keys wants an admin key"))
+    """The cells of a model's cache: where tokens are, never which ones; `?model=`, else the last used one."""
     loaded: list[LoadedModel] = http.services.models.loaded
     if named := http.request.query_params.get("model"):
         path = (await asyncio.to_thread(http.services.catalog.find, named)).model.path

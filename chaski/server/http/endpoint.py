@@ -19,8 +19,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from chaski.errors import ChaskiError
 from chaski.server.fields.audit import Known, unread_fields
+from chaski.server.fields.body import Body
 from chaski.server.fields.ignored import Ignored, ignored_headers
-from chaski.server.fields.routes import Body
 from chaski.server.http.api import Api, api_of
 from chaski.server.http.guard import key_of, may_change_models
 from chaski.server.http.problems import Problem, problem_of

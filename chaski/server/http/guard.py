@@ -9,7 +9,8 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from enum import Enum
 from fnmatch import fnmatchcase
 from functools import cached_property
 
@@ -25,7 +26,7 @@ from chaski.server.network.readers import admit
 from chaski.server.settings import Settings
 from chaski.server.telemetry.exchange import note_key
 
-__all__ = ["Guard", "has_key", "key_of", "may_change_models"]
+__all__ = ["Access", "Guard", "has_key", "key_of", "may_change_models"]
 
 _LOCAL_ENDINGS = (".localhost", ".local", ".internal")
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "0.0.0.0", "[::1]")
@@ -38,28 +39,30 @@ _LOCAL_ORIGINS = (
     ),
     *(f"{scheme}://*" for scheme in ("app", "file", "tauri", "vscode-webview", "vscode-file")),
 )
-# Open without a key: whether the server is there and well, and what can be asked, which is no secret.
-_PUBLIC = ("/", "/health", "/api/version", "/docs", "/openapi.json")
-# Files of the page, which asks for a key itself.
-_PAGE = "/web/"
-_ADMIN = (
-    *("/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete", "/api/blobs/", "/api/states"),
-    *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/slots/", "/api/cluster/"),
-)
-# Everybody reads what these routes change.
-_ADMIN_POSTS = ("/lora-adapters",)
 _METHODS = "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"
 _HEADERS = "Authorization, Content-Type, User-Agent, Accept, X-Requested-With, OpenAI-Beta, X-Api-Key"
 _ASKED_HEADERS = "access-control-request-headers"
 _DAY = "43200"
 
 
-class Guard:
-    """ASGI middleware: answers 403 to a wrong Host or Origin, and 401 to requests without a key."""
+class Access(Enum):
+    """Who may call a route, where the server has keys: everybody, any key, or an administrator's key."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    PUBLIC = "public"
+    USER = "user"
+    ADMIN = "administrator"
+
+
+class Guard:
+    """ASGI middleware: answers 403 to a wrong Host or Origin, and 401 to requests without a key.
+
+    access_of  returns who may send a request
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings, access_of: Callable[[Scope], Access]) -> None:
         self._app = app
         self._settings = settings
+        self._access_of = access_of
         self._origins = (*_LOCAL_ORIGINS, *(origin.rstrip("/") for origin in settings.origins))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,12 +73,15 @@ class Guard:
         origin = headers.get("origin")
         if not self._is_host_allowed(headers, scope) or not self._is_origin_allowed(origin, headers, scope):
             await Response(status_code=403)(scope, receive, send)
-        elif scope["method"] == "OPTIONS":
+            return
+        if scope["method"] == "OPTIONS":
             await Response(status_code=204, headers=_preflight(origin, headers))(scope, receive, send)
-        elif (problem := self._problem(scope["method"], scope["path"], headers)) is not None:
+            return
+        access = self._access_of(scope)
+        if (problem := self._problem(access, headers)) is not None:
             await api_of(scope["path"]).refusal(problem)(scope, receive, send)
         else:
-            if not _is_open(scope["path"]):
+            if access is not Access.PUBLIC:
                 admit(scope)
             await self._app(scope, receive, send if origin is None else _with_origin(send, origin))
 
@@ -104,10 +110,10 @@ class Guard:
             return True
         return any(fnmatchcase(origin.lower(), _literal(pattern)) for pattern in self._origins)
 
-    def _problem(self, method: str, path: str, headers: Headers) -> Problem | None:
+    def _problem(self, access: Access, headers: Headers) -> Problem | None:
         """Return the problem with a request's key, if any. Without keys in the settings there is none."""
         settings = self._settings
-        if not settings.has_keys or _is_open(path):
+        if not settings.has_keys or access is Access.PUBLIC:
             return None
         key = key_of(headers)
         admin = _position(key, settings.admin_keys)
@@ -115,20 +121,14 @@ class Guard:
         if not admin and not user:
             return Problem(401, "unauthorized: this server wants an API key")
         note_key(f"admin-{admin}" if admin else f"api-{user}")
-        changes = path.startswith(_ADMIN) or (method == "POST" and path in _ADMIN_POSTS)
-        if not admin and changes:
-            return Problem(403, "forbidden: changing models wants an admin key")
+        if not admin and access is Access.ADMIN:
+            return Problem(403, "forbidden: this wants an admin key")
         return None
 
 
 def may_change_models(headers: Headers, settings: Settings) -> bool:
     """Return whether a request with these headers may change models: with an admin key, or where none is."""
     return not settings.has_keys or _position(key_of(headers), settings.admin_keys) > 0
-
-
-def _is_open(path: str) -> bool:
-    """Return whether a path needs no key."""
-    return path in _PUBLIC or path.startswith(_PAGE)
 
 
 def has_key(headers: Headers, settings: Settings) -> bool:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from starlette.routing import Route
 
+from chaski.server.fields.body import Body
 from chaski.server.fields.description import Field
-from chaski.server.fields.routes import BODIES
 from chaski.server.http.api import api_of
 from chaski.server.http.endpoint import Endpoint
 
-__all__ = ["document", "operations"]
+__all__ = ["document"]
 
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 _TITLE = "chaski"
@@ -24,9 +24,15 @@ _KEY = {"key": {"type": "http", "scheme": "bearer", "description": "Only where t
 def document(routes: Iterable[Any], version: str) -> dict[str, Any]:
     """Describe all endpoints as OpenAPI 3.1."""
     paths: dict[str, dict[str, Any]] = {}
-    for method, path, summary in operations(routes):
-        shown = _PARAMETER.sub(r"{\1}", path)
-        paths.setdefault(shown, {})[method.lower()] = _operation(method, path, summary)
+    for route in routes:
+        assert isinstance(route, Route)
+        does = route.endpoint.handler if isinstance(route.endpoint, Endpoint) else route.endpoint
+        body = route.endpoint.body if isinstance(route.endpoint, Endpoint) else None
+        for method in sorted(route.methods or ()):
+            if method != "HEAD" or len(route.methods or ()) == 1:
+                shown = _PARAMETER.sub(r"{\1}", route.path)
+                operation = _operation(route.path, (does.__doc__ or "").strip(), body)
+                paths.setdefault(shown, {})[method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {"title": _TITLE, "version": version, "description": _ABOUT},
@@ -36,22 +42,11 @@ def document(routes: Iterable[Any], version: str) -> dict[str, Any]:
     }
 
 
-def operations(routes: Iterable[Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield method, path and summary of each route."""
-    for route in routes:
-        assert isinstance(route, Route)
-        does = route.endpoint.handler if isinstance(route.endpoint, Endpoint) else route.endpoint
-        for method in sorted(route.methods or ()):
-            if method != "HEAD" or len(route.methods or ()) == 1:
-                yield method, route.path, (does.__doc__ or "").strip()
-
-
-def _operation(method: str, path: str, summary: str) -> dict[str, Any]:
+def _operation(path: str, summary: str, body: Body | None) -> dict[str, Any]:
     found: dict[str, Any] = {"summary": summary, "tags": [_tag(path)]}
     if names := _PARAMETER.findall(path):
         where = {"in": "path", "required": True, "schema": {"type": "string"}}
         found["parameters"] = [{"name": name, **where} for name in names]
-    body = BODIES.get((method, path))
     if body is not None:
         found["requestBody"] = {
             "required": not body.may_be_empty,
