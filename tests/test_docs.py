@@ -63,6 +63,14 @@ def test_lines_fit_a_window(page: Path) -> None:
     assert [number for number, line in lines if len(line) > 110 and not line.startswith("|")] == []
 
 
+def test_the_changelog_has_dates_and_is_short() -> None:
+    _, *releases = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert releases[0].startswith("Unreleased\n")
+    for release in releases[1:]:
+        assert re.match(r"\d+\.\d+\.\d+ \(\d{4}-\d\d-\d\d\)\n", release), release[:40]
+    assert [release[:20] for release in releases if len(release.splitlines()) > 60] == []
+
+
 def documented() -> Iterator[object]:
     """What the pages of Python are made of."""
     for value in [
