@@ -6,6 +6,7 @@ computes, and that its architecture does not read, is an error, so that no model
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
 
-__all__ = ["HARMLESS", "READ", "READ_BY", "REFUSED", "check_keys"]
+__all__ = ["FIXED", "HARMLESS", "READ", "READ_BY", "REFUSED", "check_keys"]
 
 READ = frozenset(
     {
@@ -58,6 +59,7 @@ _GEMMAS_4 = frozenset({"gemma4", "gemma4-assistant"})
 _DELTA_NETS = frozenset({"qwen35", "qwen35moe", "qwen3next"})
 
 READ_BY: Mapping[str, frozenset[str]] = {
+    "activation_sparsity_scale": frozenset({"gemma3n"}),
     "attention.key_length_swa": _GEMMAS_4,
     "attention.shared_kv_layers": frozenset({"gemma3n"}) | _GEMMAS_4,
     "attention.value_length_swa": _GEMMAS_4,
@@ -72,21 +74,22 @@ READ_BY: Mapping[str, frozenset[str]] = {
         {"dflash", "gemma-embedding", "gemma2", "gemma3", "gemma3n", "gpt-oss", "modern-bert", "phi3"}
     )
     | _GEMMAS_4,
-    "attention.temperature_length": frozenset({"llama4"}),
     "attention.temperature_scale": frozenset({"llama4", "mistral3"}),
     "attn_logit_softcapping": frozenset({"gemma-embedding", "gemma2", "gemma3"}),
+    "classifier.pooling_type": frozenset({"modern-bert"}),
     "embedding_length_out": frozenset({"gemma4-assistant"}),
     # The order of logits is all that a proposal asks for.
     "final_logit_softcapping": frozenset({"dflash", "gemma2", "gemma3", "gemma3n"}) | _GEMMAS_4,
     "full_attention_interval": _DELTA_NETS,
-    "hidden_activation": frozenset({"gemma", "gemma-embedding", "gemma2", "gemma3", "gemma3n", "modern-bert"})
-    | _GEMMAS_4,
+    "hidden_activation": frozenset({"modern-bert"}),
     "interleave_moe_layer_step": frozenset({"llama4"}),
     "moe_every_n_layers": frozenset({"nomic-bert-moe"}),
     "nextn_predict_layers": _DELTA_NETS | {"gemma4-assistant"},
+    "norm_before_fc": frozenset({"eagle3"}),
+    "norm_before_residual": frozenset({"eagle3"}),
     "rope.freq_base_swa": frozenset({"gemma-embedding", "gemma3", "gemma3n", "modern-bert"}) | _GEMMAS_4,
 }
-"""Keys of REFUSED that these architectures read, or for which they have one answer."""
+"""Keys of REFUSED that these architectures read."""
 
 _SAME_AS = {
     "attention.key_length_swa": "attention.key_length",
@@ -97,10 +100,14 @@ _SAME_AS = {
 }
 
 REFUSED: Mapping[str, tuple[object, ...]] = {
+    "activation.situ_beta": (0.0,),
+    "activation.situ_linear_beta": (0.0,),
+    "activation_sparsity_scale": (-math.inf,),
     "attention.clamp_kqv": (0.0,),
     "attention.key_length_swa": (0,),
     "attention.max_alibi_bias": (0.0,),
     "attention.output_scale": (0.0, 1.0),
+    "attention.rope_pattern": (1, True),
     "attention.scale": (0.0,),
     "attention.shared_kv_layers": (0,),
     "attention.sliding_window": (0,),
@@ -108,6 +115,7 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "attention.value_length_swa": (0,),
     "attention.value_scale": (0.0, 1.0),
     "attn_logit_softcapping": (0.0,),
+    "classifier.pooling_type": (0, 2, 3, 4),  # only 1, the mean, changes the row that scores are made of
     "embedding_length_out": (0,),
     "embedding_length_per_layer_input": (0,),
     "embedding_scale": (0.0, 1.0),
@@ -118,16 +126,26 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "final_logit_softcapping": (0.0,),
     "full_attention_interval": (0, 1),
     "hidden_activation": ("", "silu", "swiglu"),
+    "hrm.h_cycles": (0, 1),
+    "hrm.l_cycles": (0, 1),
+    "hrm.layers_per_stack": (0,),
+    "hrm.prefix_lm": (False,),
     "interleave_moe_layer_step": (0, 1),
     "leading_dense_block_count": (0,),
     "logit_scale": (0.0, 1.0),
     "moe_every_n_layers": (0,),
     "nextn_predict_layers": (0,),
+    "norm_before_fc": (False,),
+    "norm_before_residual": (False,),
+    "num_loops": (0, 1),
+    "rescale_every_n_layers": (0,),
     "residual_scale": (0.0, 1.0),
     "rope.dimension_count_swa": (0,),
     "rope.freq_base_swa": (0.0,),
     "rope.scaling.alpha": (0.0, 1.0),
     "router_logit_softcapping": (0.0,),
+    "skip_loop_final_norm": (False,),
+    "ssm.dt_b_c_rms": (False,),
     "swiglu_clamp_exp": (0.0,),
     "swiglu_clamp_shexp": (0.0,),
     "swin_norm": (False,),
@@ -135,9 +153,28 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
 }
 """Keys that change numbers, and the values with which they change none."""
 
+_GELU = ("", "gelu", "gelu_new", "gelu_pytorch_tanh", "geglu")
+
+FIXED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
+    "attention.causal": {
+        "gemma-embedding": (False,),
+        # llama.cpp centers convolutions of these, or keeps some of their layers causal.
+        **dict.fromkeys(sorted(_DELTA_NETS | {"gemma4", "lfm2"}), (True,)),
+    },
+    "hidden_activation": dict.fromkeys(
+        (
+            *("bert", "jina-bert-v2", "jina-bert-v3", "nomic-bert-moe"),
+            *("gemma", "gemma-embedding", "gemma2", "gemma3", "gemma3n", "gemma4", "gemma4-assistant"),
+        ),
+        _GELU,
+    )
+    | {"t5encoder": (*_GELU, "relu", "gated-gelu")},
+}
+"""The values with which a key means what these architectures compute, whatever it says."""
+
 HARMLESS: Mapping[str, str] = {
     "attention.sliding_window_pattern": "means something only beside a window",
-    "attention.temperature_length": "means something only beside its scale",
+    "attention.temperature_length": "means something only beside its scale; who reads that reads both",
     "classifier.output_labels": "names of labels",
     "rope.dimension_sections": "all positions of a text's token are one",
     "rope.scaling.finetuned": "Granite reads it as a switch of the rope; in other models it changes nothing",
@@ -146,22 +183,33 @@ HARMLESS: Mapping[str, str] = {
     "vocab_size": "the tensors say it",
     **dict.fromkeys(
         (
-            *("activation_sparsity_scale", "altup.active_idx", "altup.num_inputs"),
+            *("adapters.count", "adapters.lora_rank", "adapters.router_gain"),
+            *("adapters.token_ids_activate", "adapters.token_ids_substitute"),
+            *("altup.active_idx", "altup.num_inputs", "attn_res.block_size"),
             *("attention.compress_ratios", "attention.compress_rope_freq_base", "attention.decay_lora_rank"),
             *("attention.gate_lora_rank", "attention.group_norm_epsilon", "attention.group_norm_groups"),
             *("attention.iclr_lora_rank", "attention.indexer.head_count", "attention.indexer.key_length"),
-            *("attention.indexer.top_k", "attention.key_length_mla", "attention.kv_lora_rank"),
+            *("attention.indexer.block_size", "attention.indexer.kpool"),
+            *("attention.indexer.kpool_select_tail", "attention.indexer.local_blocks"),
+            *("attention.indexer.top_k", "attention.indexer.types"),
+            *("attention.key_length_mla", "attention.key_length_mla_swa"),
+            *("attention.kv_lora_rank", "attention.kv_lora_rank_swa", "attention.value_length_mla_swa"),
             *("attention.output_group_count", "attention.output_lora_rank", "attention.q_lora_rank"),
             *("attention.recurrent_layers", "attention.relative_buckets_count"),
             *("attention.value_length_mla", "attention.value_residual_mix_lora_rank"),
+            *("block_size", "conv_group_size", "conv_kernel_size", "selector_rank", "selector_top_k"),
             *("convnext.block_count", "convnext.embedding_length", "decoder_block_count"),
             *("decoder_start_token_id", "deepstack_mapping", "n_deepstack_layers"),
             *("dense_2_feat_in", "dense_2_feat_out", "dense_3_feat_in", "dense_3_feat_out"),
-            *("expert_chunk_feed_forward_length", "expert_shared_count", "features_length"),
+            *("expert_chunk_feed_forward_length", "expert_latent_length", "expert_shared_count"),
+            "features_length",
             *("hash_layer_count", "hyper_connection.count", "hyper_connection.epsilon"),
-            *("hyper_connection.sinkhorn_iterations", "kda.head_dim", "moe_latent_size"),
-            *("norm_before_residual", "posnet.block_count", "posnet.embedding_length"),
-            *("rescale_every_n_layers", "shortconv.l_cache", "ssm.conv_kernel", "ssm.dt_b_c_rms"),
+            *("hyper_connection.low_rank", "hyper_connection.magnitude"),
+            *("hyper_connection.sinkhorn_iterations", "kda.gate_lower_bound", "kda.head_dim"),
+            *("kda.safe_gate", "moe_latent_size", "ple.conv_kernel", "ple.eos_token_id", "ple.head_offsets"),
+            *("ple.head_vocab_sizes", "ple.heads_per_ngram", "ple.image_token_id", "ple.layer_multipliers"),
+            *("ple.layers", "ple.ngram_size", "posnet.block_count", "posnet.embedding_length"),
+            *("shortconv.l_cache", "ssm.conv_kernel"),
             *("ssm.group_count", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank"),
             *("target_hidden_size", "target_layers", "time_decay_extra_dim", "time_mix_extra_dim"),
             *("token_shift_count", "wkv.head_size"),
@@ -175,16 +223,18 @@ HARMLESS: Mapping[str, str] = {
 def check_keys(file: GGUFFile) -> None:
     """Raise UnsupportedError for a key that would change what the model computes, and is not read."""
     arch = file.architecture
-    for name, neutral in REFUSED.items():
+    for name in sorted(REFUSED.keys() | FIXED.keys()):
         key = f"{arch}.{name}"
-        if key in file.metadata and arch not in READ_BY.get(name, ()):
-            value = file.metadata[key]
-            if not _is_neutral(file, name, value, neutral):
-                shown = f"{value}"[:40]
-                raise UnsupportedError(
-                    f"{file.path}: {key} = {shown} changes what the model computes, and is not supported "
-                    "for this architecture"
-                )
+        allowed = FIXED.get(name, {}).get(arch, REFUSED.get(name))
+        if key not in file.metadata or allowed is None or arch in READ_BY.get(name, ()):
+            continue
+        value = file.metadata[key]
+        if not _is_neutral(file, name, value, allowed):
+            shown = f"{value}"[:40]
+            raise UnsupportedError(
+                f"{file.path}: {key} = {shown} changes what the model computes, and is not supported "
+                "for this architecture"
+            )
 
 
 def _is_neutral(file: GGUFFile, name: str, value: Any, neutral: tuple[object, ...]) -> bool:

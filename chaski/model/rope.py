@@ -27,7 +27,7 @@ class RopeConfig(Struct, frozen=True):
     def rope(self, *, neox: bool = False, factors: npt.NDArray[np.float32] | None = None) -> Rope:
         """`factors` divide the frequencies: files have them for the scalings of Llama 3 and LongRoPE."""
         if self.yarn is not None:
-            frequencies = yarn_frequencies(self.dims, self.base, self.yarn)
+            frequencies = yarn_frequencies(self.dims, self.base, self.yarn, factors)
         else:
             frequencies = rope_frequencies(self.dims, self.base, self.scale, factors)
         return Rope(frequencies, neox, self.magnitude)
@@ -73,7 +73,7 @@ def read_rope(file: GGUFFile, head_size: int) -> RopeConfig:
         )
     if kind == "yarn":
         return _with_yarn(file, plain, factor)
-    scale = 1.0 if kind in ("none", "default", "longrope") else 1.0 / factor
+    scale = 1.0 if kind in ("none", "default") else 1.0 / factor
     return replace(plain, scale=scale, magnitude=file.get(f"{arch}.rope.scaling.attn_factor", float, 1.0))
 
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import chaski
+from chaski.convert.convert import convert
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile, open_gguf
 from chaski.formats.gguf_writer import write_gguf
-from chaski.model.keys import HARMLESS, READ, READ_BY, REFUSED, check_keys
+from chaski.model.keys import FIXED, HARMLESS, READ, READ_BY, REFUSED, check_keys
 from chaski.model.registry import build_model
 from tests.rewriting import all_tensors
 
@@ -21,6 +22,8 @@ DATA = Path(__file__).parents[1] / "data"
 FILES = [*sorted((DATA / "architectures").glob("*.gguf")), *(DATA / "embedders").glob("*.gguf")]
 # Of encoders, of files and of tokenizers, which have rules of their own.
 OTHERS = ("clip.", "diffusion.", "general.", "imatrix.", "split.", "tokenizer.", "adapter.", "xielu.")
+# Of each key a value with which it changes something.
+MEANS = {**dict.fromkeys(REFUSED, 7), "attention.rope_pattern": 0, "classifier.pooling_type": 1}
 # What llama.cpp reads and the package `gguf` has no constant for.
 MORE = {"rope.scale_linear", "rope.scaling.alpha", "attention.value_scale", "attention.output_scale"}
 
@@ -33,6 +36,13 @@ def keys_of(group: type) -> Iterator[str]:
             yield from keys_of(value)
         elif isinstance(value, str) and value.startswith("{arch}."):
             yield value.removeprefix("{arch}.")
+
+
+def test_every_key_of_llama_cpp_has_its_place() -> None:
+    """The list has the names in its `llama-arch.cpp` of October 2026."""
+    names = (DATA / "llama_cpp_keys.txt").read_text().split()
+    assert len(names) > 160
+    assert set(names) <= READ | REFUSED.keys() | HARMLESS.keys()
 
 
 def test_every_key_has_its_place() -> None:
@@ -56,13 +66,30 @@ def test_what_would_change_numbers_is_refused_by_name(path: Path) -> None:
     for name, neutral in REFUSED.items():
         if file.architecture in READ_BY.get(name, ()):
             continue
-        strange: Any = "gelu" if isinstance(neutral[0], str) else True if neutral[0] is False else 7
-        for value in (strange, np.array([7, 7])):
+        neutral = FIXED.get(name, {}).get(file.architecture, neutral)
+        strange: Any = (
+            "relu6" if isinstance(neutral[0], str) else True if neutral[0] is False else MEANS[name]
+        )
+        for value in (strange, np.array([MEANS[name]] * 2)):
             with pytest.raises(UnsupportedError, match=rf"{file.architecture}\.{name} = .* changes what"):
                 build_model(with_key(file, name, value))
         for value in neutral:
             check_keys(with_key(file, name, value))
         check_keys(with_key(file, name, np.array([neutral[0]] * 3)))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_what_an_architecture_computes_anyway_is_not_contradicted(path: Path) -> None:
+    file = open_gguf(path)
+    for name, values in FIXED.items():
+        allowed = values.get(file.architecture)
+        if allowed is None:
+            continue
+        other = "silu" if isinstance(allowed[0], str) else not allowed[0]
+        with pytest.raises(UnsupportedError, match=rf"{file.architecture}\.{name} = .* changes what"):
+            build_model(with_key(file, name, other))
+        for value in allowed:
+            check_keys(with_key(file, name, value))
 
 
 def test_values_that_mean_the_same_as_another_key() -> None:
@@ -110,3 +137,80 @@ def test_llama_4_without_chunks_is_refused(tmp_path: Path) -> None:
     path = changed(source, tmp_path / "whole.gguf", attention__sliding_window=0)
     with pytest.raises(UnsupportedError, match=r"llama4\.attention\.sliding_window = 0 means"):
         chaski.load(path, context=32)
+
+
+def logits_of(path: Path) -> np.ndarray[Any, Any]:
+    with chaski.load(path, context=32) as model:
+        return np.asarray(model.logits([5, 9, 3, 44, 21, 7, 30, 12]))
+
+
+def test_a_window_for_some_layers_of_phi_3(tmp_path: Path) -> None:
+    """The pattern says which layers see a window: with none of them it is a model without windows."""
+    source = DATA / "architectures" / "phi3.gguf"
+    layers = open_gguf(source).metadata["phi3.block_count"]
+    window: dict[str, Any] = {"attention__sliding_window": 3}
+
+    def pattern(*flags: bool) -> np.ndarray[Any, Any]:
+        return np.array((flags * layers)[:layers])  # type: ignore[operator]
+
+    whole = logits_of(changed(source, tmp_path / "whole.gguf", attention__sliding_window=0))
+    every = logits_of(changed(source, tmp_path / "every.gguf", **window))
+    key = "attention__sliding_window_pattern"
+    none = logits_of(changed(source, tmp_path / "none.gguf", **window, **{key: pattern(False)}))
+    some = logits_of(changed(source, tmp_path / "some.gguf", **window, **{key: pattern(True, False)}))
+    np.testing.assert_array_equal(none, whole)
+    assert abs(every - whole).max() > 1e-3
+    assert abs(some - whole).max() > 1e-3
+    assert abs(some - every).max() > 1e-3
+
+
+def test_gemma_3_without_a_window(tmp_path: Path) -> None:
+    """Where the key is 0, or is not there, all layers see everything and have the rope of those that do."""
+    source = DATA / "architectures" / "gemma3.gguf"
+    file = open_gguf(source)
+    zero = changed(source, tmp_path / "zero.gguf", attention__sliding_window=0)
+    metadata = {key: value for key, value in file.metadata.items() if not key.endswith("sliding_window")}
+    write_gguf(tmp_path / "absent.gguf", metadata, all_tensors(file))
+    np.testing.assert_array_equal(logits_of(zero), logits_of(tmp_path / "absent.gguf"))
+    assert abs(logits_of(zero) - logits_of(source)).max() > 1e-3
+
+
+def test_the_temperature_of_mistral_3_without_an_original_length(tmp_path: Path) -> None:
+    """Its steps are then as long as the context, as llama.cpp has them."""
+    source = DATA / "architectures" / "mistral3.gguf"
+    file = open_gguf(source)
+    metadata = {key: value for key, value in file.metadata.items() if ".rope.scaling." not in key}
+    lengths: dict[str, dict[str, Any]] = {
+        "none": {"mistral3.context_length": 4},
+        "original": {"mistral3.rope.scaling.original_context_length": 4, "mistral3.context_length": 64},
+        "own": {"mistral3.attention.temperature_length": 4, "mistral3.context_length": 64},
+    }
+    found = []
+    for name, values in lengths.items():
+        path = tmp_path / f"{name}.gguf"
+        write_gguf(
+            path, {**metadata, "mistral3.attention.temperature_scale": 0.5, **values}, all_tensors(file)
+        )
+        with chaski.load(path, context=4 if name == "none" else 32) as model:
+            tokens = [5, 9, 3, 44, 21, 7, 30, 12]
+            found.append(np.asarray(model.logits(tokens[:4] if name == "none" else tokens)))
+    none, original, own = found
+    np.testing.assert_array_equal(original, own)
+    np.testing.assert_allclose(none, original[:4], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("values", [{"sliding_window": 0}, {"sliding_window_pattern": 1}])
+def test_modern_bert_without_windows(tmp_path: Path, values: dict[str, Any]) -> None:
+    """Every layer then sees all of a text, with the base of those that do: a base of others means nothing."""
+    convert(DATA / "checkpoints" / "modern-bert", tmp_path / "plain.gguf", "F32")
+    plain = tmp_path / "plain.gguf"
+    entries = {f"attention__{key}": value for key, value in values.items()}
+    found = []
+    for base in (10.0, 1000.0):
+        path = changed(plain, tmp_path / f"{base}.gguf", **entries, rope__freq_base_swa=base)
+        with chaski.load(path) as model:
+            found.append(np.asarray(model.embed(["the other end in the inner tea of the end"])))
+    with chaski.load(plain) as model:
+        windowed = np.asarray(model.embed(["the other end in the inner tea of the end"]))
+    np.testing.assert_array_equal(*found)
+    assert abs(found[0] - windowed).max() > 1e-3

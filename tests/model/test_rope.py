@@ -10,9 +10,13 @@ import pytest
 
 import chaski
 from chaski.errors import ModelError, UnsupportedError
+from chaski.formats.gguf import GGUFFile, open_gguf
+from chaski.ml.nn.rope import Yarn
+from chaski.model.rope import RopeConfig, read_rope
 from chaski.runner.service.worker.client import Worker
 from tests.tiny_llama import write_tiny_llama
 
+DATA = Path(__file__).parents[1] / "data"
 YARN = {"scaling__type": "yarn", "scaling__factor": 4.0, "scaling__original_context_length": 64}
 LINEAR = {"scaling__type": "linear", "scaling__factor": 4.0}
 IDS = list(range(1, 60))
@@ -119,3 +123,18 @@ def _check_near(ours: Any, theirs: Any) -> None:
     assert len(shared) >= 18
     for token_id, logprob in shared.items():
         assert logprob == pytest.approx(expected[token_id], abs=0.03)
+
+
+def test_yarn_divides_by_the_factors_of_a_file() -> None:
+    """Llama 3's factors and YaRN in one file: ggml divides each angle, then scales it."""
+    yarn = RopeConfig(8, 10000.0, yarn=Yarn(4.0, 64))
+    factors = np.array([1.0, 2.0, 4.0, 8.0], np.float32)
+    plain, divided = yarn.rope().frequencies, yarn.rope(factors=factors).frequencies
+    np.testing.assert_allclose(divided, plain / factors, rtol=1e-6)
+
+
+def test_longrope_with_a_factor_is_scaled_too() -> None:
+    file = open_gguf(DATA / "architectures" / "phi3-long.gguf")
+    assert read_rope(file, 16).scale == 1.0
+    stretched = {**file.metadata, "phi3.rope.scaling.type": "longrope", "phi3.rope.scaling.factor": 4.0}
+    assert read_rope(GGUFFile(file.path, stretched, dict(file.tensors)), 16).scale == 0.25

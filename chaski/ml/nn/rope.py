@@ -55,8 +55,10 @@ class Yarn(Struct, frozen=True):
         return 0.1 * multiplier * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
 
 
-def yarn_frequencies(dims: int, base: float, yarn: Yarn) -> npt.NDArray[np.float32]:
-    """Radians per position of each rotated pair, shape (dims/2,)."""
+def yarn_frequencies(
+    dims: int, base: float, yarn: Yarn, factors: npt.NDArray[np.float32] | None = None
+) -> npt.NDArray[np.float32]:
+    """Radians per position of each rotated pair, divided by its factor: shape (dims/2,)."""
     plain = _plain_frequencies(dims, base)
     low, high = (
         dims * math.log(yarn.trained / (turns * 2 * math.pi)) / (2 * math.log(base))
@@ -67,6 +69,8 @@ def yarn_frequencies(dims: int, base: float, yarn: Yarn) -> npt.NDArray[np.float
     low, high = max(low, 0), min(high, dims - 1)
     ramp = np.clip((np.arange(dims // 2) - low) / max(high - low, 0.001), 0, 1)
     frequencies: F64 = plain * (1 - ramp) + plain / yarn.factor * ramp
+    if factors is not None:
+        frequencies = frequencies / factors
     return frequencies.astype(np.float32)
 
 

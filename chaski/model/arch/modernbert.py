@@ -18,7 +18,10 @@ from chaski.model.input import Inputs, output_rows
 from chaski.model.pooling import Pooling
 
 _PERIOD = 3
-_ACTIVATIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {"gelu": ops.erf_geglu, "silu": ops.swiglu}
+_ACTIVATIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+    **dict.fromkeys(("gelu", "geglu"), ops.erf_geglu),
+    **dict.fromkeys(("silu", "swiglu", "swish"), ops.swiglu),
+}
 
 
 class Layer(Module):
@@ -60,7 +63,9 @@ class Model(Module):
         self.context = config.context_length
         self.token_embd = Embedding(config.vocab_size, config.hidden_size)
         self.token_embd_norm = LayerNorm(config.hidden_size, config.eps, bias=False)
-        are_local = sliding_layers(file, config.num_layers, _PERIOD, sees_all=0)
+        window = file.get(f"{arch}.attention.sliding_window", int, 0)
+        near = sliding_layers(file, config.num_layers, _PERIOD, sees_all=0)
+        are_local = [is_near and window > 0 for is_near in near]
         activation = _activation(file)
         self.blk = [Layer(config, activation, i == 0, is_local) for i, is_local in enumerate(are_local)]
         self.output_norm = LayerNorm(config.hidden_size, config.eps, bias=False)
@@ -69,7 +74,7 @@ class Model(Module):
             _require_first(file)
             self.cls = Classifier(config)
         # Half of the window is behind a token, and half before it.
-        self._reach = file.get(f"{arch}.attention.sliding_window", int) // 2
+        self._reach = window // 2
         local = config.rope.unscaled(file.get(f"{arch}.rope.freq_base_swa", float, 10000.0))
         self._local, self._global = local.rope(neox=True), config.rope.rope(neox=True)
 

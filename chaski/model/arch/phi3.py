@@ -10,6 +10,7 @@ from chaski.kvcache import AttentionSpan, Causal, LayerKind
 from chaski.ml.graph import Rope
 from chaski.ml.nn import FusedGLU, RopeFactors
 from chaski.model.arch import llama
+from chaski.model.config import sliding_layers
 
 
 class Model(llama.Model):
@@ -18,7 +19,9 @@ class Model(llama.Model):
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
         super().__init__(file, projector)
         dims, trained = self.config.rope.dims, self.config.context_length
-        self._span = AttentionSpan(file.get("phi3.attention.sliding_window", int, 0) or None)
+        window = AttentionSpan(file.get("phi3.attention.sliding_window", int, 0) or None)
+        near = sliding_layers(file, self.config.num_layers, 0)
+        self._spans = tuple(window if is_near else AttentionSpan() for is_near in near)
         self._trained = file.get("phi3.rope.scaling.original_context_length", int, trained)
         self.rope_factors_short, self.rope_factors_long = RopeFactors(dims), RopeFactors(dims)
         if len({f"rope_factors_{name}.weight" in file.tensors for name in ("short", "long")}) > 1:
@@ -28,7 +31,8 @@ class Model(llama.Model):
         return FusedGLU(self.config.hidden_size, self.config.ffn_size)
 
     def layer_kinds(self) -> Sequence[LayerKind]:
-        return [Causal(kind.shape, self._span) for kind in super().layer_kinds() if isinstance(kind, Causal)]
+        kinds = zip(super().layer_kinds(), self._spans, strict=True)
+        return [Causal(kind.shape, span) for kind, span in kinds if isinstance(kind, Causal)]
 
     def rope(self) -> Rope:
         """One choice for all that is computed while the model is loaded, so that answers stay the same."""

@@ -63,7 +63,7 @@ class TextModel(Decoder):
     def __init__(self, file: GGUFFile, config: DecoderConfig) -> None:
         super().__init__(config)
         arch = file.architecture
-        self.window = file.get(f"{arch}.attention.sliding_window", int) or None
+        self.window = file.get(f"{arch}.attention.sliding_window", int, 0) or None
         softcap = file.get(f"{arch}.attn_logit_softcapping", float, 0.0)
         attn = partial(Attention, config, _scale(file, config), softcap)
         self.blk = [

@@ -42,7 +42,8 @@ class Model(Decoder):
         if projector is not None or "mistral3.vision.block_count" in file.metadata:
             self.vision = Vision(projector or file, config.hidden_size, config.eps)
         self._beta = file.get("mistral3.attention.temperature_scale", float, 0.0)
-        self._length = file.get("mistral3.rope.scaling.original_context_length", int, 0)
+        trained = file.get("mistral3.rope.scaling.original_context_length", int, 0) or config.context_length
+        self._length = file.get("mistral3.attention.temperature_length", int, 0) or trained
         if self._beta and config.rope.dims != config.head_size:
             raise UnsupportedError(f"{file.path}: attention.temperature_scale with heads rotated in part")
 
