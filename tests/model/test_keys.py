@@ -214,3 +214,16 @@ def test_modern_bert_without_windows(tmp_path: Path, values: dict[str, Any]) -> 
         windowed = np.asarray(model.embed(["the other end in the inner tea of the end"]))
     np.testing.assert_array_equal(*found)
     assert abs(found[0] - windowed).max() > 1e-3
+
+
+def test_granite_that_adds_embeddings_again_is_refused(tmp_path: Path) -> None:
+    """Parts of images change no text; the first part, which is a text's own, does in later layers."""
+    source = DATA / "architectures" / "granite.gguf"
+    layers = open_gguf(source).metadata["granite.block_count"]
+    assert isinstance(layers, int)
+    mapping = np.array([0, *range(1, layers)], np.int32)
+    path = changed(source, tmp_path / "images.gguf", deepstack_mapping=mapping)
+    np.testing.assert_array_equal(logits_of(path), logits_of(source))
+    path = changed(source, tmp_path / "again.gguf", deepstack_mapping=np.zeros(layers, np.int32))
+    with pytest.raises(UnsupportedError, match=r"granite\.deepstack_mapping adds embeddings"):
+        chaski.load(path, context=32)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
@@ -63,6 +64,7 @@ class Model(llama.Model):
         self._attention_scale = file.get(f"{arch}.attention.scale", float, 0.0)
         # llama.cpp reads this key as a switch of the rope for Granite alone.
         self._rotates = file.get(f"{arch}.rope.scaling.finetuned", bool, True)
+        _refuse_repeated_embeddings(file)
         super().__init__(file, projector)
 
     def layer(self, file: GGUFFile) -> Layer:
@@ -89,3 +91,16 @@ class Model(llama.Model):
             return kinds
         c = self.config  # keys that are not rotated stay as they are where a context shifts
         return [Causal(KVShape(c.num_kv_heads, c.head_size, c.value_size, _NO_ROPE))] * c.num_layers
+
+
+def _refuse_repeated_embeddings(file: GGUFFile) -> None:
+    """Refuse a file whose later layers add the first part of their input, which is what a text has, again.
+
+    The other parts are those of images, and zero for a text.
+    """
+    key = f"{file.architecture}.deepstack_mapping"
+    mapping = file.get(key, list[int]) if key in file.metadata else []
+    if any(part == 0 for part in mapping[1:]):
+        raise UnsupportedError(
+            f"{file.path}: {key} adds embeddings of tokens to layers after the first, which is not supported"
+        )
