@@ -16,7 +16,7 @@ from msgspec import Struct
 from chaski.convert.config import Config, read_config
 from chaski.convert.families import find_family
 from chaski.convert.family import Family, VisionFamily
-from chaski.convert.pooling import MODULES, dense_tensors
+from chaski.convert.pooling import MODULES, check_modules, dense_tensors
 from chaski.convert.tensors import Planned
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.safetensors import SafeTensor, open_checkpoint
@@ -25,11 +25,11 @@ __all__ = ["Checkpoint", "computing", "plain_name", "plan_conversion", "text_set
 
 # Prefixes that wrappers put before the names of a text model, in any order that some release had.
 _WRAPPERS = re.compile(
-    r"^(?:llm\.|model\.|language_model\.|text_model\.|bert\.|roberta\.|distilbert\.)+"
+    r"^(?:thinker\.|llm\.|model\.|language_model\.|text_model\.|bert\.|roberta\.|distilbert\.)+"
     r"|(?<=^vision_tower\.)vision_model\."
 )
 # Parts of a configuration with the settings of the text model, or of a draft's layers.
-_TEXT_PARTS = ("text_config", "transformer_layer_config")
+_TEXT_PARTS = ("thinker_config", "text_config", "transformer_layer_config")
 # Buffers that old releases saved, and that follow from the configuration.
 _BUFFERS = (r"(.*\.)?rotary_emb\.inv_freq", r"(.*\.)?position_ids", r".*\.attention\.(masked_)?bias")
 _SHOWN = 5
@@ -80,6 +80,7 @@ def plan_conversion(folder: Path, target_folder: Path | None = None, task: str |
         config = Config(config.path, {**config.values, "target": target.config.values})
     if task is not None:
         config = Config(config.path, {**config.values, "task": _known_task(config, family, task)})
+    check_modules(config, family.embeds)
     tensors = _plain_names(open_checkpoint(folder)) | (_of_modules(folder) if family.embeds else {})
     tensors = _effective(tensors, family.ineffective)
     config = text_settings(config, family, tensors.keys()).within(len(tensors))

@@ -15,7 +15,7 @@ from chaski.convert.checkpoint import Checkpoint, computing, plan_conversion
 from chaski.convert.config import Config
 from chaski.convert.metadata import Metadata
 from chaski.convert.mixture import Mixture, Sizes, find_mixture
-from chaski.convert.pooling import dense_metadata
+from chaski.convert.pooling import dense_metadata, pooling_metadata
 from chaski.convert.tensors import Planned, Sources
 from chaski.convert.tokenizer import tokenizer_metadata
 from chaski.errors import FormatError, ModelError
@@ -112,7 +112,10 @@ def _metadata(checkpoint: Checkpoint, mixture: Mixture, architecture: str) -> Me
     is_packed = any(planned.packed is QuantType.MXFP4 for planned in checkpoint.plan)
     number = _MXFP4_FILE if is_packed else mixture.number
     entries = _general(architecture, "model", checkpoint.folder, number)
-    own = family.metadata(config) | (dense_metadata(config) if family.embeds else {})
+    own = family.metadata(config)
+    own |= dense_metadata(config) if family.embeds else {}
+    if "pooling_type" not in own and not family.needs_target:
+        own |= pooling_metadata(config)
     entries |= {f"{architecture}.{key}": value for key, value in own.items()}
     entries |= _tokenizer(checkpoint)
     templates = {f"{_TEMPLATE}.{name}": text for name, text in family.templates(config).items()}

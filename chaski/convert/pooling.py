@@ -9,7 +9,14 @@ from chaski.convert.metadata import Metadata
 from chaski.convert.tensors import Mapped
 from chaski.errors import UnsupportedError
 
-__all__ = ["MODULES", "dense_metadata", "dense_tensors", "read_pooling"]
+__all__ = [
+    "MODULES",
+    "check_modules",
+    "dense_metadata",
+    "dense_tensors",
+    "pooling_metadata",
+    "read_pooling",
+]
 
 MODULES = {"dense_2": "2_Dense", "dense_3": "3_Dense"}
 """The folders of dense layers, by GGUF's names for them."""
@@ -30,6 +37,29 @@ def read_pooling(config: Config) -> int:
     if mode not in _POOLINGS or len(on) > 1:
         raise UnsupportedError(f"{path}: pooling by {', '.join(on) or mode!r} cannot be converted")
     return _POOLINGS[mode]
+
+
+def pooling_metadata(config: Config) -> Metadata:
+    """The pooling of a decoder that comes with sentence-transformers' settings of one, else nothing.
+
+    Such a decoder may let all tokens see each other.
+    """
+    if not (config.path.parent / _POOLING).exists():
+        config.expect("is_causal", True)
+        return {}
+    causal: Metadata = {} if config.get("is_causal", bool, True) else {"attention.causal": False}
+    return {"pooling_type": read_pooling(config), **causal}
+
+
+def check_modules(config: Config, embeds: bool) -> None:
+    """Raise UnsupportedError for dense layers of sentence-transformers that would be left out in silence."""
+    known = set(MODULES.values()) if embeds else set()
+    left = sorted(path.name for path in config.path.parent.glob("*_Dense") if path.name not in known)
+    if left:
+        raise UnsupportedError(
+            f"{config.path.parent}: the dense layer {left[0]} cannot be converted for this architecture; "
+            "without it vectors would be others"
+        )
 
 
 def dense_metadata(config: Config) -> Metadata:

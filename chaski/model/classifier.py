@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from chaski.errors import UnsupportedError
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
 from chaski.ml.nn import Linear
@@ -10,14 +14,26 @@ from chaski.model.pooling import SINGLE_LAYER
 
 __all__ = ["Classifier"]
 
+_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "tanh": partial(ops.softcap, cap=1.0),
+    "relu": ops.relu,
+}
+
 
 class Classifier(Linear):
-    """A score of each label. BERT's kin have a layer with tanh before it, which decoders lack.
+    """A score of each label. BERT's kin have a layer with tanh before it, or with ReLU, and decoders none.
 
     Where a file has one layer only, that makes the scores, and tanh bounds them, as llama.cpp computes it.
+    Raises UnsupportedError for another activation.
     """
 
     def __init__(self, config: DecoderConfig) -> None:
+        if config.classifier_activation not in _ACTIVATIONS:
+            raise UnsupportedError(
+                f"{config.file}.classifier.activation = {config.classifier_activation!r:.40} is not "
+                f"supported; supported: {', '.join(_ACTIVATIONS)}"
+            )
+        self._activation = _ACTIVATIONS[config.classifier_activation]
         is_single = config.classifier == SINGLE_LAYER
         rows = config.num_labels if is_single else config.hidden_size
         super().__init__(config.hidden_size, rows, optional=True)
@@ -25,5 +41,5 @@ class Classifier(Linear):
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.weight.is_present:
-            x = ops.softcap(super().__call__(x), cap=1.0)
+            x = self._activation(super().__call__(x))
         return self.output(x) if self.output.weight.is_present else x

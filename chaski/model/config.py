@@ -46,6 +46,7 @@ class DecoderConfig(Struct, frozen=True):
     pooling: Pooling | None
     num_labels: int
     classifier: str
+    classifier_activation: str
     is_causal: bool
 
     @classmethod
@@ -92,6 +93,7 @@ class DecoderConfig(Struct, frozen=True):
             pooling=pooling,
             num_labels=file.tensors[classifier].shape[0] if classifier else 0,
             classifier=classifier,
+            classifier_activation=file.get(f"{arch}.classifier.activation", str, "tanh"),
             is_causal=is_causal,
         )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -11,7 +13,7 @@ from chaski.convert.config import Config
 from chaski.convert.family import VISION_TENSORS, Family
 from chaski.errors import UnsupportedError
 
-__all__ = ["ENCODERS", "FAMILIES", "TEXT_MODELS", "find_family"]
+__all__ = ["ENCODERS", "FAMILIES", "TEXT_MODELS", "TEXT_PARTS", "find_family"]
 
 FAMILIES = {
     "BertForMaskedLM": "bert",
@@ -20,6 +22,7 @@ FAMILIES = {
     "CamembertForMaskedLM": "bert",
     "CamembertModel": "bert",
     "DistilBertForMaskedLM": "distilbert",
+    "DistilBertForSequenceClassification": "distilbert",
     "DistilBertModel": "distilbert",
     "DFlashDraftModel": "dflash",
     "Eagle3DraftModel": "eagle3",
@@ -48,12 +51,17 @@ FAMILIES = {
     "GraniteMoeSharedForCausalLM": "granitemoe",
     "GraniteMoeHybridForCausalLM": "granitehybrid",
     "InternLM2ForCausalLM": "internlm2",
+    "InternLM3ForCausalLM": "internlm3",
+    "IQuestCoderForCausalLM": "llama",
     "JinaBertForMaskedLM": "jinabert2",
     "JinaBertModel": "jinabert2",
     "JinaEmbeddingsV3Model": "jinabert3",
+    "JinaEmbeddingsV5Model": "eurobert",
+    "KORMoForCausalLM": "kormo",
     "LFM2ForCausalLM": "lfm2",
     "LLaMAForCausalLM": "llama",
     "Lfm2ForCausalLM": "lfm2",
+    "Lfm2Model": "lfm2",
     "LlamaForCausalLM": "llama",
     "LlamaForCausalLMEagle3": "eagle3",
     "LlamaModel": "llama",
@@ -76,6 +84,7 @@ FAMILIES = {
     "Qwen2Model": "qwen2",
     "Qwen2MoeForCausalLM": "qwen2moe",
     "Qwen2VLForConditionalGeneration": "qwen2vl",
+    "Qwen2VLModel": "qwen2vl",
     "Qwen2_5_VLForConditionalGeneration": "qwen25vl",
     "Qwen3ForCausalLM": "qwen3",
     "Qwen3ForSequenceClassification": "qwen3",
@@ -119,6 +128,28 @@ ENCODERS = {
 
 Where a checkpoint has no part for its text model, they have `text_model`, its kind by the configuration."""
 
+TEXT_PARTS = {
+    "AudioFlamingo3ForConditionalGeneration": "qwen2",
+    "DotsOCRForCausalLM": "qwen2",
+    "JanusForConditionalGeneration": "llama",
+    "MiniCPMV4_6ForConditionalGeneration": "qwen35",
+    "Phi4ForCausalLMV": "phi3",
+    "Qwen2AudioForConditionalGeneration": "qwen2",
+    "Qwen2_5OmniModel": "qwen2vl",
+    "Qwen3ASRForConditionalGeneration": "qwen3vl",
+    "Qwen3OmniMoeForConditionalGeneration": "qwen3vlmoe",
+    "StepVLForConditionalGeneration": "qwen3",
+    "VoxtralForConditionalGeneration": "llama",
+}
+"""Models that see, hear or speak, of which only the text model is converted, and the file that does it."""
+
+_OTHER_PARTS = (
+    r"(audio_tower|vision_model|vision_tower|visual)\..*",
+    r"(aligner|merger|mm_projector|multi_modal_projector|vit_large_projector)\..*",
+    r"(code2wav|generation_\w+|talker|token2wav|vqmodel)\..*",
+)
+"""The tensors of such models that belong to other parts."""
+
 TEXT_MODELS = {
     "granite": "granite",
     "internlm2": "internlm2",
@@ -138,8 +169,10 @@ def find_family(config: Config) -> Family:
     name = names[0] if names else None
     if name in ENCODERS:
         return _seeing(config, _module(ENCODERS[name]))
+    if name in TEXT_PARTS:
+        return _alone(_module(TEXT_PARTS[name]).FAMILY)
     if name not in FAMILIES:
-        known = ", ".join(sorted({*FAMILIES, *ENCODERS}))
+        known = ", ".join(sorted({*FAMILIES, *ENCODERS, *TEXT_PARTS}))
         raise UnsupportedError(
             f"{config.path}: architecture {name!r:.80} cannot be converted; known are {known}"
         )
@@ -164,6 +197,15 @@ def _seeing(config: Config, encoder: ModuleType) -> Family:
         vision=encoder.VISION,
         defaults={**family.defaults, **encoder.DEFAULTS.get(name, {})},
     )
+
+
+def _alone(family: Family) -> Family:
+    """The family of a text model, for checkpoints that have parts beside it which are not converted."""
+
+    def observed(names: Set[str]) -> Mapping[str, Any]:
+        return {**family.observed(names), "vision_config": None}
+
+    return replace(family, unused=(*family.unused, *_OTHER_PARTS), vision=None, observed=observed)
 
 
 def _module(name: str) -> ModuleType:

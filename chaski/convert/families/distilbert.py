@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from chaski.convert.config import Config
 from chaski.convert.families import bert
+from chaski.convert.labels import classifier, is_classifier
 from chaski.convert.metadata import Metadata
 from chaski.convert.tensors import Mapped, Planned
 
@@ -41,9 +42,10 @@ def _as_bert(config: Config) -> Config:
 
 def metadata(config: Config) -> Metadata:
     config.expect("activation", "gelu")
-    return bert.encoder_metadata(_as_bert(config)) | {
-        "context_length": config.get("max_position_embeddings", int)
-    }
+    entries = bert.encoder_metadata(_as_bert(config))
+    if is_classifier(config):
+        entries["classifier.activation"] = "relu"
+    return entries | {"context_length": config.get("max_position_embeddings", int)}
 
 
 def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
@@ -52,6 +54,8 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     yield Mapped("position_embd.weight", shape, ("embeddings.position_embeddings.weight",))
     planned = bert.encoder_tensors(known, names, _NAMES)
     yield from (each for each in planned if each.name != "token_types.weight")
+    if is_classifier(config):
+        yield from classifier(known, "pre_classifier", "classifier")
 
 
 FAMILY = replace(

@@ -10,9 +10,10 @@ from chaski.convert.metadata import Metadata, common_metadata, head_size, llama3
 from chaski.convert.tensors import Constant, Planned
 
 
-def metadata(config: Config) -> Metadata:
+def metadata(config: Config, rope_tensors: tuple[str, ...] = ("llama3",)) -> Metadata:
     config.expect("hidden_act", "silu")
-    return common_metadata(config, rope_tensors=("llama3",)) | {
+    config.expect("clip_qkv", None)
+    return common_metadata(config, rope_tensors=rope_tensors) | {
         "vocab_size": config.get("vocab_size", int),
         "rope.dimension_count": head_size(config),
     }

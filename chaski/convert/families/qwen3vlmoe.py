@@ -1,4 +1,7 @@
-"""Qwen 3-VL with experts (Bai et al. 2025): checkpoints have those of a layer as two stacks of columns."""
+"""Qwen 3-VL with experts (Bai et al. 2025): checkpoints have those of a layer as two stacks of columns.
+
+Those of Qwen 3 Omni have each expert's matrices by themselves, as Qwen 3 has.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,8 @@ def experts(config: Config, layer: int) -> Iterator[Planned]:
 
 
 def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
-    return qwen3moe.tensors_with(experts, config, names)
+    is_stacked = any(name.endswith("mlp.experts.down_proj") for name in names)
+    return qwen3moe.tensors_with(experts if is_stacked else qwen3moe.experts, config, names)
 
 
 FAMILY = Family(

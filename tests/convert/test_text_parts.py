@@ -1,0 +1,156 @@
+"""Checkpoints under other names than their text model's: what is converted is the same, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import chaski
+from chaski.convert.checkpoint import plan_conversion
+from chaski.convert.convert import convert
+from chaski.errors import ModelError, UnsupportedError
+from chaski.formats.gguf import GGUFFile, open_gguf
+from chaski.formats.safetensors import open_checkpoint, widen
+from tests.convert.checkpoints import DATA, changed, write_safetensors, written
+
+Rename = Callable[[str], str]
+
+
+def under(prefix: str, head: str = "lm_head.weight") -> Rename:
+    """Put `prefix` before the names of states, as wrappers do; `head` is the output matrix."""
+    return lambda name: head if name == "lm_head.weight" else prefix + name.removeprefix("model.")
+
+
+# The architecture of a wrapper, the checkpoint of its text model, names, and a tensor of another part.
+WRAPPED: dict[str, tuple[str, Rename, str]] = {
+    "AudioFlamingo3ForConditionalGeneration": (
+        "qwen2",
+        under("language_model.model.", "language_model.lm_head.weight"),
+        "audio_tower.conv1.weight",
+    ),
+    "DotsOCRForCausalLM": ("qwen2", under("model."), "vision_tower.blocks.0.norm1.weight"),
+    "IQuestCoderForCausalLM": ("llama3", under("model."), ""),
+    "JanusForConditionalGeneration": (
+        "llama2",
+        under("model.language_model."),
+        "model.generation_head.proj_out.weight",
+    ),
+    "MiniCPMV4_6ForConditionalGeneration": (
+        "qwen35",
+        under("model.language_model."),
+        "model.merger.mlp.0.linear_1.weight",
+    ),
+    "Phi4ForCausalLMV": ("phi3", under("model."), "model.mm_projector.0.weight"),
+    "Qwen2AudioForConditionalGeneration": (
+        "qwen2",
+        under("language_model.model.", "language_model.lm_head.weight"),
+        "multi_modal_projector.linear.weight",
+    ),
+    "StepVLForConditionalGeneration": (
+        "qwen3",
+        under("model.language_model."),
+        "vit_large_projector.weight",
+    ),
+    "VoxtralForConditionalGeneration": (
+        "llama3",
+        under("language_model.model.", "language_model.lm_head.weight"),
+        "audio_tower.layers.0.fc1.weight",
+    ),
+}
+
+
+def rewritten(
+    name: str,
+    folder: Path,
+    settings: Callable[[dict[str, Any]], dict[str, Any]],
+    rename: Rename,
+    more: str = "",
+) -> Path:
+    """A copy of a checkpoint with other settings and names, and the tensor `more` beside them."""
+    shutil.copytree(DATA / name, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings(config)))
+    tensors = {
+        rename(tensor.name): ("F32", widen(tensor.data, tensor.dtype).reshape(tensor.shape))
+        for tensor in open_checkpoint(DATA / name).values()
+    }
+    for path in folder.glob("*.safetensors*"):
+        path.unlink()
+    if more:
+        tensors[more] = ("F32", np.zeros((2, 2), np.float32))
+    write_safetensors(folder / "model.safetensors", tensors)
+    return folder
+
+
+def same(found: GGUFFile, wanted: GGUFFile) -> bool:
+    """Compare tensors, and keys but for names of files."""
+    ours, theirs = (
+        {key: str(value) for key, value in file.metadata.items() if not key.startswith("general.")}
+        for file in (found, wanted)
+    )
+    assert ours == theirs
+    assert found.tensors.keys() == wanted.tensors.keys()
+    return all((found.tensors[name].data == wanted.tensors[name].data).all() for name in wanted.tensors)
+
+
+@pytest.mark.parametrize("wrapper", sorted(WRAPPED))
+@pytest.mark.parametrize("nested", [True, False])
+def test_the_text_model_of_a_wrapper(tmp_path: Path, wrapper: str, nested: bool) -> None:
+    """Its settings are those of the whole configuration, or of the part `text_config`."""
+    name, rename, other = WRAPPED[wrapper]
+
+    def settings(config: dict[str, Any]) -> dict[str, Any]:
+        outer = {"architectures": [wrapper], "vision_config": {"hidden_size": 8}, "audio_config": {}}
+        return {"text_config": config, **outer} if nested else {**config, **outer}
+
+    folder = rewritten(name, tmp_path / "wrapped", settings, rename, other)
+    plain = rewritten(name, tmp_path / "plain", lambda config: config, lambda each: each)
+    assert same(written(folder), written(plain))
+
+
+def test_a_tensor_that_belongs_to_no_known_part_is_an_error(tmp_path: Path) -> None:
+    wrapper = "VoxtralForConditionalGeneration"
+    folder = rewritten(
+        "llama3",
+        tmp_path / "wrapped",
+        lambda config: {**config, "architectures": [wrapper]},
+        under("language_model.model.", "language_model.lm_head.weight"),
+        "another_part.weight",
+    )
+    with pytest.raises(ModelError, match=r"no use for tensors another_part\.weight"):
+        plan_conversion(folder)
+
+
+@pytest.mark.parametrize(
+    "wrapper", ["Qwen3OmniMoeForConditionalGeneration", "Qwen3ASRForConditionalGeneration"]
+)
+def test_a_thinker(tmp_path: Path, wrapper: str) -> None:
+    """Models that listen and speak have their settings in two parts, one in the other."""
+    name = "qwen3moe" if "Moe" in wrapper else "qwen3"
+
+    def settings(config: dict[str, Any]) -> dict[str, Any]:
+        sections = {"mrope_section": [config["head_dim"] // 2 - 2, 1, 1]}
+        text = {**config, "rope_parameters": {**config["rope_parameters"], **sections}}
+        vision = {"deepstack_visual_indexes": [0], "depth": 1}
+        thinker = {"text_config": text, "vision_config": vision, "audio_config": {}}
+        return {"architectures": [wrapper], "thinker_config": thinker}
+
+    def rename(each: str) -> str:
+        return f"thinker.{each}"
+
+    file = written(rewritten(name, tmp_path / name, settings, rename, "thinker.audio_tower.conv1.weight"))
+    arch = file.architecture
+    assert arch == ("qwen3vlmoe" if "Moe" in wrapper else "qwen3vl")
+    assert file.metadata[f"{arch}.n_deepstack_layers"] == 0
+    logits = []
+    plain = written(rewritten(name, tmp_path / "plain", lambda config: config, lambda each: each))
+    for path in (file.path, plain.path):
+        with chaski.load(path, context=32, threads=1) as model:
+            logits.append(np.asarray(model.logits([5, 9, 3, 44, 21])))
+    np.testing.assert_allclose(*logits, rtol=0, atol=1e-5)
