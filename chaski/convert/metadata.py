@@ -11,7 +11,15 @@ from chaski.convert.config import Config
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf_writer import MetadataValue
 
-__all__ = ["Metadata", "common_metadata", "context_length", "head_size", "llama3_rope_factors", "rope"]
+__all__ = [
+    "Metadata",
+    "common_metadata",
+    "context_length",
+    "head_size",
+    "llama3_rope_factors",
+    "refuse_attention_factor",
+    "rope",
+]
 
 Metadata = dict[str, MetadataValue]
 
@@ -112,6 +120,19 @@ def _of_scales(settings: Config, factor: float) -> float:
 
 def _yarn_magnitude(factor: float, scale: float = 1.0) -> float:
     return 0.1 * scale * math.log(factor) + 1 if factor > 1 else 1.0
+
+
+def refuse_attention_factor(config: Config, entries: Metadata) -> Metadata:
+    """Return `entries` of a family in whose layers with a window a rope is not stretched.
+
+    Raises UnsupportedError for YaRN with a factor of attention, which GGUF says of all layers at once.
+    """
+    if "rope.scaling.attn_factor" in entries:
+        raise UnsupportedError(
+            f"{config.path}: YaRN with 'attention_factor' or 'mscale' cannot be converted for an "
+            "architecture with two ropes"
+        )
+    return entries
 
 
 def llama3_rope_factors(config: Config) -> NDArray[np.float32] | None:

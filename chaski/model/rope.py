@@ -16,13 +16,18 @@ __all__ = ["RopeConfig", "read_axes", "read_rope"]
 
 
 class RopeConfig(Struct, frozen=True):
-    """`dims` elements of each head are rotated. `scale` is 1/factor of linear scaling; `yarn` excludes it."""
+    """The rope of layers: `dims` elements of each head are rotated.
+
+    scale: 1/factor of linear scaling; `yarn` excludes it. magnitude: what queries and keys are multiplied by.
+    attn_factor: the part of it that a file gives for all layers, whatever their scaling.
+    """
 
     dims: int
     base: float
     scale: float = 1.0
     yarn: Yarn | None = None
     magnitude: float = 1.0
+    attn_factor: float = 1.0
 
     def rope(self, *, neox: bool = False, factors: npt.NDArray[np.float32] | None = None) -> Rope:
         """`factors` divide the frequencies: files have them for the scalings of Llama 3 and LongRoPE."""
@@ -33,8 +38,8 @@ class RopeConfig(Struct, frozen=True):
         return Rope(frequencies, neox, self.magnitude)
 
     def unscaled(self, base: float) -> RopeConfig:
-        """The rope of layers to which the file's scaling does not apply."""
-        return RopeConfig(self.dims, base)
+        """The rope of layers to which the file's scaling does not apply, but its factor of attention."""
+        return RopeConfig(self.dims, base, magnitude=self.attn_factor, attn_factor=self.attn_factor)
 
     def untruncated(self) -> RopeConfig:
         """The same with YaRN's ramp from and to fractions of a pair."""
@@ -50,6 +55,7 @@ def read_rope(file: GGUFFile, head_size: int) -> RopeConfig:
     plain = RopeConfig(
         dims=file.get(f"{arch}.rope.dimension_count", int, 0) or head_size,
         base=file.get(f"{arch}.rope.freq_base", float, 10000.0),
+        attn_factor=file.get(f"{arch}.rope.scaling.attn_factor", float, 1.0),
     )
     if plain.dims % 2 or not 2 <= plain.dims <= head_size or not plain.base > 0:
         raise ModelError(
@@ -74,7 +80,7 @@ def read_rope(file: GGUFFile, head_size: int) -> RopeConfig:
     if kind == "yarn":
         return _with_yarn(file, plain, factor)
     scale = 1.0 if kind in ("none", "default") else 1.0 / factor
-    return replace(plain, scale=scale, magnitude=file.get(f"{arch}.rope.scaling.attn_factor", float, 1.0))
+    return replace(plain, scale=scale, magnitude=plain.attn_factor)
 
 
 def read_axes(file: GGUFFile, pairs: int, usual: list[int], *, interleaved: bool = False) -> tuple[int, ...]:
@@ -119,6 +125,5 @@ def _with_yarn(file: GGUFFile, plain: RopeConfig, factor: float) -> RopeConfig:
         beta_fast=file.get(f"{prefix}.yarn_beta_fast", float, 32.0),
         beta_slow=file.get(f"{prefix}.yarn_beta_slow", float, 1.0),
     )
-    own = file.get(f"{prefix}.attn_factor", float, 1.0)
     divisor = yarn.magnitude(file.get(f"{prefix}.yarn_log_multiplier", float, 0.0))
-    return replace(plain, yarn=yarn, magnitude=own * yarn.magnitude() / divisor)
+    return replace(plain, yarn=yarn, magnitude=plain.attn_factor * yarn.magnitude() / divisor)

@@ -13,11 +13,10 @@ import pytest
 
 import chaski
 from chaski.convert.checkpoint import plan_conversion
-from chaski.convert.convert import convert
-from chaski.errors import ModelError, UnsupportedError
-from chaski.formats.gguf import GGUFFile, open_gguf
+from chaski.errors import ModelError
+from chaski.formats.gguf import GGUFFile
 from chaski.formats.safetensors import open_checkpoint, widen
-from tests.convert.checkpoints import DATA, changed, write_safetensors, written
+from tests.convert.checkpoints import DATA, write_safetensors, written
 
 Rename = Callable[[str], str]
 

@@ -30,6 +30,22 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "windows of Gemma 2": ("gemma2", {"layer_types": ["full_attention"] * 3}, "'layer_types' is .*sliding"),
     "scale of Gemma 2": ("gemma2", {"query_pre_attn_scalar": 16}, "'query_pre_attn_scalar' is 16; only 8"),
     "YaRN of Phi": ("phi3", {"rope_scaling": {"type": "yarn", "factor": 2.0}}, "'rope_type' is 'yarn'; only"),
+    "attention factor of one rope of two": (
+        "gemma3",
+        {
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                "full_attention": {
+                    "rope_type": "yarn",
+                    "rope_theta": 1e6,
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 64,
+                    "attention_factor": 1.7,
+                },
+            }
+        },
+        "'attention_factor' or 'mscale' cannot be converted",
+    ),
     "factors that nobody writes": (
         "qwen3",
         {"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}},

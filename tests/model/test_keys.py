@@ -14,6 +14,7 @@ from chaski.convert.convert import convert
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile, open_gguf
 from chaski.formats.gguf_writer import write_gguf
+from chaski.kvcache import Causal
 from chaski.model.keys import FIXED, HARMLESS, READ, READ_BY, REFUSED, check_keys
 from chaski.model.registry import build_model
 from tests.rewriting import all_tensors
@@ -176,27 +177,21 @@ def test_gemma_3_without_a_window(tmp_path: Path) -> None:
 
 
 def test_the_temperature_of_mistral_3_without_an_original_length(tmp_path: Path) -> None:
-    """Its steps are then as long as the context, as llama.cpp has them."""
+    """Its steps are then as long as the context, and a file may not say another length."""
     source = DATA / "architectures" / "mistral3.gguf"
     file = open_gguf(source)
     metadata = {key: value for key, value in file.metadata.items() if ".rope.scaling." not in key}
-    lengths: dict[str, dict[str, Any]] = {
-        "none": {"mistral3.context_length": 4},
-        "original": {"mistral3.rope.scaling.original_context_length": 4, "mistral3.context_length": 64},
-        "own": {"mistral3.attention.temperature_length": 4, "mistral3.context_length": 64},
-    }
+    metadata["mistral3.attention.temperature_scale"] = 0.5
     found = []
-    for name, values in lengths.items():
-        path = tmp_path / f"{name}.gguf"
-        write_gguf(
-            path, {**metadata, "mistral3.attention.temperature_scale": 0.5, **values}, all_tensors(file)
-        )
-        with chaski.load(path, context=4 if name == "none" else 32) as model:
-            tokens = [5, 9, 3, 44, 21, 7, 30, 12]
-            found.append(np.asarray(model.logits(tokens[:4] if name == "none" else tokens)))
-    none, original, own = found
-    np.testing.assert_array_equal(original, own)
-    np.testing.assert_allclose(none, original[:4], rtol=0, atol=1e-5)
+    for key in ("mistral3.context_length", "mistral3.rope.scaling.original_context_length"):
+        path = tmp_path / f"{key}.gguf"
+        write_gguf(path, {**metadata, "mistral3.context_length": 64, key: 4}, all_tensors(file))
+        with chaski.load(path, context=4) as model:
+            found.append(np.asarray(model.logits([5, 9, 3, 44])))
+    np.testing.assert_array_equal(*found)
+    write_gguf(path, {**metadata, "mistral3.attention.temperature_length": 4}, all_tensors(file))
+    with pytest.raises(UnsupportedError, match=r"temperature_length = 4: steps of another length"):
+        chaski.load(path, context=4)
 
 
 @pytest.mark.parametrize("values", [{"sliding_window": 0}, {"sliding_window_pattern": 1}])
@@ -227,3 +222,13 @@ def test_granite_that_adds_embeddings_again_is_refused(tmp_path: Path) -> None:
     path = changed(source, tmp_path / "again.gguf", deepstack_mapping=np.zeros(layers, np.int32))
     with pytest.raises(UnsupportedError, match=r"granite\.deepstack_mapping adds embeddings"):
         chaski.load(path, context=32)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "gemma3n", "gemma4"])
+def test_a_factor_of_attention_holds_for_all_layers(name: str) -> None:
+    """llama.cpp multiplies queries and keys of layers with a window by it, too."""
+    file = with_key(open_gguf(DATA / "architectures" / f"{name}.gguf"), "rope.scaling.attn_factor", 1.5)
+    model = build_model(file)
+    ropes = {kind.shape.rope for kind in model.layer_kinds() if isinstance(kind, Causal)}
+    assert len(ropes) > 1
+    assert {None if rope is None else rope.magnitude for rope in ropes} == {1.5}

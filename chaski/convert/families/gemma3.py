@@ -14,7 +14,7 @@ from chaski.convert.family import (
     embeddings,
     in_layers,
 )
-from chaski.convert.metadata import Metadata, common_metadata, head_size, rope
+from chaski.convert.metadata import Metadata, common_metadata, head_size, refuse_attention_factor, rope
 from chaski.convert.tensors import Planned
 
 _PERIOD = 6  # five layers with a window, then one without; GGUF has no word for another order
@@ -40,7 +40,7 @@ def metadata(config: Config, *, is_bidirectional: bool = False) -> Metadata:
     local = rope(config, "sliding_attention").get("rope_theta", float)
     if "rope_parameters" not in config:
         local = config.get("rope_local_base_freq", float)
-    entries = common_metadata(config) | {
+    entries = refuse_attention_factor(config, common_metadata(config)) | {
         "context_length": config.get("max_position_embeddings", int),
         "rope.freq_base_swa": local,
         "attention.sliding_window": config.get("sliding_window", int),

@@ -11,7 +11,7 @@ import numpy as np
 from chaski.convert.config import Config
 from chaski.convert.families import gemma2, gemma4
 from chaski.convert.family import Family, Row, attention, embeddings, feed_forward, in_layer, norm
-from chaski.convert.metadata import Metadata, common_metadata, head_size, rope
+from chaski.convert.metadata import Metadata, common_metadata, head_size, refuse_attention_factor, rope
 from chaski.convert.tensors import Mapped, Planned
 from chaski.errors import UnsupportedError
 
@@ -37,7 +37,7 @@ def metadata(config: Config) -> Metadata:
     local = rope(config, _NEAR).get("rope_theta", float)
     if "rope_parameters" not in config:
         local = config.get("rope_local_base_freq", float)
-    entries = common_metadata(_sized(config)) | {
+    entries = refuse_attention_factor(config, common_metadata(_sized(config))) | {
         "context_length": config.get("max_position_embeddings", int),
         "activation_sparsity_scale": _scales(config, len(kinds)),
         "altup.active_idx": 0,

@@ -23,7 +23,6 @@ from chaski.model.experts import read_router
 from chaski.model.input import Inputs, output_rows
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.per_layer import PerLayerBlock, PerLayerInputs
-from chaski.model.rope import RopeConfig
 
 _PERIOD = 6
 
@@ -158,9 +157,9 @@ def local_config(file: GGUFFile, config: DecoderConfig) -> DecoderConfig:
     """The configuration of layers with a window, whose heads are smaller, and whose rope is another."""
     arch = file.architecture
     size = file.get(f"{arch}.attention.key_length_swa", int, config.head_size)
-    rope = RopeConfig(
-        file.get(f"{arch}.rope.dimension_count_swa", int, 0) or size,
-        file.get(f"{arch}.rope.freq_base_swa", float, 10000.0),
+    rope = replace(
+        config.rope.unscaled(file.get(f"{arch}.rope.freq_base_swa", float, 10000.0)),
+        dims=file.get(f"{arch}.rope.dimension_count_swa", int, 0) or size,
     )
     values = file.get(f"{arch}.attention.value_length_swa", int, size)
     return replace(config, head_size=size, value_size=values, rope=rope)

@@ -12,7 +12,7 @@ from chaski.ml.graph import Rope, Tensor
 from chaski.ml.nn import RopeFactors, attention
 from chaski.model.arch import llama
 from chaski.model.arch.mistral3.vision import Vision
-from chaski.model.config import DecoderConfig
+from chaski.model.config import DecoderConfig, refuse
 from chaski.model.decoder import Decoder
 from chaski.model.input import Inputs
 
@@ -43,7 +43,8 @@ class Model(Decoder):
             self.vision = Vision(projector or file, config.hidden_size, config.eps)
         self._beta = file.get("mistral3.attention.temperature_scale", float, 0.0)
         trained = file.get("mistral3.rope.scaling.original_context_length", int, 0) or config.context_length
-        self._length = file.get("mistral3.attention.temperature_length", int, 0) or trained
+        self._length = trained
+        refuse(file, "mistral3.attention.temperature_length", trained, "steps of another length")
         if self._beta and config.rope.dims != config.head_size:
             raise UnsupportedError(f"{file.path}: attention.temperature_scale with heads rotated in part")
 
