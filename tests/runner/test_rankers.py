@@ -21,7 +21,7 @@ from tests.convert.checkpoints import write_safetensors
 from tests.rewriting import all_tensors
 
 DATA = Path(__file__).parents[1] / "data"
-NAMES = ["bert", "modern-bert", "xlm-roberta"]
+NAMES = ["bert", "distilbert", "modern-bert", "xlm-roberta"]
 
 
 def expected(name: str) -> dict[str, Any]:
@@ -112,6 +112,22 @@ def test_a_file_that_does_not_name_its_pooling(file: Path, tmp_path: Path, name:
         )
 
 
+def test_the_activation_in_front_of_scores(tmp_path: Path) -> None:
+    """DistilBERT has ReLU there, and its file says it; any other than the two known ones is refused."""
+    convert(DATA / "rankers" / "distilbert", tmp_path / "relu.gguf", "F32")
+    plain = open_gguf(tmp_path / "relu.gguf")
+    assert plain.metadata["bert.classifier.activation"] == "relu"
+    for name in ("tanh", "gelu"):
+        metadata = {**plain.metadata, "bert.classifier.activation": name}
+        write_gguf(tmp_path / f"{name}.gguf", metadata, all_tensors(plain))
+    values = expected("distilbert")
+    with chaski.load(tmp_path / "tanh.gguf", threads=1) as model:
+        scores = model.score(values["query"], values["documents"])
+    assert abs(scores - relevance(values["outputs"])).max() > 1e-3
+    with pytest.raises(UnsupportedError, match=r"bert\.classifier\.activation = 'gelu' is not supported"):
+        chaski.load(tmp_path / "gelu.gguf")
+
+
 def test_a_file_that_ranks_by_one_layer(tmp_path: Path) -> None:
     """As llama.cpp's converter writes some rerankers: a row for each label, and tanh behind it."""
     convert(DATA / "rankers" / "xlm-roberta", tmp_path / "two.gguf", "F32")
@@ -137,7 +153,8 @@ def test_a_file_that_ranks_by_one_layer(tmp_path: Path) -> None:
 def test_labels(name: str, file: Path) -> None:
     opened = open_gguf(file)
     found = opened.metadata.get(f"{opened.architecture}.classifier.output_labels")
-    assert list(found or []) == (["relevant", "irrelevant"] if name == "xlm-roberta" else ["LABEL_0"])
+    named = {"distilbert": ["relevant", "so so", "irrelevant"], "xlm-roberta": ["relevant", "irrelevant"]}
+    assert list(found or []) == named.get(name, ["LABEL_0"])
 
 
 def test_modern_bert_that_ranks_by_a_mean_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,45 @@
+"""The classes of llama.cpp's converter whose architectures run natively, and why some are left out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from chaski.convert.families import ENCODERS, FAMILIES, TEXT_PARTS
+from chaski.model.registry import ARCHITECTURES
+from tests.convert.checkpoints import DATA
+
+CLASSES: dict[str, str] = json.loads((DATA.parent / "llama_cpp_classes.json").read_text())
+"""By the name in `config.json`: GGUF's architecture. The list is that of October 2026."""
+
+_DRAFT = "a draft with more parts than DFlash has, which is refused where it would be loaded"
+LEFT_OUT = {
+    **dict.fromkeys(
+        (
+            *("DFlash2DraftModel", "DSparkDraftModel", "DSparkSpeculator", "DeepseekV4DSparkModel"),
+            *("Gemma4DSparkModel", "Lfm2DSparkDraftModel", "LingDSparkModel", "MuseGlimmerAssistantModel"),
+            "Qwen3DSparkModel",
+        ),
+        _DRAFT,
+    ),
+    "Lfm2BidirectionalModel": "its convolutions look ahead, which the native model does not do",
+    "Lfm25AudioTokenizer": "makes sounds of tokens",
+    "Sarashina2VisionForCausalLM": "two of its tensors have one name without the prefixes of its parts",
+    "UltravoxModel": "has no text model in its checkpoint, but the name of another one",
+    "VLlama3ForCausalLM": "no checkpoint is published that its form could be read from",
+}
+"""Why a class is not converted."""
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_each_is_converted_or_left_out_for_a_reason(name: str) -> None:
+    converted = name in FAMILIES or name in ENCODERS or name in TEXT_PARTS
+    assert converted != (name in LEFT_OUT)
+
+
+def test_the_list_is_of_native_architectures() -> None:
+    drafts = {"dflash", "eagle3", "gemma4-assistant"}
+    assert set(CLASSES.values()) <= ARCHITECTURES.keys() | drafts
+    assert len(CLASSES) == 100
+    assert LEFT_OUT.keys() <= CLASSES.keys()
