@@ -13,10 +13,11 @@ import pytest
 
 import chaski
 from chaski.convert.checkpoint import plan_conversion
-from chaski.errors import ModelError
+from chaski.convert.convert import convert
+from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.formats.safetensors import open_checkpoint, widen
-from tests.convert.checkpoints import DATA, write_safetensors, written
+from tests.convert.checkpoints import DATA, changed, write_safetensors, written
 
 Rename = Callable[[str], str]
 
@@ -71,13 +72,14 @@ def rewritten(
     rename: Rename,
     more: str = "",
 ) -> Path:
-    """A copy of a checkpoint with other settings and names, and the tensor `more` beside them."""
+    """A copy of a checkpoint with other settings and names, "" for none, and the tensor `more`."""
     shutil.copytree(DATA / name, folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings(config)))
     tensors = {
         rename(tensor.name): ("F32", widen(tensor.data, tensor.dtype).reshape(tensor.shape))
         for tensor in open_checkpoint(DATA / name).values()
+        if rename(tensor.name)
     }
     for path in folder.glob("*.safetensors*"):
         path.unlink()
@@ -111,6 +113,122 @@ def test_the_text_model_of_a_wrapper(tmp_path: Path, wrapper: str, nested: bool)
     folder = rewritten(name, tmp_path / "wrapped", settings, rename, other)
     plain = rewritten(name, tmp_path / "plain", lambda config: config, lambda each: each)
     assert same(written(folder), written(plain))
+
+
+OTHER_NAMES: dict[str, tuple[str, dict[str, Any]]] = {
+    "InternLM3ForCausalLM": (
+        "llama2",
+        {"bias": True, "qkv_bias": True, "rope_scaling": {"rope_type": "dynamic", "factor": 6.0}},
+    ),
+    "JinaEmbeddingsV5Model": ("eurobert", {}),
+    "Lfm2Model": ("lfm2", {}),
+}
+
+
+@pytest.mark.parametrize("other", OTHER_NAMES)
+def test_a_model_under_another_name(tmp_path: Path, other: str) -> None:
+    """Checkpoints of states alone have names without the prefix that others have."""
+    name, values = OTHER_NAMES[other]
+
+    def settings(config: dict[str, Any]) -> dict[str, Any]:
+        old = {
+            key: value for key, value in config.items() if not ("rope_scaling" in values and "rope" in key)
+        }
+        base = (config.get("rope_parameters") or {}).get("rope_theta", config.get("rope_theta", 10000.0))
+        return {**old, "rope_theta": base, **values, "architectures": [other]}
+
+    def rename(each: str) -> str:
+        return each.removeprefix("model.") if other.endswith("Model") else each
+
+    folder = rewritten(name, tmp_path / "other", settings, rename)
+    plain = rewritten(name, tmp_path / "plain", lambda config: config, lambda each: each)
+    assert same(written(folder), written(plain))
+
+
+def test_kormo_is_qwen_2_without_biases(tmp_path: Path) -> None:
+    names = {"input_layernorm": "pre_attention_layernorm", "post_attention_layernorm": "pre_mlp_layernorm"}
+
+    def rename(name: str) -> str:
+        for old, new in names.items():
+            name = name.replace(old, new)
+        return "" if name.endswith(".bias") else name
+
+    found = written(
+        rewritten(
+            "qwen2",
+            tmp_path / "kormo",
+            lambda config: {**config, "architectures": ["KORMoForCausalLM"]},
+            rename,
+        )
+    )
+    wanted = written(rewritten("qwen2", tmp_path / "plain", lambda config: config, lambda each: each))
+    assert found.architecture == "qwen2"
+    assert found.tensors.keys() == {name for name in wanted.tensors if not name.endswith(".bias")}
+    assert all((each.data == wanted.tensors[name].data).all() for name, each in found.tensors.items())
+
+
+def test_the_states_of_qwen_2_vl(tmp_path: Path) -> None:
+    """Without an output matrix the embedding serves as one, as in a whole model that ties them."""
+
+    def settings(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        def changed(config: dict[str, Any]) -> dict[str, Any]:
+            half = config["hidden_size"] // config["num_attention_heads"] // 2
+            rope = {**config["rope_parameters"], "mrope_section": [half - 2, 1, 1]}
+            tied = {"tie_word_embeddings": "Generation" in name, "architectures": [name]}
+            return {**config, "rope_parameters": rope, **tied}
+
+        return changed
+
+    def headless(name: str) -> str:
+        return "" if name == "lm_head.weight" else name
+
+    def base(name: str) -> str:
+        return headless(f"language_model.{name.removeprefix('model.')}" if name != "lm_head.weight" else name)
+
+    whole = settings("Qwen2VLForConditionalGeneration")
+    wanted = written(rewritten("qwen2", tmp_path / "whole", whole, headless))
+    found = written(
+        rewritten("qwen2", tmp_path / "base", settings("Qwen2VLModel"), base, "visual.merger.ln_q.weight")
+    )
+    assert same(found, wanted)
+
+
+def pooled(name: str, folder: Path, settings: dict[str, Any], **values: Any) -> Path:
+    """A copy of a checkpoint with sentence-transformers' settings of a pooling."""
+    changed(name, folder, values)
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["qwen2", "qwen3", "lfm2", "mistral"])
+def test_decoders_that_make_embeddings(tmp_path: Path, name: str) -> None:
+    """The file names the pooling, as llama.cpp's converter writes it for some of them."""
+    file = written(pooled(name, tmp_path / name, {"pooling_mode_lasttoken": True}))
+    assert file.metadata[f"{file.architecture}.pooling_type"] == 3
+    plain = written(changed(name, tmp_path / "plain", {}))
+    assert f"{file.architecture}.pooling_type" not in plain.metadata
+    with chaski.load(file.path, context=32, threads=1) as model:
+        longer, shorter = np.asarray(model.embed(["the other end", "the other"], normalize=False))
+        assert model.pooling is not None
+    assert abs(longer - shorter).max() > 1e-3
+
+
+def test_a_decoder_whose_tokens_see_each_other(tmp_path: Path) -> None:
+    folder = pooled("qwen2", tmp_path / "seeing", {"pooling_mode_mean_tokens": True}, is_causal=False)
+    file = written(folder)
+    assert file.metadata["qwen2.attention.causal"] is False
+    shutil.rmtree(folder / "1_Pooling")
+    with pytest.raises(UnsupportedError, match="'is_causal' is False; only True"):
+        convert(folder, tmp_path / "out.gguf", "F32")
+
+
+@pytest.mark.parametrize(("name", "dense"), [("lfm2", "1_Dense"), ("qwen2", "2_Dense"), ("bert", "4_Dense")])
+def test_dense_layers_are_not_left_out_in_silence(tmp_path: Path, name: str, dense: str) -> None:
+    folder = pooled(name, tmp_path / name, {"pooling_mode_mean_tokens": True})
+    (folder / dense).mkdir()
+    with pytest.raises(UnsupportedError, match=f"the dense layer {dense} cannot be converted"):
+        convert(folder, tmp_path / "out.gguf", "F32")
 
 
 def test_a_tensor_that_belongs_to_no_known_part_is_an_error(tmp_path: Path) -> None:
