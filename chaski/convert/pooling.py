@@ -54,7 +54,7 @@ def pooling_metadata(config: Config) -> Metadata:
 def check_modules(config: Config, embeds: bool) -> None:
     """Raise UnsupportedError for dense layers of sentence-transformers that would be left out in silence."""
     known = set(MODULES.values()) if embeds else set()
-    left = sorted(path.name for path in config.path.parent.glob("*_Dense") if path.name not in known)
+    left = sorted(path.name for path in config.path.parent.glob("*_Dense*") if path.name not in known)
     if left:
         raise UnsupportedError(
             f"{config.path.parent}: the dense layer {left[0]} cannot be converted for this architecture; "

@@ -223,7 +223,9 @@ def test_a_decoder_whose_tokens_see_each_other(tmp_path: Path) -> None:
         convert(folder, tmp_path / "out.gguf", "F32")
 
 
-@pytest.mark.parametrize(("name", "dense"), [("lfm2", "1_Dense"), ("qwen2", "2_Dense"), ("bert", "4_Dense")])
+@pytest.mark.parametrize(
+    ("name", "dense"), [("lfm2", "1_Dense"), ("qwen2", "2_Dense_1024"), ("bert", "4_Dense")]
+)
 def test_dense_layers_are_not_left_out_in_silence(tmp_path: Path, name: str, dense: str) -> None:
     folder = pooled(name, tmp_path / name, {"pooling_mode_mean_tokens": True})
     (folder / dense).mkdir()

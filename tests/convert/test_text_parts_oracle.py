@@ -137,6 +137,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     ),
     "JanusForConditionalGeneration": lambda: built(
         "JanusForConditionalGeneration",
+        tie_word_embeddings=False,
         text_config={**TEXT, "model_type": "llama"},
         vision_config={
             "hidden_size": 16,
