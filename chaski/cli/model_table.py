@@ -269,9 +269,9 @@ def _row(name: str, measured: Mapping[str, Any], converter: tuple[str, ...]) -> 
 
 def _converters() -> dict[str, tuple[str, ...]]:
     """Architectures of checkpoints by GGUF's name of what they are converted to."""
-    from chaski.convert.families import ENCODERS, FAMILIES, TEXT_MODELS
+    from chaski.convert.families import ENCODERS, FAMILIES, TEXT_MODELS, TEXT_PARTS
 
-    pairs = [*FAMILIES.items(), *product(ENCODERS, dict.fromkeys(TEXT_MODELS.values()))]
+    pairs = [*FAMILIES.items(), *TEXT_PARTS.items(), *product(ENCODERS, dict.fromkeys(TEXT_MODELS.values()))]
     found: dict[str, tuple[str, ...]] = {}
     for name, module in sorted(pairs):
         architecture = import_module(f"chaski.convert.families.{module}").FAMILY.architecture

@@ -272,4 +272,4 @@ def test_a_thinker(tmp_path: Path, wrapper: str) -> None:
     for path in (file.path, plain.path):
         with chaski.load(path, context=32, threads=1) as model:
             logits.append(np.asarray(model.logits([5, 9, 3, 44, 21])))
-    np.testing.assert_allclose(*logits, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(logits[0], logits[1], rtol=0, atol=1e-5)

@@ -99,8 +99,7 @@ def _refuse_repeated_embeddings(file: GGUFFile) -> None:
     The other parts are those of images, and zero for a text.
     """
     key = f"{file.architecture}.deepstack_mapping"
-    mapping = file.get(key, list[int]) if key in file.metadata else []
-    if any(part == 0 for part in mapping[1:]):
+    if key in file.metadata and not file.get(key, list[int])[1:].all():
         raise UnsupportedError(
             f"{file.path}: {key} adds embeddings of tokens to layers after the first, which is not supported"
         )
