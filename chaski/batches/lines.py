@@ -91,6 +91,8 @@ def _line(number: int, data: bytes, where: str, model: str | None) -> BatchLine:
     custom_id, method, url, body = (found.get(name) for name in _FIELDS)
     if not isinstance(custom_id, str) or not 0 < len(custom_id) <= _MAX_ID:
         raise FormatError(f"{where}: custom_id must be a text of 1 to {_MAX_ID} characters")
+    if any("\ud800" <= letter <= "\udfff" for letter in custom_id):
+        raise FormatError(f"{where}: custom_id has half of a surrogate pair, which is no character")
     if method != "POST":
         raise FormatError(f"{where}: method must be POST, not {method!s:.40}")
     if url not in URLS:

@@ -59,6 +59,7 @@ def test_marks_and_line_ends_of_windows_are_read(tmp_path: Path) -> None:
         ('{"custom_id": NaN}', "line 2: no JSON"),
         (request(""), "line 2: custom_id must be a text of 1 to 512"),
         (request(custom_id=5), "line 2: custom_id must be a text"),
+        (request("a\ud800"), "line 2: custom_id has half of a surrogate pair"),
         (request("first"), "line 2: an earlier line has the custom_id 'first', too"),
         (request(method="GET"), "line 2: method must be POST, not GET"),
         (request(url="/api/delete"), "line 2: url must be one of /v1/chat/completions"),

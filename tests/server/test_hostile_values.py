@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from chaski.errors import OptionError
 from chaski.server.app import _routes
 from chaski.server.network.jsons import load_object
 from tests.server.running import Running
@@ -163,12 +164,50 @@ def test_half_of_a_surrogate_pair_is_read_as_ollama_reads_it(server: Running) ->
     assert server.post("/api/show", rb'{"model": "gu\ud800ide"}').status in (400, 404)
 
 
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        (rb'{"model": "guide", "\ud800": 1, "\udc00": 2}', "the request"),
+        (rb'{"metadata": {"a\ud800": "1", "a\udc00": "2"}}', "metadata"),
+        (rb'{"metadata": {"a\ud800": "1", "a\ufffd": "2"}}', "metadata"),
+        (rb'{"tools": [{}, {"parameters": {"properties": {"\ud800": {}, "\udfff": {}}}}]}', None),
+    ],
+)
+def test_names_that_become_the_same_are_refused_with_their_place(body: bytes, place: str | None) -> None:
+    place = place or r"tools\[1\].parameters.properties"
+    with pytest.raises(OptionError, match=f"two names in {place} differ only in halves of surrogate pairs"):
+        load_object(bytearray(body))
+
+
+@pytest.mark.parametrize("route", ["/api/chat", "/v1/chat/completions", "/v1/messages", "/v1/responses"])
+def test_two_tools_of_one_name_are_refused(server: Running, route: str) -> None:
+    """The model could call only one of them."""
+
+    def is_refused(*names: str, **second: str) -> bool:
+        tools: list[dict[str, Any]] = [
+            {"name": name, "description": "d", "input_schema": {"type": "object"}} for name in names
+        ]
+        if route != "/v1/messages":
+            for tool in tools:
+                tool.update(type="function", parameters=tool.pop("input_schema"))
+        tools[-1].update(second)
+        turns = [{"role": "user", "content": "a"}]
+        body = {"model": "guide", "messages": turns, "input": turns, "max_tokens": 1, "tools": tools}
+        reply = server.post(route, body)
+        return reply.status == 400 and b"two tools with the name" in reply.body
+
+    assert not is_refused("f", "g")
+    assert not is_refused("f", "f")
+    assert is_refused("f", "f", description="another")
+    assert is_refused("f\ud800", "f\udc00")
+
+
 def test_halves_of_pairs_take_time_in_proportion() -> None:
     """Long names with many items each were copied into the place of every item."""
     name, items = "n" * 30_000, ",".join(["1"] * 30_000)
     body = f'{{"{name}": [{items}], "b\\ud800": {{"x": ["\\udc00"]}}}}'.encode()
     tracemalloc.start()
-    found = load_object(body)
+    found = load_object(bytearray(body))
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert found["b\ufffd"] == {"x": ["\ufffd"]}

@@ -15,7 +15,7 @@ from chaski.durations import parse_duration
 from chaski.errors import OptionError
 from chaski.server.dialects.common.cached import cached_by_tier
 from chaski.server.dialects.common.images import check_images, read_base64
-from chaski.server.dialects.common.tools import function_tool
+from chaski.server.dialects.common.tools import function_tool, require_distinct
 from chaski.server.fields.reader import Fields
 from chaski.server.network.jsons import InnerJson
 from chaski.server.service.events import Delta, Finish, Score, ServiceEvent, TopScore, Whole
@@ -48,9 +48,11 @@ def read_chat(body: Mapping[str, Any]) -> ChatRequest:
     inner = InnerJson()
     messages = [_message(message, inner) for message in fields.objects("messages")]
     check_images(messages)
+    tools = [function_tool(tool) or dict(tool.data) for tool in fields.objects("tools")]
+    require_distinct(tools)
     return ChatRequest(
         messages=messages,
-        tools=[function_tool(tool) or dict(tool.data) for tool in fields.objects("tools")],
+        tools=tools,
         begun=fields.text("answer_prefix"),
         **_common(fields),
     )

@@ -12,6 +12,7 @@ from chaski.server.dialects.anthropic.marks import check_marks, seconds_of, top_
 from chaski.server.dialects.anthropic.tools import read_tool
 from chaski.server.dialects.common.documents import document, read_file, unread
 from chaski.server.dialects.common.images import Spoken, read_base64
+from chaski.server.dialects.common.tools import require_distinct
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
 from chaski.server.network.jsons import InnerJson
@@ -38,10 +39,9 @@ class AnthropicConversation:
         self._removed: set[str] = set()
         self.marks: list[Mark] = []
         check_marks(fields)
-        of_tools = 0
-        for tool in fields.objects("tools"):
-            self._add_tool(tool)
-            of_tools = max(of_tools, seconds_of(tool))
+        tools = list(fields.objects("tools"))
+        require_distinct(filter(None, map(self._add_tool, tools)))
+        of_tools = max(map(seconds_of, tools), default=0)
         self.messages = self._system(fields)
         # Templates write tools before or behind the system message: a mark on one is behind both.
         self._mark(len(self.messages), 0, of_tools)
@@ -55,9 +55,10 @@ class AnthropicConversation:
         """The tools at the end of the conversation."""
         return [tool for name, tool in self._tools.items() if name not in self._removed]
 
-    def _add_tool(self, fields: Fields) -> None:
+    def _add_tool(self, fields: Fields) -> dict[str, Any] | None:
         if tool := read_tool(fields, self._ignored):
             self._tools[tool["function"]["name"]] = tool
+        return tool
 
     def _mark(self, message: int, characters: int, seconds: int) -> None:
         if seconds:

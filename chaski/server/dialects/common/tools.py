@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from chaski.errors import OptionError
 from chaski.server.fields.reader import Fields
 
-__all__ = ["function_tool"]
+__all__ = ["function_tool", "require_distinct"]
 
 
 def function_tool(tool: Fields, is_custom_function: bool = False) -> dict[str, Any] | None:
@@ -39,3 +40,19 @@ def function_tool(tool: Fields, is_custom_function: bool = False) -> dict[str, A
             '{"type": "function", "function": {"name": …, "description": …, "parameters": …}}'
         )
     return found
+
+
+def require_distinct(tools: Iterable[Mapping[str, Any]]) -> None:
+    """Raise OptionError for two different tools of one name, of which the model could call only one.
+
+    The same tool may come twice. A name with U+FFFD may not, since it may have been another one.
+    """
+    earlier: dict[str, Mapping[str, Any]] = {}
+    for tool in tools:
+        function = tool.get("function")
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if not isinstance(name, str):
+            continue
+        if name in earlier and (tool != earlier[name] or "\ufffd" in name):
+            raise OptionError(f"tools has two tools with the name '{name:.100}'; give each its own name")
+        earlier[name] = tool

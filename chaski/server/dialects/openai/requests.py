@@ -15,6 +15,7 @@ from chaski.options import FIELDS, MAX_TOP_LOGPROBS, names_of
 from chaski.server.dialects.common.constraints import read_constraint, read_given
 from chaski.server.dialects.common.images import check_images
 from chaski.server.dialects.common.thinking import agreed, read_thinking, template_variables
+from chaski.server.dialects.common.tools import require_distinct
 from chaski.server.dialects.llamacpp import read_lora
 from chaski.server.dialects.openai.conversation import OpenAIConversation, chosen, custom_names, read_tools
 from chaski.server.fields.ignored import Ignored
@@ -81,6 +82,7 @@ def read_chat(body: Mapping[str, Any]) -> ChatRequest:
     _require_sendable(fields, read_count(body))
     choice, allowed = chosen(fields.data.get("tool_choice"))
     tools = list(read_tools(fields, ignored))
+    require_distinct(tools)
     return ChatRequest(
         messages=messages,
         tools=[tool for tool in tools if allowed is None or tool["function"].get("name") in allowed],

@@ -12,6 +12,7 @@ from chaski.server.dialects.common.constraints import read_constraint
 from chaski.server.dialects.common.images import check_images
 from chaski.server.dialects.common.metadata import read_metadata
 from chaski.server.dialects.common.thinking import agreed, read_thinking, template_variables
+from chaski.server.dialects.common.tools import require_distinct
 from chaski.server.dialects.openai.requests import read_options, schema_in, top_of
 from chaski.server.dialects.responses.input import FindItem, ResponsesConversation
 from chaski.server.dialects.responses.tools import FORMS, Tool, read_tools
@@ -61,6 +62,7 @@ def read_response(
     _require_known(fields)
     ignored = Ignored()
     tools = list(read_tools(fields, ignored))
+    require_distinct(tool.function for tool in tools)
     conversation = ResponsesConversation(earlier, ignored, find_item)
     if isinstance(fields.data.get("input"), str):
         conversation.messages.append({"role": "user", "content": fields.text("input")})
