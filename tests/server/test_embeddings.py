@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from chaski.store.recipe import Recipe
 from chaski.store.store import Store
 from tests.server.conftest import SOMEWHERE
 from tests.server.running import Running, running
+from tests.server.test_hostile_sizes import longest_wait
 from tests.tiny_llama import write_tiny_llama
 
 TEXTS = ["the other end", "in the", "an end", "hello there"]
@@ -141,3 +143,26 @@ def test_what_closes_a_text_stays_when_it_is_cut(tmp_path: Path) -> None:
         reply = server.post("/api/embed", asked).json
     np.testing.assert_array_equal(np.float32(reply["embeddings"]), expected)
     assert reply["prompt_eval_count"] == 11
+
+
+def test_vectors_have_so_many_numbers(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs times the size of vectors is no small product, and all of it was kept in memory."""
+    monkeypatch.setattr("chaski.server.service.vectors._MAX_NUMBERS", 1000)
+    size = len(server.post("/api/embed", {"model": "vectors", "input": "x"}).json["embeddings"][0])
+    most = 1000 // size
+    assert server.post("/api/embed", {"model": "vectors", "input": ["x"] * most}).status == 200
+    for route in ("/api/embed", "/v1/embeddings"):
+        reply = server.post(route, {"model": "vectors", "input": ["x"] * (most + 1)})
+        assert reply.status == 400
+        assert f"send at most {most} items at once" in reply.body.decode()
+
+
+@pytest.mark.timed
+def test_many_vectors_are_written_while_others_are_answered(server: Running) -> None:
+    """The event loop encoded them, in one call that keeps the interpreter to itself."""
+    small = server.post("/api/embed", {"model": "vectors", "input": "x"})
+    assert "content-length" in small.headers
+    body = {"model": "vectors", "input": ["x"] * 20_000}
+    assert server.post("/api/embed", body).json["embeddings"] == small.json["embeddings"] * 20_000
+    waits = (longest_wait(server.port, "/api/embed", json.dumps(body).encode()) for _ in range(3))
+    assert any(wait < 0.5 for wait in waits)

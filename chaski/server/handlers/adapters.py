@@ -6,14 +6,13 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse
 
 from chaski.errors import ModelNotFoundError, OptionError
 from chaski.server.dialects.llamacpp import read_scales
 from chaski.server.fields.reader import Fields
 from chaski.server.http.endpoint import HTTPRequest, Reply
 from chaski.server.models.catalog import Found
-from chaski.server.network.jsons import dump
 
 __all__ = ["listed", "load", "set_scales", "unload"]
 
@@ -56,7 +55,7 @@ async def listed(http: HTTPRequest) -> Reply:
         }
         for adapter in http.services.adapters.all
     ]
-    return Response(dump(adapters), media_type="application/json; charset=utf-8")
+    return adapters
 
 
 async def set_scales(http: HTTPRequest) -> Reply:

@@ -17,6 +17,7 @@ from chaski.server.fields.reader import Fields
 from chaski.server.http.api import sse
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
 from chaski.server.models.loaded import LoadedModel
+from chaski.server.network.large_json import Items
 from chaski.server.service.events import Delta, ServiceEvents, whole
 from chaski.server.service.requests import ModelRequest
 
@@ -41,7 +42,7 @@ async def tokenize(http: HTTPRequest) -> Reply:
     strings = None
     if fields.flag("return_token_strs", False):
         spelled = await tokens.spell(model, found.token_ids)
-        strings = [each.decode(errors="replace") for each in spelled]
+        strings = Items(spelled, lambda data: data.decode(errors="replace"))
     count = len(found.token_ids)
     return {
         "count": count,
@@ -59,8 +60,8 @@ async def _tokens_of_content(http: HTTPRequest, fields: Fields) -> Reply:
     if not fields.flag("with_pieces", False):
         return {"tokens": found.token_ids}
     spelled = await tokens.spell(model, found.token_ids)
-    pairs = zip(found.token_ids, spelled, strict=True)
-    return {"tokens": [{"id": token_id, "piece": _piece(data)} for token_id, data in pairs]}
+    pairs = list(zip(found.token_ids, spelled, strict=True))
+    return {"tokens": Items(pairs, lambda pair: {"id": pair[0], "piece": _piece(pair[1])})}
 
 
 def _piece(data: bytes) -> str | list[int]:
@@ -140,15 +141,7 @@ async def slots(http: HTTPRequest) -> Reply:
             found.append({**place, "is_processing": number < taken})
     if http.request.query_params.get("fail_on_no_slot") and all(each["is_processing"] for each in found):
         raise BusyError("no slot is free")
-    return _listed(found)
-
-
-def _listed(items: list[dict[str, Any]]) -> Reply:
-    from starlette.responses import Response
-
-    from chaski.server.network.jsons import dump
-
-    return Response(dump(items), media_type="application/json; charset=utf-8")
+    return found
 
 
 def _model(http: HTTPRequest, fields: Fields) -> str:

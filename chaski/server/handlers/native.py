@@ -52,7 +52,7 @@ async def embed(http: HTTPRequest) -> Reply:
         raise ModelNotFoundError(f'model "{request.model:.200}" not found, try pulling it first') from None
     return {
         "model": request.model,
-        "embeddings": found.rows.tolist(),
+        "embeddings": found.rows,
         "total_duration": int(found.total_seconds * 1e9),
         "load_duration": int(found.load_seconds * 1e9),
         "prompt_eval_count": found.num_tokens,
@@ -71,7 +71,7 @@ async def embeddings(http: HTTPRequest) -> Reply:
         normalize=False,
     )
     found = await http.services.vectors.embed(request, http.client)
-    return {"embedding": found.rows[0].tolist() if prompt else []}
+    return {"embedding": found.rows[0] if prompt else []}
 
 
 async def tokenize(http: HTTPRequest) -> Reply:

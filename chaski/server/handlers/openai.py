@@ -16,6 +16,7 @@ from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
 from chaski.server.models.adapters import ServedAdapter
 from chaski.server.service.events import Delta, Finish, ServiceEvent, ServiceEvents, Whole, whole
 from chaski.server.service.requests import ChatRequest, GenerateRequest
+from chaski.server.service.scores import require_few_scores
 
 __all__ = ["chat", "completions", "embeddings", "model", "models"]
 
@@ -97,13 +98,30 @@ def _repeated(request: W, count: int) -> list[W]:
 
 
 async def _wholes(answers: list[ServiceEvents]) -> list[Whole]:
-    tasks = [asyncio.create_task(whole(answer)) for answer in _few_at_a_time(answers)]
+    limited = _few_scores(_few_at_a_time(answers))
+    tasks = [asyncio.create_task(whole(answer)) for answer in limited]
     try:
         return await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _few_scores(answers: list[ServiceEvents]) -> list[ServiceEvents]:
+    """Return the same answers; an error ends them when their prompts have too many scores together."""
+    length = 0
+
+    async def counted(events: ServiceEvents) -> ServiceEvents:
+        nonlocal length
+        async with aclosing(events):
+            async for event in events:
+                if isinstance(event, Delta) and event.prompted is not None and event.prompted.scores:
+                    length += len(event.prompted.scores)
+                    require_few_scores(length, len(event.prompted.scores[0].top or ()))
+                yield event
+
+    return [counted(events) for events in answers]
 
 
 async def _chunks(answers: list[ServiceEvents], chunks: openai.Chunks, has_usage: bool) -> Stream:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from uuid import uuid4
 
-from starlette.responses import Response
-
 from chaski.server.dialects.rerank import read_rerank, read_texts, results, text_results
 from chaski.server.fields.reader import Fields
 from chaski.server.http.endpoint import HTTPRequest, Reply
-from chaski.server.network.jsons import dump
 
 __all__ = ["cohere", "native", "openai", "plain"]
 
@@ -45,8 +42,7 @@ async def plain(http: HTTPRequest) -> Reply:
     if Fields(http.body).has("texts"):
         request = await http.read(read_texts, http.body)
         found = await http.services.vectors.rerank(request, http.client)
-        items = text_results(request, found.rows.tolist())
-        return Response(dump(items), media_type="application/json; charset=utf-8")
+        return text_results(request, found.rows.tolist())
     return await openai(http)
 
 

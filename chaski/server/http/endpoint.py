@@ -26,6 +26,7 @@ from chaski.server.http.guard import key_of, may_change_models
 from chaski.server.http.problems import Problem, problem_of
 from chaski.server.network.bodies import Bodies
 from chaski.server.network.jsons import dump
+from chaski.server.network.large_json import is_large, pieces
 from chaski.server.settings import Settings
 from chaski.server.telemetry.exchange import note_error
 
@@ -33,6 +34,8 @@ __all__ = ["Endpoint", "HTTPRequest", "Reply", "Stream", "client_of"]
 
 _MAX_WAITING_PIECES = 256
 """Pieces of a stream that may wait for a slow client."""
+
+_JSON = "application/json; charset=utf-8"
 
 T = TypeVar("T")
 
@@ -42,8 +45,8 @@ _ONLY_KEEP_ALIVE = frozenset({"model", "name", "stream", _KEEP_ALIVE})
 """The fields of a request that asks for nothing else, as that of `chaski stop`."""
 
 Stream: TypeAlias = AsyncGenerator[bytes, None]
-Reply: TypeAlias = Mapping[str, Any] | Response | Stream
-"""The result of a handler: an object for the body, a whole response, or pieces of a stream."""
+Reply: TypeAlias = Mapping[str, Any] | list[Any] | Response | Stream
+"""The result of a handler: an object or a list for the body, a whole response, or pieces of a stream."""
 
 
 class HTTPRequest(Struct, frozen=True):
@@ -129,10 +132,13 @@ class Endpoint:
         try:
             reply = await self.handler(http)
             if isinstance(reply, AsyncGenerator):
-                await _stream(reply, api, send)
+                await _stream(reply, api.media_type, api, send)
                 return
             if not isinstance(reply, Response):
-                reply = Response(dump(reply), media_type="application/json; charset=utf-8")
+                if is_large(reply):
+                    await _stream(_written(reply), _JSON, api, send)
+                    return
+                reply = Response(dump(reply), media_type=_JSON)
         except Exception as error:
             await _refuse(api, error, scope, receive, send)
             return
@@ -157,11 +163,18 @@ def _telling(send: Send, ignored: Ignored) -> Send:
     return tell
 
 
-async def _stream(pieces: Stream, api: Api, send: Send) -> None:
+async def _written(reply: Mapping[str, Any] | list[Any]) -> Stream:
+    """Encode a large body in a thread, no faster than the client reads it."""
+    parts = pieces(reply)
+    while piece := await asyncio.to_thread(next, parts, b""):
+        yield piece
+
+
+async def _stream(pieces: Stream, media_type: str, api: Api, send: Send) -> None:
     """Send pieces as they come. An error before the first piece is raised; a later one ends the stream."""
     async with aclosing(pieces):
         first = await anext(pieces, b"")
-        headers = [(b"content-type", api.media_type.encode()), (b"cache-control", b"no-cache")]
+        headers = [(b"content-type", media_type.encode()), (b"cache-control", b"no-cache")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with _Outbox(send) as outbox:
             await outbox.add(first)

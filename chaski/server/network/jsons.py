@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,7 +14,17 @@ from chaski.errors import OptionError
 from chaski.formats.bounded_json import take_json
 from chaski.text.parsers import json_text
 
-__all__ = ["MAX_BODY", "MAX_VALUES", "InnerJson", "dump", "dump_text", "load_object", "num_characters"]
+__all__ = [
+    "MAX_BODY",
+    "MAX_VALUES",
+    "InnerJson",
+    "dump",
+    "dump_text",
+    "encode",
+    "in_utf8",
+    "load_object",
+    "num_characters",
+]
 
 MAX_BODY = 64 << 20
 """Bytes of a JSON body at most."""
@@ -21,15 +32,34 @@ MAX_BODY = 64 << 20
 MAX_VALUES = 500_000
 """The most values of a body, names included."""
 
-_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False, allow_nan=False)
+_encoder = json.JSONEncoder(
+    ensure_ascii=False,
+    separators=(",", ":"),
+    check_circular=False,
+    allow_nan=False,
+    default=operator.methodcaller("tolist"),
+)
 # The ways to write a half of a surrogate pair.
 _MAY_BE_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 _HALF = re.compile("[\ud800-\udfff]")
 
 
 def dump(value: object) -> bytes:
-    """Encode as compact JSON. Half of a surrogate pair, which is no text, becomes U+FFFD."""
-    return _in_utf8(_encoder.encode(value))
+    """Encode as compact JSON in UTF-8. Half of a surrogate pair, which is no text, becomes U+FFFD."""
+    return in_utf8(encode(value))
+
+
+def encode(value: object) -> str:
+    """Encode as compact JSON. Arrays of numpy are lists."""
+    return _encoder.encode(value)
+
+
+def in_utf8(text: str) -> bytes:
+    """Encode a text. Half of a surrogate pair becomes U+FFFD."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return _whole(text).encode()
 
 
 def dump_text(value: object) -> str:
@@ -146,13 +176,6 @@ def _rename(container: dict[str, Any], place: _Place) -> None:
         renamed[whole] = inner
     container.clear()
     container.update(renamed)
-
-
-def _in_utf8(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return _whole(text).encode()
 
 
 def _whole(text: str) -> str:

@@ -15,7 +15,7 @@ from chaski.server.service.calls import chat_call, generate_call
 from chaski.server.service.events import AnswerPiece, Delta, Finish, Prompted, ServiceEvents
 from chaski.server.service.jobs import Job, Jobs, check_ids, require
 from chaski.server.service.requests import ChatRequest, GenerateRequest, ModelRequest
-from chaski.server.service.scores import prompted_of, score_of
+from chaski.server.service.scores import prompted_of, require_few_scores, score_of
 
 __all__ = ["ChatService"]
 
@@ -77,6 +77,8 @@ class ChatService:
                     case PromptTokens():
                         answer.prompt_ids = event.token_ids
                         answer.prompt_tokens = event.count
+                        if (top := call.options.get("prompt_logprobs")) is not None:
+                            require_few_scores(event.count, top)
                         if answer.echoes and "prompt_logprobs" not in call.options:
                             yield Delta((), (), event.count, Prompted(answer.prompt))
                     case PromptScores():

@@ -7,7 +7,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from chaski.chat.requests import Rank, embed_request
-from chaski.errors import UnsupportedError
+from chaski.errors import OptionError, UnsupportedError
 from chaski.runner.generation.output_sequences import cut_vectors, relevance
 from chaski.server.service.jobs import Job, Jobs, lacks, require
 from chaski.server.service.requests import EmbedRequest, RerankRequest
@@ -15,6 +15,9 @@ from chaski.server.service.requests import EmbedRequest, RerankRequest
 __all__ = ["Embedded", "VectorService"]
 
 F32 = npt.NDArray[np.float32]
+
+_MAX_NUMBERS = 1 << 24
+"""Numbers of all vectors of an answer at most."""
 
 
 class Embedded(Struct, frozen=True):
@@ -37,6 +40,7 @@ class VectorService:
         job = await self._jobs.begin(request, client, "embeddings")
         require(job.info.is_embedding, lacks(job, "embedding"))
         _require_no_adapters(job)
+        _require_room(len(request.inputs), job.info.embedding_length)
         async with self._jobs.use(job, client) as loaded:
             loading = job.seconds
             if not request.inputs:
@@ -61,6 +65,14 @@ class VectorService:
 
     def _told(self, job: Job, rows: F32, num_tokens: int, loading: float) -> Embedded:
         return Embedded(rows, num_tokens, loading, job.seconds)
+
+
+def _require_room(count: int, size: int) -> None:
+    if count * size > _MAX_NUMBERS:
+        raise OptionError(
+            f"input has {count} items, and a vector has {size} numbers; an answer has at most {_MAX_NUMBERS} "
+            f"numbers: send at most {_MAX_NUMBERS // size} items at once"
+        )
 
 
 def _require_no_adapters(job: Job) -> None:

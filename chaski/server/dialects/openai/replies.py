@@ -19,6 +19,7 @@ from chaski.server.dialects.common.cached import cached_by_tier
 from chaski.server.dialects.common.custom import custom_input
 from chaski.server.dialects.openai.requests import CompletionRequest
 from chaski.server.network.jsons import dump_text
+from chaski.server.network.large_json import Items
 from chaski.server.service.events import Delta, Finish, Prompted, Score, TopScore, Whole
 
 __all__ = ["Chunks", "chat_whole", "completion_whole", "embeddings", "shown_scores"]
@@ -151,13 +152,15 @@ def _completed(
     return said
 
 
-def _prompt_logprobs(prompted: Prompted) -> list[dict[str, Any] | None]:
+def _prompt_logprobs(prompted: Prompted) -> Items:
     """Return the scores of a prompt's tokens in vLLM's form; the first token has none."""
-    return [None, *map(_by_id, prompted.scores)]
+    return Items([None, *prompted.scores], _by_id)
 
 
-def _by_id(score: Score) -> dict[str, Any]:
+def _by_id(score: Score | None) -> dict[str, Any] | None:
     """A token of a prompt, and the most likely tokens in its place, in vLLM's form."""
+    if score is None:
+        return None
     ranked = {each.token_id: rank for rank, each in enumerate(score.top or (), start=1)}
     return {
         str(each.token_id): {
@@ -172,12 +175,12 @@ def _by_id(score: Score) -> dict[str, Any]:
 def embeddings(model: str, rows: npt.NDArray[np.float32], tokens: int, in_base64: bool) -> dict[str, Any]:
     """Vectors, as numbers or as bytes of little-endian float32 in base64."""
 
-    def shown(row: npt.NDArray[np.float32]) -> object:
-        return base64.b64encode(row.astype("<f4").tobytes()).decode() if in_base64 else row.tolist()
+    def shown(place: tuple[int, npt.NDArray[np.float32]]) -> dict[str, object]:
+        index, row = place
+        vector = base64.b64encode(row.astype("<f4").tobytes()).decode() if in_base64 else row
+        return {"object": "embedding", "embedding": vector, "index": index}
 
-    data = [
-        {"object": "embedding", "embedding": shown(row), "index": index} for index, row in enumerate(rows)
-    ]
+    data = Items(list(enumerate(rows)), shown)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return {"object": "list", "data": data, "model": model, "usage": usage}
 
@@ -249,15 +252,16 @@ def _usage(finishes: Sequence[Finish], num_prompts: int = 1) -> dict[str, Any]:
 def _chat_logprobs(scores: Sequence[Score]) -> dict[str, Any] | None:
     if not scores:
         return None
-    return {"content": shown_scores(scores)}
+    return {"content": Items(scores, _shown_score)}
 
 
 def shown_scores(scores: Sequence[Score]) -> list[dict[str, Any]]:
     """Tokens, and the most likely tokens in their places."""
-    return [
-        _shown(score.chosen) | {"top_logprobs": [_shown(each) for each in score.top or ()]}
-        for score in scores
-    ]
+    return list(map(_shown_score, scores))
+
+
+def _shown_score(score: Score) -> dict[str, Any]:
+    return _shown(score.chosen) | {"top_logprobs": [_shown(each) for each in score.top or ()]}
 
 
 def _shown(score: TopScore) -> dict[str, Any]:
