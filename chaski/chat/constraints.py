@@ -31,12 +31,12 @@ def require_no_other(options: Mapping[str, Any]) -> None:
     """Refuse a constraint beside a call that is demanded; a format gives way to it."""
     other = next((name for name in _CONSTRAINTS[1:] if options.get(name) is not None), None)
     if other:
-        raise OptionError(f"tool_choice and {other} exclude each other; give one")
+        raise OptionError(f"tool_choice and option {other} exclude each other; give one")
 
 
 def require_unconstrained(options: Mapping[str, Any], tool_choice: str) -> None:
     """Refuse a constraint of an answer that a text begins, since constraints hold from the first token on."""
-    other = next((name for name in _CONSTRAINTS if options.get(name) is not None), None)
+    other = next((f"option {name}" for name in _CONSTRAINTS if options.get(name) is not None), None)
     if other is None and tool_choice not in ("auto", "none"):
         other = "tool_choice"
     if other:

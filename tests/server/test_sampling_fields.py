@@ -170,7 +170,7 @@ def test_native_constraints(server: Running) -> None:
         ({"guided_regex": 7}, "guided_regex must be a string"),
         ({"guided_choice": {"a": 1}}, "guided_choice must be a list"),
         ({"guided_choice": [1]}, "guided_choice[0] must be a string"),
-        ({"guided_choice": []}, "option choice"),
+        ({"guided_choice": []}, "guided_choice is"),
         ({"guided_grammar": ["a"]}, "guided_grammar must be a string"),
         ({"structured_outputs": "json"}, "structured_outputs must be an object"),
         ({"structured_outputs": {"json": 3}}, "structured_outputs.json must be an object"),
@@ -190,8 +190,10 @@ def test_native_constraints(server: Running) -> None:
             {"structured_outputs": {"regex": "a", "choice": ["a"]}},
             "structured_outputs.regex and structured_outputs.choice",
         ),
-        ({"options": {"regex": "a"}, "guided_grammar": "x"}, "options regex and grammar exclude each other"),
+        ({"options": {"regex": "a"}, "guided_grammar": "x"}, "option regex and guided_grammar exclude"),
         ({"min_tokens": 5, "max_tokens": 4, "max_output_tokens": 4}, "option min_tokens is 5"),
+        ({"guided_choice": ["a"] * 5000}, "guided_choice is"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs.choice is"),
         ({"max_tokens": -2, "max_output_tokens": -2}, "must be at least 0, or -1"),
     ],
 )
@@ -259,6 +261,23 @@ def test_answers_of_a_model_in_a_worker(real: Running) -> None:
     }
     assert say(**many) == say(**many)
     assert "e" not in say(**many)
-    reply = real.post("/v1/chat/completions", {**CHAT, "grammar": "start: ("})
-    assert reply.status == 400
-    assert "option grammar holds one that cannot be used" in reply.json["error"]["message"]
+    wrong: dict[str, Any] = {
+        "grammar": {"grammar": "start: ("},
+        "guided_grammar": {"guided_grammar": "start: ("},
+        "guided_regex": {"guided_regex": "("},
+        "structured_outputs.regex": {"structured_outputs": {"regex": "("}},
+        "structured_outputs.grammar": {"structured_outputs": {"grammar": "root ::= ("}},
+        "option regex": {"options": {"regex": "("}},
+    }
+    for name, given in wrong.items():
+        for path, body in OPENAI.items():
+            reply = real.post(path, {**body, **given})
+            assert reply.status == 400
+            assert reply.json["error"]["message"].startswith(f"{name} ")
+
+
+def test_top_logprobs_without_logprobs_are_not_ignored_in_silence(server: Running) -> None:
+    reply = server.post("/v1/chat/completions", {**CHAT, "top_logprobs": 2})
+    assert (reply.status, b"set logprobs to true" in reply.body) == (400, True)
+    reply = server.post("/v1/responses", {**OPENAI["/v1/responses"], "top_logprobs": 2})
+    assert (reply.status, reply.headers["x-chaski-ignored"]) == (200, "field top_logprobs")

@@ -16,6 +16,7 @@ from chaski.server.service.events import Delta, Finish
 from chaski.server.service.requests import GenerateRequest
 
 __all__ = ["infill_end", "infill_piece", "read_infill", "read_lora", "read_scales"]
+
 _OPTIONS = {option.infill: name for name, option in OPTIONS.items() if option.infill}
 
 
@@ -30,6 +31,7 @@ def read_infill(body: Mapping[str, Any], model: str) -> GenerateRequest:
         suffix=fields.text("input_suffix"),
         begun=fields.text("prompt"),
         options=read_given(fields, _OPTIONS),
+        given_as={ours: theirs for theirs, ours in _OPTIONS.items() if ours != theirs},
         lora=read_lora(fields),
         stream=fields.flag("stream", False),
         keep_alive=read_keep_alive(fields),

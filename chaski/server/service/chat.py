@@ -14,6 +14,7 @@ from chaski.server.models.loaded import LoadedModel
 from chaski.server.service.calls import chat_call, generate_call
 from chaski.server.service.events import AnswerPiece, Delta, Finish, Prompted, ServiceEvents
 from chaski.server.service.jobs import Job, Jobs, check_ids, require
+from chaski.server.service.options import named_as_given
 from chaski.server.service.requests import ChatRequest, GenerateRequest, ModelRequest
 from chaski.server.service.scores import prompted_of, require_few_scores, score_of
 
@@ -28,6 +29,19 @@ class ChatService:
 
     async def chat(self, request: ChatRequest, client: str) -> ServiceEvents:
         """Answer a conversation."""
+        with named_as_given(request.given_as):
+            async with aclosing(self._chat(request, client)) as events:
+                async for event in events:
+                    yield event
+
+    async def generate(self, request: GenerateRequest, client: str) -> ServiceEvents:
+        """Answer a prompt, or continue it."""
+        with named_as_given(request.given_as):
+            async with aclosing(self._generate(request, client)) as events:
+                async for event in events:
+                    yield event
+
+    async def _chat(self, request: ChatRequest, client: str) -> ServiceEvents:
         job = await self._jobs.begin(request, client, "chat")
         require(job.info.makes_text, f'"{request.model}" does not support chat')
         call = await chat_call(job, request)
@@ -38,8 +52,7 @@ class ChatService:
             async for event in events:
                 yield event
 
-    async def generate(self, request: GenerateRequest, client: str) -> ServiceEvents:
-        """Answer a prompt, or continue it."""
+    async def _generate(self, request: GenerateRequest, client: str) -> ServiceEvents:
         job = await self._jobs.begin(request, client, "text_completion")
         require(job.info.makes_text, f'"{request.model}" does not support generate')
         call = await generate_call(job, request)

@@ -3,24 +3,47 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from msgspec import Struct, field
 
 from chaski.chat.adapters import adapter_choices
 from chaski.chat.options import GenerateOptions, parse_options
-from chaski.errors import OptionError
+from chaski.errors import OptionError, SamplingError
 from chaski.names import check_engine
 from chaski.options import OPTIONS, REQUEST, Kind, names_of, nearest, none_below_zero
 
-__all__ = ["KNOWN_OPTIONS", "RequestOptions", "checked_options"]
+__all__ = ["KNOWN_OPTIONS", "RequestOptions", "checked_options", "named_as_given"]
+
+_OPTION = re.compile(r"option (['\"]?)(\w+)\1|options (\w+) and (\w+)")
 
 KNOWN_OPTIONS = frozenset(names_of(REQUEST))
 """The names that `checked_options` knows. `server/fields/audit.py` warns of others, or refuses them."""
 _MAX_STOPS = 64
 _MAX_BIASES = 4096
 _GENERATE = GenerateOptions.__annotations__.keys()
+
+
+@contextmanager
+def named_as_given(given_as: Mapping[str, str]) -> Iterator[None]:
+    """Let errors of options name the fields that gave them: `guided_regex`, not `option regex`."""
+
+    def renamed(found: re.Match[str]) -> str:
+        if found[2]:
+            return given_as.get(found[2], found[0])
+        if given_as.keys().isdisjoint(found.group(3, 4)):
+            return found[0]
+        return " and ".join(given_as.get(name, f"option {name}") for name in found.group(3, 4))
+
+    try:
+        yield
+    except (OptionError, SamplingError) as error:
+        if type(error) not in (OptionError, SamplingError):
+            raise
+        raise type(error)(_OPTION.sub(renamed, str(error))) from None
 
 
 class RequestOptions(Struct, frozen=True):

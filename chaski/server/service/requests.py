@@ -18,6 +18,7 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     """The fields of all requests.
 
     options     Ollama's options, checked by type; they take precedence over those of the model
+    given_as    the fields that gave options under other names, by option, for errors
     keep_alive  seconds that the model stays loaded; None for the server's setting
     format      "json" or a JSON schema that the answer follows
     template_variables  variables of the model's template besides the conversation
@@ -28,6 +29,7 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
 
     model: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    given_as: Mapping[str, str] = field(default_factory=dict)
     keep_alive: float | None = None
     stream: bool = True
     format: Any = None

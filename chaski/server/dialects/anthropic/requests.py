@@ -60,6 +60,11 @@ def _request(fields: Fields, options: dict[str, Any]) -> ChatRequest:
         tool_choice=_tool_choice(choice),
         parallel_calls=not choice.flag("disable_parallel_tool_use", False),
         options=options,
+        given_as={
+            "num_predict": "max_tokens",
+            "stop": "stop_sequences",
+            "format": "output_config.format",
+        },
         stream=fields.flag("stream", False),
         format=_format(Fields(fields.mapping("output_config"), "output_config")),
         think=_thinking(fields),

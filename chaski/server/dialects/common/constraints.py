@@ -19,10 +19,14 @@ _KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
 
 class Constrained(Struct, frozen=True):
-    """The constraint of an answer: a `format`, or `options` with another kind of constraint."""
+    """The constraint of an answer: a `format`, or `options` with another kind of constraint.
+
+    given_as: the field that gave each of the options
+    """
 
     format: Any = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    given_as: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_given(fields: Fields, names: Mapping[str, str]) -> dict[str, Any]:
@@ -60,7 +64,9 @@ def read_constraint(fields: Fields, name: str, format: Any) -> Constrained:
 
     Raises OptionError for two that say something, or for a value of another type.
     """
-    found = [(name, Constrained(_called(format, name)))] if format is not None else []
+    found = []
+    if format is not None:
+        found = [(name, Constrained(_called(format, name), given_as={"format": name}))]
     found += _named(fields)
     if len(found) > 1:
         raise OptionError(f"{found[0][0]} and {found[1][0]} exclude each other; give one of them")
@@ -86,18 +92,19 @@ def _named(fields: Fields) -> Iterator[tuple[str, Constrained]]:
 
 
 def _constrained(fields: Fields, name: str, kind: str) -> Constrained:
+    path = f"{fields.where}.{name}".lstrip(".")
     match kind:
         case "json":
-            return Constrained(_called(_schema(fields, name), f"{fields.where}.{name}".lstrip(".")))
+            return Constrained(_called(_schema(fields, name), path), given_as={"format": path})
         case "json_object":
-            return Constrained("json" if fields.flag(name, False) else None)
+            return Constrained("json" if fields.flag(name, False) else None, given_as={"format": path})
         case "choice":
             fields.items(name)
-            return Constrained(options={"choice": fields.texts(name)})
+            return Constrained(options={kind: fields.texts(name)}, given_as={kind: path})
         case "structural_tag":
-            raise UnsupportedError(f"{fields.where}.{name} is not supported here; leave it out")
+            raise UnsupportedError(f"{path} is not supported here; leave it out")
         case _:
-            return Constrained(options={kind: fields.text(name)})
+            return Constrained(options={kind: fields.text(name)}, given_as={kind: path})
 
 
 def _called(format: Any, name: str) -> Any:

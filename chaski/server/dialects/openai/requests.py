@@ -26,6 +26,7 @@ from chaski.server.service.requests import ChatRequest, EmbedRequest, GenerateRe
 __all__ = [
     "CompletionRequest",
     "includes_usage",
+    "limit_of",
     "read_chat",
     "read_completion",
     "read_count",
@@ -41,6 +42,8 @@ MAX_PROMPTS = 256
 _PROMPTS = "a string, a list of strings, a list of tokens, or a list of such lists"
 # Options that this API has no name for are taken under their own names.
 _FIELDS = {name: name for name in names_of(FIELDS)}
+# The fields with the most tokens of an answer; the first one goes first.
+_LIMITS = ("max_completion_tokens", "max_tokens")
 # The number that says of `num_predict` what llama.cpp says by -1 of `max_tokens`.
 _TO_THE_END = -2
 
@@ -92,10 +95,17 @@ def read_chat(body: Mapping[str, Any]) -> ChatRequest:
         parallel_calls=fields.flag("parallel_tool_calls", True),
         drops_think=True,
         logprobs=fields.flag("logprobs", False),
-        top_logprobs=top_of(fields.integer("top_logprobs", 0)),
+        top_logprobs=_chat_top(fields),
         prompt_logprobs=_chat_prompt_top(fields),
         **_common(fields, read_count(body)),
     )
+
+
+def _chat_top(fields: Fields) -> int:
+    top = top_of(fields.integer("top_logprobs", 0))
+    if top and not fields.flag("logprobs", False):
+        raise OptionError("top_logprobs asks for log-probabilities; set logprobs to true with it")
+    return top
 
 
 def _check_continuing(fields: Fields, is_begun: bool) -> None:
@@ -267,10 +277,12 @@ def _common(fields: Fields, count: int) -> dict[str, Any]:
     """Read what chats and completions have; `count`: beams of a search that is asked for."""
     format = _format(Fields(fields.mapping("response_format"), "response_format"))
     constrained = read_constraint(fields, "response_format", format)
-    options = _searched(fields, read_options(fields, "max_completion_tokens", "max_tokens"), count)
+    options = _searched(fields, read_options(fields, *_LIMITS), count)
+    given = limit_of(fields, *_LIMITS)
     return {
         "model": fields.text("model"),
         "options": {**options, **constrained.options},
+        "given_as": {**given, **constrained.given_as},
         "stream": fields.flag("stream", False),
         "format": constrained.format,
         "keep_alive": parse_duration(fields.data["keep_alive"]) if fields.has("keep_alive") else None,
@@ -293,14 +305,19 @@ def _searched(fields: Fields, options: dict[str, Any], count: int) -> dict[str, 
     return options | {"temperature": 0.0} | (given if is_search(options) else {})
 
 
+def limit_of(fields: Fields, *limits: str) -> dict[str, str]:
+    """Return the field that gives the option `num_predict`: the first of `limits` that is there, if any."""
+    name = next((name for name in limits if fields.has(name)), None)
+    return {} if name is None else {"num_predict": name}
+
+
 def read_options(fields: Fields, *limits: str) -> dict[str, Any]:
     """The options of a request, in Ollama's names. limits: where the most tokens of an answer may stand."""
     options = dict(fields.mapping("options"))
     options |= {"temperature": 1.0, "top_p": 1.0, **read_given(fields, _FIELDS)}
     if is_search(options) and options["temperature"] == 1:  # it takes the model's own probabilities
         options["temperature"] = 0.0
-    name = next((name for name in limits if fields.has(name)), None)
-    if name is not None:
+    if name := limit_of(fields, *limits).get("num_predict"):
         limit = fields.integer(name, 0)
         if limit < -1:
             raise OptionError(f"{name} must be at least 0, or -1 for as many as the context holds")

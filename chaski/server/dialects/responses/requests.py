@@ -13,7 +13,7 @@ from chaski.server.dialects.common.images import check_images
 from chaski.server.dialects.common.metadata import read_metadata
 from chaski.server.dialects.common.thinking import agreed, read_thinking, template_variables
 from chaski.server.dialects.common.tools import require_distinct
-from chaski.server.dialects.openai.requests import read_options, schema_in, top_of
+from chaski.server.dialects.openai.requests import limit_of, read_options, schema_in, top_of
 from chaski.server.dialects.responses.input import FindItem, ResponsesConversation
 from chaski.server.dialects.responses.tools import FORMS, Tool, read_tools
 from chaski.server.fields.ignored import Ignored
@@ -23,6 +23,7 @@ from chaski.server.service.requests import ChatRequest
 __all__ = ["ResponseRequest", "previous_of", "read_response"]
 
 _LATER = ("background", "conversation", "prompt", "context_management")
+_LIMIT = "max_output_tokens"
 _LOGPROBS = "message.output_text.logprobs"
 
 
@@ -81,6 +82,8 @@ def read_response(
     for name in fields.texts("include"):
         if name != _LOGPROBS:
             ignored.add("include", name)
+    if fields.integer("top_logprobs", 0) and not has_scores:
+        ignored.add("field", "top_logprobs")
     choice, allowed = _tool_choice(fields.data.get("tool_choice"))
     truncates = _truncation(fields) == "auto"
     constrained = read_constraint(fields, "text.format", _format(fields))
@@ -90,7 +93,8 @@ def read_response(
         tools=[tool.function for tool in tools if allowed is None or tool.full_name in allowed],
         tool_choice=choice,
         parallel_calls=fields.flag("parallel_tool_calls", True),
-        options={**read_options(fields, "max_output_tokens"), **constrained.options},
+        options={**read_options(fields, _LIMIT), **constrained.options},
+        given_as={**limit_of(fields, _LIMIT), **constrained.given_as},
         stream=fields.flag("stream", False),
         format=constrained.format,
         think=agreed(read_thinking(fields)),
