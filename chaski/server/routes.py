@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -38,6 +38,9 @@ from chaski.server.http.guard import Access
 
 __all__ = ["BODIES", "ROUTES", "ServedRoute", "access_of"]
 
+_PAGE = ("order", "limit", "after")
+"""The parameters of lists that are read page by page."""
+
 PUBLIC, USER, ADMIN = Access.PUBLIC, Access.USER, Access.ADMIN
 
 
@@ -62,9 +65,19 @@ def access_of(scope: Scope) -> Access:
     return next(found, Access.USER)
 
 
-def _json(method: str, path: str, access: Access, handler: Handler, body: Body | None = None) -> ServedRoute:
-    """A route whose handler gets the JSON of the body, and returns JSON or a stream."""
-    return ServedRoute(method, path, access, Endpoint(handler, body))
+def _json(
+    method: str,
+    path: str,
+    access: Access,
+    handler: Handler,
+    body: Body | None = None,
+    queries: Iterable[str] = (),
+) -> ServedRoute:
+    """A route whose handler gets the JSON of the body, and returns JSON or a stream.
+
+    queries: parameters of the URL that the handler reads
+    """
+    return ServedRoute(method, path, access, Endpoint(handler, body, queries))
 
 
 _raw = ServedRoute
@@ -85,8 +98,8 @@ ROUTES = (
     _json("GET", "/api/key", USER, general.key),
     _json("GET", "/api/tags", USER, store.tags),
     _json("GET", "/api/ps", USER, store.ps),
-    _json("GET", "/api/live/cache", ADMIN, live.cache),
-    _json("GET", "/api/live", USER, live.live),
+    _json("GET", "/api/live/cache", ADMIN, live.cache, queries=("model",)),
+    _json("GET", "/api/live", USER, live.live, queries=("stream",)),
     _json("POST", "/api/show", USER, store.show, Body(ollama_fields.SHOW)),
     _json("POST", "/api/memory", USER, store.memory, Body(ollama_fields.MEMORY)),
     _json("POST", "/api/generate", USER, native.generate, Body(ollama_fields.GENERATE, LARGE)),
@@ -118,16 +131,16 @@ ROUTES = (
     _json("POST", "/v1/responses/input_tokens", USER, responses.count_tokens,
           Body(responses_fields.RESPONSES, LARGE)),
     _json("GET", "/v1/responses/{id}", USER, responses.retrieve),
-    _json("GET", "/v1/responses/{id}/input_items", USER, responses.list_input),
+    _json("GET", "/v1/responses/{id}/input_items", USER, responses.list_input, queries=_PAGE),
     _json("POST", "/v1/responses/{id}/cancel", USER, responses.cancel),
     _json("DELETE", "/v1/responses/{id}", USER, responses.delete),
     _raw("POST", "/v1/files", USER, batches.upload),
-    _json("GET", "/v1/files", USER, batches.files),
+    _json("GET", "/v1/files", USER, batches.files, queries=(*_PAGE, "purpose")),
     _json("GET", "/v1/files/{id}", USER, batches.file),
     _json("GET", "/v1/files/{id}/content", USER, batches.content),
     _json("DELETE", "/v1/files/{id}", USER, batches.delete),
     _json("POST", "/v1/batches", USER, batches.create, Body(openai_fields.BATCH)),
-    _json("GET", "/v1/batches", USER, batches.batches),
+    _json("GET", "/v1/batches", USER, batches.batches, queries=_PAGE),
     _json("GET", "/v1/batches/{id}", USER, batches.batch),
     _json("POST", "/v1/batches/{id}/cancel", USER, batches.cancel),
     # Anthropic's API.
@@ -143,10 +156,10 @@ ROUTES = (
     _json("POST", "/apply-template", USER, engines.apply_template,
           Body(engines_fields.APPLY_TEMPLATE, LARGE)),
     _json("POST", "/infill", USER, engines.infill, Body(engines_fields.INFILL, LARGE)),
-    _json("GET", "/props", USER, engines.props),
-    _json("GET", "/slots", USER, engines.slots),
+    _json("GET", "/props", USER, engines.props, queries=("model",)),
+    _json("GET", "/slots", USER, engines.slots, queries=("model", "fail_on_no_slot")),
     _json("POST", "/slots/{id}", ADMIN, states.change_slot,
-          Body(engines_fields.SLOT_FILE, may_be_empty=True)),
+          Body(engines_fields.SLOT_FILE, may_be_empty=True), ("action", "model")),
     _json("GET", "/lora-adapters", USER, adapters.listed),
     _json("POST", "/lora-adapters", ADMIN, adapters.set_scales,
           Body(engines_fields.SET_SCALES, list_name="adapters")),

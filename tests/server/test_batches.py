@@ -128,10 +128,23 @@ def test_files_are_listed_read_and_deleted(server: Running) -> None:
     ids = [each.id for each in api.files.list(limit=1)]  # page after page
     assert {first.id, second.id} <= set(ids)
     assert len(ids) == len(set(ids))
+    assert {each.id for each in api.files.list(purpose="batch")} == {
+        each.id for each in api.files.list() if each.purpose == "batch"
+    }
+    assert list(api.files.list(purpose="fine-tune")) == []
     assert api.files.content(first.id).text == "one\n"
     assert api.files.delete(first.id).deleted
     with pytest.raises(openai.NotFoundError, match="No such File object"):
         api.files.retrieve(first.id)
+
+
+def test_parts_of_a_form_that_are_not_read_are_named(server: Running) -> None:
+    sent = client(server).files.with_raw_response.create(
+        file=("a.jsonl", BytesIO(b"a\n")),
+        purpose="batch",
+        expires_after={"anchor": "created_at", "seconds": 3600},
+    )
+    assert sent.headers["x-chaski-ignored"] == ("field expires_after[anchor], field expires_after[seconds]")
 
 
 def test_a_batch_goes_on_in_the_next_server(tmp_path: Path) -> None:

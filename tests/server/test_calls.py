@@ -117,7 +117,7 @@ def test_a_reply_that_is_no_json_is_an_error_of_the_api() -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "GET", "path": "/api/x", "headers": []}
+    scope = {"type": "http", "query_string": b"", "method": "GET", "path": "/api/x", "headers": []}
     asyncio.run(Endpoint(handler)(scope, receive, send))
     assert sent[0]["status"] == 500
     assert json.loads(sent[1]["body"]) == {"error": "internal server error"}

@@ -26,7 +26,7 @@ class Client:
         async def handler(http: HTTPRequest) -> Reply:
             return self._stream()
 
-        scope = {"type": "http", "method": "GET", "path": "/api/x", "headers": []}
+        scope = {"type": "http", "query_string": b"", "method": "GET", "path": "/api/x", "headers": []}
         await Endpoint(handler)(scope, self._receive, self._send)
 
     @property

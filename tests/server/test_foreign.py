@@ -99,6 +99,100 @@ def test_every_documented_field_has_its_place(path: str, module: str, classes: l
     assert fields <= BODIES["POST", path].fields.keys() | HARMLESS | REFUSED.keys() | TOLD
 
 
+# Fields of engines and makers whose packages are not installed here, by what becomes of them.
+OTHERS: dict[str, dict[str, str]] = {
+    "/v1/chat/completions": {
+        "read": """
+            add_generation_prompt bad_words chat_template_kwargs continue_final_message dry_allowed_length
+            dry_base dry_multiplier dry_penalty_last_n dry_sequence_breakers early_stopping grammar
+            guided_choice guided_grammar guided_json guided_regex ignore_eos include_stop_str_in_output
+            json_schema length_penalty lora min_p min_tokens prompt_logprobs reasoning repetition_penalty
+            stop_token_ids structured_outputs top_k top_n_sigma typical_p use_beam_search xtc_probability
+            xtc_threshold""",
+        "refused": """
+            add_special_tokens allowed_token_ids best_of chat_template documents dynatemp_range echo
+            grammar_lazy guided_whitespace_pattern include_reasoning logits_processors min_keep mirostat
+            mm_processor_kwargs n_discard n_probs post_sampling_probs return_token_ids
+            return_tokens_as_token_ids skip_special_tokens spaces_between_special_tokens structural_tag
+            thinking_token_budget truncate_prompt_tokens""",
+        "harmless": """
+            cache_prompt dynatemp_exponent guided_decoding_backend id_slot mirostat_eta mirostat_tau
+            priority request_id""",
+        "named": """
+            cache_salt kv_transfer_params media_io_kwargs n_indent provider reasoning_format response_fields
+            return_progress samplers t_max_predict_ms timings_per_token vllm_xargs""",
+    },
+    "/infill": {
+        "read": """
+            frequency_penalty input_prefix input_suffix lora min_p n_keep n_predict presence_penalty prompt
+            repeat_last_n repeat_penalty seed stop stream temperature top_k top_p typical_p""",
+        "refused": """
+            bad_words dry_multiplier dynatemp_range grammar ignore_eos input_extra json_schema min_keep
+            mirostat n_discard n_probs post_sampling_probs return_tokens top_n_sigma xtc_probability""",
+        "harmless": "cache_prompt id_slot",
+        "named": "logit_bias n_indent response_fields samplers t_max_predict_ms timings_per_token",
+    },
+    "/v1/embeddings": {
+        "read": "dimensions encoding_format input model truncate",
+        "refused": "add_special_tokens truncate_prompt_tokens",
+        "harmless": "priority request_id user",
+        "named": "embedding_type input_type late_chunking normalized task truncation",
+    },
+    "/v2/rerank": {
+        "read": "documents model query return_documents top_n truncate",
+        "refused": "max_tokens_per_doc max_chunks_per_doc rank_fields",
+        "harmless": "priority",
+        "named": "truncation truncation_direction",
+    },
+    "/tokenize": {
+        "read": """
+            add_generation_prompt add_special add_special_tokens chat_template_kwargs content
+            continue_final_message messages model parse_special prompt return_token_strs tools
+            with_pieces""",
+        "refused": "chat_template mm_processor_kwargs",
+        "harmless": "",
+        "named": "",
+    },
+    "/v1/batches": {
+        "read": "completion_window endpoint input_file_id metadata",
+        "refused": "",
+        "harmless": "",
+        "named": "output_expires_after",
+    },
+}
+
+
+@pytest.mark.parametrize("path", OTHERS)
+def test_every_field_of_other_engines_has_its_place(path: str) -> None:
+    known = BODIES["POST", path].fields
+
+    def fate(name: str) -> str:
+        try:
+            is_named = bool(list(unread_fields({name: "something"}, known)))
+        except UnsupportedError:
+            return "refused"
+        return "named" if is_named else "read" if name in known else "harmless"
+
+    expected = {name: place for place, names in OTHERS[path].items() for name in names.split()}
+    assert {name: fate(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("/v1/files?limit=2&order=asc&purpose=batch", None),
+        ("/v1/files?limit=2&before=x", "query before"),
+        ("/v1/batches?limit=2&status=done", "query status"),
+        ("/v1/models?beta=true", None),
+        ("/v1/models?capabilities=chat", "query capabilities"),
+        ("/api/tags?name=a", "query name"),
+        ("/slots?model=guide&fail_on_no_slot=1&a%0Ab=1", "query a?b"),
+    ],
+)
+def test_parameters_that_are_not_read_are_named(server: Running, path: str, named: str | None) -> None:
+    assert server.get(path).headers.get(HEADER) == named
+
+
 def test_every_option_of_the_ollama_package_has_its_place() -> None:
     options = dict.fromkeys(documented("ollama/_types.py", "Options"), 0)
     options |= {"tfs_z": 1, "penalize_newline": True}

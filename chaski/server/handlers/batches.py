@@ -15,6 +15,7 @@ from chaski.errors import OptionError
 from chaski.server.batches.files import open_private
 from chaski.server.dialects.common.metadata import read_metadata
 from chaski.server.dialects.common.pages import page_of
+from chaski.server.fields.ignored import Ignored, ignored_headers
 from chaski.server.fields.reader import Fields
 from chaski.server.http.api import OPENAI
 from chaski.server.http.endpoint import HTTPRequest, Reply, client_of
@@ -37,16 +38,25 @@ async def upload(request: Request) -> Response:
     """Keep a file: the fields `file` and `purpose` of a form."""
     services: Services = request.app.state.services
     try:
-        return Response(dump(await _receive(services, request)), media_type="application/json")
+        ignored = Ignored()
+        kept = dump(await _receive(services, request, ignored))
+        return Response(kept, 200, ignored_headers(tuple(ignored)), "application/json")
     except Exception as error:
         return OPENAI.refusal(problem_of(error))
 
 
 async def files(http: HTTPRequest) -> Reply:
-    """The files of whoever asks, page by page: `order`, `limit`, `after`."""
+    """The files of the client, page by page: `order`, `limit`, `after`; with `purpose` only those."""
     files, owner = http.services.files, _owner(http)
-    query = http.request.query_params
-    page: Reply = await files.run(lambda: page_of(files.ids(owner), partial(files.find, owner), query))
+    query, find = http.request.query_params, partial(http.services.files.find, owner)
+
+    def read() -> dict[str, Any]:
+        ids = files.ids(owner)
+        if purpose := query.get("purpose"):
+            ids = [each for each in ids if (found := find(each)) and found["purpose"] == purpose]
+        return page_of(ids, find, query)
+
+    page: Reply = await files.run(read)
     return page
 
 
@@ -109,8 +119,8 @@ def _owner(http: HTTPRequest) -> str:
     return owner
 
 
-async def _receive(services: Services, request: Request) -> dict[str, Any]:
-    """Take a form in, and keep its file."""
+async def _receive(services: Services, request: Request, ignored: Ignored) -> dict[str, Any]:
+    """Take a form in, and keep its file. Other fields of the form are noted as ignored."""
     announced = request.headers.get("content-length", "0")
     if not announced.isdecimal() or int(announced[:20]) > _MOST_BYTES + _FORM_BYTES:
         raise TooLargeError(f"a file may have up to {_MOST_BYTES >> 20} MB")
@@ -128,6 +138,8 @@ async def _receive(services: Services, request: Request) -> dict[str, Any]:
             raise OptionError(f"the form cannot be read: {error}") from None
         try:
             sent, purpose = form.get("file"), form.get("purpose")
+            for name in form.keys() - {"file", "purpose"}:
+                ignored.add("field", name)
             if not isinstance(sent, UploadFile):
                 raise OptionError("the form has no field file with a file")
             if purpose != _PURPOSE:

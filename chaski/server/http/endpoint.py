@@ -7,7 +7,7 @@ API: with its status before the first byte, and as the end of the stream after i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, Self, TypeAlias, TypeVar
 
@@ -43,6 +43,9 @@ _KEEP_ALIVE = "keep_alive"
 """How long a model stays in memory concerns all keys, so that administrators alone decide it."""
 _ONLY_KEEP_ALIVE = frozenset({"model", "name", "stream", _KEEP_ALIVE})
 """The fields of a request that asks for nothing else, as that of `chaski stop`."""
+
+_HARMLESS_QUERIES = frozenset({"beta", "api-version"})
+"""Parameters by which clients name the version of an API."""
 
 Stream: TypeAlias = AsyncGenerator[bytes, None]
 Reply: TypeAlias = Mapping[str, Any] | list[Any] | Response | Stream
@@ -81,10 +84,11 @@ Handler: TypeAlias = Callable[[HTTPRequest], Awaitable[Reply]]
 class Endpoint:
     """The ASGI application of one handler."""
 
-    def __init__(self, handler: Handler, body: Body | None = None) -> None:
-        """`body`: what the handler reads; None for one that has no body."""
+    def __init__(self, handler: Handler, body: Body | None = None, queries: Iterable[str] = ()) -> None:
+        """body: what the handler reads; None for one that has no body. queries: parameters that it reads."""
         self.handler = handler
         self.body = body
+        self._queries = _HARMLESS_QUERIES.union(queries)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         api = api_of(scope["path"])
@@ -114,6 +118,8 @@ class Endpoint:
             await http.read(_note_unread, http.ignored, body, self.body.fields)
         if is_restricted:
             http.ignored.add("field", _KEEP_ALIVE)
+        for name in http.request.query_params.keys() - self._queries:
+            http.ignored.add("query", name)
         send = _telling(send, http.ignored)
         work = asyncio.create_task(self._answer(http, api, scope, receive, send))
         watch = asyncio.create_task(_disconnected(receive))
