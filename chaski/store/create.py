@@ -21,7 +21,7 @@ from chaski.store.rewrite import bring, convert_checkpoint, folder_of, rewrite
 from chaski.store.store import Store
 from chaski.store.weights import WeightSummary, inspect
 
-__all__ = ["create"]
+__all__ = ["create", "read_object"]
 
 
 def create(
@@ -87,7 +87,7 @@ class _Draft:
         """Start with all layers of another model."""
         entry = self.store.entry(name)
         self.store.bring(entry)
-        self.config |= _read(self.store, entry.manifest.config)
+        self.config |= read_object(self.store, entry.manifest.config)
         self.layers += [replace(layer, source=str(entry.name)) for layer in entry.manifest.layers]
 
     def add_weights(self, digest: Digest, weights: WeightSummary) -> None:
@@ -115,7 +115,7 @@ class _Draft:
         """Add to the parameters that there are; the new ones win."""
         before: dict[str, Any] = {}
         for layer in self.drop("params"):
-            before |= _read(self.store, layer)
+            before |= read_object(self.store, layer)
         self.put("params", go_json(dict(sorted({**before, **parameters}.items()))))
 
     def finish(self) -> Manifest:
@@ -223,9 +223,11 @@ def _apply(recipe: Recipe, draft: _Draft) -> None:
     for key in ("renderer", "parser", "requires"):
         if (value := getattr(recipe, key)) is not None:
             draft.config[key] = value
+    # Pulling again compares them: the parts themselves are deleted.
+    draft.config["split_from"] = [str(digest) for digest in recipe.split_from]
 
 
-def _read(store: Store, layer: ManifestLayer) -> dict[str, Any]:
+def read_object(store: Store, layer: ManifestLayer) -> dict[str, Any]:
     """The JSON object of a small layer."""
     try:
         found = load_json(store.blobs.read(layer.digest), MAX_JSON_VALUES)

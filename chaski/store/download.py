@@ -5,21 +5,22 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
+from typing import Protocol
 
 from msgspec import Struct
 
 from chaski.errors import DigestError, RegistryError, StoreError
+from chaski.names import Digest
 from chaski.store.blobs import Blobs
 from chaski.store.durable import store_errors
 from chaski.store.http import TemporaryError
 from chaski.store.manifest import ManifestLayer
 from chaski.store.parts import Part, PartialFile
-from chaski.store.registry import Registry
 
-__all__ = ["Pace", "download"]
+__all__ = ["BlobSource", "Pace", "download"]
 
 _GRACE_SECONDS = 0.1
 _SAVE_BYTES = 16 << 20  # how much a killed process may have to fetch again, of each part
@@ -48,7 +49,19 @@ class Pace(Struct, frozen=True):
         return min(max(-(-size // self.connections), self.min_part_bytes), self.max_part_bytes)
 
 
-def download(registry: Registry, blobs: Blobs, layer: ManifestLayer, pace: Pace) -> Iterator[int]:
+class BlobSource(Protocol):
+    """A server that has blobs. Its method may be called from several threads."""
+
+    def blob(
+        self, digest: Digest, begin: int, end: int, size: int
+    ) -> AbstractContextManager[tuple[int, Iterator[bytes]]]:
+        """Give the bytes from `begin` to `end`: where they really begin, and the bytes.
+
+        Raises TemporaryError where trying again may help, and RegistryError for all else.
+        """
+
+
+def download(registry: BlobSource, blobs: Blobs, layer: ManifestLayer, pace: Pace) -> Iterator[int]:
     """Fetch a blob that is not there; gives the number of bytes that there are, again and again.
 
     What is begun stays for the next time when this fails, is closed, or dies. The blob gets its name only
@@ -74,7 +87,7 @@ class _Transfer:
     """The threads that fetch the parts of a blob."""
 
     def __init__(
-        self, registry: Registry, blobs: Blobs, layer: ManifestLayer, pace: Pace, partial: PartialFile
+        self, registry: BlobSource, blobs: Blobs, layer: ManifestLayer, pace: Pace, partial: PartialFile
     ) -> None:
         self._registry, self._blobs, self._layer = registry, blobs, layer
         self._pace, self._partial = pace, partial

@@ -8,12 +8,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
 from msgspec import Struct
 
-__all__ = ["Part", "PartialFile", "forget_parts", "plan_parts"]
+__all__ = ["Part", "PartialFile", "allocated", "forget_parts", "plan_parts"]
 
 _MAX_PARTS = 100_000
 
@@ -48,6 +49,18 @@ def forget_parts(final: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def allocated(final: Path) -> int:
+    """Return the bytes of the disk that the unfinished download of a blob has taken so far."""
+    with suppress(FileNotFoundError):
+        return _partial_path(final).stat().st_blocks * 512
+    return 0
+
+
+def _partial_path(final: Path) -> Path:
+    """Return the path of the file that a blob grows in."""
+    return final.with_name(f"{final.name}-partial")
+
+
 class PartialFile:
     """The file that a blob grows in. One download at a time holds it, see `lock`; parts are written at once.
 
@@ -57,7 +70,7 @@ class PartialFile:
 
     def __init__(self, final: Path, size: int) -> None:
         self._final = final
-        self.path = final.with_name(f"{final.name}-partial")
+        self.path = _partial_path(final)
         self.size = size
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._descriptor = os.open(self.path, flags, 0o644)
@@ -75,7 +88,7 @@ class PartialFile:
     @property
     def allocated(self) -> int:
         """Bytes of the disk that the file has taken so far."""
-        return os.fstat(self._descriptor).st_blocks * 512
+        return allocated(self._final)
 
     def load(self, part_bytes: int) -> list[Part]:
         """Return the plan that was begun if it fits a blob of this size, else a new one and an empty file."""

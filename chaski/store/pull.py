@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
-from chaski.errors import ChaskiError, FormatError, RegistryError, UnsupportedError
-from chaski.names import ModelName
+from chaski.errors import ChaskiError, FormatError, RegistryError, StoreError, UnsupportedError
+from chaski.names import Digest, ModelName
 from chaski.store.blobs import SMALL
-from chaski.store.download import Pace, download
+from chaski.store.create import create, read_object
+from chaski.store.download import BlobSource, Pace, download
+from chaski.store.durable import make_folder, store_errors
 from chaski.store.http import Access
-from chaski.store.manifest import Manifest, ManifestLayer
-from chaski.store.parts import forget_parts
+from chaski.store.hub import Hub, HubFile, SplitModel
+from chaski.store.manifest import Manifest, ManifestLayer, media_type
+from chaski.store.parts import allocated, forget_parts
 from chaski.store.progress import StoreProgress
-from chaski.store.registry import Registry
+from chaski.store.recipe import CheckpointFiles, Recipe
+from chaski.store.registry import Registry, SplitModelError
 from chaski.store.store import Store
 from chaski.store.weights import inspect
 
 __all__ = ["pull"]
 
 _WEIGHTS = ("model", "projector", "adapter", "draft")
+_PART = media_type("part")  # of no manifest: the parts are joined into a layer of weights
 
 
 def pull(
@@ -29,11 +35,16 @@ def pull(
 
     The manifest is kept byte for byte. The name means the new model only when all of it is here and every
     blob that came was hashed; until then it means what it meant. Blobs of the old model that no other uses
-    are deleted. Raises ModelNotFoundError, RegistryError, DigestError or StoreError.
+    are deleted. Weights in parts, which the Hub has no manifest for, become one blob here.
+    Raises ModelNotFoundError, RegistryError, DigestError or StoreError.
     """
     yield StoreProgress("pulling manifest")
     with Registry(name, access or Access()) as registry:
-        data = registry.manifest()
+        try:
+            data = registry.manifest()
+        except SplitModelError:
+            yield from _pull_split(store, name, Hub(registry), pace or Pace())
+            return
         manifest = _parsed(data)
         with store.adding():
             replaced = _layers(store, name)
@@ -48,8 +59,70 @@ def pull(
     yield StoreProgress("success")
 
 
+def _pull_split(store: Store, name: ModelName, hub: Hub, pace: Pace) -> Iterator[StoreProgress]:
+    """Fetch the parts of a model as blobs, and make the model of them. Parts that came stay for the next try.
+
+    The description of the model lists the parts, so that a model that is here is not fetched again.
+    """
+    model = hub.split_model()
+    replaced = _layers(store, name)
+    if not _is_made_of(store, name, model):
+        _require_room(store, model)
+        with store.adding():
+            for file in model.files:
+                layer = ManifestLayer(_PART, file.digest, file.size)
+                yield from _pull_layer(hub, store, layer, pace)
+            for event in create(store, name, _recipe(model)):
+                if event.status != "success":
+                    yield event
+        yield StoreProgress("removing unused layers")
+        store.remove_unused([*(file.digest for file in model.files), *(layer.digest for layer in replaced)])
+    yield StoreProgress("success")
+
+
+def _recipe(model: SplitModel) -> Recipe:
+    count = len(model.parts)
+    names = (f"model-{number:05d}-of-{count:05d}.gguf" for number in range(1, count + 1))
+    parts = CheckpointFiles(dict(zip(names, _digests(model.parts), strict=True)))
+    sources = [parts] if model.projector is None else [parts, model.projector.digest]
+    return Recipe(sources=sources, split_from=_digests(model.files))
+
+
+def _digests(files: tuple[HubFile, ...]) -> list[Digest]:
+    return [file.digest for file in files]
+
+
+def _is_made_of(store: Store, name: ModelName, model: SplitModel) -> bool:
+    """Return whether the model that has the name was made of these files, and is whole."""
+    if store.locate(name) is None:
+        return False
+    try:
+        entry = store.entry(name)
+        made_of = read_object(store, entry.manifest.config).get("split_from")
+    except ChaskiError:
+        return False
+    is_whole = all(_is_here(store, layer) for layer in entry.manifest.blobs)
+    return is_whole and made_of == [str(digest) for digest in _digests(model.files)]
+
+
+def _require_room(store: Store, model: SplitModel) -> None:
+    """Refuse a model whose parts and joined file do not fit at the same time. Raises StoreError."""
+    missing = [file for file in model.files if store.blobs.size(file.digest) != file.size]
+    parts = sum(max(0, file.size - allocated(store.blobs.path(file.digest))) for file in missing)
+    joined = sum(file.size for file in model.parts)
+    with store_errors("the model store cannot be used"):
+        make_folder(store.blobs.folder)
+        free = shutil.disk_usage(store.blobs.folder).free
+    if parts + joined > free:
+        raise StoreError(
+            f"the model is in {len(model.parts)} parts: {parts} bytes are still to be fetched, and the "
+            f"joined file takes {joined} more before the parts are deleted; the disk of the model store has "
+            f"{free} free"
+        )
+
+
 def _pull_layer(
-    registry: Registry, store: Store, layer: ManifestLayer, pace: Pace
+    registry: BlobSource, store: Store, layer: ManifestLayer, pace: Pace
 ) -> Iterator[StoreProgress]:
     status = f"pulling {layer.digest.short}"
     if not _is_here(store, layer):

@@ -57,6 +57,7 @@ class Recipe(Struct, frozen=True, kw_only=True):
     quantize  the mixture of types that the weights get, as `formats.requantize.MIXTURES` names them
     draft     a draft model: a small one of the same vocabulary, like a source
     draft_quantize  the types that its weights get
+    split_from  the files of a registry that the weights are made of, for `pull` to know them again
     """
 
     sources: Sequence[ModelSource]
@@ -72,6 +73,7 @@ class Recipe(Struct, frozen=True, kw_only=True):
     quantize: str | None = None
     draft: ModelSource | None = None
     draft_quantize: str | None = None
+    split_from: Sequence[Digest] = ()
 
 
 def gguf_sources(digests: Mapping[str, Digest]) -> list[Digest | CheckpointFiles]:

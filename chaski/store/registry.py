@@ -21,11 +21,15 @@ from chaski.store.http import Access, Http, HttpReply, TemporaryError, host_of
 from chaski.store.identity import Identity
 from chaski.store.manifest import MANIFEST, MAX_MANIFEST_BYTES
 
-__all__ = ["Registry"]
+__all__ = ["Registry", "SplitModelError"]
 
 _MAX_REPLY_BYTES = 1 << 20
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
+
+
+class SplitModelError(RegistryError):
+    """The registry has the weights as a GGUF file in parts, which it has no manifest for."""
 
 
 class Registry:
@@ -50,23 +54,34 @@ class Registry:
         self._http.close()
 
     def manifest(self) -> bytes:
-        """The bytes of the model's manifest. Raises ModelNotFoundError when the registry has none."""
+        """The bytes of the model's manifest.
+
+        Raises ModelNotFoundError when the registry has none, and SplitModelError for weights in parts.
+        """
         url = f"{self._base}/manifests/{self.name.tag}"
-        with self._get(url, {"Accept": MANIFEST}) as reply:
+        with self.get(url, {"Accept": MANIFEST}) as reply:
             if reply.status == 404:
                 raise ModelNotFoundError("pull model manifest: file does not exist")
+            if reply.status == 400 and "sharded" in (reason := _reason(reply)).lower():
+                raise SplitModelError(f"pull model manifest: {host_of(reply.url)} answered 400{reason}")
             _require(reply, 200)
             return reply.read(MAX_MANIFEST_BYTES)
 
     @contextmanager
     def blob(self, digest: Digest, begin: int, end: int, size: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """The bytes of a blob from `begin` on, at best to `end` -> where they really begin, and the bytes.
+        """The bytes of a blob from `begin` on, at best to `end` -> where they really begin, and the bytes."""
+        with self.piece(f"{self._base}/blobs/{digest}", begin, end, size) as found:
+            yield found
 
-        A server without ranges gives the whole blob: then they begin at 0.
+    @contextmanager
+    def piece(self, url: str, begin: int, end: int, size: int) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """Give the bytes from `begin` to `end` of a file of `size` bytes: where they begin, and the bytes.
+
+        A server without ranges gives the whole file: then they begin at 0.
         """
         is_whole = (begin, end) == (0, size)
         headers = {} if is_whole else {"Range": f"bytes={begin}-{end - 1}"}
-        with self._get(f"{self._base}/blobs/{digest}", headers) as reply:
+        with self.get(url, headers) as reply:
             if reply.status == 206:
                 _require_range(reply, begin, end, size)
             else:
@@ -122,8 +137,8 @@ class Registry:
             _require(reply, 201)
 
     @contextmanager
-    def _get(self, url: str, headers: Mapping[str, str]) -> Iterator[HttpReply]:
-        """GET with redirects; when credentials are asked for, once more with them."""
+    def get(self, url: str, headers: Mapping[str, str]) -> Iterator[HttpReply]:
+        """GET an address, with redirects; when credentials are asked for, once more with them."""
         before = self._authorization
         with self._http.follow(url, headers, before) as reply:
             if not self._is_challenge(reply):
@@ -227,7 +242,8 @@ def _require(reply: HttpReply, status: int) -> None:
 def _reason(reply: HttpReply) -> str:
     """Return the registry's own words for an error; nothing of any other body."""
     try:
-        text = json.loads(reply.read(_MAX_REPLY_BYTES))["errors"][0]["message"]
+        found = json.loads(reply.read(_MAX_REPLY_BYTES))
+        text = found["errors"][0]["message"] if "errors" in found else found["error"]
     except (ValueError, LookupError, TypeError, RecursionError, RegistryError):
         return ""
     return f": {text:.200}" if isinstance(text, str) else ""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from chaski.names import ModelName
 
@@ -22,6 +22,7 @@ KIND = "application/vnd.ollama.image."
 class FakeRegistry:
     """Blobs by digest, manifests by `namespace/model:tag`.
 
+    files: those of the repository `me/model` as Hugging Face's Hub serves them; a split one has no manifest.
     faults: each answers one GET of a blob in the order's own way, instead of the right one.
     requests: method, path and headers of all that was asked.
     """
@@ -32,6 +33,8 @@ class FakeRegistry:
         self.manifest_headers: dict[str, str] = {}
         self.faults: deque[Fault] = deque()
         self.has_ranges = True
+        self.files: dict[str, bytes] = {}  # of a repository as the Hub has them, by path
+        self.files_per_page = 2
         self.token: str | None = None
         self.realm: str | None = None
         self.requests: list[tuple[str, str, dict[str, str]]] = []
@@ -106,7 +109,13 @@ class Handler(BaseHTTPRequestHandler):
         elif "/blobs/uploads/" in path:
             self._upload(path.rpartition("/")[2])
         elif match := re.fullmatch(r"/v2/.+/blobs/(.+)", path):
-            self._blob(match[1])
+            self._blob(self.registry.blobs.get(match[1]))
+        elif path == "/api/models/me/model/tree/main":
+            self._list_files()
+        elif match := re.fullmatch(r"/me/model/resolve/main/(.+)", path):
+            self.reply(302, b"", {"Location": f"/cdn/{match[1]}?signed=1"})
+        elif match := re.fullmatch(r"/cdn/(.+)", path):
+            self._blob(self.registry.files.get(unquote(match[1])))
         else:
             self.reply(404, b"")
 
@@ -139,11 +148,21 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(201, b"")
         elif name in self.registry.manifests:
             self.reply(200, self.registry.manifests[name], self.registry.manifest_headers)
+        elif self.registry.files:
+            self.reply(400, json.dumps({"error": "The specified tag is a sharded GGUF."}).encode())
         else:
             self.reply(404, b"")
 
-    def _blob(self, digest: str) -> None:
-        data = self.registry.blobs.get(digest)
+    def _list_files(self) -> None:
+        begin = int(parse_qs(urlsplit(self.path).query).get("cursor", ["0"])[0])
+        end = begin + self.registry.files_per_page
+        listed = list(self.registry.files.items())
+        entries = [{"type": "directory", "path": "folder", "size": 0, "oid": "0"}]
+        entries += [_listed(path, data) for path, data in listed[begin:end]]
+        following = f'<http://{self.registry.host}{self.path.partition("&")[0]}&cursor={end}>; rel="next"'
+        self.reply(200, json.dumps(entries).encode(), {"Link": following} if end < len(listed) else {})
+
+    def _blob(self, data: bytes | None) -> None:
         if data is None:
             self.reply(404, b"")
         elif self.command == "HEAD":
@@ -194,6 +213,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def _discard(self) -> None:
         self._body()
+
+
+def _listed(path: str, data: bytes) -> dict[str, Any]:
+    large = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 135}
+    lfs = {"lfs": large} if path.endswith(".gguf") else {}
+    return {"type": "file", "path": path, "size": len(data), "oid": "0" * 40, **lfs}
 
 
 def range_header(begin: int, end: int, size: int) -> dict[str, str]:
