@@ -143,5 +143,5 @@ def check_engine(name: str | None) -> str | None:
 
 
 def is_path(model: str) -> bool:
-    """Return whether a model's name can only be a file of this machine, by its spelling alone."""
-    return model.startswith(_PATHS) or model.endswith(".gguf")
+    """Return whether a model's name can only be a file or folder of this machine, by its spelling alone."""
+    return model.startswith(_PATHS) or model.endswith((".gguf", "/"))

@@ -277,7 +277,7 @@ def _save_here(source: str, name: str, settings: dict[str, Any]) -> None:
     from chaski.store.store import Store
 
     found = find_model(source)
-    recipe = Recipe(sources=[found.name or found.path], **settings)
+    recipe = Recipe(sources=[found.name] if found.name else [found.path, *found.projectors], **settings)
     for _ in create(Store.default(), ModelName.parse(name), recipe):
         pass
 

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from chaski.errors import ModelNotFoundError, OptionError, StoreError, UnsupportedError
 from chaski.formats.bounded_json import TooManyValuesError, load_json
 from chaski.names import ModelName
+from chaski.store.folder import folder_model
 from chaski.store.manifest import MAX_JSON_VALUES
 from chaski.store.parameters import Parameter
 from chaski.store.store import Entry, Store
@@ -81,7 +82,8 @@ class StoredModel(Struct, frozen=True):
 def find_model(model: str | os.PathLike[str], store: Store | None = None) -> StoredModel:
     """The model that `model` means: one of the store, which has the bundled ones too, or else a file.
 
-    A `Path` is always a file; a file that is called like a model is reached by `./name`.
+    A `Path` is always a file, or a folder with the files of one model. A file that is called like a model is
+    reached by `./name`.
     Raises ModelNotFoundError that says what there is, UnsupportedError or StoreError.
     """
     store = store or Store.default()
@@ -91,7 +93,8 @@ def find_model(model: str | os.PathLike[str], store: Store | None = None) -> Sto
     if path.is_file():
         return StoredModel(None, path)
     if path.is_dir():
-        raise ModelNotFoundError(f"{model} is a folder, not a model file{_files_in(path)}")
+        found = folder_model(path)
+        return StoredModel(None, found.path, projectors=found.files[1:])
     names = [name.short for name in store.all_names()]
     shown = ", ".join(names[:_SHOWN_NAMES] + ["..."] * (len(names) > _SHOWN_NAMES)) or "none"
     raise ModelNotFoundError(f"no file {str(model)!r} and no model of that name; models here: {shown}")
@@ -180,8 +183,3 @@ def _read_json(data: str | bytes, kind: type[T], what: str) -> T:
 
 def _last(items: tuple[T, ...]) -> T | None:
     return items[-1] if items else None
-
-
-def _files_in(folder: Path) -> str:
-    files = sorted(path.name for path in folder.glob("*.gguf"))
-    return f"; it holds {', '.join(files[:5])}" if files else ""

@@ -11,14 +11,13 @@ from msgspec import Struct, field
 
 from chaski.errors import ModelNotFoundError, OptionError, UnsupportedError
 from chaski.names import Digest, ModelName
+from chaski.store.folder import CONVERTIBLE, folder_model
 from chaski.store.modelfile import Modelfile
 from chaski.store.parameters import Parameter
 
 __all__ = ["CheckpointFiles", "ModelSource", "Recipe", "gguf_sources", "recipe_of"]
 
-_CONVERTIBLE = (".safetensors", ".bin", ".pth")
 _FILE_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}(/[A-Za-z0-9_][A-Za-z0-9._-]{0,254}){0,3}")
-_LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
 
@@ -115,7 +114,7 @@ def recipe_of(
     """
     draft = modelfile.last("draft")
     return Recipe(
-        sources=[_source(text, folder) for text in modelfile.values("from")],
+        sources=[source for text in modelfile.values("from") for source in _sources(text, folder)],
         template=modelfile.last("template"),
         system=modelfile.last("system"),
         parameters=modelfile.parameters,
@@ -131,14 +130,20 @@ def recipe_of(
     )
 
 
+def _sources(text: str, folder: Path) -> list[ModelName | Path]:
+    """The sources that FROM names: of a folder with GGUF files the model, and its projector."""
+    path = folder / Path(text).expanduser()
+    if path.is_dir() and not _is_checkpoint(path):
+        return list(folder_model(path).files)
+    return [_source(text, folder)]
+
+
 def _source(text: str, folder: Path, command: str = "FROM") -> ModelName | Path:
     """The source that FROM or DRAFT names: a file where there is one, else a model by its name."""
     path = folder / Path(text).expanduser()
     if path.is_dir():
-        if _is_checkpoint(path):
-            return path
-        path = _in_folder(path)
-    if path.suffix in _CONVERTIBLE:
+        return path if _is_checkpoint(path) else folder_model(path).path
+    if path.suffix in CONVERTIBLE:
         raise UnsupportedError(
             f"{path.name} alone cannot be converted to GGUF; {command} must name a folder with config.json, "
             "safetensors and a tokenizer"
@@ -163,12 +168,3 @@ def _is_checkpoint(folder: Path) -> bool:
     """Return whether a folder has weights to convert, and none that are GGUF already."""
     suffixes = {path.suffix for path in folder.iterdir()}
     return ".safetensors" in suffixes and ".gguf" not in suffixes and (folder / "config.json").is_file()
-
-
-def _in_folder(folder: Path) -> Path:
-    """The file of weights in a folder; of a split file the first part."""
-    found = [path for path in sorted(folder.iterdir()) if path.suffix in (".gguf", *_CONVERTIBLE)]
-    first = [path for path in found if not _LATER_PART.search(path.name)] or found
-    if not first:
-        raise ModelNotFoundError(f"{folder.name or folder}: no Modelfile or safetensors files found")
-    return first[0]

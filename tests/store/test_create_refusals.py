@@ -49,7 +49,7 @@ def test_where_from_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         with pytest.raises(ModelNotFoundError, match="no such file"):
             source(text)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ModelNotFoundError, match="empty: no Modelfile or safetensors files found"):
+    with pytest.raises(ModelNotFoundError, match="empty is a folder without a GGUF file of a model"):
         source("./empty")
     with pytest.raises(OptionError, match="invalid model name"):
         source("a b")

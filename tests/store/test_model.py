@@ -89,8 +89,8 @@ def test_a_file_called_like_a_model(tmp_path: Path, bundled: Path, store: Store)
             "one.gguf",
             f"no file 'one.gguf' and {NO_MODEL}",
         ),
-        ("package", "package is a folder, not a model file; it holds one.gguf, two.gguf"),
-        ("/", "/ is a folder, not a model file"),
+        ("package", "package is a folder with 2 models; name the file: one.gguf, two.gguf"),
+        ("/", "/ is a folder without a GGUF file of a model"),
     ],
 )
 def test_what_is_not_there(model: str, message: str, store: Store) -> None:
