@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from chaski.errors import OptionError, optional_package
+from chaski.regular_files import read_regular
 
 __all__ = ["NONCE", "client_context", "new_nonce", "proof", "read_key", "server_context"]
 
@@ -91,7 +92,7 @@ def read_key(path: str | None) -> bytes:
         )
     file = Path(path).expanduser()
     try:
-        key = file.read_bytes().strip()
+        key = read_regular(file).strip()
         mode = file.stat().st_mode
     except OSError as error:
         raise OptionError(f"the key {path} cannot be read: {error.strerror}") from None

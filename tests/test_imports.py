@@ -18,7 +18,7 @@ ROOMS = sorted({path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path 
 FLOORS = [
     {
         *("errors", "address", "cluster_key", "durations", "env", "exits", "forks", "names"),
-        *("options", "progress_bar", "remote", "same_bits", "standard_streams", "strangers"),
+        *("options", "progress_bar", "regular_files", "remote", "same_bits", "standard_streams", "strangers"),
     },
     {"formats"},
     {"ml"},
@@ -35,9 +35,11 @@ SIDE_ROOMS = {
     "text": {"errors", "formats"},
     "sample": {"errors", "exits", "formats", "options", "same_bits"},
     "image": {"errors"},
-    "batches": {"errors", "formats"},
-    "convert": {"errors", "formats", "text"},
-    "store": {"errors", "durations", "env", "names", "options", "formats", "text", "convert"},
+    "batches": {"errors", "formats", "regular_files"},
+    "convert": {"errors", "formats", "regular_files", "text"},
+    "store": {
+        *("errors", "durations", "env", "names", "options", "formats", "regular_files", "text", "convert")
+    },
 }
 ABOVE_SIDE_ROOMS = {"chat", "runner", "cluster"}
 # The package's own face.

@@ -12,6 +12,7 @@ from typing import Any
 
 from chaski.errors import FormatError
 from chaski.formats.bounded_json import load_json
+from chaski.regular_files import open_regular
 
 __all__ = ["URLS", "BatchLine", "check_lines", "read_lines"]
 
@@ -51,7 +52,11 @@ def read_lines(path: Path, model: str | None = None) -> Iterator[BatchLine]:
 
     Raises FormatError for a line that is no request, with its number.
     """
-    with path.open("rb") as file:
+    try:
+        opened = open_regular(path)
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror}") from None
+    with opened as file:
         number = 0
         while data := file.readline(_MAX_LINE + 1):
             number += 1

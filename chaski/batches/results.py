@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from chaski.errors import FormatError, StoreError
+from chaski.regular_files import regular_descriptor
 
 __all__ = ["Results"]
 
@@ -85,7 +86,11 @@ class Results:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[FileIO]:
-    with FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b") as file:
+    try:
+        descriptor = regular_descriptor(path, os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise StoreError(f"{path}: results cannot be written: {error.strerror}") from None
+    with FileIO(descriptor, "r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

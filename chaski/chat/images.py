@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 from chaski.chat.layout import placeholder, without_placeholders
 from chaski.errors import OptionError
 from chaski.model.multimodal import Image
+from chaski.regular_files import read_regular
 
 __all__ = [
     "ImageFile",
@@ -45,7 +46,7 @@ def image_bytes(image: ImageSource) -> bytes:
     if isinstance(image, Image):
         raise OptionError("a model in another process or thread takes images as files only")
     try:
-        return Path(image).read_bytes()
+        return read_regular(Path(image))
     except OSError as error:
         raise OptionError(f"the image {os.fspath(image)!r} cannot be read: {error.strerror}") from None
 

@@ -19,6 +19,7 @@ from chaski.cli.image_paths import find_images
 from chaski.cli.terminal import echo_text, visible
 from chaski.cli.tools import Tool, as_message, read_result
 from chaski.errors import ChaskiError, OptionError
+from chaski.regular_files import read_regular
 
 if TYPE_CHECKING:
     from chaski.chat.events import Done, Event, ToolCall
@@ -311,7 +312,7 @@ def _read_image(path: Path) -> bytes:
     try:
         if (size := path.stat().st_size) > MAX_BYTES:
             raise ImageError(f"the image has {size} bytes; at most {MAX_BYTES} are allowed")
-        data = path.read_bytes()
+        data = read_regular(path)
         image_format(data)
     except OSError as error:
         raise ImageError(f"{path} cannot be read: {error.strerror}") from None

@@ -15,6 +15,7 @@ import click
 from chaski.cli.layout import table
 from chaski.cli.terminal import echo_text, visible
 from chaski.errors import OptionError
+from chaski.regular_files import read_regular
 
 if TYPE_CHECKING:
     from chaski.chat.events import ToolCall
@@ -36,7 +37,7 @@ def read_tools(path: Path) -> list[Tool]:
     Functions may stand alone, without `type`. Raises OptionError with the place of what is wrong.
     """
     try:
-        found = json.loads(path.expanduser().read_text(encoding="utf-8"))
+        found = json.loads(read_regular(path.expanduser()).decode())
     except OSError as error:
         raise OptionError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar, overload
 
 from chaski.errors import FormatError, ModelError, ModelNotFoundError, UnsupportedError
 from chaski.formats.bounded_json import TooManyValuesError, load_json
+from chaski.regular_files import read_regular
 
 __all__ = ["Config", "read_config", "read_json"]
 
@@ -125,7 +126,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > MAX_JSON_BYTES:
             raise FormatError(f"{path}: more than {MAX_JSON_BYTES} bytes")
-        value = load_json(path.read_bytes(), MAX_JSON_VALUES)
+        value = load_json(read_regular(path), MAX_JSON_VALUES)
     except OSError as error:
         raise FormatError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError, TooManyValuesError) as error:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import mmap
+import os
 import re
-import stat
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from inspect import formatannotation
@@ -24,6 +24,7 @@ from chaski.errors import GGUFError, ModelNotFoundError, UnsupportedError
 from chaski.formats.gguf_metadata import Cursor, GGUFValue, MetadataReader, kind_name
 from chaski.formats.gguf_tensors import ALIGNMENTS, DEFAULT_ALIGNMENT, TensorInfo, is_alignment, read_tensors
 from chaski.formats.string_array import StringArray
+from chaski.regular_files import open_regular
 
 __all__ = ["GGUFFile", "GGUFValue", "StringArray", "TensorInfo", "open_gguf", "open_inside", "part_paths"]
 
@@ -167,12 +168,10 @@ def _read(cursor: Cursor) -> _Part:
 
 def _map(path: Path) -> NDArray[np.uint8]:
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise GGUFError(f"{path}: not a regular file")
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             # A map cannot be empty; no bytes at all are reported as truncation like any other.
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if status.st_size else b""
+            is_empty = os.fstat(file.fileno()).st_size == 0
+            mapped = b"" if is_empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (FileNotFoundError, ValueError):  # no file can have a name with NUL or half of a surrogate pair
         raise ModelNotFoundError(f"{path}: no such file") from None
     except OSError as error:

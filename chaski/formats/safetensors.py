@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 from chaski.errors import FormatError, ModelNotFoundError, UnsupportedError
 from chaski.formats.bounded_json import TooManyValuesError, require_few_values
+from chaski.regular_files import open_regular
 
 __all__ = ["INDEX_NAME", "SINGLE_NAME", "SafeTensor", "open_checkpoint", "open_safetensors", "widen"]
 
@@ -132,9 +134,9 @@ class _Entry(Struct, frozen=True):
 
 def _map(path: Path) -> NDArray[np.uint8]:
     try:
-        with path.open("rb") as file:
-            empty = path.stat().st_size == 0
-            mapped = b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        with open_regular(path) as file:
+            is_empty = os.fstat(file.fileno()).st_size == 0
+            mapped = b"" if is_empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (FileNotFoundError, ValueError):  # no file can have a name with NUL or half of a surrogate pair
         raise ModelNotFoundError(f"{path}: no such file") from None
     except OSError as error:
@@ -223,9 +225,14 @@ def _check_coverage(path: Path, entries: list[_Entry], size: int) -> None:
 
 def _read_index(path: Path) -> dict[str, str]:
     """The file of each tensor."""
-    if path.stat().st_size > MAX_INDEX_BYTES:
+    try:
+        with open_regular(path) as file:
+            data = file.read(MAX_INDEX_BYTES + 1)
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(data) > MAX_INDEX_BYTES:
         raise FormatError(f"{path}: more than {MAX_INDEX_BYTES} bytes")
-    names = _parse(path, path.read_bytes()).get("weight_map")
+    names = _parse(path, data).get("weight_map")
     if not isinstance(names, dict) or not names:
         raise FormatError(f"{path}: 'weight_map' must name a file for each tensor")
     for name, shard in names.items():

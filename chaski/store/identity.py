@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chaski.errors import StoreError
+from chaski.regular_files import open_regular
 from chaski.store.durable import store_errors
 from chaski.store.ed25519 import public_key, sign
 
@@ -44,7 +45,8 @@ class Identity:
         """
         path = path or Path.home() / ".ollama" / "id_ed25519"
         try:
-            text = path.read_bytes()[:_MAX_BYTES]
+            with open_regular(path) as file:
+                text = file.read(_MAX_BYTES)
         except FileNotFoundError:
             return cls._created(path)
         except OSError as error:

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from chaski.errors import TokenizerError, UnsupportedError
+from chaski.regular_files import read_regular
 from chaski.text.tokenizer.vocabulary import TokenType
 
 __all__ = ["BPE", "UNIGRAM", "Piece", "SentencePieceModel", "parse_model", "read_model"]
@@ -36,7 +37,9 @@ class SentencePieceModel(Struct, frozen=True):
 
 def read_model(path: Path) -> SentencePieceModel:
     try:
-        model = parse_model(path.read_bytes())
+        model = parse_model(read_regular(path))
+    except OSError as error:
+        raise TokenizerError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, IndexError, struct.error) as error:
         raise TokenizerError(f"{path}: not a SentencePiece model: {error}") from None
     if not model.pieces or model.kind not in (UNIGRAM, BPE):

@@ -12,6 +12,7 @@ from chaski.convert.config import read_json
 from chaski.convert.metadata import Metadata
 from chaski.convert.tokenizer.files import FAIRSEQ_MODEL, TokenizerFiles
 from chaski.errors import FormatError, TokenizerError, UnsupportedError
+from chaski.regular_files import read_regular
 from chaski.text.tokenizer.vocabulary import PREFIX
 
 __all__ = ["special_metadata"]
@@ -190,6 +191,8 @@ def _named_templates(files: TokenizerFiles) -> dict[str, str]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_regular(path).decode()
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise FormatError(f"{path}: not UTF-8 (at byte {error.start})") from None

@@ -11,12 +11,10 @@ is noticed by sizes and checksums.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
 import secrets
-import stat
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +30,7 @@ from msgspec import Struct
 
 from chaski.errors import FormatError
 from chaski.kvcache import Span
+from chaski.regular_files import regular_descriptor
 from chaski.runner.prefix import naming
 from chaski.runner.prefix.blocks import Block, Part
 
@@ -62,7 +61,6 @@ TEMPORARY = ".tmp"
 # Files that a crash left half written are removed after so many seconds.
 _ABANDONED = 3600.0
 
-_NO_FILE = {True: "Is a directory", False: "not a regular file"}
 
 _MAGIC = b"chaski prefix block 1\n"
 _HEAD = struct.Struct("<II")
@@ -142,17 +140,8 @@ def pieces(block: Block) -> list[memoryview]:
 
 
 def opened(path: Path, flags: int = os.O_RDONLY) -> FileIO:
-    """Open a regular file, which may be there already. Raises OSError, for a pipe or a device too.
-
-    Nobody knows how long these let a reader wait.
-    """
-    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(descriptor)
-        is_folder = stat.S_ISDIR(mode)
-        raise OSError(errno.EISDIR if is_folder else errno.EINVAL, _NO_FILE[is_folder], str(path))
-    return FileIO(descriptor, "rb" if flags == os.O_RDONLY else "rb+")
+    """Open a regular file, which may be there already. Raises OSError, for a pipe or a device too."""
+    return FileIO(regular_descriptor(path, flags), "rb" if flags == os.O_RDONLY else "rb+")
 
 
 @contextmanager
