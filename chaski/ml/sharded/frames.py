@@ -13,6 +13,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from ssl import SSLSocket
+from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -70,6 +71,9 @@ class Channel(Protocol):
     def expect_within(self, seconds: float | None) -> None:
         """Let `receive` raise TimeoutError where nothing comes for so long, if that can happen here."""
 
+    def finish_within(self, seconds: float) -> None:
+        """Let `receive` raise TimeoutError after so long in all, until `expect_within` says otherwise."""
+
     def values(self) -> ValueChannel:
         """Go on with values on the same connection, of which nothing else was read."""
 
@@ -95,6 +99,7 @@ class _Connection:
         self._buffer = memoryview(bytearray(_BUFFER))
         self._buffer[: len(rest)] = rest
         self._begin, self._end = 0, len(rest)
+        self._deadline: float | None = None  # as `monotonic` counts
 
     def close(self) -> None:
         """End the connection; whoever receives from it is told so."""
@@ -123,6 +128,11 @@ class _Connection:
                 view = view[count:]
 
     def _read(self, view: memoryview) -> int:
+        if self._deadline is not None:
+            left = self._deadline - monotonic()
+            if left <= 0:
+                raise TimeoutError("a message did not come in time")
+            self._connection.settimeout(left)
         try:
             count = self._connection.recv_into(view)
         except ValueError:  # another thread has closed it
@@ -165,7 +175,11 @@ class Frames(_Connection):
         return fields, empty
 
     def expect_within(self, seconds: float | None) -> None:
+        self._deadline = None
         self._connection.settimeout(seconds)
+
+    def finish_within(self, seconds: float) -> None:
+        self._deadline = monotonic() + seconds
 
     def values(self) -> Values:
         return Values(self._connection, bytes(self._buffer[self._begin : self._end]))

@@ -137,6 +137,9 @@ class Pipe(_PipeEnd):
     def expect_within(self, seconds: float | None) -> None:
         """Change nothing: the other end cannot be lost alone."""
 
+    def finish_within(self, seconds: float) -> None:
+        """Change nothing, for the same reason."""
+
     def values(self) -> ValuePipe:
         return ValuePipe(self._incoming, self._outgoing)
 

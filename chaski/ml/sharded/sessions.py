@@ -70,7 +70,7 @@ class Sessions:
         With replies this runs the session, until its end.
         """
         try:
-            channel.expect_within(PATIENCE)
+            channel.finish_within(PATIENCE)
             fields, _ = channel.receive()
             channel.expect_within(SILENCE if fields["kind"] == "requests" else None)
             self._take_as(fields["kind"], fields, channel)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -23,6 +25,7 @@ from chaski.ml.sharded.frames import Frames
 from chaski.ml.sharded.links import connect
 from chaski.ml.sharded.serving import MemberServer
 from chaski.ml.sharded.session import Session
+from chaski.ml.sharded.sessions import Sessions
 from tests.ml.sharded.members import KEY, Nodes, open_cpu
 
 
@@ -64,6 +67,28 @@ def test_what_belongs_to_no_session(server: MemberServer, monkeypatch: pytest.Mo
             frames.receive()
         frames.close()
     assert server.num_sessions == 0
+
+
+def test_a_first_message_that_comes_by_single_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has one deadline in all: each byte alone comes in time."""
+    monkeypatch.setattr("chaski.ml.sharded.sessions.PATIENCE", 0.5)
+    ours, theirs = socket.socketpair()
+    sessions = Sessions(lambda address, key: None, lambda options: None)  # type: ignore[arg-type, return-value]
+    taking = threading.Thread(target=sessions.take, args=(Frames(ours),), daemon=True)
+    taking.start()
+    text = json.dumps([{"kind": "requests", "session": "a", "pad": "x" * 500}, []]).encode()
+    with closing(theirs):
+        for byte in len(text).to_bytes(4, "little") + text:
+            try:
+                theirs.send(bytes([byte]))
+            except OSError:
+                break  # it was closed
+            taking.join(0.05)
+            if not taking.is_alive():
+                break
+        else:
+            pytest.fail("the whole message was taken")
+    assert len(sessions) == 0
 
 
 def test_a_member_that_stops_to_read_is_lost(nodes: Nodes) -> None:
