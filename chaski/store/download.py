@@ -16,7 +16,7 @@ from chaski.errors import DigestError, RegistryError, StoreError
 from chaski.names import Digest
 from chaski.store.blobs import Blobs
 from chaski.store.durable import store_errors
-from chaski.store.http import TemporaryError
+from chaski.store.http import SlowError, TemporaryError
 from chaski.store.manifest import ManifestLayer
 from chaski.store.parts import Part, PartialFile
 
@@ -169,14 +169,18 @@ class _Transfer:
             self._partial.close()
 
     def _fetch(self, part: Part, is_only: bool) -> None:
-        """Fetch a part, however often it is cut. Only failures without any progress between them count."""
+        """Fetch a part, however often it is cut.
+
+        Only failures without any progress between them count, and servers that send too slowly.
+        """
         tries = 0
         while not part.is_complete and not self._stop.is_set():
             before = part.completed
             try:
                 self._fetch_some(part, is_only)
             except TemporaryError as error:
-                tries = 1 if part.completed > before else tries + 1
+                has_helped = part.completed > before and not isinstance(error, SlowError)
+                tries = 1 if has_helped else tries + 1
                 if tries >= self._pace.tries:
                     raise RegistryError(f"max retries exceeded: {error}") from None
                 self._stop.wait(self._pace.pause_seconds * 2 ** (tries - 1))

@@ -16,9 +16,9 @@ from msgspec import Struct
 
 from chaski import __version__
 from chaski.errors import RegistryError
-from chaski.store.network import GuardedNetwork
+from chaski.store.network import GuardedNetwork, SlowTransferError, WatchedNetwork
 
-__all__ = ["Access", "Http", "HttpReply", "TemporaryError", "host_of"]
+__all__ = ["Access", "Http", "HttpReply", "SlowError", "TemporaryError", "host_of"]
 
 _MAX_REDIRECTS = 10
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -32,6 +32,10 @@ class TemporaryError(RegistryError):
     """A request failed in a way that a retry may mend."""
 
 
+class SlowError(TemporaryError):
+    """A server sends so slowly that a transfer would hardly end."""
+
+
 class Access(Struct, frozen=True):
     """The registries that may be reached, and how.
 
@@ -40,6 +44,7 @@ class Access(Struct, frozen=True):
     username, password   for registries that want them
     key             the file of the key that signs otherwise; None for the user's own
     stall_seconds   how long a server may stay silent before a request counts as failed
+    least_rate      bytes per second that each connection must bring over a time of `stall_seconds`
     """
 
     insecure: bool = False
@@ -48,6 +53,7 @@ class Access(Struct, frozen=True):
     password: str | None = None
     key: Path | None = None
     stall_seconds: float = 30.0
+    least_rate: float = 200.0
 
 
 class HttpReply:
@@ -85,7 +91,9 @@ class Http:
 
     def __init__(self, access: Access) -> None:
         self._access = access
-        self._network = GuardedNetwork(access.private_hosts)
+        pace = access.stall_seconds, access.least_rate
+        self._network = GuardedNetwork(access.private_hosts, *pace)
+        self._to_proxies = WatchedNetwork(*pace)
         self._ssl = httpcore2.default_ssl_context()
         self._direct = httpcore2.ConnectionPool(
             self._ssl, max_connections=64, network_backend=self._network, keepalive_expiry=10
@@ -95,6 +103,7 @@ class Http:
     def close(self) -> None:
         """End all connections; who waits for bytes of one gets a TemporaryError."""
         self._network.interrupt()
+        self._to_proxies.interrupt()
         self._direct.close()
         for pool in self._proxied.values():
             pool.close()
@@ -155,7 +164,9 @@ class Http:
             return self._direct
         self._network.require_allowed(host, parts.port or _PORTS[parts.scheme])
         if proxy not in self._proxied:
-            self._proxied[proxy] = httpcore2.ConnectionPool(self._ssl, proxy=httpcore2.Proxy(proxy))
+            self._proxied[proxy] = httpcore2.ConnectionPool(
+                self._ssl, proxy=httpcore2.Proxy(proxy), network_backend=self._to_proxies
+            )
         return self._proxied[proxy]
 
 
@@ -174,6 +185,8 @@ def _translated(url: str) -> Iterator[None]:
     host = host_of(url)
     try:
         yield
+    except SlowTransferError as error:
+        raise SlowError(f"{host} sends too slowly: {error}") from None
     except httpcore2.TimeoutException:
         raise TemporaryError(f"{host} does not answer") from None
     except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.ProxyError) as error:

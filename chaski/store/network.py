@@ -7,8 +7,10 @@ that was checked right before, so a name that changes its meaning between check 
 from __future__ import annotations
 
 import ipaddress
+import math
 import socket
 import ssl
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, TypeAlias
@@ -18,7 +20,7 @@ import httpcore2
 
 from chaski.errors import RegistryError
 
-__all__ = ["GuardedNetwork", "is_public"]
+__all__ = ["GuardedNetwork", "SlowTransferError", "WatchedNetwork", "is_public"]
 
 _Streams: TypeAlias = "WeakSet[_Stream]"
 # All that the sixth version has given to the public internet so far, but for an example's range (RFC 9637).
@@ -44,15 +46,52 @@ def is_public(address: str) -> bool:
     return found.is_global and not found.is_multicast
 
 
-class GuardedNetwork(httpcore2.SyncBackend):
+class SlowTransferError(httpcore2.ReadTimeout):
+    """The other end sends, but too slowly."""
+
+
+class WatchedNetwork(httpcore2.SyncBackend):
+    """TCP connections that can all be interrupted, and that end where the other end sends too slowly.
+
+    window: seconds of waiting after which the rate is judged.
+    least_rate: bytes per second that must come in a window. Time that the other end takes to begin an answer
+        does not count, nor does time in which nothing is read.
+    """
+
+    def __init__(self, window: float = math.inf, least_rate: float = 0.0) -> None:
+        self._window, self._least_rate = window, least_rate
+        self._streams: _Streams = WeakSet()
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.NetworkStream:
+        """Connect to a host."""
+        stream = super().connect_tcp(host, port, timeout, local_address, socket_options)
+        return _Stream(stream, self._streams, self._window, self._least_rate)
+
+    def interrupt(self) -> None:
+        """End all connections now. To close them is not enough: a thread that reads would go on waiting."""
+        for stream in list(self._streams):
+            with suppress(OSError):  # it has ended already
+                stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+
+
+class GuardedNetwork(WatchedNetwork):
     """TCP connections to public addresses, and to any address of `private_hosts`.
 
     private_hosts: names or addresses, in small letters; with `:port` only that port is meant.
     """
 
-    def __init__(self, private_hosts: Iterable[str] = ()) -> None:
+    def __init__(
+        self, private_hosts: Iterable[str] = (), window: float = math.inf, least_rate: float = 0.0
+    ) -> None:
+        super().__init__(window, least_rate)
         self._private_hosts = frozenset(private_hosts)
-        self._streams: _Streams = WeakSet()
 
     def connect_tcp(
         self,
@@ -66,18 +105,10 @@ class GuardedNetwork(httpcore2.SyncBackend):
         failure = httpcore2.ConnectError(f"{host} has no address")
         for address in self._allowed(host, port):
             try:
-                stream = super().connect_tcp(address, port, timeout, local_address, socket_options)
+                return super().connect_tcp(address, port, timeout, local_address, socket_options)
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
                 failure = httpcore2.ConnectError(str(error))
-            else:
-                return _Stream(stream, self._streams)
         raise failure
-
-    def interrupt(self) -> None:
-        """End all connections now. To close them is not enough: a thread that reads would go on waiting."""
-        for stream in list(self._streams):
-            with suppress(OSError):  # it has ended already
-                stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
     def require_allowed(self, host: str, port: int) -> None:
         """Refuse a private address that is written out, where a proxy is going to resolve names."""
@@ -108,15 +139,30 @@ class GuardedNetwork(httpcore2.SyncBackend):
 class _Stream(httpcore2.NetworkStream):
     """A connection that is among the open ones while somebody has it, also when TLS is around it."""
 
-    def __init__(self, stream: httpcore2.NetworkStream, among: _Streams) -> None:
+    def __init__(
+        self, stream: httpcore2.NetworkStream, among: _Streams, window: float, least_rate: float
+    ) -> None:
         self._stream = stream
         self._among = among
+        self._window, self._least_rate = window, least_rate
+        self._has_begun, self._waited, self._received = False, 0.0, 0
         among.add(self)
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._stream.read(max_bytes, timeout)
+        begin = time.monotonic()
+        found = self._stream.read(max_bytes, timeout)
+        self._received += len(found)
+        if self._has_begun:
+            self._waited += time.monotonic() - begin
+        self._has_begun = True
+        if self._waited >= self._window:
+            if found and self._received < self._waited * self._least_rate:
+                raise SlowTransferError(f"{self._received} bytes came in {self._waited:.0f} seconds")
+            self._waited, self._received = 0.0, 0
+        return found
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._has_begun, self._waited, self._received = False, 0.0, 0
         self._stream.write(buffer, timeout)
 
     def close(self) -> None:
@@ -126,7 +172,8 @@ class _Stream(httpcore2.NetworkStream):
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore2.NetworkStream:
-        return _Stream(self._stream.start_tls(ssl_context, server_hostname, timeout), self._among)
+        secured = self._stream.start_tls(ssl_context, server_hostname, timeout)
+        return _Stream(secured, self._among, self._window, self._least_rate)
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)

@@ -253,6 +253,21 @@ def stall_after(count: int) -> Fault:
     return fault
 
 
+def drip(seconds: float) -> Fault:
+    """Promise everything, and send a byte each time that so many seconds have passed."""
+
+    def fault(handler: Handler, data: bytes, begin: int, end: int) -> None:
+        is_range = handler.headers.get("Range") is not None
+        handler.start(206 if is_range else 200, end - begin, range_header(begin, end, len(data)))
+        for byte in data[begin:end]:
+            if handler.registry.released.wait(seconds):
+                return
+            handler.wfile.write(bytes([byte]))
+            handler.wfile.flush()
+
+    return fault
+
+
 def answer(status: int, headers: dict[str, str] | None = None, body: bytes = b"") -> Fault:
     """Any other answer."""
 

@@ -14,7 +14,7 @@ from chaski.store.http import Access
 from chaski.store.pull import pull
 from chaski.store.store import Store
 from tests.store import fake_registry
-from tests.store.fake_registry import FakeRegistry, answer, cut_after, stall_after
+from tests.store.fake_registry import FakeRegistry, answer, cut_after, drip, stall_after
 from tests.store.pulling import LAYERS, LOCAL, PACE, assert_pulled, pulled
 
 
@@ -66,6 +66,32 @@ def test_faults_that_pass(store: Store, registry: FakeRegistry, fault: fake_regi
     assert_pulled(store, registry, data)
 
 
+def test_a_slow_beginning_is_kept(store: Store, registry: FakeRegistry) -> None:
+    data = registry.put(LAYERS)
+    registry.faults.extend([drip(0.05)] * 200)
+    with pytest.raises(RegistryError, match="sends too slowly"):
+        pulled(store, registry)
+    registry.faults.clear()
+    registry.requests.clear()
+    pulled(store, registry)
+    assert_pulled(store, registry, data)
+    begins = {headers["Range"].partition("-")[0] for _, _, headers in registry.requests if "Range" in headers}
+    assert not begins & {f"bytes={begin}" for begin in range(0, 1_000_000, 250_000)}
+
+
+def test_time_between_requests_and_before_answers_is_not_slow(store: Store, registry: FakeRegistry) -> None:
+    """A server that thinks for most of the time that it may, before each of many short answers."""
+    data = registry.put({"model": b"small", **{f"license#{n}": b"text %d" % n for n in range(8)}})
+
+    def late(handler: fake_registry.Handler, data: bytes, begin: int, end: int) -> None:
+        handler.registry.released.wait(0.15)
+        handler.serve(data, begin, end)
+
+    registry.faults.extend([late] * 9)
+    pulled(store, registry)
+    assert_pulled(store, registry, data)
+
+
 def test_a_server_without_ranges(store: Store, registry: FakeRegistry) -> None:
     data = registry.put(LAYERS)
     registry.has_ranges = False
@@ -87,6 +113,11 @@ def test_a_server_without_ranges_that_cuts(store: Store, registry: FakeRegistry)
     [
         (cut_after(0), RegistryError, "max retries exceeded: 127.0.0.1"),
         (answer(503), RegistryError, "max retries exceeded: 127.0.0.1:[0-9]+ answered 503"),
+        (
+            drip(0.05),
+            RegistryError,
+            r"max retries exceeded: 127.0.0.1:\d+ sends too slowly: \d+ bytes",
+        ),
         (answer(404), RegistryError, "127.0.0.1:[0-9]+ answered 404"),
         (answer(500, body=b"secret"), RegistryError, "answered 500$"),
         (answer(200, {"Content-Encoding": "gzip"}, b"\x1f\x8b"), RegistryError, "compressed its answer"),
