@@ -14,7 +14,15 @@ from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
-__all__ = ["address_space", "cpu_quota", "memory_left", "memory_limit", "open_files", "tasks_left"]
+__all__ = [
+    "address_space",
+    "address_space_note",
+    "cpu_quota",
+    "memory_left",
+    "memory_limit",
+    "open_files",
+    "tasks_left",
+]
 
 _PROC = Path("/proc")
 # Version 1 writes the largest multiple of a page where nothing is limited.
@@ -69,8 +77,20 @@ def address_space() -> int | None:
 
     It is the smaller one of `ulimit -v` and `ulimit -d`. Chaski reserves all of its memory as data.
     """
-    limits = (_resource_limit("RLIMIT_AS"), _resource_limit("RLIMIT_DATA"))
-    return min((limit for limit in limits if limit is not None), default=None)
+    return min((limit for _, limit in _address_limits()), default=None)
+
+
+def address_space_note() -> str:
+    """Return words that name `ulimit -v` and `ulimit -d` where they are set, to end an error about memory."""
+    named = " and ".join(f"{name} to {limit / 1e9:.2f} GB" for name, limit in _address_limits())
+    return f"; this process is limited by {named}" if named else ""
+
+
+def _address_limits() -> Iterator[tuple[str, int]]:
+    for name, command in (("RLIMIT_AS", "ulimit -v"), ("RLIMIT_DATA", "ulimit -d")):
+        limit = _resource_limit(name)
+        if limit is not None:
+            yield command, limit
 
 
 def _memory_groups() -> Iterator[tuple[Path, int]]:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ import pytest
 
 import chaski
 from chaski import _native
-from chaski.errors import OutOfMemoryError
+from chaski.errors import ModelError, OutOfMemoryError
 from chaski.formats.gguf import TensorInfo, open_gguf
 from chaski.formats.gguf_writer import LazyTensor, write_gguf
 from chaski.formats.quant import QuantType, row_bytes
@@ -208,13 +209,57 @@ def test_a_file_that_shrinks_later_does_not_matter(tmp_path: Path) -> None:
 
 def test_a_failure_of_the_thread_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object) -> None:
-        raise MemoryError("no room")
+        raise RuntimeError("no disk")
 
     with chaski.load(PATHS[0], context=64) as model:
         monkeypatch.setattr(_native, "lay_out", fail)
         for use in (model.wait_loaded, lambda: model.logits(IDS)):
-            with pytest.raises(OutOfMemoryError, match=r"memory ended while the weights of .*f16\.gguf"):
+            with pytest.raises(ModelError, match=r"f16\.gguf.*no disk"):
                 use()
+
+
+def test_weights_that_memory_has_no_room_for_are_read_from_the_file(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As under `ulimit -v`; some are laid out already."""
+    expected = logits(PATHS[0], IDS, True)
+    real, calls = _native.lay_out, []
+
+    def fail(*arguments: Any) -> None:
+        calls.append(arguments)
+        if len(calls) > 2:
+            raise MemoryError("no room")
+        real(*arguments)
+
+    with chaski.load(PATHS[0], context=64) as model:
+        monkeypatch.setattr(_native, "lay_out", fail)
+        model.wait_loaded()
+        assert np.array_equal(model.logits(IDS), expected)
+        assert np.array_equal(model.logits(IDS), expected)
+    assert "memory ended while the weights of" in caplog.text
+
+
+def test_without_room_for_a_thread_weights_are_laid_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = logits(PATHS[0], IDS, True)
+    real = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "chaski-loading":
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert np.array_equal(logits(PATHS[0], IDS, True), expected)
+
+
+@pytest.mark.parametrize("error", [MemoryError("x"), RuntimeError("can't start new thread")])
+def test_loading_without_memory_is_an_error(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr("chaski.runner.loading.loader.open_tiers", fail)
+    with pytest.raises(OutOfMemoryError, match=r"(memory ended|no thread .*) while the model was loaded"):
+        chaski.load(PATHS[0], context=64)
 
 
 def test_closing_does_not_wait_for_the_rest() -> None:

@@ -32,7 +32,7 @@ from chaski.ml.cpu.stored_cells import StoredCells
 from chaski.ml.cpu.variants import KernelVariants
 from chaski.ml.cpu.weight_files import StoredMatrix, laid_out_type
 from chaski.ml.graph import AdapterTable, DType, Graph, KVBuffer, KVRole, Weight
-from chaski.ml.limits import address_space
+from chaski.ml.limits import address_space_note
 from chaski.ml.machine import available_memory, cpu_name, memory_nodes, physical_cores, total_memory
 
 __all__ = ["CPUBackend"]
@@ -262,9 +262,11 @@ def _reserving(what: str, size: int) -> Iterator[None]:
 
 
 def _out_of_memory(what: str, size: int) -> OutOfMemoryError:
-    space = address_space()
-    limit = "" if space is None else f", and ulimit -v and -d let the process have {space / 1e9:.2f} GB"
     return OutOfMemoryError(
-        f"{what} need {size / 1e9:.2f} GB, but {available_memory() / 1e9:.2f} GB of memory are available"
-        f"{limit}; use a smaller context, fewer parallel sequences or a smaller model"
+        f"{what} need {_amount(size)}, but {_amount(available_memory())} of memory are available"
+        f"{address_space_note()}; use a smaller context, fewer parallel sequences or a smaller model"
     )
+
+
+def _amount(size: int) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"

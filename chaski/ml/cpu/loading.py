@@ -11,6 +11,7 @@ for it as they would for themselves.
 from __future__ import annotations
 
 import atexit
+import logging
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -21,9 +22,12 @@ from chaski.forks import ForkGuard
 from chaski.ml.backend import ProgressCallback
 from chaski.ml.cpu.shared_memory import SharedMemory
 from chaski.ml.cpu.weight_files import StoredMatrix, WeightFiles, unreadable
+from chaski.ml.limits import address_space_note
 from chaski.ml.machine import available_memory
 
 __all__ = ["Loading"]
+
+_log = logging.getLogger(__name__)
 
 # Matrices are laid out in groups of about this size, between which progress is shown and `close` is seen. A
 # model that is smaller is there at once.
@@ -147,17 +151,23 @@ class Loading:
         return is_small or self._files.are_in_memory(WARM)
 
     def _lay_out_behind(self, groups: Groups, untouched: Sequence[Touchable]) -> None:
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=self._work, args=(groups, untouched), name="chaski-loading", daemon=True
         )
-        self._thread.start()
+        try:
+            thread.start()
+            self._thread = thread
+        except RuntimeError:  # limits leave no room for its stack
+            for part in untouched:
+                part.touch()
+            self._lay_out(self._pool, groups, lambda share: None)
 
     def _work(self, groups: Groups, untouched: Sequence[Touchable]) -> None:
         # A thread in native code while the interpreter shuts down would crash the process.
         atexit.register(self.close)
         self._may_begin.wait(PATIENCE)
-        pool = _native.ThreadPool(max(1, self._pool.threads // 2))
         try:
+            pool = _native.ThreadPool(max(1, self._pool.threads // 2))
             for part in untouched:
                 part.touch()
             self._lay_out(pool, groups, lambda share: None)
@@ -167,6 +177,14 @@ class Loading:
             atexit.unregister(self.close)
 
     def _lay_out(self, pool: _native.ThreadPool, groups: Groups, progress: ProgressCallback) -> None:
+        """Lay groups out. Where memory ends, as under `ulimit -v`, the rest stays in the files."""
+        try:
+            self._lay_out_whole(pool, groups, progress)
+        except OutOfMemoryError as error:
+            _log.warning("%s: every batch reads the rest from the file, which is slower", error)
+            self._stays_in_files = True
+
+    def _lay_out_whole(self, pool: _native.ThreadPool, groups: Groups, progress: ProgressCallback) -> None:
         shared = self._shared
         if shared is None:
             self._fill(pool, groups, None, progress)
@@ -209,7 +227,9 @@ class Loading:
             except RuntimeError as error:
                 raise unreadable(path, str(error)) from error
             except MemoryError:
-                raise OutOfMemoryError(f"memory ended while the weights of {path} were laid out") from None
+                raise OutOfMemoryError(
+                    f"memory ended while the weights of {path} were laid out{address_space_note()}"
+                ) from None
             done += sum(matrix.num_bytes for matrix in group)
             progress(done / total)
         return True

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from chaski.chat.defaults import Defaults, stored_adapters
 from chaski.env import Environment
-from chaski.errors import ChaskiError, OptionError, UnsupportedError
+from chaski.errors import ChaskiError, OptionError, OutOfMemoryError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.ml.backend import ProgressCallback
+from chaski.ml.limits import address_space_note
 from chaski.model.pooling import pooling_number
 from chaski.model.registry import vision_of
 from chaski.names import NATIVE, check_engine
@@ -44,6 +45,20 @@ if TYPE_CHECKING:
 __all__ = ["load", "load_parts"]
 
 
+@contextmanager
+def _naming_limits() -> Iterator[None]:
+    """Turn the ends of memory and of threads into OutOfMemoryError with the limits of this process."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        is_thread = "new thread" in str(error)
+        if not is_thread and not isinstance(error, MemoryError):
+            raise
+        reason = "no thread could be started" if is_thread else "memory ended"
+        raise OutOfMemoryError(f"{reason} while the model was loaded{address_space_note()}") from None
+
+
+@_naming_limits()
 @UsualFloats()
 def load(
     model: str | os.PathLike[str] | OpenedModel,
@@ -130,6 +145,7 @@ def load(
     )
 
 
+@_naming_limits()
 @UsualFloats()
 def load_parts(
     parts: ModelParts,
@@ -176,11 +192,14 @@ def _read_weights(
         reserved.backend.load(progress)
         if parts.encoder is not None:
             parts.encoder.close()
+        places = reserved.places
+        draft = proposing or places.heads
+        tiers = None if policy is None else _tiers(reserved, parts, is_stored, description)
+        engine = Engine(
+            places.program, places.cache, parts.size.sequences, policy, places.images, draft, tiers
+        )
         undo.pop_all()
-    places = reserved.places
-    draft = proposing or places.heads
-    tiers = None if policy is None else _tiers(reserved, parts, is_stored, description)
-    return Engine(places.program, places.cache, parts.size.sequences, policy, places.images, draft, tiers)
+    return engine
 
 
 def _check_prompt_cache(prompt_cache: bool | str) -> None:
