@@ -73,6 +73,11 @@ def plan_conversion(folder: Path, target_folder: Path | None = None, task: str |
     says, UnsupportedError for architectures and quantizations that cannot be converted.
     """
     config = read_config(folder)
+    with computing(config):
+        return _planned(config, folder, target_folder, task)
+
+
+def _planned(config: Config, folder: Path, target_folder: Path | None, task: str | None) -> Checkpoint:
     _refuse_quantized(config)
     family = find_family(config)
     target = _target(config, family, target_folder)
@@ -85,12 +90,9 @@ def plan_conversion(folder: Path, target_folder: Path | None = None, task: str |
     tensors = _effective(tensors, family.ineffective)
     config = text_settings(config, family, tensors.keys()).within(len(tensors))
     vision = family.vision if "vision_config" in config else None
-    with computing(config):
-        planned = chain(
-            family.tensors(config, tensors.keys()), dense_tensors(config) if family.embeds else ()
-        )
-        plan = _checked(folder, planned, tensors)
-        seen = [] if vision is None else _checked(folder, vision.tensors(config), tensors)
+    planned = chain(family.tensors(config, tensors.keys()), dense_tensors(config) if family.embeds else ())
+    plan = _checked(folder, planned, tensors)
+    seen = [] if vision is None else _checked(folder, vision.tensors(config), tensors)
     unused = family.unused if vision is None else vision.unused
     _check_unused(config, family.architecture, tensors, plan + seen, unused)
     return Checkpoint(folder, config, family, tensors, plan, vision, target)
@@ -132,11 +134,18 @@ def _known_task(config: Config, family: Family, task: str) -> str:
 
 @contextmanager
 def computing(config: Config) -> Iterator[None]:
-    """Turn arithmetic errors into a ModelError that blames the numbers of the configuration."""
+    """Turn errors of arithmetic, types and absent entries into a ModelError that blames the configuration.
+
+    The settings that every family reads are checked one by one; this is for values of other shapes.
+    """
     try:
         yield
     except (ArithmeticError, ValueError) as error:
         raise ModelError(f"{config.path}: its numbers fit no model: {error}") from error
+    except (TypeError, LookupError, AttributeError) as error:
+        raise ModelError(
+            f"{config.path}: its values fit no model: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _checked(folder: Path, planned: Iterable[Planned], tensors: Mapping[str, SafeTensor]) -> list[Planned]:

@@ -18,6 +18,7 @@ MAX_JSON_BYTES = 256 << 20
 MAX_JSON_VALUES = 8_000_000
 _REQUIRED: Final = object()
 _LARGEST = 2**31 - 1
+_MOST_AS_FLOAT = 2**1000
 
 T = TypeVar("T", int, float, bool, str)
 D = TypeVar("D")
@@ -48,7 +49,7 @@ class Config:
             if default is _REQUIRED:
                 raise ModelError(f"{self.path}: {key!r} is missing")
             return default
-        if kind is float and type(value) is int:
+        if kind is float and type(value) is int and abs(value) <= _MOST_AS_FLOAT:
             return float(value)
         if type(value) is not kind:
             raise ModelError(f"{self.path}: {key!r} is {value!r:.80}, not {kind.__name__}")
@@ -71,12 +72,17 @@ class Config:
         """The same settings, of a checkpoint with so many tensors."""
         return Config(self.path, self.values, most)
 
-    def list(self, key: str) -> list[Any]:
-        """The list under `key`; an absent one is empty."""
+    def list(self, key: str, kind: type[T] | None = None) -> list[Any]:
+        """The list under `key`, of values as `get` takes them; an absent one is empty. Raises ModelError."""
         value = self.values.get(key)
         if value is not None and not isinstance(value, list):
             raise ModelError(f"{self.path}: {key!r} is {value!r:.80}, not a list")
-        return value or []
+        if kind is None:
+            return value or []
+        return [self._item(f"{key}[{index}]", each, kind) for index, each in enumerate(value or [])]
+
+    def _item(self, name: str, value: Any, kind: Any) -> Any:
+        return Config(self.path, {name: value}).get(name, kind)
 
     def part(self, key: str) -> Config:
         """The settings under `key`; absent ones are empty."""

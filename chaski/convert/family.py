@@ -156,7 +156,7 @@ def embeddings(
 
 def _is_base(config: Config) -> bool:
     """Return whether a checkpoint is one of states, without an output matrix."""
-    return any(str(name).endswith("Model") for name in config.list("architectures"))
+    return any(str(name).endswith("Model") for name in config.list("architectures", str))
 
 
 def norm(config: Config, name: str, source: str, shift: float = 0.0) -> Row:

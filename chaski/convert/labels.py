@@ -17,7 +17,7 @@ _USUAL = 2  # labels of a configuration that does not name any
 
 def is_classifier(config: Config) -> bool:
     """Return whether the checkpoint has an output for each label."""
-    return any(str(name).endswith("ForSequenceClassification") for name in config.list("architectures"))
+    return any(str(name).endswith("ForSequenceClassification") for name in config.list("architectures", str))
 
 
 def label_metadata(config: Config) -> Metadata:

@@ -118,7 +118,7 @@ def test_an_eagle3_draft_says_which_layers_it_reads(tmp_path: Path) -> None:
 def test_numbers_that_no_eagle3_draft_has_are_refused(tmp_path: Path) -> None:
     for name, values, reason in (
         ("layers", {"num_hidden_layers": 2}, "draft of 2 layers"),
-        ("kinds", {"eagle_aux_hidden_state_layer_ids": ["a"]}, "no layers"),
+        ("kinds", {"eagle_aux_hidden_state_layer_ids": ["a"]}, r"layer_ids\[0\]' is 'a', not int"),
         ("size", {"target_hidden_size": 41}, "fc.weight"),
     ):
         folder = changed(tmp_path / name, values, "eagle3")

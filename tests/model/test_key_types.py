@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,17 @@ from click.testing import CliRunner
 
 import chaski
 from chaski.cli.main import chaski_command
+from chaski.formats.gguf import open_gguf
+from chaski.formats.gguf_writer import write_gguf
 from chaski.names import ModelName
 from chaski.store.create import create
 from chaski.store.recipe import Recipe
 from chaski.store.store import Store
+from tests.adapters import adapted_names, random_adapter
+from tests.rewriting import all_tensors
 from tests.tiny_llama import write_tiny_llama
 
+VISION = Path(__file__).parents[1] / "data" / "vision"
 VALUES: dict[str, Any] = {
     "number": 3,
     "negative": -1,
@@ -90,6 +97,39 @@ def test_keys_that_are_read_first(tmp_path: Path, key: str) -> None:
         for attempt in (run, stored):
             problem = problem_of(attempt, path)
             assert not problem or path.name in problem or key in problem, (value, problem)
+
+
+@pytest.mark.parametrize("key", ["patch_size", "attention.head_count"])
+def test_a_projector_that_divides_by_zero_is_named_itself(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "odd.gguf"
+    with open_gguf(VISION / "gemma3-mmproj.gguf") as file:
+        write_gguf(path, {**file.metadata, f"clip.vision.{key}": 0}, all_tensors(file))
+    with pytest.raises(chaski.ChaskiError, match=rf"odd\.gguf: clip\.vision\.{key} is 0"):
+        chaski.load(VISION / "gemma3.gguf", projector=path, context=64)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_all_keys_of_files_that_go_with_a_model(tmp_path: Path, seed: int) -> None:
+    """Projectors, adapters and drafts, whose keys are chosen by chance: each is refused, or runs."""
+    chance = random.Random(seed)
+    tiny = write_tiny_llama(tmp_path / "tiny.gguf", layers=1)
+    with open_gguf(tiny) as file:
+        shapes = {name: file.tensors[name].shape for name in adapted_names(file)}
+    adapter = random_adapter(tmp_path / "adapter.gguf", shapes, 1, rank=2)
+    kinds = {
+        "projector": (VISION / "gemma3.gguf", VISION / "gemma3-mmproj.gguf", "projector"),
+        "adapter": (tiny, adapter, "adapters"),
+        "draft": (tiny, tiny, "draft"),
+    }
+    for base, source, option in kinds.values():
+        for _ in range(6):
+            path = tmp_path / "odd.gguf"
+            with open_gguf(source) as file, suppress(chaski.ChaskiError):
+                key, value = chance.choice(list(file.metadata)), chance.choice(list(VALUES.values()))
+                write_gguf(path, {**file.metadata, key: value}, all_tensors(file))
+                files: dict[str, Any] = {option: [path] if option == "adapters" else path}
+                with chaski.load(base, context=32, num_batch=16, parallel=1, **files) as model:
+                    model.generate("x", num_predict=1)
 
 
 @pytest.mark.parametrize("key", ["general.architecture", "tokenizer.ggml.model", "tokenizer.ggml.pre"])

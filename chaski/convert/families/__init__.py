@@ -165,7 +165,7 @@ TEXT_MODELS = {
 
 def find_family(config: Config) -> Family:
     """The family of a configuration; UnsupportedError for one that has no file here."""
-    names = config.list("architectures")
+    names = config.list("architectures", str)
     name = names[0] if names else None
     if name in ENCODERS:
         return _seeing(config, _module(ENCODERS[name]))

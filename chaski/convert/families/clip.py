@@ -50,8 +50,8 @@ def spread(config: Config, mean: Sequence[float], std: Sequence[float]) -> Metad
     """Return mean and deviation of pixels as the image processor says, else the usual ones."""
     reader = preprocessor(config)
     return {
-        "vision.image_mean": [float(value) for value in reader.list("image_mean") or mean],
-        "vision.image_std": [float(value) for value in reader.list("image_std") or std],
+        "vision.image_mean": [*(reader.list("image_mean", float) or mean)],
+        "vision.image_std": [*(reader.list("image_std", float) or std)],
     }
 
 

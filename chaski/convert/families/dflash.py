@@ -45,14 +45,14 @@ def metadata(config: Config) -> Metadata:
 
 def _layers(config: Config) -> list[int]:
     """The layers of the target whose outputs are read."""
-    layers = config.part("dflash_config").list("target_layer_ids")
+    layers = config.part("dflash_config").list("target_layer_ids", int)
     if not layers or any(type(layer) is not int for layer in layers):
         raise ModelError(f"{config.path}: 'target_layer_ids' of 'dflash_config' is {layers!r:.80}, no layers")
     return layers
 
 
 def _windows(config: Config) -> Metadata:
-    own, kinds = config.part("dflash_config"), config.list("layer_types")
+    own, kinds = config.part("dflash_config"), config.list("layer_types", str)
     size = own.get("swa_window_size", int, 0) or config.get("sliding_window", int, 0)
     is_used = config.get("use_sliding_window", bool, False) or own.get("use_swa", bool, False)
     if not (is_used and size and kinds):

@@ -36,7 +36,7 @@ def metadata(config: Config) -> Metadata:
 
 def _layers(config: Config) -> list[int]:
     """The layers of the target whose inputs are read; where nobody says it, those that EAGLE has."""
-    own = config.list(_LAYERS) or config.part("eagle_config").list(_LAYERS)
+    own = config.list(_LAYERS, int) or config.part("eagle_config").list(_LAYERS, int)
     if any(type(layer) is not int for layer in own):
         raise ModelError(f"{config.path}: {_LAYERS!r} is {own!r:.80}, no layers")
     count = config.part("target").count("num_hidden_layers")

@@ -33,7 +33,7 @@ def _sized(config: Config) -> Config:
 
 def metadata(config: Config) -> Metadata:
     _check(config)
-    kinds = config.list("layer_types")
+    kinds = config.list("layer_types", str)
     local = rope(config, _NEAR).get("rope_theta", float)
     if "rope_parameters" not in config:
         local = config.get("rope_local_base_freq", float)
@@ -49,7 +49,7 @@ def metadata(config: Config) -> Metadata:
         "rope.freq_base_swa": local,
     }
     if isinstance(config.values.get("intermediate_size"), list):
-        entries["feed_forward_length"] = config.list("intermediate_size")
+        entries["feed_forward_length"] = config.list("intermediate_size", int)
     if "final_logit_softcapping" in config:
         entries["final_logit_softcapping"] = config.get("final_logit_softcapping", float)
     return entries
@@ -61,14 +61,14 @@ def _check(config: Config) -> None:
     config.expect("altup_num_inputs", _STATES)
     config.expect("altup_active_idx", 0)
     config.expect("altup_correct_scale", True)
-    kinds = config.list("layer_types")
+    kinds = config.list("layer_types", str)
     if len(kinds) != config.count("num_hidden_layers") or not {_NEAR, _FAR}.issuperset(kinds):
         raise UnsupportedError(f"{config.path}: 'layer_types' does not say of each layer what it sees")
 
 
 def _scales(config: Config, num_layers: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
     """Return the standard deviations above the mean that leave the given share of gates closed."""
-    shares = config.list("activation_sparsity_pattern") or [0.0] * num_layers
+    shares = config.list("activation_sparsity_pattern", float) or [0.0] * num_layers
     if len(shares) != num_layers or not all(type(s) in (int, float) and 0 <= s < 1 for s in shares):
         raise UnsupportedError(f"{config.path}: 'activation_sparsity_pattern' has no share for each layer")
     return np.array([NormalDist().inv_cdf(share) if share else -math.inf for share in shares], np.float32)

@@ -37,7 +37,7 @@ class _Layer(Struct, frozen=True):
 
 
 def _layers(config: Config) -> list[_Layer]:
-    kinds = config.list("layer_types")
+    kinds = config.list("layer_types", str)
     if len(kinds) != config.count("num_hidden_layers") or not {_NEAR, _FAR}.issuperset(kinds):
         raise UnsupportedError(f"{config.path}: 'layer_types' does not say of each layer what it sees")
     near = config.get("head_dim", int), config.get("num_key_value_heads", int)
@@ -71,7 +71,7 @@ def _of_far_layers(config: Config, kinds: list[str]) -> tuple[int, int]:
 def metadata(config: Config) -> Metadata:
     _check(config)
     layers = _layers(config)
-    far_size, _ = _of_far_layers(config, config.list("layer_types"))
+    far_size, _ = _of_far_layers(config, config.list("layer_types", str))
     near_size = config.get("head_dim", int)
     entries = common_metadata(config, rope_tensors=("proportional",)) | {
         "context_length": config.get("max_position_embeddings", int),
@@ -190,7 +190,7 @@ def _rope_factors(config: Config) -> np.ndarray[tuple[int], np.dtype[np.float32]
         raise UnsupportedError(
             f"{config.path}: only a proportional rotary embedding without a factor is known"
         )
-    size, _ = _of_far_layers(config, config.list("layer_types"))
+    size, _ = _of_far_layers(config, config.list("layer_types", str))
     turning = int(size * settings.get("partial_rotary_factor", float, 1.0) / 2)
     return np.where(np.arange(size // 2) < turning, np.float32(1), np.float32(_STILL))
 

@@ -21,7 +21,7 @@ _ATTENTION = {"attention", "full_attention"}  # the second in newer configuratio
 
 def rotation(config: Config) -> Metadata:
     """The switch of the rope, as llama.cpp's converter writes it. Other layers are an UnsupportedError."""
-    kinds = set(map(str, config.list("layer_types")))
+    kinds = set(map(str, config.list("layer_types", str)))
     if not kinds or not kinds <= _ATTENTION:
         found = ", ".join(sorted(kinds)) or "missing"
         raise UnsupportedError(

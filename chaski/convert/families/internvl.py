@@ -51,7 +51,7 @@ def _settings(config: Config) -> Config:
 def _side(vision: Config, key: str) -> int:
     """A size that is written once, or once for each way."""
     value = vision.values.get(key)
-    if isinstance(value, list):
+    if isinstance(value, list) and value:
         vision.expect(key, [value[0]] * 2)
         value = value[0]
     return Config(vision.path, {key: value}).get(key, int)

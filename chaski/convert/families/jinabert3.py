@@ -48,7 +48,7 @@ def metadata(config: Config) -> Metadata:
 
 def tasks(config: Config) -> list[str]:
     """The tasks that the checkpoint has adapters for."""
-    return [str(name) for name in config.list("lora_adaptations")]
+    return [str(name) for name in config.list("lora_adaptations", str)]
 
 
 def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:

@@ -39,8 +39,8 @@ def _ffn_size(config: Config) -> int:
 def _attends(config: Config) -> list[bool]:
     """Return whether each layer attends, as either generation of configurations says it."""
     if "layer_types" in config:
-        return [kind == "full_attention" for kind in config.list("layer_types")]
-    attending = config.list("full_attn_idxs")
+        return [kind == "full_attention" for kind in config.list("layer_types", str)]
+    attending = config.list("full_attn_idxs", int)
     return [layer in attending for layer in range(config.count("num_hidden_layers"))]
 
 

@@ -46,7 +46,7 @@ def _taken(config: Config) -> list[int]:
 
 def _canvases(config: Config) -> list[int]:
     """The sizes of an image in tiles, height and width in turn; none for models that see one square."""
-    if _NEXT not in config.list("architectures"):
+    if _NEXT not in config.list("architectures", str):
         preprocessor(config).expect("do_center_crop", True)
         return []
     config.expect("use_image_newline_parameter", True)

@@ -69,7 +69,7 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 def _factors(config: Config, kind: str) -> Constant:
-    values = rope(config).list(f"{kind}_factor")
+    values = rope(config).list(f"{kind}_factor", float)
     if len(values) != _num_rotated(config) // 2 or not all(type(value) in (int, float) for value in values):
         raise ModelError(f"{config.path}: '{kind}_factor' does not have a number for each rotated pair")
     return Constant(f"rope_factors_{kind}.weight", np.array(values, np.float32))

@@ -43,7 +43,7 @@ def _sizes(config: Config) -> Metadata:
 
 def _full(config: Config) -> list[int]:
     """The layers in which all patches see each other."""
-    return [*config.part("vision_config").list("fullatt_block_indexes")] or [7, 15, 23, 31]
+    return [*config.part("vision_config").list("fullatt_block_indexes", int)] or [7, 15, 23, 31]
 
 
 def vision_metadata(config: Config) -> Metadata:

@@ -21,7 +21,7 @@ _SECTIONS = [11, 11, 10]
 
 
 def metadata(config: Config) -> Metadata:
-    sections = rope(config).list("mrope_section") or _SECTIONS
+    sections = rope(config).list("mrope_section", int) or _SECTIONS
     return qwen3next.metadata(config) | {"rope.dimension_sections": [*sections, 0, 0, 0, 0][:4]}
 
 

@@ -74,7 +74,7 @@ def _is_linear(config: Config) -> list[bool]:
     if "layer_types" not in config:
         interval = config.count("full_attention_interval", 4)
         return [bool(layer % interval) for layer in range(1, layers + 1)]
-    kinds = config.list("layer_types")
+    kinds = config.list("layer_types", str)
     if len(kinds) != layers or not {*kinds} <= {LINEAR, "full_attention"}:
         raise ModelError(
             f"{config.path}: 'layer_types' does not say {LINEAR} or full_attention of each of {layers} layers"

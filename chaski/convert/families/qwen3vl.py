@@ -45,7 +45,7 @@ def metadata(config: Config) -> Metadata:
 def _deep(config: Config) -> list[int]:
     """The layers of the encoder whose states become parts of rows."""
     vision = config.part("vision_config")
-    layers = [*vision.list("deepstack_visual_indexes")]
+    layers = [*vision.list("deepstack_visual_indexes", int)]
     if not all(isinstance(layer, int) and 0 <= layer < vision.count("depth") for layer in layers):
         raise ModelError(f"{config.path}: 'deepstack_visual_indexes' {layers!r:.80} are no layers")
     return layers

@@ -49,7 +49,7 @@ def settings(config: Config, activation: str) -> Config:
 
 def sections(config: Config, usual: list[int]) -> Metadata:
     """The pairs that turn by time, row and column."""
-    found = rope(config).list("mrope_section") or usual
+    found = rope(config).list("mrope_section", int) or usual
     return {"rope.dimension_sections": [*found, 0, 0, 0, 0][:4]}
 
 

@@ -22,7 +22,7 @@ def metadata(config: Config) -> Metadata:
     return common_metadata(config, rope_tensors=("llama3",)) | {
         "vocab_size": config.get("vocab_size", int),
         "rope.dimension_count": head_size(config),
-        "attention.cross_attention_layers": np.array(config.list("cross_attention_layers"), np.int32),
+        "attention.cross_attention_layers": np.array(config.list("cross_attention_layers", int), np.int32),
     }
 
 
@@ -34,7 +34,7 @@ def tensors(config: Config) -> Iterator[Planned]:
     factors = llama3_rope_factors(config)
     if factors is not None:
         yield Constant("rope_freqs.weight", factors)
-    crossing = config.list("cross_attention_layers")
+    crossing = config.list("cross_attention_layers", int)
     for layer in range(config.count("num_hidden_layers")):
         own = _cross_attention(config) if layer in crossing else attention(config, rotated=True)
         norms = (

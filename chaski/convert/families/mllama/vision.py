@@ -26,7 +26,7 @@ def metadata(vision: Config) -> Metadata:
     return {
         "block_count": vision.get("num_hidden_layers", int),
         "global.block_count": vision.get("num_global_layers", int),
-        "intermediate_layers_indices": np.array(vision.list("intermediate_layers_indices"), np.int32),
+        "intermediate_layers_indices": np.array(vision.list("intermediate_layers_indices", int), np.int32),
         "embedding_length": vision.get("hidden_size", int),
         "feed_forward_length": vision.get("intermediate_size", int),
         "attention.head_count": vision.get("attention_heads", int),
@@ -55,7 +55,7 @@ def tensors(vision: Config) -> Iterator[Planned]:
 
 
 def projector(vision: Config, text_size: int) -> Iterator[Planned]:
-    parts = 1 + len(vision.list("intermediate_layers_indices"))
+    parts = 1 + len(vision.list("intermediate_layers_indices", int))
     shape = (text_size, parts * vision.get("hidden_size", int))
     yield Mapped("mm.0.weight", shape, ("multi_modal_projector.weight",))
     yield Mapped("mm.0.bias", (text_size,), ("multi_modal_projector.bias",))
