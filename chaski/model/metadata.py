@@ -23,8 +23,10 @@ _LONGEST_REASON = 300  # characters; an error may hold whatever it was raised wi
 # Sizes of tensors, so none can be larger than the largest side of any.
 _SIZES = ("embedding_length", "head_count", "head_count_kv", "key_length", "value_length", "expert_count")
 _MAY_BE_INFINITE = ("activation_sparsity_scale",)  # minus infinity where nothing is sparse
-_DIVISORS = ("block_count", "embedding_length", "attention.head_count", "rope.dimension_count")
-_DIVISORS += ("vision.attention.head_count", "vision.patch_size")
+_DIVISORS = (
+    *("block_count", "embedding_length", "attention.head_count", "rope.dimension_count"),
+    *("vision.attention.head_count", "vision.patch_size"),
+)
 
 
 _NO_MODELS = {

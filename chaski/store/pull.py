@@ -84,8 +84,8 @@ def _recipe(model: SplitModel) -> Recipe:
     count = len(model.parts)
     names = (f"model-{number:05d}-of-{count:05d}.gguf" for number in range(1, count + 1))
     parts = CheckpointFiles(dict(zip(names, _digests(model.parts), strict=True)))
-    sources = [parts] if model.projector is None else [parts, model.projector.digest]
-    return Recipe(sources=sources, split_from=_digests(model.files))
+    projectors = [] if model.projector is None else [model.projector.digest]
+    return Recipe(sources=[parts, *projectors], split_from=_digests(model.files))
 
 
 def _digests(files: tuple[HubFile, ...]) -> list[Digest]:

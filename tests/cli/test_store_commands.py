@@ -179,7 +179,7 @@ def test_creating_without_a_modelfile(
     root: Path, tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "no Modelfile or safetensors files found" in chaski("create", "mine").stderr
+    assert "is a folder without a GGUF file of a model" in chaski("create", "mine").stderr
     (tmp_path / "tiny.gguf").symlink_to(tiny_llama)
     result = chaski("create", "mine", "-q", "q8_0")
     assert result.exit_code == 0, result.stderr

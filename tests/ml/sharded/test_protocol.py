@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -73,7 +74,7 @@ def test_a_first_message_that_comes_by_single_bytes(monkeypatch: pytest.MonkeyPa
     """It has one deadline in all: each byte alone comes in time."""
     monkeypatch.setattr("chaski.ml.sharded.sessions.PATIENCE", 0.5)
     ours, theirs = socket.socketpair()
-    sessions = Sessions(lambda address, key: None, lambda options: None)  # type: ignore[arg-type, return-value]
+    sessions = Sessions(Mock(), Mock())
     taking = threading.Thread(target=sessions.take, args=(Frames(ours),), daemon=True)
     taking.start()
     text = json.dumps([{"kind": "requests", "session": "a", "pad": "x" * 500}, []]).encode()
