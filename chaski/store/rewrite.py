@@ -138,24 +138,23 @@ class _Work:
 
     def __init__(self, target: Path, write: Write) -> None:
         self._target, self._write = target, write
-        self._stop = Event()
+        self._stop, self._ended = Event(), Event()
         self._share = (0, 0)
         self._failure: Exception | None = None
         self.digest: Digest | None = None
 
     def run(self) -> Generator[tuple[int, int], None, None]:
         """Yield the bytes that are done, and all of them; raises what the writing raises."""
-        thread = Thread(target=self._guarded, daemon=True)
-        thread.start()
+        Thread(target=self._guarded, daemon=True).start()
         try:
-            is_writing = True
-            while is_writing:
-                thread.join(_REPORT_SECONDS)
-                is_writing = thread.is_alive()
+            has_ended = False
+            while not has_ended:
+                has_ended = self._ended.wait(_REPORT_SECONDS)
                 yield self._share  # the last time when all is written
         finally:
             self._stop.set()
-            thread.join()
+            # Not `Thread.join`: up to Python 3.12, one that a signal has cut off makes the next one return.
+            self._ended.wait()
         if self._failure is not None:
             raise self._failure
 
@@ -166,6 +165,8 @@ class _Work:
             pass
         except Exception as error:
             self._failure = error
+        finally:
+            self._ended.set()
 
     def _note(self, done: int, total: int) -> None:
         if self._stop.is_set():
