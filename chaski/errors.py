@@ -232,3 +232,9 @@ class ContextLengthError(OptionError):
         super().__init__(message)
         self.length = length
         self.limit = limit
+
+
+def error_class(name: str, otherwise: type[ChaskiError] = WorkerError) -> type[ChaskiError]:
+    """Return the class of this name, by which another process sends an error, or `otherwise`."""
+    found: type[ChaskiError] = globals()[name] if name in __all__ else otherwise
+    return found

@@ -10,13 +10,12 @@ from time import monotonic
 
 from msgspec import Struct
 
-from chaski import errors
 from chaski.cluster.members import Member, Members
 from chaski.cluster.peer import Patience, Peer
 from chaski.cluster.router import Router
 from chaski.cluster.routing import Speed
 from chaski.cluster.scaling import Bounds, Scaler
-from chaski.errors import ChaskiError, WorkerError
+from chaski.errors import ChaskiError, WorkerError, error_class
 from chaski.ml.backend import ProgressCallback
 from chaski.runner.adapters.calls import LoadAdapter, UnloadAdapter
 from chaski.runner.prefix.calls import Blocks, ListBlocks
@@ -331,9 +330,8 @@ class ReplicaSet:
 
     def _fail(self, problem: tuple[str, str]) -> None:
         kind, message = problem
-        error = getattr(errors, kind) if kind in errors.__all__ else WorkerError
         with self._lock:
-            self._problem = error(message)
+            self._problem = error_class(kind)(message)
 
     def _wake(self) -> None:
         with self._lock:

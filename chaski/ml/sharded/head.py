@@ -16,8 +16,8 @@ from typing import Any
 import numpy.typing as npt
 from msgspec import Struct
 
-from chaski import __version__, errors
-from chaski.errors import ClusterError
+from chaski import __version__
+from chaski.errors import ClusterError, error_class
 from chaski.ml.sharded.frames import Message
 from chaski.ml.sharded.nodes import Node
 from chaski.ml.sharded.session import ALIVE, SILENCE
@@ -158,8 +158,7 @@ class Member:
         kind, text = fields["error"], f"{self.name}: {fields['message']}"
         if kind == "ValueError":
             return ValueError(text)
-        found: Exception = getattr(errors, kind if kind in errors.__all__ else "ClusterError")(text)
-        return found
+        return error_class(kind, ClusterError)(text)
 
 
 class Members:

@@ -17,10 +17,9 @@ from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_typ
 import numpy as np
 from msgspec import Struct
 
-from chaski import errors
 from chaski.chat.events import Done, PromptScores, PromptTokens, Text, Thinking, ToolCall
 from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
-from chaski.errors import ChaskiError, ContextLengthError, OptionError, WorkerError
+from chaski.errors import ChaskiError, ContextLengthError, OptionError, WorkerError, error_class
 from chaski.runner.adapters.calls import Adapters, ListAdapters, LoadAdapter, UnloadAdapter
 from chaski.runner.engine.live import LiveSequences
 from chaski.runner.engine.outputs import Outputs
@@ -88,9 +87,7 @@ class Failure(Struct, frozen=True):
     @property
     def error(self) -> ChaskiError:
         """The error, to be raised on this side."""
-        kind = getattr(errors, self.kind) if self.kind in errors.__all__ else WorkerError
-        error: ChaskiError = kind(self.message, *self.excess)
-        return error
+        return error_class(self.kind)(self.message, *self.excess)
 
 
 WireMessage: TypeAlias = Load | Cancel | ModelCall | Received | LoadProgress | Failure | ModelReply
