@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import Semaphore
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -44,8 +45,9 @@ class Services(Struct, frozen=True):
 
     forms: files of batches that are being uploaded.
 
-    transfers: threads that wait for registries. makers: threads that make models. Each has its own places,
-    and so have uploads, so that none of them waits for the others.
+    transfers: threads that wait for registries. makers: threads that convert adapters. creations: places of
+    processes that make models. Each has its own places, and so have uploads, so that none of them waits for
+    the others.
     """
 
     settings: Settings
@@ -72,6 +74,7 @@ class Services(Struct, frozen=True):
     )
 
     makers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_MAKERS, "chaski-maker"))
+    creations: Semaphore = field(default_factory=lambda: Semaphore(_MAKERS))
 
     @classmethod
     def start(

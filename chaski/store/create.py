@@ -21,7 +21,7 @@ from chaski.store.rewrite import bring, convert_checkpoint, folder_of, rewrite
 from chaski.store.store import Store
 from chaski.store.weights import WeightSummary, inspect
 
-__all__ = ["create", "read_object"]
+__all__ = ["create", "fetch_sources", "read_object"]
 
 
 def create(
@@ -39,12 +39,7 @@ def create(
     link: a file that can share no blocks with its blob is the blob itself, where it would be copied else.
     Raises OptionError, TemplateError, UnsupportedError, GGUFError, StoreError, and what `fetch` raises.
     """
-    _check_template(recipe.template)
-    for source in (*recipe.sources, *recipe.adapters, recipe.draft):
-        if isinstance(source, ModelName) and store.locate(source) is None:
-            if fetch is None:
-                raise ModelNotFoundError(f"model '{source.short}' not found")
-            yield from fetch(source)
+    yield from fetch_sources(store, recipe, fetch)
     with store.adding():
         replaced = store.entry(name).manifest.blobs if store.locate(name) else ()
         draft = _Draft(store, link, open_model)
@@ -63,6 +58,21 @@ def create(
         store.put(name, manifest.encode())
     store.remove_unused(layer.digest for layer in replaced)
     yield StoreProgress("success")
+
+
+def fetch_sources(
+    store: Store, recipe: Recipe, fetch: Callable[[ModelName], Iterator[StoreProgress]] | None
+) -> Iterator[StoreProgress]:
+    """Get the sources of a recipe that are not in the store, once its template is known to be good.
+
+    Raises TemplateError, ModelNotFoundError without `fetch`, and what that raises.
+    """
+    _check_template(recipe.template)
+    for source in (*recipe.sources, *recipe.adapters, recipe.draft):
+        if isinstance(source, ModelName) and store.locate(source) is None:
+            if fetch is None:
+                raise ModelNotFoundError(f"model '{source.short}' not found")
+            yield from fetch(source)
 
 
 def _check_template(source: str | None) -> None:

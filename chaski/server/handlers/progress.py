@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator, Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping
 from concurrent.futures import Executor
+from contextlib import aclosing
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from chaski.store.progress import StoreProgress
 __all__ = ["progress", "steps"]
 
 
-async def progress(http: HTTPRequest, work: AsyncIterator[StoreProgress]) -> Reply:
+async def progress(http: HTTPRequest, work: AsyncGenerator[StoreProgress, None]) -> Reply:
     """Stream the steps of a long work as lines, or answer with the last one."""
     if Fields(http.body).flag("stream", True):
         return _lines(work)
@@ -28,7 +29,7 @@ async def progress(http: HTTPRequest, work: AsyncIterator[StoreProgress]) -> Rep
 
 async def steps(
     threads: Executor, work: partial[Generator[StoreProgress, None, None]]
-) -> AsyncIterator[StoreProgress]:
+) -> AsyncGenerator[StoreProgress, None]:
     """Run a generator in a thread. It is closed, and ends its work, when the client leaves."""
     loop = asyncio.get_running_loop()
     generator = work()
@@ -46,8 +47,9 @@ async def steps(
         await loop.run_in_executor(threads, generator.close)
 
 
-async def _lines(work: AsyncIterator[StoreProgress]) -> Stream:
+async def _lines(work: AsyncGenerator[StoreProgress, None]) -> Stream:
     # The reference answers 200 before it begins, and tells errors in the stream.
     yield b""
-    async for step in work:
-        yield ndjson(step.fields())
+    async with aclosing(work):
+        async for step in work:
+            yield ndjson(step.fields())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,6 @@ from starlette.responses import Response
 from chaski.cluster.connection import Cluster
 from chaski.errors import ChaskiError, ModelNotFoundError, OptionError, UnsupportedError
 from chaski.ml.backend import HOST
-from chaski.model.dialects import open_model
 from chaski.names import NATIVE, Digest, ModelName
 from chaski.server.dialects.recipes import read_recipe
 from chaski.server.fields.reader import Fields
@@ -23,10 +22,11 @@ from chaski.server.handlers.progress import progress, steps
 from chaski.server.http.api import OLLAMA
 from chaski.server.http.endpoint import HTTPRequest, Reply
 from chaski.server.http.problems import problem_of
+from chaski.server.models.creation import create_model
 from chaski.server.models.descriptions import describe, listed, running
 from chaski.server.models.estimates import Estimates
 from chaski.server.services import Services
-from chaski.store.create import create as create_model
+from chaski.store.create import fetch_sources
 from chaski.store.http import Access
 from chaski.store.progress import StoreProgress
 from chaski.store.pull import pull as pull_model
@@ -138,8 +138,7 @@ async def create(http: HTTPRequest) -> Reply:
         raise OptionError("invalid model name") from None
     recipe = read_recipe(fields)
     fetch = partial(_pull_source, store, access)
-    work = partial(create_model, store, name, recipe, fetch, open_model=open_model)
-    return await progress(http, steps(http.services.makers, work))
+    return await progress(http, _created(http, name, partial(fetch_sources, store, recipe, fetch)))
 
 
 async def has_blob(request: Request) -> Response:
@@ -167,6 +166,19 @@ async def put_blob(request: Request) -> Response:
     except Exception as error:
         return OLLAMA.refusal(problem_of(error))
     return Response(status_code=201)
+
+
+async def _created(
+    http: HTTPRequest, name: ModelName, fetching: partial[Iterator[StoreProgress]]
+) -> AsyncGenerator[StoreProgress, None]:
+    """Fetch the sources of a model, then make it: as many at a time as there are places."""
+    services, root = http.services, http.services.catalog.store.root
+    async with aclosing(steps(services.transfers, fetching)) as fetched:
+        async for step in fetched:
+            yield step
+    async with services.creations, aclosing(create_model(root, name, http.body)) as made:
+        async for step in made:
+            yield step
 
 
 def _pull_source(store: Any, access: Access, name: ModelName) -> Iterator[StoreProgress]:

@@ -1,0 +1,121 @@
+"""`create_model`: a model made for a request of /api/create, by a process of its own.
+
+As a program, `python -m chaski.server.models.creation`, it reads a request from standard input and writes its
+steps as lines of JSON. The files that models are made of come from strangers, and quantizing them takes
+minutes of all cores: a server that only waits keeps answering, and ends the work when the client leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+import traceback
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+from chaski.env import child_environment
+from chaski.errors import ChaskiError, WorkerError, error_class
+from chaski.model.dialects import open_model
+from chaski.names import Digest, ModelName
+from chaski.server.dialects.recipes import read_recipe
+from chaski.server.fields.reader import Fields
+from chaski.store.create import create
+from chaski.store.progress import StoreProgress
+from chaski.store.store import Store
+
+__all__ = ["create_model"]
+
+_LONGEST_LINE = 1 << 20
+_SECONDS_TO_END = 5.0  # in which the process removes its unfinished files
+
+
+async def create_model(
+    root: Path, name: ModelName, body: Mapping[str, Any]
+) -> AsyncGenerator[StoreProgress, None]:
+    """Make a model of the store at `root`, whose sources are all there, by the fields of a request.
+
+    Yields its steps. Closing it ends the process. Raises what `chaski.store.create.create` raises, and
+    WorkerError when the process dies.
+    """
+    question = json.dumps({"store": str(root), "name": str(name), "body": body}).encode()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "chaski.server.models.creation"),
+        stdin=PIPE,
+        stdout=PIPE,
+        env=child_environment(),
+        process_group=0,
+        limit=_LONGEST_LINE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        with suppress(ConnectionError):  # it has died, which its status shows
+            process.stdin.write(question)
+            await process.stdin.drain()
+        process.stdin.close()
+        async for line in process.stdout:
+            step = json.loads(line)
+            if "error" in step:
+                raise error_class(step["kind"])(step["error"])
+            yield _progress(step)
+        if status := await process.wait():
+            raise WorkerError(f"the process that makes {name.short} has ended {_reason(status)}")
+    finally:
+        await _end(process)
+
+
+def _progress(step: Mapping[str, Any]) -> StoreProgress:
+    digest = Digest.parse(step["digest"]) if "digest" in step else None
+    return StoreProgress(step["status"], digest, step.get("total"), step.get("completed"))
+
+
+def _reason(status: int) -> str:
+    if status == -signal.SIGKILL:
+        return "by the signal SIGKILL, which the system sends when memory runs out; free some and try again"
+    return f"by the signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+
+
+async def _end(process: Process) -> None:
+    """End the process if it still runs, and wait until it has."""
+    if process.returncode is not None:
+        return
+    with suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        async with asyncio.timeout(_SECONDS_TO_END):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def main() -> None:
+    """Answer the request on standard input."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    question = json.load(sys.stdin)
+    store, name = Store(Path(question["store"])), ModelName.parse(question["name"])
+    try:
+        recipe = read_recipe(Fields(question["body"]))
+        with closing(create(store, name, recipe, open_model=open_model)) as steps:
+            for step in steps:
+                _write(step.fields())
+    except ChaskiError as error:
+        _write({"kind": type(error).__name__, "error": str(error)})
+    except BrokenPipeError:
+        sys.exit(1)  # the server has died
+    except Exception as error:
+        traceback.print_exc()
+        _write({"kind": "WorkerError", "error": f"making {name.short} failed with {error!r}"})
+
+
+def _write(line: Mapping[str, str | int]) -> None:
+    print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()
