@@ -97,6 +97,17 @@ def use_float_mode(mode: int | None = None) -> int:
     Sets how this thread rounds; None: as usual, to nearest with denormal numbers -> the mode before.
     """
 
+def encode_blocks(
+    type: int,
+    x: Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    limit: float,
+    out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+    isa: str = "auto",
+) -> float:
+    """
+    Writes floats to `out` as F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1 or Q8_0, and returns their largest magnitude. If that is above the limit or not a number, the bytes mean nothing.
+    """
+
 def fit_affine(
     x: Annotated[NDArray[numpy.float32], dict(shape=(None, 32), order="C", device="cpu", writable=False)],
     top: float,

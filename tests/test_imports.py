@@ -149,6 +149,7 @@ def test_the_rule_knows_every_room() -> None:
 def test_only_some_files_touch_the_native_module() -> None:
     users = [path for path in MODULES if "chaski._native" in all_imports(path)]
     assert {path.relative_to(PACKAGE).parts[:2] for path in users} == {
+        ("formats", "quantize.py"),  # the encoders of blocks
         ("formats", "scale_search.py"),  # the search for scales of quantized blocks
         ("ml", "cpu"),
         ("ml", "cuda"),

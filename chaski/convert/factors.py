@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from chaski.convert.tensors import Arrange, Concatenated, Mapped, Planned, TensorShape, parts_of
 from chaski.errors import ModelError, UnsupportedError
-from chaski.formats.safetensors import SafeTensor, widen
+from chaski.formats.quant import as_float32
+from chaski.formats.safetensors import SafeTensor
 
 __all__ = ["Factors", "Pair", "combine"]
 
@@ -152,4 +153,4 @@ def _order(
 
 
 def _values(tensor: SafeTensor) -> F32:
-    return widen(tensor.data, tensor.dtype)
+    return as_float32(tensor.data)

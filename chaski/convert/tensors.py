@@ -14,9 +14,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from chaski.errors import ModelError
-from chaski.formats.quant import QuantType
+from chaski.formats.quant import QuantType, as_float32
 from chaski.formats.quantize import quantize
-from chaski.formats.safetensors import SafeTensor, widen
+from chaski.formats.safetensors import SafeTensor
 
 __all__ = [
     "Adapted",
@@ -108,9 +108,13 @@ class Mapped(Struct, frozen=True):
             if not source.is_float:
                 raise ModelError(f"{source.path}: tensor {name!r} holds {source.dtype}, not floats")
             for part in parts_of(self.arrange(source.data)):
-                values = widen(part, source.dtype).reshape(-1, self.shape[-1])
-                values = values if self.function is None else self.function(values)
-                yield quantize(values + np.float32(self.shift) if self.shift else values, type)
+                yield quantize(self._changed(part.reshape(-1, self.shape[-1])), type)
+
+    def _changed(self, values: NDArray[Any]) -> NDArray[Any]:
+        """The elements after `function` and `shift`; as they are stored where there is neither."""
+        if self.function is not None:
+            values = self.function(as_float32(values))
+        return as_float32(values) + np.float32(self.shift) if self.shift else values
 
 
 def parts_of(view: NDArray[Any]) -> Iterator[NDArray[Any]]:
@@ -178,15 +182,13 @@ class Adapted(Struct, frozen=True):
         return {**self.mapped.sources, **factors}
 
     def chunks(self, sources: Sources, type: QuantType) -> Iterator[NDArray[np.uint8]]:
-        first, second = (
-            widen(sources[name].data[self.index], sources[name].dtype) for name in (self.first, self.second)
-        )
+        first, second = (as_float32(sources[name].data[self.index]) for name in (self.first, self.second))
         (name,) = self.mapped.names
         source, columns = sources[name], self.shape[-1]
         step = max(1, _ELEMENTS_AT_ONCE // columns)
         for begin in range(0, len(first), step):
             rows = slice(begin, begin + step)
-            values = widen(source.data[rows], source.dtype) + (first[rows] @ second) * np.float32(self.scale)
+            values = as_float32(source.data[rows]) + (first[rows] @ second) * np.float32(self.scale)
             yield quantize(values, type)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chaski.errors import FormatError, UnsupportedError
-from chaski.formats.quant import BlockFields, Bytes, Floats, PackedBlocks, QuantType, row_bytes
+from chaski.formats.quant import BlockFields, Bytes, Floats, PackedBlocks, QuantType, as_float32, row_bytes
 
 _ELEMENTS_AT_ONCE = 1 << 18  # keeps the temporaries of one step near the cache and small next to a tensor
 
@@ -82,10 +82,6 @@ def _float(values: NDArray[Any]) -> Floats:
 def _column(values: NDArray[Any]) -> Floats:
     """One float32 per block, shaped to multiply the block's elements."""
     return _float(values)[:, None]
-
-
-def _decode_bf16(blocks: NDArray[np.uint16]) -> Floats:
-    return (blocks.astype(np.uint32) << 16).view(np.float32)
 
 
 def _decode_q4_0(blocks: PackedBlocks) -> Floats:
@@ -166,7 +162,7 @@ def _decode_mxfp4(blocks: PackedBlocks, run: int = 16) -> Floats:
 _DECODERS: dict[QuantType, Callable[[NDArray[Any]], Floats]] = {
     QuantType.F32: _float,
     QuantType.F16: _float,
-    QuantType.BF16: _decode_bf16,
+    QuantType.BF16: as_float32,
     QuantType.F64: _float,
     QuantType.I8: _float,
     QuantType.I16: _float,

@@ -157,3 +157,10 @@ def row_bytes(type: QuantType, n: int) -> int:
     if n % type.block_size:
         raise FormatError(f"a row of {n} elements is not whole {type.name} blocks of {type.block_size}")
     return n // type.block_size * type.block_bytes
+
+
+def as_float32(values: NDArray[Any]) -> Floats:
+    """Return numbers as contiguous float32; uint16 numbers are the bits of BF16. Exact but for float64."""
+    if values.dtype == np.uint16:
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return np.ascontiguousarray(values, np.float32)

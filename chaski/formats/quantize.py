@@ -1,7 +1,7 @@
 """Quantization: float tensors to the blocks of `quant.py`, on all cores.
 
-The types with blocks of 32 follow ggml's rule to the bit. For the K-quants, the native core searches for the
-scales: the format fixes the meaning of a block, but not the choice of its numbers.
+The native core computes. Plain numbers and blocks of 32 are ggml's to the bit. For the K-quants, the core
+searches for the scales: the format fixes the meaning of a block, but not the choice of its numbers.
 """
 
 from __future__ import annotations
@@ -14,17 +14,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from chaski import _native
 from chaski.errors import FormatError, UnsupportedError
-from chaski.formats.quant import BlockFields, Bytes, Floats, PackedBlocks, QuantType, row_bytes
+from chaski.formats.quant import BlockFields, Bytes, Floats, PackedBlocks, QuantType, as_float32, row_bytes
 from chaski.formats.scale_search import extreme, fit_affine, fit_symmetric, nearest_levels, reciprocal
 
-_HALF_MAX = 65504.0
+_LARGEST = {QuantType.F32: float(np.finfo(np.float32).max), QuantType.BF16: 255 * 2.0**120}
+_LARGEST_HALF = 65504.0
 _ELEMENTS_OF_A_PART = 1 << 16  # a core's cache holds them; a chunk of a million has parts for 16 cores
+_PARTS_OF_A_THREAD = 4  # where a part may be larger; a thread that falls behind leaves some to the others
 
 
-def quantize(array: NDArray[np.floating[Any]], type: QuantType, num_threads: int | None = None) -> Bytes:
+def quantize(
+    array: NDArray[np.floating[Any] | np.uint16], type: QuantType, num_threads: int | None = None
+) -> Bytes:
     """Return the bytes of `array` as a tensor of `type`: uint8, one dimension.
 
+    array: numbers; those of uint16 are the bits of BF16.
     num_threads: by default one per core. The bytes do not depend on it.
 
     Types: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K; UnsupportedError for others.
@@ -35,23 +41,29 @@ def quantize(array: NDArray[np.floating[Any]], type: QuantType, num_threads: int
         raise UnsupportedError(f"quantizing to {type.name} is not supported; " + _choices())
     row_bytes(type, array.shape[-1])
     values = array.reshape(-1, type.block_size)
-    blocks = np.empty(len(values), type.layout)
+    blocks = np.empty((len(values), type.block_bytes), np.uint8)
 
     def encode(part: slice) -> None:
-        floats = values[part].astype(np.float32)
-        _check_range(floats, type)
-        blocks[part] = _ENCODERS[type](floats)
+        _ENCODERS[type](as_float32(values[part]), type, blocks[part])
 
-    step = _ELEMENTS_OF_A_PART // type.block_size
-    parts = [slice(begin, begin + step) for begin in range(0, len(values), step)]
-    threads = min(len(parts), num_threads or _num_cores())
+    threads = num_threads or _num_cores()
+    parts = _parts(len(values), type, threads)
+    threads = min(len(parts), threads)
     if threads < 2:
         for part in parts:
             encode(part)
     else:
         with ThreadPoolExecutor(threads, "chaski-quantize") as pool:
             list(pool.map(encode, parts))
-    return blocks.view(np.uint8)
+    return blocks.reshape(-1)
+
+
+def _parts(num_blocks: int, type: QuantType, threads: int) -> list[slice]:
+    """Slices of blocks: as large as a cache for types whose encoders have intermediate results."""
+    step = _ELEMENTS_OF_A_PART // type.block_size
+    if type not in _K_ENCODERS:
+        step = max(step, -(-num_blocks // (threads * _PARTS_OF_A_THREAD)))
+    return [slice(begin, begin + step) for begin in range(0, num_blocks, step)]
 
 
 def _num_cores() -> int:
@@ -80,88 +92,29 @@ def _choices() -> str:
     return "choose one of " + ", ".join(type.name for type in _ENCODERS)
 
 
-def _check_range(values: Floats, type: QuantType) -> None:
-    peak = np.abs(values).max(initial=0.0)
-    wide = type in (QuantType.F32, QuantType.BF16)
+def _check_range(peak: float, type: QuantType) -> None:
+    """Refuse a tensor whose largest magnitude is `peak`. Raises FormatError."""
     if not np.isfinite(peak):
         raise FormatError(f"a tensor with values that are infinite or not a number cannot become {type.name}")
-    if peak > _HALF_MAX and not wide:
-        raise FormatError(f"the value {peak:g} is too large for {type.name}, whose limit is {_HALF_MAX:g}")
+    if peak > _limit(type):
+        raise FormatError(f"the value {peak:g} is too large for {type.name}, whose limit is {_limit(type):g}")
 
 
-def _encode_f32(values: Floats) -> Floats:
-    return values.reshape(-1)
+def _limit(type: QuantType) -> float:
+    """The largest magnitude that a type can hold; that of a scale in half precision for blocks."""
+    return _LARGEST.get(type, _LARGEST_HALF)
 
 
-def _encode_f16(values: Floats) -> NDArray[np.float16]:
-    return values.reshape(-1).astype(np.float16)
+def _encode_plainly(values: Floats, type: QuantType, out: Bytes) -> None:
+    """Encode numbers, or blocks whose scales follow from their extremes."""
+    peak = _native.encode_blocks(int(type), values.reshape(-1), _limit(type), out.reshape(-1))
+    _check_range(peak, type)
 
 
-def _encode_bf16(values: Floats) -> NDArray[np.uint16]:
-    """Round to nearest, ties to even."""
-    bits = values.reshape(-1).view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-
-
-def _encode_q8_0(values: Floats) -> PackedBlocks:
-    """The largest magnitude becomes level 127; halves round away from zero."""
-    blocks = np.empty(len(values), QuantType.Q8_0.layout)
-    d = np.abs(values).max(axis=1) / np.float32(127)
-    scaled = values * reciprocal(d)[:, None]
-    whole = np.trunc(scaled)
-    blocks["d"] = d
-    blocks["qs"] = whole + np.copysign(np.abs(scaled - whole) >= 0.5, scaled)
-    return blocks
-
-
-def _encode_q4_0(values: Floats) -> PackedBlocks:
-    """The value of largest magnitude becomes level -8, whatever its sign."""
-    blocks = np.empty(len(values), QuantType.Q4_0.layout)
-    d = extreme(values) / np.float32(-8)
-    levels = np.trunc(values * reciprocal(d)[:, None] + np.float32(8.5))
-    blocks["d"] = d
-    blocks["qs"] = pack(np.clip(levels, 0, 15).astype(np.uint8), 4, 16)
-    return blocks
-
-
-def _encode_q4_1(values: Floats) -> PackedBlocks:
-    """The smallest value becomes level 0, the largest level 15."""
-    blocks = np.empty(len(values), QuantType.Q4_1.layout)
-    blocks["qs"] = pack(_span_levels(blocks, values, 15), 4, 16)
-    return blocks
-
-
-def _encode_q5_0(values: Floats) -> PackedBlocks:
-    """The value of largest magnitude becomes level -16, whatever its sign."""
-    blocks = np.empty(len(values), QuantType.Q5_0.layout)
-    d = extreme(values) / np.float32(-16)
-    levels = np.trunc(values * reciprocal(d)[:, None] + np.float32(16.5))
-    blocks["d"] = d
-    _put_five_bits(blocks, np.clip(levels, 0, 31).astype(np.uint8))
-    return blocks
-
-
-def _encode_q5_1(values: Floats) -> PackedBlocks:
-    """The smallest value becomes level 0, the largest level 31."""
-    blocks = np.empty(len(values), QuantType.Q5_1.layout)
-    _put_five_bits(blocks, _span_levels(blocks, values, 31))
-    return blocks
-
-
-def _span_levels(blocks: PackedBlocks, values: Floats, top: int) -> Bytes:
-    """Fill in scale and minimum of Q4_1 or Q5_1 blocks and return the levels, 0 to `top`: (blocks, 32)."""
-    low = values.min(axis=1)
-    d = (values.max(axis=1) - low) / np.float32(top)
-    blocks["d"], blocks["m"] = d, low
-    levels = np.trunc((values - low[:, None]) * reciprocal(d)[:, None] + np.float32(0.5))
-    whole: Bytes = np.clip(levels, 0, top).astype(np.uint8)
-    return whole
-
-
-def _put_five_bits(blocks: PackedBlocks, levels: Bytes) -> None:
-    """Spread levels over the four low bits in `qs` and the fifth in `qh`."""
-    blocks["qs"] = pack(levels & 15, 4, 16)
-    blocks["qh"] = pack(levels >> 4, 1, 1)
+def _encode_by_search(values: Floats, type: QuantType, out: Bytes) -> None:
+    """Encode blocks whose scales the native core searches for."""
+    _check_range(float(np.abs(values).max(initial=0.0)), type)
+    out[:] = _K_ENCODERS[type](values).view(np.uint8).reshape(out.shape)
 
 
 def _encode_q4_k(values: Floats) -> PackedBlocks:
@@ -210,16 +163,19 @@ def _encode_q6_k(values: Floats) -> PackedBlocks:
     return blocks
 
 
-_ENCODERS: dict[QuantType, Callable[[Floats], NDArray[Any]]] = {
-    QuantType.F32: _encode_f32,
-    QuantType.F16: _encode_f16,
-    QuantType.BF16: _encode_bf16,
-    QuantType.Q4_0: _encode_q4_0,
-    QuantType.Q4_1: _encode_q4_1,
-    QuantType.Q5_0: _encode_q5_0,
-    QuantType.Q5_1: _encode_q5_1,
-    QuantType.Q8_0: _encode_q8_0,
+_K_ENCODERS: dict[QuantType, Callable[[Floats], PackedBlocks]] = {
     QuantType.Q4_K: _encode_q4_k,
     QuantType.Q5_K: _encode_q5_k,
     QuantType.Q6_K: _encode_q6_k,
+}
+_ENCODERS: dict[QuantType, Callable[[Floats, QuantType, Bytes], None]] = {
+    QuantType.F32: _encode_plainly,
+    QuantType.F16: _encode_plainly,
+    QuantType.BF16: _encode_plainly,
+    QuantType.Q4_0: _encode_plainly,
+    QuantType.Q4_1: _encode_plainly,
+    QuantType.Q5_0: _encode_plainly,
+    QuantType.Q5_1: _encode_plainly,
+    QuantType.Q8_0: _encode_plainly,
+    **dict.fromkeys(_K_ENCODERS, _encode_by_search),
 }

@@ -13,7 +13,6 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from chaski.errors import UnsupportedError
-from chaski.formats.dequantize import dequantize
 from chaski.formats.file_types import FILE_TYPES
 from chaski.formats.gguf import GGUFFile
 from chaski.formats.gguf_tensors import TensorInfo
@@ -152,5 +151,5 @@ def _chunks(tensor: TensorInfo, type: QuantType, count: _Count) -> Iterator[NDAr
         if type is tensor.type:
             yield part
         else:
-            yield quantize(dequantize(part.reshape(-1), tensor.type, (len(part), columns)), type)
+            yield quantize(part.view(tensor.type.layout), type)
         count.add(part.nbytes)

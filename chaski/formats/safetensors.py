@@ -25,7 +25,7 @@ from chaski.errors import FormatError, ModelNotFoundError, UnsupportedError
 from chaski.formats.bounded_json import TooManyValuesError, require_few_values
 from chaski.regular_files import open_regular
 
-__all__ = ["INDEX_NAME", "SINGLE_NAME", "SafeTensor", "open_checkpoint", "open_safetensors", "widen"]
+__all__ = ["INDEX_NAME", "SINGLE_NAME", "SafeTensor", "open_checkpoint", "open_safetensors"]
 
 SINGLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
@@ -81,13 +81,6 @@ class SafeTensor:
     @property
     def is_float(self) -> bool:
         return self.dtype in _FLOATS
-
-
-def widen(values: NDArray[Any], dtype: str) -> NDArray[np.float32]:
-    """Elements of a tensor of that floating-point type as float32; exact but for F64."""
-    if dtype == BF16:
-        return (values.astype(np.uint32) << 16).view(np.float32)
-    return values.astype(np.float32)
 
 
 def open_checkpoint(folder: Path) -> dict[str, SafeTensor]:

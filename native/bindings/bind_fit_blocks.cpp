@@ -1,9 +1,11 @@
-// The search for scales of K-quants.
+// Encoding of floats as blocks, and the search for scales of K-quants.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "checks.h"
@@ -25,6 +27,22 @@ using Fits = nb::ndarray<nb::numpy, float, nb::ndim<1>>;
 Fits new_fits(std::size_t n) {
     auto* floats = new float[n];
     return Fits(floats, {n}, nb::capsule(floats, [](void* p) noexcept { delete[] static_cast<float*>(p); }));
+}
+
+using Values = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Encoded = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+float encode_floats(int type, const Values& x, float limit, const Encoded& out, const std::string& isa) {
+    const Kernels& kernels = kernels_of(isa);
+    const BlockFormat& format = format_of(type);
+    require(std::ranges::find(kEncodable, format.type) != std::end(kEncodable),
+            std::string("encode_blocks: there is no encoder for ") + format.name);
+    require(x.size() % format.elements == 0 && x.size() / format.elements * format.bytes == out.size(),
+            "encode_blocks: out does not hold x");
+    const Unlocked unlocked;
+    const UsualFloats usual;
+    return kernels.encode_blocks(format.type, x.data(), static_cast<std::int64_t>(x.size()), limit,
+                                 out.data());
 }
 
 std::pair<Fits, Fits> affine(const SubBlocks<32>& x, float top, const Steps& intervals,
@@ -55,6 +73,10 @@ Fits symmetric(const SubBlocks<16>& x, const Steps& places, const std::string& i
 }  // namespace
 
 void bind_fit_blocks(nb::module_& m) {
+    m.def(
+        "encode_blocks", &encode_floats, "type"_a, "x"_a, "limit"_a, "out"_a, "isa"_a = "auto",
+        "Writes floats to `out` as F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1 or Q8_0, and returns their largest "
+        "magnitude. If that is above the limit or not a number, the bytes mean nothing.");
     m.def(
         "fit_affine", &affine, "x"_a, "top"_a, "intervals"_a, "isa"_a = "auto",
         "Scales and minimums of sub-blocks (n, 32): the best grid of levels 0 to top that starts with one of "

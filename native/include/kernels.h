@@ -8,6 +8,10 @@
 
 namespace chaski {
 
+// The types that `encode_blocks` can write.
+inline constexpr DType kEncodable[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q4_0,
+                                       DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q8_0};
+
 struct Kernels {
     const char* isa;
 
@@ -33,6 +37,10 @@ struct Kernels {
     // class; float matrices have none.
     void (*matmul)(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
                    const Output& out, void* scratch, const Variant& variant);
+
+    // Encodes n floats, whole blocks, as one of kEncodable. Returns the largest magnitude; if that is above
+    // `limit` or NaN, `out` is not complete.
+    float (*encode_blocks)(DType type, const float* x, int64_t n, float limit, uint8_t* out);
 
     // Finds scales and minimums of n sub-blocks of 32 for levels 0 to top, by grids of `intervals`.
     void (*fit_affine)(const float* x, int64_t n, float top, const float* intervals, int64_t num_intervals,

@@ -7,8 +7,9 @@
 // every set.
 //
 //   load_f32 store_f32 (optionally the first `count` lanes)  load_f16 load_bf16 (16 values, widened exactly)
-//   load_i8 load_i16 (widened)  store_i8 store_i16  splat  splat_f16  fma  max_abs  to_f32  round_to_i32
-//   bit_cast_f32  reduce_max reduce_add (of all lanes)  max_each add_each (lane r: that of vector r of 16)
+//   load_i8 load_i16 (widened)  store_i8 store_i16 store_bytes  splat  splat_f16  fma  max_abs  to_f32
+//   round_to_i32 truncate_to_i32 (toward zero)  bit_cast_f32  reduce_max reduce_add (of all lanes)
+//   max_each add_each (lane r: that of vector r of 16)
 //   field<From, Width, To>(v): in every byte, bits From..From+Width-1 moved to bit To, the rest zero
 //   as_i32: the same bits      byte<B>, signed_byte<B>: byte B of each lane, widened      lookup: 16-entry
 //   byte table

@@ -96,6 +96,9 @@ CHASKI_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
 CHASKI_INLINE F32x16 to_f32(I32x16 a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
 CHASKI_INLINE F32x16 bit_cast_f32(I32x16 a) { return {_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)}; }
 CHASKI_INLINE I32x16 round_to_i32(F32x16 a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }
+CHASKI_INLINE I32x16 truncate_to_i32(F32x16 a) {
+    return {_mm256_cvttps_epi32(a.lo), _mm256_cvttps_epi32(a.hi)};
+}
 
 CHASKI_INLINE I32x16 operator|(I32x16 a, I32x16 b) {
     return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)};
@@ -164,6 +167,12 @@ CHASKI_INLINE I32x16 add_each(const I32x16 (&a)[16]) {
 CHASKI_INLINE void store_i8(int8_t* p, I32x16 a) {
     const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xd8);
     const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+}
+// Lanes as bytes; they must be in 0..255.
+CHASKI_INLINE void store_bytes(uint8_t* p, I32x16 a) {
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xd8);
+    const __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
 }
 

@@ -62,6 +62,7 @@ CHASKI_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmadd_ps
 CHASKI_INLINE F32x16 to_f32(I32x16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
 CHASKI_INLINE F32x16 bit_cast_f32(I32x16 a) { return {_mm512_castsi512_ps(a.v)}; }
 CHASKI_INLINE I32x16 round_to_i32(F32x16 a) { return {_mm512_cvtps_epi32(a.v)}; }
+CHASKI_INLINE I32x16 truncate_to_i32(F32x16 a) { return {_mm512_cvttps_epi32(a.v)}; }
 
 CHASKI_INLINE I32x16 operator|(I32x16 a, I32x16 b) { return {_mm512_or_si512(a.v, b.v)}; }
 CHASKI_INLINE I32x16 operator+(I32x16 a, I32x16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
@@ -110,6 +111,10 @@ CHASKI_INLINE I32x16 add_each(const I32x16 (&a)[16]) {
 }
 // Lanes as int8; they must be in range.
 CHASKI_INLINE void store_i8(int8_t* p, I32x16 a) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
+}
+// Lanes as bytes; they must be in 0..255.
+CHASKI_INLINE void store_bytes(uint8_t* p, I32x16 a) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
 }
 

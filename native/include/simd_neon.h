@@ -123,6 +123,9 @@ CHASKI_INLINE F32x16 bit_cast_f32(I32x16 a) {
 CHASKI_INLINE I32x16 round_to_i32(F32x16 a) {
     return quarters<I32x16>(CHASKI_QUARTER { return vcvtnq_s32_f32(a.v[i]); });
 }
+CHASKI_INLINE I32x16 truncate_to_i32(F32x16 a) {
+    return quarters<I32x16>(CHASKI_QUARTER { return vcvtq_s32_f32(a.v[i]); });
+}
 
 CHASKI_INLINE I32x16 operator|(I32x16 a, I32x16 b) {
     return quarters<I32x16>(CHASKI_QUARTER { return vorrq_s32(a.v[i], b.v[i]); });
@@ -165,6 +168,8 @@ CHASKI_INLINE void store_i8(int8_t* p, I32x16 a) {
     const int16x8_t high = vcombine_s16(vmovn_s32(a.v[2]), vmovn_s32(a.v[3]));
     vst1q_s8(p, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
 }
+// Lanes as bytes; they must be in 0..255.
+CHASKI_INLINE void store_bytes(uint8_t* p, I32x16 a) { store_i8(reinterpret_cast<int8_t*>(p), a); }
 
 // Lanes as int16; they must be in range.
 CHASKI_INLINE void store_i16(int16_t* p, I32x16 a) {

@@ -80,6 +80,7 @@ CHASKI_INLINE I32x16 round_to_i32(F32x16 a) {
     for (int i = 0; i < 16; ++i) r.v[i] = static_cast<int32_t>(__builtin_rintf(a.v[i]));
     return r;
 }
+CHASKI_INLINE I32x16 truncate_to_i32(F32x16 a) { return {__builtin_convertvector(a.v, Int16)}; }
 
 CHASKI_INLINE I32x16 operator|(I32x16 a, I32x16 b) { return {a.v | b.v}; }
 CHASKI_INLINE I32x16 operator+(I32x16 a, I32x16 b) { return {a.v + b.v}; }
@@ -109,6 +110,10 @@ CHASKI_INLINE int32_t reduce_add(I32x16 a) {
 // Lanes as int8; they must be in range.
 CHASKI_INLINE void store_i8(int8_t* p, I32x16 a) {
     for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(a.v[i]);
+}
+// Lanes as bytes; they must be in 0..255.
+CHASKI_INLINE void store_bytes(uint8_t* p, I32x16 a) {
+    for (int i = 0; i < 16; ++i) p[i] = static_cast<uint8_t>(a.v[i]);
 }
 
 // Lanes as int16; they must be in range.

@@ -205,4 +205,29 @@ CHASKI_INLINE float max_lanes(F32x16 a) {
 }
 #endif
 
+#if !defined(CHASKI_CUDA)
+// Lane r is the maximum of the lanes of vector r.
+CHASKI_INLINE F32x16 max_each(const F32x16 (&a)[16]) {
+#if defined(__AVX512VNNI__)
+    const auto f = [](__m512i x, __m512i y) {
+        return _mm512_castps_si512(_mm512_max_ps(_mm512_castsi512_ps(x), _mm512_castsi512_ps(y)));
+    };
+    I32x16 same[16];
+    for (int i = 0; i < 16; ++i) same[i] = {_mm512_castps_si512(a[i].v)};
+    return bit_cast_f32(fold_each(same, f));
+#elif defined(__AVX2__)
+    const auto f = [](__m256i x, __m256i y) {
+        return _mm256_castps_si256(_mm256_max_ps(_mm256_castsi256_ps(x), _mm256_castsi256_ps(y)));
+    };
+    I32x16 same[16];
+    for (int i = 0; i < 16; ++i) same[i] = {_mm256_castps_si256(a[i].lo), _mm256_castps_si256(a[i].hi)};
+    return bit_cast_f32({fold_eight(same, f), fold_eight(same + 8, f)});
+#else
+    float each[16];
+    for (int i = 0; i < 16; ++i) each[i] = max_lanes(a[i]);
+    return load_f32(each);
+#endif
+}
+#endif
+
 }  // namespace chaski::CHASKI_ISA

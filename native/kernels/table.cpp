@@ -105,6 +105,7 @@ static constexpr Kernels table(const char* isa, int64_t stream_tokens) {
         .matmul_scratch_bytes = scratch_bytes<kScratchBytes>,
         .stream_tokens = stream_tokens,
         .matmul = matmul<kMatmul>,
+        .encode_blocks = encode_blocks,
         .fit_affine = fit_affine,
         .fit_symmetric = fit_symmetric,
     };

@@ -193,9 +193,29 @@ void compare_fits(Comparison& compare) {
     }
 }
 
+// Groups of blocks, and a rest; zeros of both signs, two extremes of one size, and scales that are too small.
+void compare_encoders(Comparison& compare) {
+    constexpr std::int64_t kCount = 32 * 37;
+    for (DType type : kEncodable) {
+        compare(std::string("encoded as ") + find_format(type)->name, [&](const Table& table) {
+            Random random(4);
+            std::vector<float> x = random.numbers(kCount, 100.0f);
+            for (int i = 0; i < 64; ++i) x[i] = i % 3 == 0 ? -0.0f : 0.0f;
+            x[70] = 200.0f;
+            x[90] = -200.0f;
+            for (int i = 128; i < 160; ++i) x[i] *= 1e-41f;
+            Bytes out(row_bytes(type, kCount));
+            table.kernels.encode_blocks(type, x.data(), kCount, 65504.0f,
+                                        reinterpret_cast<std::uint8_t*>(out.data()));
+            return out;
+        });
+    }
+}
+
 }  // namespace
 
 void compare_matmul(Comparison& compare) {
+    compare_encoders(compare);
     compare_fits(compare);
     for (const BlockFormat& format : kFormats) compare_type(compare, format);
     compare("widen every half", widen_halves);

@@ -16,7 +16,8 @@ from chaski.cli.convert import command
 from chaski.convert.convert import convert
 from chaski.errors import ModelError
 from chaski.formats.gguf import open_gguf
-from chaski.formats.safetensors import SafeTensor, open_checkpoint, widen
+from chaski.formats.quant import as_float32
+from chaski.formats.safetensors import SafeTensor, open_checkpoint
 from tests.convert.checkpoints import DATA, changed, expected, write_safetensors
 
 TASKS = ["retrieval.query", "separation", "text-matching"]
@@ -64,7 +65,7 @@ def merged(folder: Path, task: str) -> Path:
     changed("jina-bert-v3", folder, {})
     tensors: dict[str, tuple[str, Any]] = {}
     for name, tensor in open_checkpoint(DATA / "jina-bert-v3").items():
-        values = widen(tensor.data, tensor.dtype)
+        values = as_float32(tensor.data)
         if name.endswith(ADAPTED):
             first, second = (each[TASKS.index(task)] for each in factors(name, tensor))
             values = values + first @ second * np.float32(ALPHA / RANK)

@@ -18,7 +18,8 @@ from chaski.convert.adapter import convert_adapter
 from chaski.convert.convert import convert
 from chaski.errors import ChaskiError, ModelError, ModelNotFoundError, UnsupportedError
 from chaski.formats.gguf import GGUFFile, open_gguf
-from chaski.formats.safetensors import open_checkpoint, widen
+from chaski.formats.quant import as_float32
+from chaski.formats.safetensors import open_checkpoint
 from tests.convert.checkpoints import DATA, changed, write_safetensors
 
 Settings = dict[str, Any]
@@ -51,7 +52,7 @@ def matrices(name: str) -> dict[str, NDArray[np.float32]]:
     """The weights of linear layers, by the names of their modules."""
     endings = tuple(f".{each}.weight" for each in LINEAR.get(name, USUAL))
     found = {
-        key.removesuffix(".weight"): widen(tensor.data, tensor.dtype)
+        key.removesuffix(".weight"): as_float32(tensor.data)
         for key, tensor in open_checkpoint(DATA / name).items()
         if key.endswith(endings) and len(tensor.shape) == 2 and "mtp." not in key and ".experts." not in key
     }
@@ -86,7 +87,7 @@ def merged(folder: Path, name: str, deltas: dict[str, NDArray[np.float32]]) -> G
     tensors: dict[str, tuple[str, Any]] = {}
     for key, tensor in open_checkpoint(DATA / name).items():
         if tensor.is_float:
-            values = widen(tensor.data, tensor.dtype)
+            values = as_float32(tensor.data)
             tensors[key] = "F32", values + deltas.get(key.removesuffix(".weight"), np.float32(0))
         else:
             tensors[key] = tensor.dtype, np.asarray(tensor.data)

@@ -17,7 +17,8 @@ from chaski.convert.families.clip import STD
 from chaski.errors import ModelError
 from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import open_gguf
-from chaski.formats.safetensors import open_checkpoint, widen
+from chaski.formats.quant import as_float32
+from chaski.formats.safetensors import open_checkpoint
 from tests.convert.checkpoints import DATA, write_safetensors
 from tests.convert.test_vision_encoders import values
 from tests.image.pictures import png
@@ -113,7 +114,7 @@ def test_both_in_one_file_and_each_in_one(tmp_path: Path) -> None:
         token = list(file.metadata["tokenizer.ggml.tokens"]).index("[IMG_BREAK]")
         info = file.tensors["token_embd.weight"]
         np.testing.assert_array_equal(found, dequantize(info.data, info.type, info.shape)[token])
-    np.testing.assert_array_equal(found, widen(embeddings.data[token], embeddings.dtype))
+    np.testing.assert_array_equal(found, as_float32(embeddings.data[token]))
     np.testing.assert_allclose(see(text, projector), see(whole), rtol=0, atol=2e-3)
 
 

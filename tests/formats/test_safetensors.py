@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chaski.errors import ChaskiError, FormatError, ModelNotFoundError, UnsupportedError
-from chaski.formats.safetensors import INDEX_NAME, open_checkpoint, open_safetensors, widen
+from chaski.formats.quant import as_float32
+from chaski.formats.safetensors import INDEX_NAME, open_checkpoint, open_safetensors
 
 
 def encoded(header: object, data: bytes = b"") -> bytes:
@@ -70,7 +71,7 @@ def test_floats_widen(tmp_path: Path, dtype: str, values: np.ndarray) -> None:
     header = {"x": entry(dtype, (2,), (0, values.nbytes))}
     tensor = open_safetensors(write(tmp_path, header, values.tobytes()))["x"]
     assert tensor.is_float
-    assert widen(tensor.data, tensor.dtype).tolist() == [1.5, -2]
+    assert as_float32(tensor.data).tolist() == [1.5, -2]
 
 
 @pytest.mark.parametrize("dtype", ["I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"])

@@ -16,7 +16,8 @@ from chaski.convert.convert import convert
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
-from chaski.formats.safetensors import open_checkpoint, widen
+from chaski.formats.quant import as_float32
+from chaski.formats.safetensors import open_checkpoint
 from tests.convert.checkpoints import write_safetensors
 from tests.rewriting import all_tensors
 
@@ -234,7 +235,7 @@ def test_qwen3_for_sequence_classification_scores_what_the_answers_differ_by(tmp
     ]
     source = open_checkpoint(plain)
     output = source.get("lm_head.weight") or source["model.embed_tokens.weight"]
-    yes, no = (widen(output.data[each], output.dtype) for each in ids)
+    yes, no = (as_float32(output.data[each]) for each in ids)
     tensors = {name: (each.dtype, each.data) for name, each in source.items() if name != "lm_head.weight"}
     write_safetensors(plain / "new", tensors | {"score.weight": ("F32", (yes - no)[None])})
     (plain / "new").replace(plain / "model.safetensors")

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from chaski.convert.config import Config
 from chaski.convert.metadata import Metadata
 from chaski.convert.tensors import Mapped, Planned, Sources, TensorShape
-from chaski.formats.quant import QuantType
+from chaski.formats.quant import QuantType, as_float32
 from chaski.formats.quantize import quantize
-from chaski.formats.safetensors import widen
 
 __all__ = ["metadata", "projector", "tensors"]
 
@@ -125,5 +124,5 @@ class _Gate(Struct, frozen=True):
         return {self.source: self.shape}
 
     def chunks(self, sources: Sources, type: QuantType) -> Iterator[NDArray[np.uint8]]:
-        opened = np.tanh(widen(sources[self.source].data, sources[self.source].dtype))
+        opened = np.tanh(as_float32(sources[self.source].data))
         yield quantize(1 - opened if self.is_closed else opened, type)

@@ -1,0 +1,79 @@
+"""Plain numbers and blocks of 32 in NumPy, by ggml's rule: that of `native/kernels/encode_blocks.cpp`."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chaski.formats.quant import Bytes, Floats, QuantType
+from chaski.formats.quantize import pack
+
+
+def encode(x: Floats, type: QuantType) -> bytes:
+    """The bytes of x: (blocks, 32)."""
+    match type:
+        case QuantType.F32:
+            return x.tobytes()
+        case QuantType.F16:
+            return x.astype(np.float16).tobytes()
+        case QuantType.BF16:
+            return bf16(x).tobytes()
+        case QuantType.Q8_0:
+            return q8_0(x).tobytes()
+        case QuantType.Q4_0 | QuantType.Q5_0:
+            return symmetric(x, type, 8 if type is QuantType.Q4_0 else 16).tobytes()
+        case QuantType.Q4_1 | QuantType.Q5_1:
+            return affine(x, type, 15 if type is QuantType.Q4_1 else 31).tobytes()
+    raise ValueError(type)
+
+
+def bf16(x: Floats) -> NDArray[np.uint16]:
+    """Round to nearest, ties to even."""
+    bits = x.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def q8_0(x: Floats) -> NDArray[np.void]:
+    """The largest magnitude becomes level 127; halves round away from zero."""
+    blocks = np.empty(len(x), QuantType.Q8_0.layout)
+    d = np.abs(x).max(axis=1) / np.float32(127)
+    scaled = x * inverse(d)
+    whole = np.trunc(scaled)
+    blocks["d"] = d
+    blocks["qs"] = whole + np.copysign(np.abs(scaled - whole) >= 0.5, scaled)
+    return blocks
+
+
+def symmetric(x: Floats, type: QuantType, lowest: int) -> NDArray[np.void]:
+    """The first value of largest magnitude becomes level -`lowest`, whatever its sign."""
+    blocks = np.empty(len(x), type.layout)
+    place = np.abs(x).argmax(axis=1, keepdims=True)
+    extreme = np.take_along_axis(x, place, axis=1)[:, 0]
+    d = np.where(extreme == 0, np.float32(0), extreme) / np.float32(-lowest)
+    blocks["d"] = d
+    put_levels(blocks, x * inverse(d) + np.float32(lowest + 0.5), 2 * lowest - 1)
+    return blocks
+
+
+def affine(x: Floats, type: QuantType, top: int) -> NDArray[np.void]:
+    """The smallest value, of two zeros the first, becomes level 0, the largest level `top`."""
+    blocks = np.empty(len(x), type.layout)
+    low = np.take_along_axis(x, x.argmin(axis=1, keepdims=True), axis=1)
+    d = (x.max(axis=1) - low[:, 0] + np.float32(0)) / np.float32(top)
+    blocks["d"], blocks["m"] = d, low[:, 0]
+    put_levels(blocks, (x - low) * inverse(d) + np.float32(0.5), top)
+    return blocks
+
+
+def inverse(d: Floats) -> Floats:
+    """1 / d as a column, and 0 where that is infinite."""
+    with np.errstate(divide="ignore", over="ignore"):
+        found = np.float32(1) / d
+    return np.where(np.isfinite(found), found, np.float32(0))[:, None]
+
+
+def put_levels(blocks: NDArray[np.void], values: Floats, top: int) -> None:
+    levels: Bytes = np.minimum(np.trunc(values), top).astype(np.uint8)
+    blocks["qs"] = pack(levels & 15, 4, 16)
+    if top > 15:
+        blocks["qh"] = pack(levels >> 4, 1, 1)
