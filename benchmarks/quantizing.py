@@ -43,9 +43,9 @@ def of_ggml(library: ctypes.CDLL, x: NDArray[np.float32], type: QuantType) -> Qu
     chunk = library.ggml_quantize_chunk
     chunk.restype = ctypes.c_size_t
     chunk.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3, ctypes.c_void_p]
-    out = np.empty(x.size // type.block_size * type.block_bytes, np.uint8)
 
     def work() -> NDArray[np.uint8]:
+        out = np.empty(x.size // type.block_size * type.block_bytes, np.uint8)
         chunk(int(type), x.ctypes.data, out.ctypes.data, 0, *x.shape, None)
         return out
 

@@ -35,8 +35,11 @@ def extreme(values: Floats) -> Floats:
 
 
 def intervals(top: int) -> Floats:
-    """Numbers of intervals over the range of a row that `fit_affine` tries: fewer and more than `top`."""
-    return (top + _GRID_STEPS).astype(np.float32)
+    """Numbers of intervals over the range of a row that `fit_affine` tries: fewer and more than `top`.
+
+    `top` itself comes first, from the lowest value, which finds the grid of weights that lie on one already.
+    """
+    return np.concatenate([[top], top + _GRID_STEPS]).astype(np.float32)
 
 
 def places() -> Floats:

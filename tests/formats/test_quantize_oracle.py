@@ -1,0 +1,48 @@
+"""Quantization against ggml's own code, which the module of xllamacpp contains; run by hand."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.quantizing import error, of_ggml
+from chaski.formats.quant import Floats, QuantType
+from chaski.formats.quantize import quantize
+from tests.formats.test_quantize import K_QUANTS, SIMPLE, SIMPLE_BLOCKS, WEIGHTS
+
+pytestmark = pytest.mark.oracle
+
+# The rest have scales of which 1 / d is infinite; converting the levels is undefined in ggml's code.
+BLOCKS = {name: x for name, x in SIMPLE_BLOCKS.items() if name not in ("denormal", "smallest scales")}
+LATTICES = {
+    "levels of Q4_0": np.random.default_rng(1).normal(0, 2.5, (4096, 32)).round().clip(-8, 7) * 0.031,
+    "levels of Q4_1": np.random.default_rng(2).normal(7.5, 2.5, (4096, 32)).round().clip(0, 15) * 0.031 - 0.2,
+}
+
+
+@pytest.fixture(scope="module")
+def ggml() -> ctypes.CDLL:
+    module = pytest.importorskip("xllamacpp")
+    return ctypes.CDLL(str(next(Path(module.__file__).parent.glob("xllamacpp*.so"))))
+
+
+def floats(x: np.ndarray, columns: int) -> Floats:
+    return np.ascontiguousarray(x[: x.size // columns * columns].reshape(-1, columns), np.float32)
+
+
+@pytest.mark.parametrize("name", [*WEIGHTS, *BLOCKS])
+@pytest.mark.parametrize("type", [type for type in SIMPLE if type is not QuantType.F32])
+def test_simple_types_have_the_bytes_of_ggml(ggml: ctypes.CDLL, type: QuantType, name: str) -> None:
+    x = floats((WEIGHTS | BLOCKS)[name], 32)
+    np.testing.assert_array_equal(quantize(x, type), of_ggml(ggml, x, type)())
+
+
+@pytest.mark.parametrize("name", [*WEIGHTS, *LATTICES])
+@pytest.mark.parametrize("type", K_QUANTS)
+def test_k_quants_are_as_good_as_ggml(ggml: ctypes.CDLL, type: QuantType, name: str) -> None:
+    x = floats((WEIGHTS | LATTICES)[name].reshape(-1), 256)
+    found, wanted = (error(x, type, data) for data in (quantize(x, type), of_ggml(ggml, x, type)()))
+    assert found < 1.01 * wanted
