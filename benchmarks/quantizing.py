@@ -2,9 +2,10 @@
 
     python -m benchmarks.quantizing [--ggml LIBRARY] [--rounds 5]
 
-Prints megabytes of float32 input per second of a core and of the clock for each type, and the error of the
-result. LIBRARY is any shared library that exports ggml's `ggml_quantize_chunk`; with it, both
-quantize the same weights in turns. ggml's function uses one thread, so it has no column for the clock.
+Prints megabytes of float32 input for each type: per second of one thread's processor time, and per second of
+the clock with a thread on each core. Then follows the error of the result. LIBRARY is any shared library that
+exports ggml's `ggml_quantize_chunk`; with it, both quantize the same weights in turns. ggml's function uses
+one thread, so it has no column for the clock.
 """
 
 from __future__ import annotations
@@ -65,17 +66,18 @@ def main() -> None:
     arguments = parser.parse_args()
     library = ctypes.CDLL(arguments.ggml) if arguments.ggml else None
     x = np.random.default_rng(1).standard_normal(_SHAPE, np.float32)
-    print("| type | MB/s per core | MB/s | error | ggml: MB/s per core | error |\n|---|---|---|---|---|---|")
+    print("| type | one thread: MB/s | all cores: MB/s | error | ggml, one thread: MB/s | error |")
+    print("|---|---|---|---|---|---|")
     for type in _TYPES:
-        sides: list[Quantize] = [partial(quantize, x, type)]
+        sides: list[Quantize] = [partial(quantize, x, type, 1), partial(quantize, x, type)]
         if library is not None:
             sides.append(of_ggml(library, x, type))
         rates = [(0.0, 0.0)] * len(sides)
         for _ in range(arguments.rounds):
             rates = [best_rates(work, x.nbytes / 1e6, best) for work, best in zip(sides, rates, strict=True)]
-        errors = [f"{error(x, type, work()):.5f}" for work in sides]
-        cells = [f"{rates[0][0]:.0f}", f"{rates[0][1]:.0f}", errors[0]]
-        cells += [f"{rates[1][0]:.0f}", errors[1]] if library is not None else ["", ""]
+        cells = [f"{rates[0][0]:.0f}", f"{rates[1][1]:.0f}", f"{error(x, type, sides[0]()):.5f}"]
+        if library is not None:
+            cells += [f"{rates[2][0]:.0f}", f"{error(x, type, sides[2]()):.5f}"]
         print(f"| {type.name} | " + " | ".join(cells) + " |", flush=True)
 
 

@@ -21,8 +21,11 @@ from chaski.formats.scale_search import extreme, fit_affine, fit_symmetric, near
 
 _LARGEST = {QuantType.F32: float(np.finfo(np.float32).max), QuantType.BF16: 255 * 2.0**120}
 _LARGEST_HALF = 65504.0
-_ELEMENTS_OF_A_PART = 1 << 16  # a core's cache holds them; a chunk of a million has parts for 16 cores
-_PARTS_OF_A_THREAD = 4  # where a part may be larger; a thread that falls behind leaves some to the others
+_ELEMENTS_AT_ONCE = 1 << 16  # a core's cache holds them
+_PARTS_OF_A_THREAD = 4  # so that a thread that falls behind leaves some to the others
+# Elements that a thread should have: it takes a tenth of a millisecond to start.
+_WORTH_A_THREAD = 1 << 20
+_SEARCHED_WORTH_A_THREAD = 1 << 16
 
 
 def quantize(
@@ -43,12 +46,13 @@ def quantize(
     values = array.reshape(-1, type.block_size)
     blocks = np.empty((len(values), type.block_bytes), np.uint8)
 
-    def encode(part: slice) -> None:
-        _ENCODERS[type](as_float32(values[part]), type, blocks[part])
+    def encode(part: range) -> None:
+        for begin in part:
+            some = slice(begin, min(begin + part.step, part.stop))
+            _ENCODERS[type](as_float32(values[some]), type, blocks[some])
 
-    threads = num_threads or _num_cores()
-    parts = _parts(len(values), type, threads)
-    threads = min(len(parts), threads)
+    threads = num_threads or _threads_worth_it(array.size, type)
+    parts = _parts(len(values), threads, _ELEMENTS_AT_ONCE // type.block_size)
     if threads < 2:
         for part in parts:
             encode(part)
@@ -58,12 +62,15 @@ def quantize(
     return blocks.reshape(-1)
 
 
-def _parts(num_blocks: int, type: QuantType, threads: int) -> list[slice]:
-    """Slices of blocks: as large as a cache for types whose encoders have intermediate results."""
-    step = _ELEMENTS_OF_A_PART // type.block_size
-    if type not in _K_ENCODERS:
-        step = max(step, -(-num_blocks // (threads * _PARTS_OF_A_THREAD)))
-    return [slice(begin, begin + step) for begin in range(0, num_blocks, step)]
+def _parts(count: int, threads: int, step: int) -> list[range]:
+    """Split `count` blocks between threads: ranges whose steps are the blocks to encode at once."""
+    size = max(1, -(-count // (threads * _PARTS_OF_A_THREAD)))
+    return [range(begin, min(begin + size, count), step) for begin in range(0, count, size)]
+
+
+def _threads_worth_it(num_elements: int, type: QuantType) -> int:
+    worth = _SEARCHED_WORTH_A_THREAD if type in _K_ENCODERS else _WORTH_A_THREAD
+    return max(1, min(_num_cores(), num_elements // worth))
 
 
 def _num_cores() -> int:
