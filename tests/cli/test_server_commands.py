@@ -169,6 +169,19 @@ def test_commands_on_models_obey_ollama_host(
     assert not (tmp_path / "here").exists()
 
 
+def test_a_server_quantizes(server: Running, tmp_path: Path) -> None:
+    write_tiny_llama(tmp_path / "tiny.gguf")
+    modelfile = tmp_path / "Modelfile"
+    modelfile.write_text("FROM ./tiny.gguf")
+    made = chaski("create", "small", "-q", "q8_0", "-f", str(modelfile))
+    assert (made.exit_code, made.stderr.splitlines()[-1]) == (0, "success")
+    assert "model to Q8_0" in made.stderr
+    details = server.post("/api/show", {"model": "small"}).json["details"]
+    assert details["quantization_level"] == "Q8_0"
+    refused = chaski("create", "small", "-q", "q1", "-f", str(modelfile))
+    assert (refused.exit_code, "unsupported quantization type Q1" in refused.stderr) == (1, True)
+
+
 def test_what_a_server_cannot_be_told(server: Running, tmp_path: Path) -> None:
     write_tiny_llama(tmp_path / "tiny.gguf")
     modelfile = tmp_path / "Modelfile"

@@ -108,9 +108,9 @@ def main() -> None:
         _write({"kind": type(error).__name__, "error": str(error)})
     except BrokenPipeError:
         sys.exit(1)  # the server has died
-    except Exception as error:
+    except Exception:
         traceback.print_exc()
-        _write({"kind": "WorkerError", "error": f"making {name.short} failed with {error!r}"})
+        _write({"kind": "WorkerError", "error": f"{name.short} cannot be made; the server's log says why"})
 
 
 def _write(line: Mapping[str, str | int]) -> None:
