@@ -34,7 +34,7 @@ def quantize(
     """Return the bytes of `array` as a tensor of `type`: uint8, one dimension.
 
     array: numbers; those of uint16 are the bits of BF16.
-    num_threads: by default one per core. The bytes do not depend on it.
+    num_threads: by default one per core, or fewer for small arrays. The bytes do not depend on it.
 
     Types: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K; UnsupportedError for others.
     FormatError when the rows are not whole blocks, or a value is infinite, not a number or too large for the
@@ -69,6 +69,7 @@ def _parts(count: int, threads: int, step: int) -> list[range]:
 
 
 def _threads_worth_it(num_elements: int, type: QuantType) -> int:
+    """Threads that quantize so many elements faster than fewer would, one per core at most."""
     worth = _SEARCHED_WORTH_A_THREAD if type in _K_ENCODERS else _WORTH_A_THREAD
     return max(1, min(_num_cores(), num_elements // worth))
 

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "entry_points.h"
-#include "inverse.h"
 #include "vector_math.h"
 
 namespace chaski::CHASKI_ISA {
@@ -27,6 +26,12 @@ CHASKI_INLINE int32_t largest_bits(const float* x) {
         largest = max(largest, magnitude_bits(load_f32(x + kLanes * i)));
     }
     return reduce_max(largest);
+}
+
+// 1 / d, and 0 where that is infinite: such a scale is 0 in half precision.
+CHASKI_INLINE float inverse_of(float d) {
+    const float inverse = 1.0f / d;
+    return std::fabs(inverse) < INFINITY ? inverse : 0.0f;
 }
 
 // Writes the scales as half precision to the first field of each block; returns what values are multiplied

@@ -7,10 +7,14 @@
 
 #include "attention_kernel.h"
 #include "integers.h"
-#include "inverse.h"
 
 namespace chaski::CHASKI_ISA {
 namespace {
+
+// A spread below this is no spread: its scale in half precision is zero.
+constexpr float kNegligible = 1e-15f;
+
+float inverse(float d) { return std::fabs(d) > kNegligible ? 1.0f / d : 0.0f; }
 
 void write_half(std::byte* p, float x) {
     std::uint16_t lanes[kLanes];
@@ -23,7 +27,7 @@ void encode_q8_0(const float* x, std::byte* block) {
     float largest = 0.0f;
     for (int i = 0; i < 32; ++i) largest = std::fmax(largest, std::fabs(x[i]));
     const float d = largest / 127.0f;
-    const float scale = inverse_of(d);
+    const float scale = inverse(d);
     write_half(block, d);
     for (int i = 0; i < 32; ++i) {
         const float level = x[i] * scale;
@@ -40,7 +44,7 @@ void encode_q4_0(const float* x, std::byte* block) {
         if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
     }
     const float d = extreme / -8.0f;
-    const float scale = inverse_of(d);
+    const float scale = inverse(d);
     write_half(block, d);
     auto code = [&](int i) {
         const float level = std::trunc(x[i] * scale + 8.5f);
