@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -256,6 +257,22 @@ def test_folders_of_peft_are_converted(
     assert native(server, "sent") == native(server, "base", adapter=["two", "peft"])
     shown = CliRunner().invoke(chaski_command, ["show", "sent"]).output
     assert shown.count("  Adapter\n") == 2
+
+
+def test_another_process_reads_adapters(
+    server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it dies, the request says so, and the name stays free."""
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nkill -9 $$\n")
+    program.chmod(0o755)
+    body = {"lora_name": "sql", "lora_path": "one.gguf", "base_model_name": "base"}
+    with monkeypatch.context() as patches:
+        patches.setattr(sys, "executable", str(program))
+        reply = server.post("/v1/load_lora_adapter", body)
+        assert reply.status >= 500
+        assert "checks adapter one.gguf has ended by the signal SIGKILL" in reply.body.decode()
+    assert server.post("/v1/load_lora_adapter", body).status == 200
 
 
 def test_vectors_have_no_adapters(server: Running, folder: Path) -> None:

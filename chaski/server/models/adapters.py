@@ -18,8 +18,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chaski.errors import AdapterNotFoundError, ModelNotFoundError, OptionError, UnsupportedError
-from chaski.model.dialects import open_model
 from chaski.names import ModelName
+from chaski.server.models.adapter_files import prepare_adapter
 
 __all__ = ["AdapterTable", "ChosenAdapter", "ServedAdapter"]
 
@@ -89,15 +89,12 @@ class AdapterTable:
         Raises UnsupportedError where none may be loaded, OptionError for a name that is taken or none,
         ModelNotFoundError where there is no such file, and what reading, converting and checking raise.
         """
-        from chaski.store.adapters import check_fits
-
         if not _NAME.fullmatch(name) or ".." in name:
             raise OptionError(f"lora_name must be letters, digits, '.', '_', '-' and '/': {name!r:.100}")
         self._check_free(name, replaces)
         path = self._found(given)
-        if path.is_dir():
-            path = self._convert(path, weights)
-        check_fits(path, weights, Path(given).name, open_model)
+        made = self._path_for(path) if path.is_dir() else path
+        prepare_adapter(path, made, weights, Path(given).name)
         with self._lock:
             self._check_free(name, replaces)
             if len(self._adapters) >= _MOST:
@@ -105,7 +102,7 @@ class AdapterTable:
             before = self._adapters.get(name)
             number = self._count if before is None else before.number
             self._count += before is None
-            found = ServedAdapter(number, name, base, weights, path, 0.0, time.time())
+            found = ServedAdapter(number, name, base, weights, made, 0.0, time.time())
             self._adapters = {**self._adapters, name: found}
         return found
 
@@ -180,12 +177,9 @@ class AdapterTable:
             )
         return path
 
-    def _convert(self, folder: Path, weights: Path) -> Path:
-        from chaski.store.adapters import convert_folder
-
+    def _path_for(self, folder: Path) -> Path:
+        """A path for the file that is made of a folder of PEFT."""
         with self._lock:
             if self._converted is None:
                 self._converted = TemporaryDirectory(prefix="chaski-adapters-")
-            path = Path(self._converted.name) / f"{folder.name}-{secrets.token_hex(8)}.gguf"
-        convert_folder(folder, path, weights, open_model)
-        return path
+            return Path(self._converted.name) / f"{folder.name}-{secrets.token_hex(8)}.gguf"

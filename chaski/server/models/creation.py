@@ -11,7 +11,6 @@ import asyncio
 import json
 import signal
 import sys
-import traceback
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import closing, suppress
@@ -19,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from chaski.env import child_environment
-from chaski.errors import ChaskiError, WorkerError, error_class
+from chaski.errors import WorkerError
 from chaski.model.dialects import open_model
 from chaski.names import Digest, ModelName
 from chaski.server.dialects.recipes import read_recipe
 from chaski.server.fields.reader import Fields
+from chaski.server.models.children import command, failure, raise_failure, reason
 from chaski.store.create import create
 from chaski.store.progress import StoreProgress
 from chaski.store.store import Store
@@ -44,7 +44,7 @@ async def create_model(
     """
     question = json.dumps({"store": str(root), "name": str(name), "body": body}).encode()
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "chaski.server.models.creation"),
+        *command("chaski.server.models.creation"),
         stdin=PIPE,
         stdout=PIPE,
         env=child_environment(),
@@ -60,11 +60,10 @@ async def create_model(
         process.stdin.close()
         async for line in process.stdout:
             step = json.loads(line)
-            if "error" in step:
-                raise error_class(step["kind"])(step["error"])
+            raise_failure(step)
             yield _progress(step)
         if status := await process.wait():
-            raise WorkerError(f"the process that makes {name.short} has ended {_reason(status)}")
+            raise WorkerError(f"the process that makes {name.short} has ended {reason(status)}")
     finally:
         await _end(process)
 
@@ -72,12 +71,6 @@ async def create_model(
 def _progress(step: Mapping[str, Any]) -> StoreProgress:
     digest = Digest.parse(step["digest"]) if "digest" in step else None
     return StoreProgress(step["status"], digest, step.get("total"), step.get("completed"))
-
-
-def _reason(status: int) -> str:
-    if status == -signal.SIGKILL:
-        return "by the signal SIGKILL, which the system sends when memory runs out; free some and try again"
-    return f"by the signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
 
 
 async def _end(process: Process) -> None:
@@ -104,13 +97,10 @@ def main() -> None:
         with closing(create(store, name, recipe, open_model=open_model)) as steps:
             for step in steps:
                 _write(step.fields())
-    except ChaskiError as error:
-        _write({"kind": type(error).__name__, "error": str(error)})
     except BrokenPipeError:
         sys.exit(1)  # the server has died
-    except Exception:
-        traceback.print_exc()
-        _write({"kind": "WorkerError", "error": f"{name.short} cannot be made; the server's log says why"})
+    except Exception as error:
+        _write(failure(error, f"making {name.short}"))
 
 
 def _write(line: Mapping[str, str | int]) -> None:

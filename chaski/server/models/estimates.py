@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from chaski.env import child_environment
 from chaski.errors import OptionError, WorkerError
 from chaski.names import ModelName
+from chaski.server.models.children import command
 
 __all__ = ["Estimates"]
 
@@ -47,7 +47,7 @@ class Estimates:
 
 async def _answer(question: bytes) -> dict[str, Any]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "chaski.runner.loading.estimate"),
+        *command("chaski.runner.loading.estimate"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
