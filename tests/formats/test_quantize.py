@@ -12,8 +12,9 @@ from hypothesis.extra.numpy import arrays
 
 from chaski import _native
 from chaski.errors import FormatError, UnsupportedError
+from chaski.formats import quantize as quantize_module
 from chaski.formats.dequantize import dequantize, unpack, unpack_scales_6bit
-from chaski.formats.quant import QuantType
+from chaski.formats.quant import QuantType, as_float32
 from chaski.formats.quantize import pack, pack_scales_6bit, quantize
 from chaski.formats.scale_search import intervals, places
 from tests.formats import encode_rule, fit_rule
@@ -228,6 +229,21 @@ def test_float64_and_three_dimensions() -> None:
     assert flat.shape == (4 * 8 * 144,)
 
 
+@pytest.mark.parametrize("type", [*SIMPLE, *K_QUANTS])
+def test_stored_numbers_are_widened(type: QuantType) -> None:
+    halves = WEIGHTS["normal"].astype(np.float16)
+    np.testing.assert_array_equal(quantize(halves, type), quantize(halves.astype(np.float32), type))
+    bits = encode_rule.bf16(WEIGHTS["normal"].astype(np.float32))
+    np.testing.assert_array_equal(quantize(bits, type), quantize(as_float32(bits), type))
+
+
+def test_a_chunk_of_plain_blocks_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starting one takes as long as encoding a million elements."""
+    monkeypatch.setattr(quantize_module, "ThreadPoolExecutor", None)
+    monkeypatch.setattr(quantize_module, "_num_cores", lambda: 16)
+    assert len(quantize(np.zeros((1024, 1024), np.float32), QuantType.Q8_0)) == 34 << 15
+
+
 @pytest.mark.parametrize(("bits", "run"), [(1, 1), (1, 32), (2, 32), (4, 16), (4, 64)])
 def test_pack_is_the_inverse_of_unpack(bits: int, run: int) -> None:
     packed = RNG.integers(0, 256, (5, 128), np.uint8)
@@ -245,6 +261,7 @@ def test_pack_scales_6bit() -> None:
         (np.nan, QuantType.Q8_0, "infinite or not a number cannot become Q8_0"),
         (np.inf, QuantType.BF16, "infinite or not a number cannot become BF16"),
         (65_536.0, QuantType.F16, "the value 65536 is too large for F16"),
+        (3.4e38, QuantType.BF16, r"the value 3.4e\+38 is too large for BF16"),
         (-1e9, QuantType.Q4_K, r"the value 1e\+09 is too large for Q4_K"),
     ],
 )
