@@ -62,7 +62,7 @@ def create(
 
 def fetch_sources(
     store: Store, recipe: Recipe, fetch: Callable[[ModelName], Iterator[StoreProgress]] | None
-) -> Iterator[StoreProgress]:
+) -> Generator[StoreProgress, None, None]:
     """Get the sources of a recipe that are not in the store, once its template is known to be good.
 
     Raises TemplateError, ModelNotFoundError without `fetch`, and what that raises.

@@ -49,7 +49,8 @@ def symmetric(x: Floats, type: QuantType, lowest: int) -> NDArray[np.void]:
     blocks = np.empty(len(x), type.layout)
     place = np.abs(x).argmax(axis=1, keepdims=True)
     extreme = np.take_along_axis(x, place, axis=1)[:, 0]
-    d = np.where(extreme == 0, np.float32(0), extreme) / np.float32(-lowest)
+    extreme[extreme == 0] = 0  # the sign of a zero does not count
+    d = extreme / np.float32(-lowest)
     blocks["d"] = d
     put_levels(blocks, x * inverse(d) + np.float32(lowest + 0.5), 2 * lowest - 1)
     return blocks

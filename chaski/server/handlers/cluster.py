@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from chaski.cluster.connection import Cluster
 from chaski.cluster.model import ClusterModel
@@ -39,7 +39,7 @@ async def drain(http: HTTPRequest) -> Reply:
     return await progress(http, _leaving(http.services.models, node.label))
 
 
-async def _leaving(models: ModelPool, label: str) -> AsyncIterator[StoreProgress]:
+async def _leaving(models: ModelPool, label: str) -> AsyncGenerator[StoreProgress, None]:
     """Wait until no replica, and no shard of one, is left on a node."""
     while number := sum(
         label in (replica.node, *(node for node, _ in replica.shards))
@@ -62,7 +62,7 @@ def _cluster(http: HTTPRequest) -> Cluster:
     return cluster
 
 
-async def _steps(model: ClusterModel) -> AsyncIterator[StoreProgress]:
+async def _steps(model: ClusterModel) -> AsyncGenerator[StoreProgress, None]:
     generation = model.replace()
     while model.is_running:
         now = model.replacement(generation)

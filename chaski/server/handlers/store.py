@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
@@ -169,7 +169,7 @@ async def put_blob(request: Request) -> Response:
 
 
 async def _created(
-    http: HTTPRequest, name: ModelName, fetching: partial[Iterator[StoreProgress]]
+    http: HTTPRequest, name: ModelName, fetching: partial[Generator[StoreProgress, None, None]]
 ) -> AsyncGenerator[StoreProgress, None]:
     """Fetch the sources of a model, then make it: as many at a time as there are places."""
     services, root = http.services, http.services.catalog.store.root
