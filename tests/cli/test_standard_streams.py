@@ -56,6 +56,12 @@ def test_an_error_that_nobody_can_read_still_has_its_status() -> None:
     assert shell(f"{CHASKI} show no-such-model 2> /dev/full").returncode == 1
 
 
+def test_notes_that_nobody_can_read_fail_no_command() -> None:
+    ended = shell(f"{CHASKI} run guide hello --verbose 2> /dev/full < /dev/null")
+    assert ended.returncode == 0
+    assert ended.stdout == shell(f"{CHASKI} run guide hello < /dev/null").stdout
+
+
 @pytest.mark.parametrize("streams", ["2>&-", "<&- >&- 2>&-"])
 def test_a_server_without_standard_streams_answers(streams: str, tmp_path: Path) -> None:
     """A socket took descriptor 2, and the worker wrote its log into it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -37,6 +38,24 @@ def test_a_process_that_ends_at_once_is_an_error(tmp_path: Path, monkeypatch: py
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ClusterError, match="the process that talks to Ray has ended"):
         Cluster(LOCAL, Bounds())
+
+
+def test_a_program_without_standard_streams_reaches_ray(tmp_path: Path) -> None:
+    """The socket to Ray's process would be its standard stream, in which Ray writes its log."""
+    (tmp_path / "ray.py").write_text("import os; os.write(2, b'{}'); os._exit(1)\n")
+    program = (
+        "import os; os.closerange(0, 3)\n"
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from chaski.cluster.connection import LOCAL, Cluster\n"
+        "from chaski.cluster.scaling import Bounds\n"
+        "try: Cluster(LOCAL, Bounds())\n"
+        "except Exception as error: open(sys.argv[2], 'w').write(str(error))"
+    )
+    written = tmp_path / "error"
+    subprocess.run(
+        [sys.executable, "-c", program, tmp_path, written], env=os.environ | {"PYTHONPATH": str(tmp_path)}
+    )
+    assert "the process that talks to Ray has ended" in written.read_text()
 
 
 NODES = [

@@ -297,7 +297,8 @@ def test_a_page_reads_its_own_states_only(tmp_path: Path, monkeypatch: pytest.Mo
             reads.append(path.parent.name)
             return original(path, form)
 
-        monkeypatch.setattr(service, "read_object", counted)
+        for module in (files, service):
+            monkeypatch.setattr(module, "read_object", counted)
         page = api.batches.list(limit=1, after=whole[1])
         assert [each.id for each in page.data] == reads == [whole[2]]
         assert page.has_more

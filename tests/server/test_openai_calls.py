@@ -58,7 +58,9 @@ def test_a_demanded_call(faked: openai.OpenAI, script: Script) -> None:
     for choice in ("required", named):
         asked: Any = {"model": "thinker", "messages": QUESTION, "tools": [WEATHER], "tool_choice": choice}
         answer = faked.chat.completions.create(**asked, reasoning_effort="none").choices[0]
-        assert answer.finish_reason == ("stop" if choice is named else "tool_calls")  # as OpenAI has it
+        chunks = list(faked.chat.completions.create(**asked, reasoning_effort="none", stream=True))
+        ends = {answer.finish_reason, chunks[-1].choices[0].finish_reason}
+        assert ends == {"stop" if choice is named else "tool_calls"}  # as OpenAI has it
         assert json.loads(answer.message.tool_calls[0].function.arguments) == {"city": "Quito"}
     demanded = [call for call in script.asked if isinstance(call, Generate)][-1].options["format"]
     assert demanded["anyOf"][0]["properties"]["name"] == {"const": "weather"}

@@ -289,9 +289,16 @@ def test_an_upload_of_a_known_blob_is_read_to_its_end(server: Running) -> None:
     data = bytes(8 << 20)
     path = f"/api/blobs/{digest_of(data)}"
     assert [server.post(path, data).status for _ in range(3)] == [201, 200, 200]
+    head = f"POST {path} HTTP/1.1\r\nHost: x.localhost\r\nContent-Length: {len(data)}\r\n"
+    with closing(socket.create_connection(("127.0.0.1", server.port), timeout=0.3)) as connection:
+        connection.sendall(f"{head}\r\n".encode() + data[:1000])
+        with pytest.raises(TimeoutError):  # no answer before the last byte
+            connection.recv(1 << 16)
+        connection.settimeout(60)
+        connection.sendall(data[1000:])
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
     # With Expect a client waits for a word, and sends nothing.
     with closing(socket.create_connection(("127.0.0.1", server.port), timeout=10)) as connection:
-        head = f"POST {path} HTTP/1.1\r\nHost: x.localhost\r\nContent-Length: {len(data)}\r\n"
         connection.sendall(f"{head}Expect: 100-continue\r\n\r\n".encode())
         assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
 

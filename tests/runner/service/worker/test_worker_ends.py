@@ -32,6 +32,22 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.parametrize("streams", ["2>&-", "<&- >&- 2>&-"])
+def test_a_program_without_standard_streams_has_workers(streams: str, tmp_path: Path) -> None:
+    """The socket to the worker would be its standard stream, in which logs are written."""
+    program = (
+        "import sys; from chaski.runner.service.worker.client import Worker\n"
+        "with Worker('guide', threads=1) as worker:\n"
+        "    text = worker.generate('hello', num_predict=2).text\n"
+        "open(sys.argv[1], 'w').write(text)"
+    )
+    written = tmp_path / "answer"
+    command = f'exec "$0" -c "$1" "$2" {streams}'
+    subprocess.run(["bash", "-c", command, sys.executable, program, written], cwd=ROOT, timeout=60)
+    with Worker("guide", threads=1) as worker:
+        assert written.read_text() == worker.generate("hello", num_predict=2).text
+
+
 def test_a_kill_fails_what_is_in_flight_and_nothing_else(endless: dict[str, Any]) -> None:
     with Worker("guide", threads=1, parallel=2) as worker:
         before = worker.generate("hello", seed=1, num_predict=5)
