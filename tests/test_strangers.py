@@ -56,6 +56,7 @@ DOORS = (_Member, _Replica)
 @pytest.mark.parametrize("door_type", DOORS)
 def test_strangers_keep_nobody_out(door_type: type[_Door]) -> None:
     """Far more than may wait, before the handshake of TLS and after it."""
+    strangers: list[socket.socket] = []
     with closing(door_type()) as door, ExitStack() as stack:
         for number in range(150):
             stranger = socket.create_connection(("127.0.0.1", door.port), timeout=10)
@@ -63,9 +64,13 @@ def test_strangers_keep_nobody_out(door_type: type[_Door]) -> None:
                 if number % 10 == 0:
                     stranger = client_context().wrap_socket(stranger)
             stack.enter_context(closing(stranger))
+            strangers.append(stranger)
         started = time.monotonic()
         door.knock()
         assert time.monotonic() - started < 4
+        strangers[1].settimeout(3)  # before its own time is over
+        with suppress(ConnectionResetError):
+            assert strangers[1].recv(1) == b""
 
 
 @pytest.mark.parametrize("door_type", DOORS)

@@ -17,7 +17,7 @@ import pytest
 
 from chaski.errors import BusyError
 from chaski.server.network.bodies import MAX_BODY, Bodies
-from chaski.server.network.budget import TooLargeError
+from chaski.server.network.budget import Budget, TooLargeError
 from chaski.server.network.jsons import MAX_VALUES
 
 _MEGABYTES = 950
@@ -128,6 +128,25 @@ def test_large_bodies_share_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
             await body_of(bodies, json.dumps({"a": "x" * 1_100_000}).encode())
         assert await body_of(bodies, data) == json.loads(data)
         bodies.close()
+
+    asyncio.run(run())
+
+
+def test_bodies_that_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them has what the other one needs: the later one is told, and the first one continues."""
+    monkeypatch.setattr("chaski.server.network.budget._LOOK_SECONDS", 0.01)
+
+    async def run() -> None:
+        budget = Budget(1_000_000, make_room=lambda: False)
+        with budget.share() as first:
+            await first.grow(500_000)
+            with budget.share() as second:
+                await second.grow(300_000)
+                growing = [asyncio.create_task(each.grow(900_000)) for each in (first, second)]
+                with pytest.raises(BusyError, match="too many large requests"):
+                    await asyncio.wait_for(growing[1], 20)
+            await asyncio.wait_for(growing[0], 20)
+            assert first.size >= 900_000
 
     asyncio.run(run())
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import json
 from collections.abc import Callable
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -14,6 +18,7 @@ from PIL import Image
 from chaski.errors import OptionError
 from chaski.server.dialects.common.images import read_base64
 from chaski.server.dialects.openai.requests import read_chat
+from chaski.server.service.live import LiveService
 from chaski.server.settings import Settings
 from tests.server.conftest import SOMEWHERE
 from tests.server.running import Running, running
@@ -84,6 +89,24 @@ def test_origins(tmp_path: Path) -> None:
             assert server.get("/api/version", Origin="").status == 403
 
 
+@pytest.mark.parametrize("query", ["", "?stream=1"])
+def test_sequences_of_others_are_for_administrators(
+    models: Path, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    async def figures(service: LiveService) -> dict[str, Any]:
+        return {"models": [{"name": "helper", "sequences": [{"tokens": 7}]}, {"name": "other"}]}
+
+    monkeypatch.setattr(LiveService, "figures", figures)
+    settings = Settings(address=SOMEWHERE, api_keys=("user",), admin_keys=("admin",))
+    with running(settings, models) as server:
+        for key, sequences in (("user", []), ("admin", [{"tokens": 7}])):
+            headers = {"Authorization": f"Bearer {key}"}
+            with closing(HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
+                connection.request("GET", f"/api/live{query}", headers=headers)
+                found = json.loads(connection.getresponse().readline())["models"]
+            assert found == [{"name": "helper", "sequences": sequences}, {"name": "other"}]
+
+
 def test_what_a_key_of_a_user_may_see(models: Path) -> None:
     settings = Settings(address=SOMEWHERE, api_keys=("user",), admin_keys=("admin",))
     with running(settings, models) as server:
@@ -98,6 +121,5 @@ def test_what_a_key_of_a_user_may_see(models: Path) -> None:
         assert len(server.services.models.loaded) == 1
         assert server.get("/health").json == {"status": "ok"}
         assert server.get("/health", Authorization=user).json["models"]
-        assert server.get("/api/live", Authorization=user).json["models"][0]["sequences"] == []
         assert server.get("/api/live/cache", Authorization=user).status == 403
         assert server.get("/api/live/cache", Authorization=admin).status == 200

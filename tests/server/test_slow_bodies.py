@@ -83,7 +83,7 @@ def test_slow_bodies_give_their_memory_to_others() -> None:
     asyncio.run(run())
 
 
-def test_a_slow_upload_gives_its_place_to_another() -> None:
+def test_a_slow_upload_gives_its_place_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         places = Arrivals(2)
 
@@ -95,8 +95,10 @@ def test_a_slow_upload_gives_its_place_to_another() -> None:
 
         slow = [asyncio.create_task(upload(dripping())) for _ in range(2)]
         await asyncio.sleep(0.05)
+        monkeypatch.setattr(arrivals, "_GRACE_SECONDS", 1000)
         with pytest.raises(BusyError):  # they have just begun
             await upload(whole(b"abc"))
+        monkeypatch.setattr(arrivals, "_GRACE_SECONDS", 0.2)
         await asyncio.sleep(1.5)
         assert await upload(whole(b"abc")) == 3
         done, pending = await asyncio.wait(slow, timeout=1)

@@ -13,6 +13,7 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
+from chaski.server.network import arrivals
 from chaski.server.network.connections import Connection, ServerConfig
 from chaski.server.network.readers import Patience, admit
 from chaski.server.settings import Settings
@@ -49,10 +50,12 @@ def serving(is_admitted: bool, patience: float, answer_patience: float, most: in
     """Serve a megabyte in pieces, to clients that may have answers or not -> the port."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if is_admitted:
+        if is_admitted and scope["path"] != "/web":
             admit(scope)
+        while scope["method"] == "POST" and (await receive()).get("more_body"):
+            pass
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        for _ in range(_SIZE >> 12 if scope["path"] == "/long" else 0):
+        for _ in range(0 if scope["path"] == "/short" else _SIZE >> 12):
             await send({"type": "http.response.body", "body": bytes(4096), "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
@@ -78,6 +81,8 @@ def serving(is_admitted: bool, patience: float, answer_patience: float, most: in
 
 
 LONG = b"GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n"
+PAGE = LONG.replace(b"/long", b"/web")
+BODY = b"POST /short HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\na"
 SHORT = b"GET /short HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -126,6 +131,46 @@ def test_who_reads_slowest_makes_room() -> None:
                 assert b" 200 " in connection.recv(100)
             stack.enter_context(closing(stingy(port, LONG)))
             time.sleep(0.1)
+
+
+def is_whole(connection: socket.socket) -> bool:
+    """Read the whole answer -> whether it came."""
+    count = 0
+    try:
+        while count <= _SIZE and (piece := connection.recv(1 << 16)):  # with the frames of chunks
+            count += len(piece)
+    except ConnectionResetError:
+        return False
+    return count > _SIZE
+
+
+def is_answered(port: int) -> bool:
+    with closing(stingy(port, SHORT)) as connection:
+        return b" 200 " in connection.recv(100)
+
+
+def test_who_sends_slowest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More clients that send a byte of their bodies than there are places."""
+    monkeypatch.setattr(arrivals, "_GRACE_SECONDS", 0.2)
+    most = 5
+    with serving(True, 1e4, 1e4, most) as port, ExitStack() as stack:
+        for _ in range(2):
+            for _ in range(most):
+                stack.enter_context(closing(stingy(port, BODY)))
+            wait_until(lambda: is_answered(port))
+
+
+def test_who_has_no_key_makes_room_first() -> None:
+    """Whoever reads a file of the page slowest, although others have waited for longer."""
+    with serving(True, 1e4, 1e4, 4) as port, ExitStack() as stack:
+        answers = [stack.enter_context(closing(stingy(port, LONG))) for _ in range(2)]
+        time.sleep(0.5)
+        page = stack.enter_context(closing(stingy(port, PAGE)))
+        answers.append(stack.enter_context(closing(stingy(port, LONG))))
+        time.sleep(2)
+        assert is_answered(port)
+        assert is_cut(page, _SIZE)
+        assert all(is_whole(each) for each in answers)
 
 
 def test_files_of_the_page_that_nobody_reads(models: Path) -> None:

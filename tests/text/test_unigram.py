@@ -104,6 +104,7 @@ def test_tokens_that_no_text_becomes() -> None:
         ({"precompiled_charsmap": "eHg="}, "is str, expected an array of bytes"),
         ({"precompiled_charsmap": 1.5}, "is float, expected an array of bytes"),
         ({"precompiled_charsmap": [0.5]}, "is not an array of bytes"),
+        ({"precompiled_charsmap": (np.array([1, 2]), np.array([3]))}, "is not an array of bytes"),
         ({"precompiled_charsmap": [1, 2, 300]}, "holds a number that is no byte"),
         ({"precompiled_charsmap": TABLE[:3]}, "has 3 bytes, but a trie of"),
         ({"precompiled_charsmap": TABLE[:1000]}, "has 1000 bytes, but a trie of 179200"),

@@ -236,6 +236,11 @@ def test_errors_say_what_is_wrong(tiny_llama: Path, tmp_path: Path, path: Path) 
             model.load_state(tmp_path)
         with pytest.raises(StateError, match="cannot be written: No such file"):
             model.save_state(tmp_path / "no" / "folder", PROMPT)
+        for name in ("a\ud83d", "a\0b"):  # no file can have such a name
+            with pytest.raises(StateError, match="cannot be read"):
+                model.load_state(tmp_path / name)
+            with pytest.raises(StateError, match="cannot be written"):
+                model.save_state(tmp_path / name, PROMPT)
         with pytest.raises(OptionError, match="tools and think are for the messages"):
             model.save_state(path, PROMPT, think=True)
         with pytest.raises(OptionError, match="the prompt has"):
