@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from chaski.cli.main import chaski_command
 from chaski.server.settings import Settings
+from tests.rewriting import write_split
 from tests.server.conftest import SOMEWHERE, models
 from tests.server.running import Running, running, wait_until
 from tests.tiny_llama import write_tiny_llama
@@ -180,6 +181,15 @@ def test_a_server_quantizes(server: Running, tmp_path: Path) -> None:
     assert details["quantization_level"] == "Q8_0"
     refused = chaski("create", "small", "-q", "q1", "-f", str(modelfile))
     assert (refused.exit_code, "unsupported quantization type Q1" in refused.stderr) == (1, True)
+
+
+def test_a_file_in_parts_is_sent_whole(server: Running, tmp_path: Path) -> None:
+    parts = write_split(write_tiny_llama(tmp_path / "tiny.gguf"), tmp_path)
+    modelfile = tmp_path / "Modelfile"
+    modelfile.write_text(f"FROM {parts[0]}\nDRAFT {parts[1]}")
+    made = chaski("create", "parted", "-f", str(modelfile))
+    assert (made.exit_code, made.stderr.splitlines()[-1]) == (0, "success")
+    assert "split.count" not in server.post("/api/show", {"model": "parted"}).json["model_info"]
 
 
 def test_what_a_server_cannot_be_told(server: Running, tmp_path: Path) -> None:

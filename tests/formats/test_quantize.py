@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from typing import Any
+
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
@@ -178,6 +182,20 @@ def test_threads_change_no_bit(type: QuantType) -> None:
     alone = quantize(x, type, num_threads=1)
     for threads in (2, 3):
         np.testing.assert_array_equal(quantize(x, type, threads), alone)
+
+
+def test_all_cores_quantize(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of three cores waits for the others."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
+    meeting = threading.Barrier(3, timeout=60)
+
+    class Meeting(np.ndarray[Any, Any]):
+        def __getitem__(self, key: Any) -> Any:
+            if isinstance(key, slice):
+                meeting.wait()
+            return super().__getitem__(key)
+
+    quantize(np.zeros((3, 1 << 16), np.float32).view(Meeting), QuantType.Q8_0)
 
 
 @pytest.mark.parametrize("type", [*SIMPLE, *K_QUANTS])

@@ -26,6 +26,14 @@ def test_storage_that_cannot_fit_is_refused_with_sizes() -> None:
         backend.load(lambda _: None)
 
 
+def test_a_limit_of_the_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaski.ml.cpu.backend.address_space", lambda: 3 * 10**9)
+    backend = open_backend("cpu")
+    backend.kv_buffer(KVRole.KEYS, 10**9, 5, 100, DType.F16)
+    with pytest.raises(chaski.OutOfMemoryError, match=r"ulimit -v and -d let the process have 3\.00 GB; use"):
+        backend.load(lambda _: None)
+
+
 def test_a_context_that_cannot_fit_is_refused_when_loading() -> None:
     with pytest.raises(
         chaski.OutOfMemoryError, match=r"smaller context(.*\n)+.* layers, all tokens: 1073741824 cells"

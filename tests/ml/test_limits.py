@@ -119,6 +119,7 @@ def test_a_container_of_version_1_sees_the_limit_of_groups_that_it_does_not_see(
         ("/docker/1a2b", "/docker/1a2b"),  # the mount is the container's group, the path is the host's
         ("/", "/"),  # a namespace of its own
         ("/", "/../../other"),  # moved out of its namespace
+        ("/", "/.."),  # the group above its namespace, at whose place another folder is
         ("/kubepods/pod1", "/kubepods/pod2"),  # a mount of another group: it is all that can be read
     ],
 )
@@ -175,10 +176,12 @@ def test_limits_of_the_process(name: str) -> None:
         f"import resource; resource.setrlimit(resource.{name}, ({limit}, {limit}));"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (99, 99));"
         "from chaski.ml import limits, machine;"
-        "print(limits.address_space(), machine.total_memory(), limits.open_files())"
+        "from chaski.server.settings import Settings;"
+        "print(limits.address_space(), machine.total_memory(), limits.open_files());"
+        "print(Settings(address=None).max_connections)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    space, total, files = map(int, done.stdout.split())
-    assert (space, files) == (limit, 99)
+    space, total, files, connections = map(int, done.stdout.split())
+    assert (space, files, connections) == (limit, 99, 50)
     assert total <= limit
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 99

@@ -133,6 +133,18 @@ def test_granite_without_a_rope(tmp_path: Path, name: str) -> None:
     assert abs(off - on).max() > 0.01
 
 
+@pytest.mark.parametrize(("rotates", "is_moved"), [(True, True), (False, False)])
+def test_keys_without_a_rope_stay_as_they_are_at_another_position(
+    tmp_path: Path, rotates: bool, is_moved: bool
+) -> None:
+    source = DATA / "architectures" / "granite.gguf"
+    path = changed(source, tmp_path / "switched.gguf", rope__scaling__finetuned=rotates)
+    with open_gguf(path) as file:
+        kinds = build_model(file).layer_kinds()
+    assert [isinstance(kind, Causal) and kind.shape.rope is not None for kind in kinds] == [True] * len(kinds)
+    assert {kind.shape.rope.frequencies.size > 0 for kind in kinds} == {is_moved}
+
+
 def test_llama_4_without_chunks_is_refused(tmp_path: Path) -> None:
     source = DATA / "architectures" / "llama4.gguf"
     path = changed(source, tmp_path / "whole.gguf", attention__sliding_window=0)

@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import openai
 import pytest
 
+from chaski.batches.results import Results
 from chaski.errors import FormatError
 from chaski.names import ModelName
 from chaski.server.batches import files, service
@@ -332,6 +333,34 @@ def test_checking_a_file_takes_no_thread_of_others(tmp_path: Path, monkeypatch: 
         assert time.monotonic() - start < 5
         may_end.set()
         assert {ended(api, each).status for each in begun} == {"failed"}
+
+
+def test_requests_and_results_take_no_thread_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: dict[str, set[str]] = {"read": set(), "opened": set(), "added": set()}
+
+    def noted(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            names[what].add(threading.current_thread().name.rpartition("_")[0])
+            return function(*arguments)
+
+        return call
+
+    def read_lines(content: Path) -> Iterator[Any]:
+        begun = iter(original(content))
+        while (line := noted("read", next)(begun, None)) is not None:
+            yield line
+
+    original = service.read_lines
+    monkeypatch.setattr(service, "read_lines", read_lines)
+    monkeypatch.setattr(Results, "add", noted("added", Results.add))
+    monkeypatch.setattr(Results, "__init__", noted("opened", Results.__init__))
+    with running(Settings(address=SOMEWHERE, parallel=4), tmp_path) as server:
+        api = client(server)
+        assert ended(api, begin(api, lines(2)).id).status == "completed"
+    own = {"chaski-batch-line"}
+    assert names == {"read": own | {"chaski-batch-check"}, "opened": {"chaski-files"}, "added": own}
 
 
 def test_wrong_uploads_are_refused(server: Running) -> None:

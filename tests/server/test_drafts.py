@@ -13,6 +13,7 @@ import pytest
 import chaski
 from chaski.formats.quant import QuantType
 from chaski.server.settings import Settings
+from tests.rewriting import write_split
 from tests.server.conftest import SOMEWHERE
 from tests.server.running import Running, running
 from tests.tiny_llama import write_tiny_llama
@@ -67,6 +68,16 @@ def test_what_is_loaded_by_name_brings_it_too(
         answer = quick.generate(ASKED["prompt"], temperature=0, num_predict=40)
         assert answer.done.accepted_tokens > 0
         assert answer.text == plain.generate(ASKED["prompt"], temperature=0, num_predict=40).text
+
+
+def test_a_draft_may_come_in_parts(server: Running, folder: Path, tmp_path: Path) -> None:
+    digests = {}
+    for part in write_split(folder / "small.gguf", tmp_path):
+        data = part.read_bytes()
+        digests[part.name] = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        server.post(f"/api/blobs/{digests[part.name]}", data)
+    whole = server.post("/api/create", {"model": "parted", "from": "plain", "draft_files": digests})
+    assert whole.lines[-1] == {"status": "success"}
 
 
 def test_what_cannot_be_a_draft(server: Running, tmp_path: Path) -> None:

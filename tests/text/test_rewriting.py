@@ -54,6 +54,21 @@ BY_ID = looped(
 )
 # As Solar's: a result must have an id.
 NEEDS_IDS = looped("{% if m.role == 'tool' %}#{{ m.tool_call_id + '' }}{% endif %}")
+# Each of the next three takes all other conversations as they are, and shows the ids of calls.
+_IDS = (
+    "{% for c in m.tool_calls or [] %}#{{ c.id }}{% endfor %}"
+    "{% if m.role == 'tool' %}#{{ m.tool_call_id }}{% endif %}"
+)
+NEEDS_ID_OF_CALL = looped(
+    "{% for c in m.tool_calls or [] if not c.id %}{{ raise_exception('no id') }}{% endfor %}" + _IDS
+)
+NO_TEXT = looped(
+    "{% if m.tool_calls and m.content %}{{ raise_exception('text beside a call') }}{% endif %}" + _IDS
+)
+NO_NEIGHBOURS = looped(
+    "{% if m.role == 'assistant' and loop.previtem and loop.previtem.role == 'assistant' %}"
+    "{{ raise_exception('two turns of the assistant') }}{% endif %}" + _IDS
+)
 # As Qwen's coders: arguments are read as a mapping.
 MAPPING = looped("", _TURN.replace("c.function.arguments | tojson", "c.function.arguments.items() | list"))
 # As functionary's: arguments are text.
@@ -83,6 +98,9 @@ ALL = {
     "not both": NOT_BOTH,
     "by id": BY_ID,
     "needs ids": NEEDS_IDS,
+    "needs the id of a call": NEEDS_ID_OF_CALL,
+    "no text": NO_TEXT,
+    "no neighbours": NO_NEIGHBOURS,
     "mapping": MAPPING,
     "text": TEXT,
     "no calls": NO_CALLS,
@@ -158,6 +176,36 @@ def test_text_stands_before_a_thought_and_a_call() -> None:
     assert written(NOT_BOTH, history) == "(user|ask)(assistant|so)~hm(assistant|!f{})(tool|r)(assistant|yes)"
     plain = [ASK, calling(called("f"), content="so"), result("r"), YES]
     assert written(NOT_BOTH, plain) == "(user|ask)~(assistant|so!f{})(tool|r)(assistant|yes)"
+
+
+@pytest.mark.parametrize(
+    ("source", "messages", "expected"),
+    [
+        (
+            NEEDS_ID_OF_CALL,
+            [ASK, calling(called("f", "call_long"), called("g")), result("1", "call_long"), result("2")],
+            "(user|ask)#call_long#call00001(assistant|!f{}!g{})#call_long(tool|1)#call00001(tool|2)",
+        ),
+        (
+            NO_TEXT,
+            [ASK, calling(called("f", "call_long"), called("g", "call_other"), content="so")],
+            "(user|ask)(assistant|so)#call_long#call_other(assistant|!f{}!g{})",
+        ),
+        (
+            NO_NEIGHBOURS,
+            [ASK, said("assistant", "so"), calling(called("f", "call_long"), called("g", "call_other"))],
+            "(user|ask)#call_long#call_other(assistant|so!f{}!g{})",
+        ),
+    ],
+)
+def test_nothing_else_is_changed(source: str, messages: Messages, expected: str) -> None:
+    assert written(source, messages) == expected
+
+
+def test_results_without_ids_belong_to_calls_of_their_names() -> None:
+    results = [{**result(f"of {name}"), "name": name} for name in ("g", "f")]
+    text = written(NEEDS_IDS, [ASK, calling(called("f"), called("g")), *results])
+    assert text == "(user|ask)(assistant|!f{}!g{})#call00001(tool|of g)#call00000(tool|of f)"
 
 
 def test_an_id_names_the_function_where_only_ids_are_written() -> None:

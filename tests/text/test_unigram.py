@@ -96,6 +96,13 @@ def test_tokens_that_no_text_becomes() -> None:
     assert tokenizer.encode(f" {size} 7") == tokenizer.encode(f"{size} 7")
 
 
+@pytest.mark.parametrize("text", ["load", " load", "a  b", '": "'])
+def test_the_tokens_of_a_text_in_the_middle_spell_it(text: str) -> None:
+    tokenizer = load_tokenizer(unigram_metadata(precompiled_charsmap=None))
+    ids = tokenizer.encode(text, add_special=False, continues=True)
+    assert b"".join(map(tokenizer.token_bytes, ids)).decode() == text
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

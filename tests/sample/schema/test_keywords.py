@@ -11,7 +11,7 @@ import pytest
 
 from chaski.chat.demanded_calls import schema_of_call
 from chaski.errors import OptionError
-from chaski.sample.schema import named
+from chaski.sample.schema import SchemaError, keywords, named
 from chaski.sample.schema.numbers import digits_between
 from tests.sample.schema.answers import accepts, accepts_text, random_answer
 from tests.sample.schema.test_patterns import EMAIL
@@ -159,6 +159,7 @@ def test_random_answers_are_valid(index: int) -> None:
             "#/properties/q/items: Invalid type: strin",
         ),
         ({"enum": [[2**60 + 1]]}, "#/enum: the integer 1152921504606846977 cannot be written exactly"),
+        ({"enum": [[10**1000 + 1]]}, "#/enum: the integer 1000"),
         ({"type": "number", "multipleOf": 0.07}, "#/multipleOf: multipleOf 0.07 cannot be followed exactly"),
         ({"not": {"minimum": 3}}, "#/not: the opposite of minimum cannot be followed"),
         ({"items": 5}, "#/items: this must be a schema"),
@@ -210,3 +211,12 @@ def test_integers_between() -> None:
         for number in (*(random.randint(-1300, 1300) for _ in range(20)), least or 0, most or 0):
             is_between = (least is None or number >= least) and (most is None or number <= most)
             assert (found is not None and re.fullmatch(found, str(number)) is not None) is is_between
+
+
+def test_patterns_of_a_schema_have_some_seconds_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keywords, "_MOST_SECONDS", 0)
+    schema = {"type": "object", "properties": {"a": {"pattern": "^a$"}}}
+    with pytest.raises(
+        SchemaError, match="#/properties/a/pattern: the patterns up to here took more than 0 s"
+    ):
+        keywords.prepared(schema)
