@@ -77,6 +77,14 @@ def test_four_large_bodies_at_once(process: tuple[int, int], name: str) -> None:
     begin, part, count, end = BODIES[name]
     body = begin + part * count + end
     path = "/api/generate" if "text" in name else "/api/chat"
+    # The issue is one of seconds. Other programs of a busy machine may stall a server, too, but hardly three
+    # times in turn.
+    assert any(longest_wait(port, path, body) < 2 for _ in range(3))
+    assert peak(pid) < _MEGABYTES
+
+
+def longest_wait(port: int, path: str, body: bytes) -> float:
+    """Seconds that the slowest `/api/version` takes while the server refuses a body four times at once."""
     found: list[tuple[int, bytes]] = []
     askers = [threading.Thread(target=lambda: found.append(ask(port, "POST", path, body))) for _ in range(4)]
     for asker in askers:
@@ -89,9 +97,7 @@ def test_four_large_bodies_at_once(process: tuple[int, int], name: str) -> None:
         time.sleep(0.02)
     assert len(found) == 4
     assert {status for status, _ in found} <= {404, 413, 503}, found[0][1][:200]
-    assert peak(pid) < _MEGABYTES
-    # The issue is one of seconds; how long a machine with other work takes is not.
-    assert longest < 2
+    return longest
 
 
 def body_of(bodies: Bodies, data: bytes, hold: asyncio.Event | None = None) -> asyncio.Task[object]:
