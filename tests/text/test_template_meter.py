@@ -23,6 +23,8 @@ _MOST_SECONDS = 2
 TEXTS = "{% set a = 'x' * 4000000 %}{% set b = a[1:] ~ 'x' %}"
 LISTS = "{% set a = range(99999) | list %}{% set b = range(99999) | list %}"
 COLLIDING = "range(0, 60000 * (2**61 - 1), 2**61 - 1)"
+# Each place of the text is compared with nearly all of the other one, from its end.
+BACKWARDS = "{{{{ ('a' * 400000).{}('ab' ~ 'a' * 200000) }}}}"
 LOOP = "{{% for i in range(99999) if {0} %}}{{% endfor %}}"
 
 
@@ -56,10 +58,10 @@ JINJA = {
     "subtraction": "{% set d = dict(range(60000) | groupby('real')) %}" + many("d.keys() - [1]"),
     "strip": TEXTS + many("a.strip(a)"),
     "strip by many": "{{ ('a' * 2000000).strip('" + "".join(map(chr, range(0x4E00, 0x5E00))) + "a') }}",
-    "rfind": "{{ ('a' * 2000000).rfind('b' ~ 'a' * 1000000) }}",
-    "rindex": "{{ ('a' * 2000000).rindex('b' ~ 'a' * 1000000) }}",
-    "rsplit": "{{ ('a' * 2000000).rsplit('b' ~ 'a' * 1000000) }}",
-    "rpartition": "{{ ('a' * 2000000).rpartition('b' ~ 'a' * 1000000) }}",
+    "rfind": BACKWARDS.format("rfind"),
+    "rindex": BACKWARDS.format("rindex"),
+    "rsplit": BACKWARDS.format("rsplit"),
+    "rpartition": BACKWARDS.format("rpartition"),
     "count of a list": LISTS + many("a.count(-1)"),
     "a format with long lists": LISTS + "{{ '" + "%(a).1s" * 12_000 + "' % {'a': a} }}",
     "json": LISTS + many("(a | tojson) == 1"),
