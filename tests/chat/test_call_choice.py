@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaski.chat.choice import choose_chat_format
+from chaski.chat.choice import choose_chat_format, plain_format
 from chaski.chat.sources import TemplateSources
 from chaski.text.parsers import Content, FoundCall
 
@@ -53,3 +53,10 @@ def test_a_stored_name_stays() -> None:
 def test_without_calls_instructions_and_architecture_do(told: str, architecture: str, expected: str) -> None:
     source = ("{% if tools %}" + told + "{% endif %}" if told else "") + PLAIN
     assert chosen(source, architecture).parser_name == expected
+
+
+def test_roles_are_known_by_what_is_rendered() -> None:
+    """Of a template with a role of its own, of one that writes any role, and without a template."""
+    own = PLAIN.replace("<{{ m.role }}>", "{{ '!' if m.role == 'critic' else '' }}<turn>")
+    for found, expected in ((chosen(own), True), (chosen(PLAIN), False), (plain_format(), False)):
+        assert found.knows_role("critic") is expected
