@@ -15,6 +15,7 @@ from typing import Any
 import openai
 import pytest
 
+from chaski.batches.lines import read_lines
 from chaski.batches.results import Results
 from chaski.errors import FormatError
 from chaski.names import ModelName
@@ -347,13 +348,12 @@ def test_requests_and_results_take_no_thread_of_others(
 
         return call
 
-    def read_lines(content: Path) -> Iterator[Any]:
-        begun = iter(original(content))
+    def noted_lines(content: Path) -> Iterator[Any]:
+        begun = iter(read_lines(content))
         while (line := noted("read", next)(begun, None)) is not None:
             yield line
 
-    original = service.read_lines
-    monkeypatch.setattr(service, "read_lines", read_lines)
+    monkeypatch.setattr(service, "read_lines", noted_lines)
     monkeypatch.setattr(Results, "add", noted("added", Results.add))
     monkeypatch.setattr(Results, "__init__", noted("opened", Results.__init__))
     with running(Settings(address=SOMEWHERE, parallel=4), tmp_path) as server:
