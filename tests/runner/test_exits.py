@@ -46,3 +46,51 @@ def test_a_second_close_takes_no_time(
     started = time.monotonic()
     model.close()
     assert time.monotonic() - started < 1
+
+
+def printed(program: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_calls_that_must_not_be_cut_off_end_first_and_no_other_begins() -> None:
+    program = """
+import threading, time
+from chaski.exits import uncut
+
+class Engine:
+    def end(self, seconds):
+        print("the engine ended", flush=True)
+
+def call():
+    with uncut:
+        inside.set()
+        time.sleep(0.5)
+        print("a call ended", flush=True)
+    with uncut:
+        print("another one began", flush=True)
+
+engine, inside = Engine(), threading.Event()
+uncut.end_first(engine)
+threading.Thread(target=call, daemon=True).start()
+inside.wait()
+"""
+    assert printed(program) == "the engine ended\na call ended\n"
+
+
+def test_what_an_engine_does_ends_before_the_interpreter() -> None:
+    program = """
+import threading, time
+from chaski.runner.engine.exclusive import Exclusive
+
+def work():
+    inside.set()
+    time.sleep(0.5)
+    print("ended", flush=True)
+
+exclusive, inside = Exclusive(), threading.Event()
+threading.Thread(target=exclusive.run, args=(work,), daemon=True).start()
+inside.wait()
+"""
+    assert printed(program) == "ended\n"
