@@ -201,3 +201,9 @@ def test_a_missing_shard(tmp_path: Path) -> None:
 def test_a_folder_without_weights(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="no weights"):
         open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a\ud83d", "a\0b"])
+def test_names_that_no_file_can_have(name: str) -> None:
+    with pytest.raises(ModelNotFoundError, match="no such file"):
+        open_safetensors(Path(name))
