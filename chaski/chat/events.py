@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import Struct
-
 from chaski.chat.marks import Holds
+from chaski.chat.sendable import Sendable
 from chaski.sample import Sampled
 
 __all__ = [
@@ -24,7 +23,7 @@ __all__ = [
 DoneReason = Literal["stop", "length", "cancelled"]
 
 
-class Text(Struct, frozen=True):
+class Text(Sendable, frozen=True):
     """A piece of the answer.
 
     `token_ids` are the tokens whose text begins in this piece, so each token of the answer is in exactly one;
@@ -37,7 +36,7 @@ class Text(Struct, frozen=True):
     logprobs: tuple[Sampled, ...] = ()
 
 
-class Thinking(Struct, frozen=True):
+class Thinking(Sendable, frozen=True):
     """A piece of the thoughts before the answer; its tokens are as in `Text`."""
 
     text: str
@@ -45,7 +44,7 @@ class Thinking(Struct, frozen=True):
     logprobs: tuple[Sampled, ...] = ()
 
 
-class ToolCall(Struct, frozen=True):
+class ToolCall(Sendable, frozen=True):
     """A complete call of a tool. `arguments` is a JSON object in the order in which the model wrote it.
 
     Its tokens are as in `Text`.
@@ -57,7 +56,7 @@ class ToolCall(Struct, frozen=True):
     logprobs: tuple[Sampled, ...] = ()
 
 
-class PromptTokens(Struct, frozen=True):
+class PromptTokens(Sendable, frozen=True):
     """The tokens of the prompt, given before it is computed if the request asks for them.
 
     count      number of tokens, rows of images included
@@ -68,7 +67,7 @@ class PromptTokens(Struct, frozen=True):
     token_ids: tuple[int, ...]
 
 
-class PromptScores(Struct, frozen=True):
+class PromptScores(Sendable, frozen=True):
     """Log-probability of each token of the prompt, given the tokens before it; the first token has none.
 
     The event comes before all text, if option `prompt_logprobs` is set.
@@ -77,7 +76,7 @@ class PromptScores(Struct, frozen=True):
     logprobs: tuple[Sampled, ...]
 
 
-class Done(Struct, frozen=True, kw_only=True):
+class Done(Sendable, frozen=True, kw_only=True):
     """The end of the answer, always the last event.
 
     reason            "stop": an end token or a stop string; "length": a limit on tokens; "cancelled": its

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 
 from chaski.chat.arguments import message_list, string_list, text_list, token_ids
 from chaski.chat.images import ImageSource, image_bytes, placed_content
 from chaski.chat.marks import Mark
 from chaski.chat.options import parse_options
+from chaski.chat.sendable import Sendable
 from chaski.chat.sources import StoredFormat
 from chaski.errors import OptionError
 
@@ -30,7 +31,7 @@ __all__ = [
 ]
 
 
-class Generate(Struct, frozen=True):
+class Generate(Sendable, frozen=True):
     """Continue a prompt, a text or ids, with image files at its placeholders.
 
     tells_prompt  an event with the tokens of the prompt comes first
@@ -50,7 +51,7 @@ class Generate(Struct, frozen=True):
     written: tuple[int, ...] = ()
 
 
-class Chat(Struct, frozen=True):
+class Chat(Sendable, frozen=True):
     """Answer a conversation. The `images` of a message are indices of those of the request.
 
     think       whether the model thinks, or how much; None for its default
@@ -91,7 +92,7 @@ class Chat(Struct, frozen=True):
     written: tuple[int, ...] = ()
 
 
-class Fill(Struct, frozen=True):
+class Fill(Sendable, frozen=True):
     """Write the text between a prompt and a suffix; it begins with `begun`.
 
     The other fields are as in `Chat`.
@@ -110,7 +111,7 @@ class Fill(Struct, frozen=True):
     written: tuple[int, ...] = ()
 
 
-class Embed(Struct, frozen=True):
+class Embed(Sendable, frozen=True):
     """Make a vector of each text, or list of ids; the answer has a row for each."""
 
     texts: tuple[str | tuple[int, ...], ...]
@@ -118,7 +119,7 @@ class Embed(Struct, frozen=True):
     normalize: bool = True
 
 
-class Rank(Struct, frozen=True):
+class Rank(Sendable, frozen=True):
     """Score the relevance of each document to a query; the answer has a row for each.
 
     `truncate` cuts off the end of documents that are too long.

@@ -1,7 +1,7 @@
 """Connections between the machines of a cluster: calls and replies over TLS, for those who know its key.
 
 Each replica listens with a certificate of its own, and both ends prove that they know the key of the cluster
-(`chaski/cluster_key.py`).
+(`chaski/cluster_key.py`). A replica then sends the `protocol` of its messages.
 
 A `Link` (`runner/service/worker/link.py`) wants a plain socket. It gets one end of a pair; an event loop in a
 thread of its own carries the bytes between the other end and the network.
@@ -22,6 +22,7 @@ from typing import Any
 
 from chaski.cluster_key import NONCE, client_context, new_nonce, proof, server_context
 from chaski.errors import WorkerError
+from chaski.runner.service.worker.codec import protocol
 from chaski.strangers import PATIENCE, Strangers
 
 __all__ = ["Address", "Listener", "connect", "new_key"]
@@ -88,6 +89,7 @@ class Listener:
                 async with asyncio.timeout(PATIENCE):
                     reader, writer = await _streams(connection, self._context)
                     await _prove_to_client(reader, writer, self._key, self._certificate)
+                    writer.write(protocol().encode())
             ours, theirs = socket.socketpair()
             threading.Thread(target=self._accepted, args=(theirs,), name="chaski-peer", daemon=True).start()
             await _carry(reader, writer, ours)
@@ -118,7 +120,10 @@ def _end(connection: socket.socket) -> None:
 
 
 def connect(address: Address, key: bytes) -> socket.socket:
-    """Return a socket to a listener of the same cluster. Raises WorkerError where that is not to be had."""
+    """Return a socket to a listener of the same cluster.
+
+    Raises WorkerError if the listener cannot be reached, does not know the key, or has other messages.
+    """
     found: socket.socket = _client_loop().run(_connect(address, key))
     return found
 
@@ -130,6 +135,12 @@ async def _connect(address: Address, key: bytes) -> socket.socket:
             reader, writer = await asyncio.open_connection(*address, ssl=client_context(), server_hostname="")
             try:
                 await _prove_to_server(reader, writer, key)
+                own = protocol().encode()
+                if await reader.readexactly(len(own)) != own:
+                    raise WorkerError(
+                        f"the replica at {place} runs a version of chaski that this machine's version does "
+                        "not understand; install the same version on both"
+                    )
             except BaseException:
                 writer.transport.abort()
                 raise

@@ -10,6 +10,7 @@ from contextlib import closing
 
 import pytest
 
+from chaski.cluster import links
 from chaski.cluster.links import Listener, connect, new_key
 from chaski.cluster_key import server_context
 from chaski.errors import WorkerError
@@ -53,6 +54,15 @@ def test_a_replica_that_does_not_know_the_key_is_not_asked(listener: Listener) -
     stranger = Listener("127.0.0.1", new_key(), lambda end: end.close())
     with closing(stranger), pytest.raises(WorkerError, match="does not know the key"):
         connect(stranger.address, KEY)
+
+
+def test_a_replica_with_other_messages_is_refused(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = iter(["0" * 16, links.protocol()])
+    monkeypatch.setattr(links, "protocol", lambda: next(theirs))
+    with pytest.raises(WorkerError, match="install the same version on both"):
+        connect(listener.address, KEY)
 
 
 def test_one_in_between_is_noticed(listener: Listener) -> None:

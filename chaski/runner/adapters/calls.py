@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from msgspec import Struct
-
+from chaski.chat.sendable import Sendable
 from chaski.errors import OptionError, UnsupportedError
 from chaski.runner.adapters.adapter_set import AdapterInfo, AdapterSet
 
@@ -24,27 +23,27 @@ __all__ = [
 ]
 
 
-class LoadAdapter(Struct, frozen=True):
+class LoadAdapter(Sendable, frozen=True):
     """Read the adapter of a file under a name. Answered by `Adapters`."""
 
     name: str
     path: str
 
 
-class UnloadAdapter(Struct, frozen=True):
+class UnloadAdapter(Sendable, frozen=True):
     """Forget an adapter. Answered by `Adapters`."""
 
     name: str
 
 
-class ListAdapters(Struct, frozen=True):
+class ListAdapters(Sendable, frozen=True):
     """Answered by `Adapters`."""
 
 
 AdapterCall: TypeAlias = LoadAdapter | UnloadAdapter | ListAdapters
 
 
-class Adapters(Struct, frozen=True):
+class Adapters(Sendable, frozen=True):
     """All adapters of the model, in the order in which they were loaded."""
 
     adapters: tuple[AdapterInfo, ...]

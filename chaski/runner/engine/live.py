@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from chaski.chat.sendable import Sendable
+
 __all__ = ["LiveSequence", "LiveSequences", "TokenTotals"]
 
 
@@ -59,7 +61,7 @@ class TokenTotals(NamedTuple):
         return cls(*map(sum, zip(cls(), *parts, strict=True)))
 
 
-class LiveSequences(Struct, frozen=True, kw_only=True):
+class LiveSequences(Sendable, frozen=True, kw_only=True):
     """The sequences of an engine, `num_sequences` in all, of which `sequences` has the first ones.
 
     `seconds` are those of a clock that only goes forward.

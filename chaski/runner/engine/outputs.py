@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-import numpy.typing as npt
-from msgspec import Struct
+
+from chaski.chat.sendable import Sendable
 
 __all__ = ["Outputs"]
 
 
-class Outputs(Struct, frozen=True, eq=False):
+class Outputs(Sendable, frozen=True, eq=False):
     """Outputs of the model for so many tokens: float32 rows (n, size)."""
 
-    rows: npt.NDArray[np.float32]
+    rows: np.ndarray[Any, np.dtype[np.float32]]
     num_tokens: int = 0

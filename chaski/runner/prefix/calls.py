@@ -6,24 +6,23 @@ prompt at most.
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from chaski.chat.requests import Chat, Fill, Generate
+from chaski.chat.sendable import Sendable
 
 __all__ = ["Blocks", "ListBlocks", "NameBlocks", "block_number"]
 
 
-class NameBlocks(Struct, frozen=True):
+class NameBlocks(Sendable, frozen=True):
     """Answered by `Blocks`: the whole blocks of the prompt of a request, in their order."""
 
     request: Generate | Chat | Fill
 
 
-class ListBlocks(Struct, frozen=True):
+class ListBlocks(Sendable, frozen=True):
     """Answered by `Blocks`: those that the prefix cache holds, in any order."""
 
 
-class Blocks(Struct, frozen=True):
+class Blocks(Sendable, frozen=True):
     """Numbers of blocks, and how many tokens the prompt has, or all blocks together."""
 
     numbers: tuple[int, ...]

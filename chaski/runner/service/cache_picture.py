@@ -6,18 +6,20 @@ It says where tokens are and never which ones they are.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from chaski.chat.sendable import Sendable
 from chaski.kvcache import Extent, LeafCache
 from chaski.runner.engine.engine import Engine
 
 __all__ = ["CacheKind", "CachePicture", "CacheSlot", "DescribeCache", "cache_picture"]
 
 
-class DescribeCache(Struct, frozen=True):
+class DescribeCache(Sendable, frozen=True):
     """Answered by `CachePicture`."""
 
 
@@ -33,7 +35,7 @@ class CacheKind(Struct, frozen=True, eq=False):
     kind: str
     is_state: bool
     cells: int
-    runs: npt.NDArray[np.int32]
+    runs: np.ndarray[Any, np.dtype[np.int32]]
 
     def held_by(self, sequences: npt.ArrayLike) -> npt.NDArray[np.int32]:
         """Return the cells of some sequences (cells,), shared ones as often as they hold them."""
@@ -54,7 +56,7 @@ class CacheSlot(Struct, frozen=True):
     shifted_at: int | None
 
 
-class CachePicture(Struct, frozen=True, eq=False):
+class CachePicture(Sendable, frozen=True, eq=False):
     """The cache between two batches."""
 
     slots: tuple[CacheSlot, ...]

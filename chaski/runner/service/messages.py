@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from msgspec import Struct
-
 from chaski.chat.events import Event
 from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
+from chaski.chat.sendable import Sendable
 from chaski.ml.backend import Memory
 from chaski.runner.adapters.calls import AdapterCall, Adapters
 from chaski.runner.engine.live import LiveSequences
@@ -42,19 +41,19 @@ __all__ = [
 ]
 
 
-class TokenizeChat(Struct, frozen=True):
+class TokenizeChat(Sendable, frozen=True):
     """Answered by `Tokens`: the whole prompt of a conversation, with rows of images as in `Tokenize`."""
 
     chat: Chat
 
 
-class RenderChat(Struct, frozen=True):
+class RenderChat(Sendable, frozen=True):
     """Answered by a `String`: the text that the chat format makes of a conversation."""
 
     chat: Chat
 
 
-class Tokenize(Struct, frozen=True):
+class Tokenize(Sendable, frozen=True):
     """Answered by `Tokens`. With images, rows of image k are the id -1 - k."""
 
     text: str
@@ -63,35 +62,35 @@ class Tokenize(Struct, frozen=True):
     images: tuple[bytes, ...] = ()
 
 
-class Detokenize(Struct, frozen=True):
+class Detokenize(Sendable, frozen=True):
     """Answered by a `String`."""
 
     token_ids: tuple[int, ...]
 
 
-class Describe(Struct, frozen=True):
+class Describe(Sendable, frozen=True):
     """Answered by `Info`. With `wait_loaded` the answer waits until all of the model is in memory."""
 
     wait_loaded: bool = False
 
 
-class LookLive(Struct, frozen=True):
+class LookLive(Sendable, frozen=True):
     """Answered by `LiveSequences`, which are those of now."""
 
 
-class Tokens(Struct, frozen=True):
+class Tokens(Sendable, frozen=True):
     """The ids of a text."""
 
     token_ids: tuple[int, ...]
 
 
-class String(Struct, frozen=True):
+class String(Sendable, frozen=True):
     """A text."""
 
     text: str
 
 
-class Info(Struct, frozen=True, kw_only=True):
+class Info(Sendable, frozen=True, kw_only=True):
     """Description of a loaded model. `context` is in tokens for each sequence, `memory` in bytes.
 
     engine  the engine that computes it: native or llama.cpp

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from msgspec import Struct
-
 from chaski.chat.requests import Chat, Fill, Generate
+from chaski.chat.sendable import Sendable
 
 __all__ = ["EraseSlot", "LoadState", "SaveSlot", "SaveState", "SavedState", "StateCall"]
 
 
-class SaveState(Struct, frozen=True):
+class SaveState(Sendable, frozen=True):
     """Compute what nobody has computed of a prompt, and write its state to a file. Answered by `SavedState`.
 
     call  a request for an answer to the prompt; only what decides the prompt and its owner counts
@@ -22,7 +21,7 @@ class SaveState(Struct, frozen=True):
     path: str
 
 
-class LoadState(Struct, frozen=True):
+class LoadState(Sendable, frozen=True):
     """Take the state of a file into memory. Answered by `SavedState`.
 
     path        the file, by its absolute path
@@ -33,7 +32,7 @@ class LoadState(Struct, frozen=True):
     cache_salt: str = ""
 
 
-class SaveSlot(Struct, frozen=True):
+class SaveSlot(Sendable, frozen=True):
     """Write the state of the sequence in a slot to a file. Answered by `SavedState`.
 
     slot        number of the slot, from 0
@@ -48,7 +47,7 @@ class SaveSlot(Struct, frozen=True):
     max_bytes: int | None = None
 
 
-class EraseSlot(Struct, frozen=True):
+class EraseSlot(Sendable, frozen=True):
     """Forget the sequence in a slot, which is as in `SaveSlot`. Answered by `SavedState`."""
 
     slot: int
@@ -58,7 +57,7 @@ class EraseSlot(Struct, frozen=True):
 StateCall: TypeAlias = SaveState | LoadState | SaveSlot | EraseSlot
 
 
-class SavedState(Struct, frozen=True):
+class SavedState(Sendable, frozen=True):
     """The report on a state that was saved, loaded or erased.
 
     tokens     the tokens that a prompt can take over with it

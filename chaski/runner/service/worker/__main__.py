@@ -14,14 +14,22 @@ from functools import partial
 from queue import SimpleQueue
 from weakref import WeakValueDictionary
 
-from chaski.errors import ChaskiError, ClusterError, DeviceError, ModelError
+from chaski.errors import ChaskiError, ClusterError, DeviceError, ModelError, WorkerError
 from chaski.names import LLAMA_CPP
 from chaski.runner.loading.engine_choice import choose_engine, native_gap, reason_for_llama_cpp
 from chaski.runner.loading.files import OpenedModel, found_projector, image_projector
 from chaski.runner.loading.loader import load
 from chaski.runner.service.engine_channel import EngineChannel, describe
 from chaski.runner.service.messages import CallHandle, Channel, Info, ModelCall, ReplyOrError
-from chaski.runner.service.worker.codec import Cancel, Failure, Load, LoadProgress, Received, WireMessage
+from chaski.runner.service.worker.codec import (
+    Cancel,
+    Failure,
+    Load,
+    LoadProgress,
+    Received,
+    WireMessage,
+    protocol,
+)
 from chaski.runner.service.worker.link import Link
 from chaski.store.model import find_model
 
@@ -64,7 +72,16 @@ def main() -> None:
 def _open(
     message: Load, progress: Callable[[float], None], flush: Callable[[], None], leaving: Leaving
 ) -> tuple[Channel, Info]:
-    """The model, in the engine that is asked for or that has it."""
+    """Return the model, in the engine that is asked for or that has it, and its description.
+
+    Raises WorkerError if the parent runs a version of chaski with other messages, and the errors of
+    `chaski.load`.
+    """
+    if message.protocol != protocol():
+        raise WorkerError(
+            "another version of chaski was installed after this program started, and the two do not "
+            f"understand each other; restart the program to load {message.model}"
+        )
     options = dict(message.options)
     opened = OpenedModel.of(find_model(message.model))
     given = options.get("projector")

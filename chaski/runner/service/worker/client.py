@@ -19,7 +19,7 @@ from chaski.runner.adapters.calls import AdapterFiles, adapter_files
 from chaski.runner.service.asynchronous import AsyncModel
 from chaski.runner.service.blocking import ChannelMethods
 from chaski.runner.service.messages import CallHandle, Describe, Info, ModelCall, ReplyCallback
-from chaski.runner.service.worker.codec import Load
+from chaski.runner.service.worker.codec import Load, protocol
 from chaski.runner.service.worker.open_calls import InFlight
 from chaski.runner.service.worker.process import Process
 
@@ -153,7 +153,7 @@ class Worker(ChannelMethods):
             raise WorkerError(f"the worker of {self._model} is closed")
         self._patience.check(self._process)
         level = logging.getLogger("chaski").getEffectiveLevel()
-        load = Load(self._model, self._options, level)
+        load = Load(self._model, self._options, level, protocol())
         try:
             return Process(load, self._folder, self._progress, self._start_again)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""One end of the socket between a worker and its parent: messages of JSON, each behind its length."""
+"""One end of the socket between a worker and its parent: encoded messages, each after its length."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Link:
         self._sending = threading.Lock()
 
     def send(self, number: int, message: WireMessage) -> None:
-        """Queue a message for `flush`. Raises OptionError if it is too large or holds what JSON cannot."""
+        """Queue a message for `flush`. Raises OptionError if it is too large or cannot be encoded."""
         data = encode(number, message)
         if len(data) > MAX_FRAME:
             raise OptionError(f"a request of {len(data)} bytes is too large; at most {MAX_FRAME} are taken")

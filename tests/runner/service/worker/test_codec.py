@@ -1,15 +1,20 @@
-"""Messages survive the way through JSON, and nothing else comes through."""
+"""Messages come back from bytes as they were, and bytes that are no message are refused."""
 
 from __future__ import annotations
 
 import json
 from base64 import b64encode
-from typing import Any, TypeVar
+from collections.abc import Callable
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import msgpack
 
 from chaski import errors
 from chaski.chat.events import Done, PromptTokens, Text, Thinking, ToolCall
@@ -31,7 +36,6 @@ from chaski.runner.service.messages import (
     TokenizeChat,
     Tokens,
 )
-from chaski.runner.service.worker import codec
 from chaski.runner.service.worker.codec import (
     Cancel,
     Failure,
@@ -40,6 +44,7 @@ from chaski.runner.service.worker.codec import (
     WireMessage,
     decode,
     encode,
+    protocol,
 )
 from chaski.sample import Sampled, TokenLogprob
 
@@ -142,8 +147,41 @@ def test_texts_ids_and_numbers_come_back(text: str, ids: list[int], logprob: flo
     assert decode(encode(0, message)) == (0, message)
 
 
-def test_text_that_is_half_a_character() -> None:
-    assert decode(encode(0, Generate("\ud800", {}))) == (0, Generate("\ud800", {}))
+@pytest.mark.parametrize(
+    "message",
+    [
+        Generate("\ud800", {"stop": ["\udfff"]}, (b"\x00\xff",)),
+        ToolCall("multiply", {"a": 10**40, "b": -(2**63) - 1}, (1, 2)),
+        Chat(({"role": "user", "content": "\ud83d", "images": [0]},), (), {"seed": 2**64}, (b"GIF",)),
+        Tokenize("\udc00", images=(b"\xff\xfe",)),
+    ],
+)
+def test_values_that_message_pack_lacks(message: WireMessage) -> None:
+    assert decode(encode(7, message)) == (7, message)
+
+
+def test_numbers_of_any_kind_keep_their_bits() -> None:
+    values = [-0.0, 1e-323, float("inf"), 2**64 - 1, -(2**63), True, None]
+    _, message = decode(encode(0, ToolCall("f", {"values": values})))
+    assert isinstance(message, ToolCall)
+    assert repr(message.arguments["values"]) == repr(values)
+
+
+class Name(str):
+    """A string of another class."""
+
+
+class Color(IntEnum):
+    """An integer of another class."""
+
+    RED = 1
+
+
+def test_values_of_subclasses_and_read_only_mappings() -> None:
+    options = MappingProxyType({"temperature": np.float64(0.1), "stop": [Name("a")], "seed": Color.RED})
+    _, message = decode(encode(0, Generate("", {"given": options})))
+    assert isinstance(message, Generate)
+    assert message.options == {"given": {"temperature": 0.1, "stop": ["a"], "seed": 1}}
 
 
 def test_arrays_keep_their_bits() -> None:
@@ -155,14 +193,12 @@ def test_arrays_keep_their_bits() -> None:
     assert message.rows.shape == rows.shape
 
 
-def test_arrays_by_the_name_of_a_type_statement() -> None:
-    extensions = pytest.importorskip("typing_extensions")
-    element = TypeVar("element", bound=np.generic)
-    array = np.ndarray[tuple[Any, ...], np.dtype[element]]
-    named = extensions.TypeAliasType("named", array, type_params=(element,))  # as NumPy 2.5 has NDArray
+def test_arrays_in_a_message_that_is_encoded_as_json() -> None:
     rows = np.array([[1.5, -0.0]], np.float32)
-    read = codec._reader(named[np.float32])([[1, 2], b64encode(rows.tobytes()).decode()])
-    assert (read.dtype, read.tobytes()) == (np.float32, rows.tobytes())
+    data = json.dumps([1, ["Outputs", [[1, 2], b64encode(rows.tobytes()).decode()], 0]]).encode()
+    _, message = decode(data)
+    assert isinstance(message, Outputs)
+    assert (message.rows.dtype, message.rows.tobytes()) == (np.float32, rows.tobytes())
 
 
 def test_cells_stay_integers() -> None:
@@ -175,7 +211,7 @@ def test_cells_stay_integers() -> None:
     assert message.kinds[0].runs.tolist() == runs.tolist()
 
 
-@pytest.mark.parametrize("value", [object(), b"bytes", {1, 2}, [lambda: 0]])
+@pytest.mark.parametrize("value", [object(), [lambda: 0], {"a": 1j}, np.datetime64("now")])
 def test_values_that_cannot_be_sent(value: object) -> None:
     with pytest.raises(OptionError, match="cannot be sent to a worker"):
         encode(1, Chat(({"role": "user", "content": value},), (), {}))
@@ -189,47 +225,77 @@ def test_what_is_nested_too_deep_cannot_be_sent() -> None:
         encode(1, Chat((value,), (), {}))
 
 
+MISFITS = [
+    {},
+    None,
+    [],
+    [1],
+    [1, 2],
+    [1, ["Cancel"], 2],
+    [1, "Cancel"],
+    [1, []],
+    [1, ["os.system", "ls"]],
+    [1, ["Struct"]],
+    [1, ["Sendable"]],
+    [1, [["Text"], "a", [], []]],
+    ["1", ["Cancel"]],
+    [True, ["Cancel"]],
+    [1, ["Cancel", 2]],
+    [1, ["Text"]],
+    [1, ["Text", "a", [], [], []]],
+    [1, ["Text", 5, [], []]],
+    [1, ["Text", "a", [1.5], []]],
+    [1, ["Text", "a", [True], []]],
+    [1, ["Text", "a", {"0": 1}, []]],
+    [1, ["Text", "a", [1], [[1, "0.5", None]]]],
+    [1, {"type": "Text", "text": "a"}],
+    [1, ["Generate", 5, {}]],
+    [1, ["Generate", None, {}]],
+    [1, ["Generate", "a", []]],
+    [1, ["LoadProgress", "0.5"]],
+    [1, ["Outputs", [[1, 1], "AAAA"]]],
+    [1, ["Outputs", [[1, 1], "no base64"]]],
+    [1, ["Outputs", [[-1, 0], ""]]],
+    [1, ["Outputs", [[2**62, 2**62], ""]]],
+    [1, ["Outputs", 7]],
+    [1, ["Done", "because", None, 1, 1, 1, 1, 0, 0, 0.0, [], 0, 0, 0, 0, 1.0, 1.0, 1.0]],
+]
+
+
+@pytest.mark.parametrize("value", MISFITS, ids=repr)
+@pytest.mark.parametrize("write", [msgpack.encode, msgspec.json.encode], ids=["msgpack", "json"])
+def test_what_is_no_message_is_refused(write: Callable[[object], bytes], value: object) -> None:
+    with pytest.raises(WorkerError, match="is not one"):
+        decode(write(value))
+
+
 @pytest.mark.parametrize(
     "data",
     [
         b"",
         b"\xff\xfe",
-        b"{}",
-        b"null",
-        b"[]",
-        b"[1]",
-        b"[1, 2]",
-        b'[1, "os.system", "ls"]',
-        b'[1, ["Text"], "a", [], []]',
-        b'["1", "Cancel"]',
-        b"[true, " + b'"Cancel"]',
-        b'[1, "Cancel", 2]',
-        b'[1, "Text", "a", [], [], []]',
-        b'[1, "Text", "a", []]',
-        b'[1, "Text", 5, [], []]',
-        b'[1, "Text", "a", [1.0], []]',
-        b'[1, "Text", "a", [true], []]',
-        b'[1, "Text", "a", {"0": 1}, []]',
-        b'[1, "Text", "a", [1], [[1, 0.5]]]',
-        b'[1, "Generate", 5, {}]',
-        b'[1, "Generate", null, {}]',
-        b'[1, "Generate", "a", []]',
-        b'[1, "LoadProgress", "0.5"]',
-        b'[1, "Outputs", [[1, 1], "AAAA"]]',
-        b'[1, "Outputs", [[1, 1], "no base64"]]',
-        b'[1, "Outputs", 7]',
-        encode(1, DONE).replace(b'"stop"', b'"because"'),
+        encode(1, Cancel())[:-1],
+        encode(1, Cancel()) + b"\x00",
         b"[" * 100_000,
-        b"[1" + b"0" * 100_000 + b', "Cancel"]',
+        b"\x91" * 100_000,
+        b"\x92\x01\x93\xa8Generate\xa1a\x81\xa1b" + b"\x91" * 100_000,
+        b"\xdd\xff\xff\xff\xff",
+        b"\x92\x01\xdd\xff\xff\xff\xff",
+        b"\x92\x01\xc6\xff\xff\xff\xff",
+        b"[1" + b"0" * 100_000 + b',["Cancel"]]',
     ],
-    ids=lambda data: data[:24].decode("ascii", "replace"),
+    ids=lambda data: repr(data[:16]),
 )
-def test_what_is_no_message_is_refused(data: bytes) -> None:
+def test_bytes_that_are_no_message(data: bytes) -> None:
     with pytest.raises(WorkerError, match="is not one"):
         decode(data)
 
 
-@given(st.binary())
+@given(
+    st.binary()
+    | st.binary().map(lambda data: b"[1," + data)
+    | st.binary().map(lambda data: b"\x92\x01" + data)
+)
 def test_any_bytes_are_refused_in_the_same_way(data: bytes) -> None:
     with pytest.raises(WorkerError):
         decode(data)
@@ -237,7 +303,7 @@ def test_any_bytes_are_refused_in_the_same_way(data: bytes) -> None:
 
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(),
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     ),
     st.sampled_from([type(message).__name__ for message in MESSAGES]),
@@ -245,10 +311,22 @@ def test_any_bytes_are_refused_in_the_same_way(data: bytes) -> None:
 def test_any_fields_make_a_message_or_are_refused(value: object, tag: str) -> None:
     fields = value if isinstance(value, list) else [value]
     try:
-        _, message = decode(json.dumps([1, tag, *fields]).encode())
+        _, message = decode(msgpack.encode([1, [tag, *fields]]))
     except WorkerError:
         return
     assert type(message).__name__ == tag
+
+
+def test_the_protocol_follows_the_fields_of_all_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {protocol.__wrapped__()}
+    for kind in (Text, Cancel, Sampled, DeviceMemory, CacheKind, StoredFormat):
+        with monkeypatch.context() as patch:
+            for name in kind.__annotations__:
+                patch.setitem(kind.__annotations__, name, "object")
+            found.add(protocol.__wrapped__())
+    assert len(found) == 6, "Cancel has no fields"
+    assert protocol() in found
+    assert len(protocol()) == 16
 
 
 @pytest.mark.parametrize("name", errors.__all__)

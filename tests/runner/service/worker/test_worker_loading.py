@@ -67,6 +67,14 @@ def test_a_corrupt_file(tmp_path: Path) -> None:
     assert str(found.value) == str(refused.value)
 
 
+def test_a_version_that_was_installed_meanwhile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("chaski.runner.service.worker.client.protocol", lambda: "0" * 16)
+    worker = Worker(tmp_path / "model.gguf")
+    with pytest.raises(WorkerError, match=r"another version of chaski was installed.* restart the program"):
+        worker.info()
+    worker.close()
+
+
 def test_all_that_wait_for_a_model_hear_that_it_cannot_be_loaded(tmp_path: Path) -> None:
     with Worker(tmp_path / "none.gguf") as worker:
         streams = [worker.stream("x") for _ in range(3)]

@@ -1,0 +1,14 @@
+"""`Sendable`: the base of typed values that another process may send or receive."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+__all__ = ["Sendable"]
+
+
+class Sendable(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
+    """A message between processes, encoded as the array of its class name and its fields.
+
+    `chaski.runner.service.worker.codec` lists the messages, and encodes and decodes them.
+    """
