@@ -21,6 +21,8 @@ from chaski.names import AUTO, ENGINES
 __all__ = ["Environment", "Variable", "child_environment", "variables", "without_secrets"]
 
 _LONGEST_WAIT = 86400.0
+# OpenTelemetry reads these itself. They may contain a key of the collector.
+_SECRETS_OF_OTHERS = {"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ def _waiting_seconds(text: str) -> float:
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     """An environment without the keys of this server, for processes that have no use for them."""
     secret = {variable.name for variable in variables() if variable.parse is _secrets}
-    return {name: value for name, value in environment.items() if name not in secret}
+    return {name: value for name, value in environment.items() if name not in secret | _SECRETS_OF_OTHERS}
 
 
 def child_environment() -> dict[str, str]:
@@ -357,14 +359,6 @@ class Environment:
         "engine of all models that do not name one themselves: native or llama.cpp",
         _engine,
         unset="native for its architectures; llama.cpp for others, where it is installed",
-    )
-    new_engine: bool = _variable(
-        "OLLAMA_NEW_ENGINE",
-        "switch",
-        "on: always the native engine, as with CHASKI_ENGINE=native",
-        _switch,
-        default=False,
-        unset="off",
     )
 
     prefix_cache: str = _variable(
@@ -613,47 +607,6 @@ class Environment:
         _is_true,
         default=False,
         unset="false",
-    )
-    # The SDK of OpenTelemetry reads these itself. Headers may have keys in them, which no worker needs.
-    otlp_traces_headers: tuple[str, ...] = _variable(
-        "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
-        "keys",
-        "headers of requests to the collector: name=value, separated by commas",
-        _secrets,
-        default=(),
-        unset="OTEL_EXPORTER_OTLP_HEADERS",
-    )
-    otlp_headers: tuple[str, ...] = _variable(
-        "OTEL_EXPORTER_OTLP_HEADERS",
-        "keys",
-        "the same, for all that OpenTelemetry sends",
-        _secrets,
-        default=(),
-        unset="none",
-    )
-    otel_service_name: str | None = _variable(
-        "OTEL_SERVICE_NAME", "name", "name of the server in its spans", str, unset="chaski"
-    )
-    otel_traces_sampler: str | None = _variable(
-        "OTEL_TRACES_SAMPLER",
-        "name",
-        "which requests have spans, such as traceidratio or parentbased_traceidratio, with a share from 0 to "
-        "1 in OTEL_TRACES_SAMPLER_ARG",
-        str,
-        unset="parentbased_always_on",
-    )
-    otel_queue_size: str | None = _variable(
-        "OTEL_BSP_MAX_QUEUE_SIZE",
-        "number",
-        "spans that may wait; more are lost",
-        str,
-        unset="2048",
-    )
-    otel_batch_size: str | None = _variable(
-        "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "number", "spans that are sent together", str, unset="512"
-    )
-    otel_delay: str | None = _variable(
-        "OTEL_BSP_SCHEDULE_DELAY", "number", "milliseconds for which they wait for others", str, unset="5000"
     )
     debug: bool = _variable(
         "OLLAMA_DEBUG",

@@ -54,7 +54,7 @@ def test_who_would_compute_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(engine_choice, "find_spec", lambda name: object())
     reason = "architecture 'foreign' is not implemented here"
     assert f"engine          llama.cpp ({reason}" in show(str(path)).output
-    monkeypatch.setenv("OLLAMA_NEW_ENGINE", "1")
+    monkeypatch.setenv("CHASKI_ENGINE", "native")
     assert "engine          native (has it not)\n" in show(str(path)).output
 
 

@@ -86,8 +86,7 @@ def reason_for_llama_cpp(file: GGUFFile, projector: Path | None = None) -> str:
 
 
 def _forced(requested: str | None) -> str | None:
-    environment = Environment.read()
-    return requested or (NATIVE if environment.new_engine else environment.engine)
+    return requested or Environment.read().engine
 
 
 def is_installed() -> bool:

@@ -222,7 +222,7 @@ def test_the_environment(tiny_llama: Path, foreign: Path, monkeypatch: pytest.Mo
     ours, theirs = open_gguf(tiny_llama), open_gguf(foreign)
     assert usual_engine(ours) == LLAMA_CPP
     assert usual_engine(ours, NATIVE) == NATIVE, "what is asked for wins"
-    monkeypatch.setenv("OLLAMA_NEW_ENGINE", "1")
+    monkeypatch.setenv("CHASKI_ENGINE", "native")
     assert usual_engine(ours) == usual_engine(theirs) == NATIVE
     with pytest.raises(UnsupportedError, match="not implemented by the native engine"):
         choose_engine(open_gguf(foreign))
