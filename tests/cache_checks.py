@@ -20,7 +20,7 @@ def caches(engine: Engine) -> list[Any]:
 
 def assert_whole(engine: Engine) -> None:
     """Slots and caches agree, every cell is owned by those who list it, and nobody holds what is free."""
-    for slot in engine._prompt_cache.slots:
+    for slot in engine._prefix_cache.slots:
         assert slot.is_free or any(sequence.slot is slot for sequence in engine._sequences.running), (
             "busy for ever"
         )

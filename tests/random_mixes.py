@@ -245,7 +245,7 @@ class Mix:
     def _run(self, alone: chaski.LLM) -> list[Asked]:
         beside = {"parallel": self.parallel, "num_batch": self.num_batch, "draft": self.draft}
         with chaski.load(self.path, **beside, **self.settings) as loaded:
-            loaded.engine._prompt_cache.policy = self.policy
+            loaded.engine._prefix_cache.policy = self.policy
             different = []
             for asked in self._asked_at_random(loaded):
                 told = Asked(asked.prompt, asked.images, asked.options)

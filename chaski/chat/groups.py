@@ -1,7 +1,7 @@
 """Groups: tokens of a sequence that attend to each other, as the rows of an image do.
 
 A group is the range of its positions. It is computed in one batch or not at all, is taken over from the
-prompt cache as a whole, and is forgotten as a whole. Groups of a sequence are in order and do not overlap.
+prefix cache as a whole, and is forgotten as a whole. Groups of a sequence are in order and do not overlap.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Images in sequences: the positions and coordinates of the rows of each image.
 
 A row stands among the ids of a sequence as a number below 0 that no other row of any image has, made of the
-content of the image. So all that compares tokens compares images: the prompt cache above all.
+content of the image. So all that compares tokens compares images: the prefix cache above all.
 
 The position of a token is its number in the sequence. Some models turn queries and keys by three coordinates
 instead: time, row and column (m-rope, Wang et al. 2024, arXiv 2409.12191). The coordinates of a token of text

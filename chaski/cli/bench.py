@@ -225,7 +225,7 @@ def compute(model: LLM, workload: Workload, repeat: int) -> None:
 def _rates_of(model: LLM, workload: Workload, seed: int) -> tuple[float, float]:
     """Prefill and decode rates, in tokens per second.
 
-    What one stage computed the next one finds in the prompt cache. So each stage does nothing but its own
+    What one stage computed the next one finds in the prefix cache. So each stage does nothing but its own
     work: decoding begins with a token behind the prompt, in all sequences at once. The prompt's last token
     would not do, as recurrent layers may have no state in front of it. Nothing comes from earlier runs or
     goes to later ones: the prompts have a salt of their own, and are not kept on disk.

@@ -1,4 +1,4 @@
-"""Running sequences: batches, the prompt cache, and the stream from tokens to events.
+"""Running sequences: batches, the prefix cache, and the stream from tokens to events.
 
 Knows models, caches and tokenizers; knows nothing of HTTP or of any API dialect.
 """

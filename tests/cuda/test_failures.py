@@ -190,12 +190,12 @@ def test_blocks_that_do_not_arrive_are_not_kept(path: Path, monkeypatch: pytest.
         assert llm.generate(prompt, num_predict=2).token_ids
         tiers = llm.engine.tiers
         assert tiers is not None
-        (block,) = [tiers.memory.get(name) for name in tiers.memory.names()]
+        (block,) = [tiers.tree.get(name) for name in tiers.tree.names()]
         assert block is not None
         is_late.set()
         with pytest.raises(DeviceError):
             tiers.read(block)
-        assert tiers.memory.names() == []
+        assert tiers.tree.names() == []
 
 
 def test_a_model_that_does_not_fit_is_refused_before_it_is_read(

@@ -49,7 +49,7 @@ def test_logits_equal_those_of_transformers(name: str, backend: str, tolerance: 
     np.testing.assert_allclose(found, expected()[f"{name}.logits"], rtol=0, atol=tolerance)
 
 
-def test_the_prompt_cache_changes_nothing(path: Path, model: chaski.LLM) -> None:
+def test_the_prefix_cache_changes_nothing(path: Path, model: chaski.LLM) -> None:
     text = "The runner[img-0] carries the message[img-1] over"
     first = model.generate(text, [png("wide"), png("high")], **GREEDY)
     again = model.generate(text, [png("wide"), png("high")], **GREEDY)

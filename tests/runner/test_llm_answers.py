@@ -101,7 +101,7 @@ def _advance(stream: Iterator[Any], seen: list[Any]) -> bool:
     return isinstance(seen[-1], chaski.Done)
 
 
-def test_from_the_prompt_cache_is_as_computed(tiny_llama: Path, alone: list[chaski.Answer]) -> None:
+def test_from_the_prefix_cache_is_as_computed(tiny_llama: Path, alone: list[chaski.Answer]) -> None:
     with load(tiny_llama, parallel=2) as model:
         for prompt, expected in zip(PROMPTS * 2, alone * 2, strict=True):
             model.generate(prompt[: len(prompt) // 2], **GREEDY)

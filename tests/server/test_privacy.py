@@ -11,7 +11,7 @@ from tests.server.conftest import SOMEWHERE
 from tests.server.running import running
 
 
-def test_keys_share_no_prompt_cache(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_share_no_prefix_cache(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the time until the first token would tell what others have asked."""
     monkeypatch.setenv("CHASKI_THREADS", "1")
     settings = Settings(address=SOMEWHERE, parallel=4, api_keys=("hers", "his"))

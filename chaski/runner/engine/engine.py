@@ -42,7 +42,7 @@ from chaski.runner.engine.prompt_timer import PromptTimer
 from chaski.runner.engine.scheduler import Scheduler
 from chaski.runner.engine.sequence import Sequence
 from chaski.runner.engine.sequence_queue import SequenceQueue
-from chaski.runner.prefix.prompt_cache import PromptCache
+from chaski.runner.prefix.prefix_cache import PrefixCache
 from chaski.runner.prefix.slots import Policy
 from chaski.runner.prefix.tiers import PrefixTiers
 from chaski.runner.speculation.speculator import Draft
@@ -70,7 +70,7 @@ _MOST_SHOWN = 256
 class Engine:
     """Runs up to `parallel` sequences at a time; more wait for a slot. Safe to use from several threads.
 
-    prompt_cache  how prompts reuse what was computed for others; None for not at all
+    policy        how prompts reuse what was computed for others; None for not at all
     images        the encoder of a model with vision
     draft         the model, or part of it, that proposes tokens for sequences that ask for it
     tiers         where prefixes are kept beyond the cells
@@ -81,14 +81,14 @@ class Engine:
         program: Program,
         cache: Cache,
         parallel: int,
-        prompt_cache: Policy | None = Policy.SMALLER_LOSS,
+        policy: Policy | None = Policy.SMALLER_LOSS,
         images: EncodedImages | None = None,
         draft: Draft | None = None,
         tiers: PrefixTiers | None = None,
     ) -> None:
         self._program = program
         self._cache = cache
-        self._prompt_cache = PromptCache(cache, parallel, prompt_cache, tiers)
+        self._prefix_cache = PrefixCache(cache, parallel, policy, tiers)
         self.parallel = parallel
         self._images = images
         self.draft = draft
@@ -101,7 +101,7 @@ class Engine:
         self._num_ahead = 0  # batches that were launched before others had ended, one after the other
         self._unwritten: list[Sequence] = []  # they have outputs, and their events are still to be made
         self._isolation = Isolation()
-        self._sequences = SequenceQueue(self._prompt_cache, self._isolation)
+        self._sequences = SequenceQueue(self._prefix_cache, self._isolation)
         self._exclusive = Exclusive()
         self._fork_guard = ForkGuard("the model")
 
@@ -177,12 +177,12 @@ class Engine:
     @property
     def tiers(self) -> PrefixTiers | None:
         """Where prefixes are kept beyond the cells."""
-        return self._prompt_cache.tiers
+        return self._prefix_cache.tiers
 
     @property
-    def prompt_cache(self) -> PromptCache:
+    def prefix_cache(self) -> PrefixCache:
         """The slots, and what prompts take over from them."""
-        return self._prompt_cache
+        return self._prefix_cache
 
     @property
     def is_forked(self) -> bool:
@@ -204,7 +204,7 @@ class Engine:
             self._recover(error, self._sequences.running)
             raise
         started = perf_counter()
-        self._prompt_cache.keep_noted()
+        self._prefix_cache.keep_noted()
         work()
         self._timer.pause(perf_counter() - started)
 
@@ -275,7 +275,7 @@ class Engine:
         """True if a batch needs nothing of the one that is computed but tokens that the machine finds."""
         if not self._program.launches_ahead or self.draft is not None or upcoming.images:
             return False
-        cache, most = self._prompt_cache, _MOST_AHEAD
+        cache, most = self._prefix_cache, _MOST_AHEAD
         if self._sequences.can_admit or cache.must_keep or (cache.has_noted and self._num_ahead >= most):
             return False
         for_sure = not self._cache.can_step_back
@@ -297,10 +297,10 @@ class Engine:
                 continue
             if sequence.known(held, 1) == [largest[rows[sequence]]]:
                 slot.tokens += sequence.known(held, 1)
-                self._prompt_cache.note(sequence)
+                self._prefix_cache.note(sequence)
             else:
                 upcoming.mistaken.append(sequence)
-                self._prompt_cache.keep(slot, held, sequence.groups)
+                self._prefix_cache.keep(slot, held, sequence.groups)
         self._write()
 
     def _end_oldest(self) -> PreparedBatch:
@@ -308,7 +308,7 @@ class Engine:
         prepared, run = self._computing[0]
         self._program.wait(len(self._computing) - 1)
         if len(self._computing) == 1:
-            self._prompt_cache.keep_noted()
+            self._prefix_cache.keep_noted()
             self._num_ahead = 0
             self._timer.end()
         elif self._program.stages == 1:
@@ -334,12 +334,12 @@ class Engine:
             self._sequences.admit()
         elif not self._computing:
             # Cells are read before others may be written, and both while nothing is computed.
-            self._prompt_cache.keep_noted()
+            self._prefix_cache.keep_noted()
             self._sequences.admit()
             self._sequences.restore(_SLICE if self._sequences.running else _WHOLE)
         for sequence in self._sequences.running:
             if not self._isolation.attempt(sequence, False, self._make_room, sequence):
-                self._prompt_cache.forget([sequence.slot])
+                self._prefix_cache.forget([sequence.slot])
         running = self._sequences.running
         able = [each for each in running if each.is_running and each not in awaiting]
         try:
@@ -357,10 +357,10 @@ class Engine:
 
     def _can_follow(self) -> bool:
         """True if a batch can begin before those that are computed have ended."""
-        if self._program.stages == 1 or self._prompt_cache.must_keep or self._is_drafting:
+        if self._program.stages == 1 or self._prefix_cache.must_keep or self._is_drafting:
             return False
         # Decoding could go on like this for ever, and what was noted would wait; drafts compute alone.
-        if self._awaiting() and (self._prompt_cache.has_noted or self.draft is not None):
+        if self._awaiting() and (self._prefix_cache.has_noted or self.draft is not None):
             return False
         running, queue = self._sequences.running, self._sequences
         if queue.restoring or queue.can_admit or not all(sequence.is_running for sequence in running):
@@ -391,9 +391,9 @@ class Engine:
     def _make_room(self, sequence: Sequence) -> bool:
         dropped = sequence.full_context
         if dropped:
-            self._prompt_cache.shift(sequence, dropped)
+            self._prefix_cache.shift(sequence, dropped)
         if sequence.origin is not None:
-            self._prompt_cache.fork(sequence, sequence.origin)
+            self._prefix_cache.fork(sequence, sequence.origin)
         return True
 
     def _end_those_of(self, sequences: Items[Sequence], error: Exception) -> None:
@@ -402,7 +402,7 @@ class Engine:
         if all(able):
             for sequence in sequences:
                 self._isolation.fail(sequence, error)
-        self._prompt_cache.forget(sequence.slot for sequence in sequences if not sequence.is_running)
+        self._prefix_cache.forget(sequence.slot for sequence in sequences if not sequence.is_running)
 
     def _prepare_alone(self, sequence: Sequence) -> bool:
         shares = Scheduler[Sequence](self._program.max_tokens, self._program.max_outputs).next([sequence])
@@ -436,7 +436,7 @@ class Engine:
         for (sequence, count), computed in zip(prepared.shares, tokens, strict=True):
             sequence.slot.tokens += computed
             if len(computed) == count:
-                self._prompt_cache.note(sequence)
+                self._prefix_cache.note(sequence)
         return True
 
     def _encode(self, prepared: PreparedBatch) -> bool:
@@ -462,7 +462,7 @@ class Engine:
         num_rejected = sequence.take(rows, top_logits)
         if num_rejected:
             slot = sequence.slot
-            self._prompt_cache.keep(slot, len(slot.tokens) - num_rejected, sequence.groups)
+            self._prefix_cache.keep(slot, len(slot.tokens) - num_rejected, sequence.groups)
 
     def _propose(self, prepared: PreparedBatch) -> None:
         """Let the sequences that have new tokens propose the next ones."""
@@ -501,7 +501,7 @@ class Engine:
             self._program.wait()
         self._computing.clear()
         self._timer.drop()
-        self._prompt_cache.drop_noted()
+        self._prefix_cache.drop_noted()
         handled = self._isolation.interrupted()
         if handled is not None:
             self._isolation.fail(handled, error)

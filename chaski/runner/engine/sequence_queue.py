@@ -17,7 +17,7 @@ from chaski.runner.engine.isolation import Isolation
 from chaski.runner.engine.live import LiveSequences, TokenTotals
 from chaski.runner.engine.sequence import Sequence
 from chaski.runner.prefix.following import Following
-from chaski.runner.prefix.prompt_cache import PromptCache
+from chaski.runner.prefix.prefix_cache import PrefixCache
 from chaski.runner.prefix.restoration import BlockMissing, Restoration
 
 __all__ = ["SequenceQueue"]
@@ -26,14 +26,14 @@ __all__ = ["SequenceQueue"]
 class SequenceQueue:
     """Gives slots to sequences in the order in which they came."""
 
-    def __init__(self, prompt_cache: PromptCache, isolation: Isolation) -> None:
+    def __init__(self, prefix_cache: PrefixCache, isolation: Isolation) -> None:
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
         self.restoring: list[Restoration] = []
         self.following: list[Following] = []
         self.joined: list[tuple[Sequence, Sequence]] = []  # each with the one that it joined
         self.ended = TokenTotals()  # of the sequences that ended
-        self._prompt_cache = prompt_cache
+        self._prefix_cache = prefix_cache
         self._isolation = isolation
 
     def live(self, most: int) -> LiveSequences:
@@ -62,7 +62,7 @@ class SequenceQueue:
             return False
         kept = sum(1 + len(each.sequence.members) for each in self.following)
         kept += sum(len(each.sequence.members) for each in self.restoring)
-        free = sum(slot.is_free for slot in self._prompt_cache.slots) - kept
+        free = sum(slot.is_free for slot in self._prefix_cache.slots) - kept
         return free > len(self.waiting[0].members)
 
     def dismiss(self) -> None:
@@ -73,12 +73,12 @@ class SequenceQueue:
                 running.append(sequence)
             else:
                 ended = TokenTotals.together([ended, sequence.totals])
-                self._prompt_cache.note_end(sequence)
+                self._prefix_cache.note_end(sequence)
                 sequence.slot.is_free = True
         self.running, self.ended = running, ended
         for restoration in self.restoring:
             if not restoration.sequence.is_running:
-                self._prompt_cache.give_up(restoration)
+                self._prefix_cache.give_up(restoration)
         self.restoring = [each for each in self.restoring if each.sequence.is_running]
         self.following = [each for each in self.following if each.sequence.is_running]
         joined = [(each, leader) for each, leader in self.joined if each.is_running]
@@ -110,7 +110,7 @@ class SequenceQueue:
         """Start a sequence, or let it wait for another one, if there is one that computes its prompt."""
         others = [(each, each.slot) for each in self.running]
         others += [(each.sequence, each.slot) for each in self.restoring]
-        found = self._prompt_cache.follow(sequence, others)
+        found = self._prefix_cache.follow(sequence, others)
         if found is None:
             self._start(sequence)
         else:
@@ -119,19 +119,19 @@ class SequenceQueue:
 
     def _start(self, sequence: Sequence) -> None:
         """Give a sequence a slot; one is free."""
-        started = self._isolation.attempt(sequence, None, self._prompt_cache.start, sequence)
+        started = self._isolation.attempt(sequence, None, self._prefix_cache.start, sequence)
         if isinstance(started, Restoration):
             self.restoring.append(started)
         elif started is not None:
             self._run(sequence)
         else:
-            self._prompt_cache.forget(slot for slot in self._prompt_cache.slots if slot.is_free)
+            self._prefix_cache.forget(slot for slot in self._prefix_cache.slots if slot.is_free)
 
     def _run(self, sequence: Sequence) -> None:
         """Run a sequence that has its slot; its members get theirs."""
         self.running.append(sequence)
         for member in sequence.members:
-            self._isolation.attempt(member, None, self._prompt_cache.join, member)
+            self._isolation.attempt(member, None, self._prefix_cache.join, member)
             self.running.append(member)
 
     def restore(self, max_bytes: int) -> None:
@@ -140,7 +140,7 @@ class SequenceQueue:
             sequence, num_failed = restoration.sequence, self._isolation.num_failed
             is_done = self._isolation.attempt(sequence, False, self._advance, restoration, max_bytes)
             if self._isolation.num_failed > num_failed:
-                self._prompt_cache.give_up(restoration)
+                self._prefix_cache.give_up(restoration)
             if is_done or self._isolation.num_failed > num_failed:
                 self.restoring.remove(restoration)
 
@@ -149,13 +149,13 @@ class SequenceQueue:
         try:
             is_done = restoration.advance(max_bytes)
         except BlockMissing:
-            self._prompt_cache.give_up(restoration)
+            self._prefix_cache.give_up(restoration)
             leader = restoration.sequence
             self._return([leader, *(each.sequence for each in self.following if each.leader is leader)])
             self.following = [each for each in self.following if each.leader is not leader]
             return True
         if is_done:
-            self._prompt_cache.finish(restoration)
+            self._prefix_cache.finish(restoration)
             self._run(restoration.sequence)
         return is_done
 
@@ -176,8 +176,8 @@ class SequenceQueue:
         unplaced = [each.sequence for each in self.restoring] + [each.sequence for each in self.following]
         self._return([*partial, *unplaced, *(each for each, _ in self.joined)])
         self.restoring, self.following, self.joined = [], [], []
-        slots = self._prompt_cache.slots
-        self._prompt_cache.forget(slots)
+        slots = self._prefix_cache.slots
+        self._prefix_cache.forget(slots)
         busy = [sequence.slot for sequence in self.running]
         for slot in slots:
             slot.is_free = slot not in busy

@@ -162,7 +162,7 @@ def load_parts(
     Without a `tokenizer` the first text reads that of the file.
     """
     started = perf_counter() if started is None else started
-    _check_prompt_cache(prompt_cache)
+    _check_prefix_cache(prompt_cache)
     reserved = reserve(parts, backend)
     policy = _policy(Environment.read()) if prompt_cache else None
     description = defaults.name or str(parts.file.path)
@@ -202,7 +202,7 @@ def _read_weights(
     return engine
 
 
-def _check_prompt_cache(prompt_cache: bool | str) -> None:
+def _check_prefix_cache(prompt_cache: bool | str) -> None:
     """Raise OptionError for what `load` does not take."""
     if prompt_cache not in (True, False, "memory"):
         raise OptionError(f"prompt_cache = {prompt_cache!r} must be True, False or 'memory'")

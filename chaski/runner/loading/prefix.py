@@ -19,8 +19,8 @@ from chaski.ml.machine import available_memory
 from chaski.model.program import Program
 from chaski.runner.prefix.disk_tier import DiskLimits, DiskTier
 from chaski.runner.prefix.folders import folder_uses
-from chaski.runner.prefix.memory_tier import MemoryTier
 from chaski.runner.prefix.tiers import PrefixTiers, part_sizes
+from chaski.runner.prefix.tree import PrefixTree
 from chaski.store.model import StoredModel
 from chaski.store.store import Store
 from chaski.store.verified import verified_name
@@ -98,7 +98,7 @@ def open_tiers(
     environment = Environment.read()
     if environment.prefix_cache == "off":
         return None
-    memory = MemoryTier(memory_limit(environment, available_memory()))
+    tree = PrefixTree(memory_limit(environment, available_memory()))
     paths = sorted({tensor.path for file in files for tensor in file.tensors.values()})
     model = [_identity(path) for path in paths]
     about = __version__, backend.rule, is_plain, model
@@ -116,8 +116,8 @@ def open_tiers(
         folder = prefix_folder() / identity[:16].hex()
         limits = disk_limits(environment)
         if limits.max_bytes:
-            disk = DiskTier(folder, limits, partial(part_sizes, leaves), description, memory.pins)
-    return PrefixTiers(leaves, identity, memory, disk, origin)
+            disk = DiskTier(folder, limits, partial(part_sizes, leaves), description, tree)
+    return PrefixTiers(leaves, identity, tree, disk, origin)
 
 
 def _identity(path: Path) -> tuple[object, ...]:

@@ -71,6 +71,27 @@ class Block(Struct, frozen=True, eq=False):
     def spans(self, leaf: int) -> Sequence[Span]:
         return [(part.begin, part.end) for part in self.parts[leaf]]
 
+    def all_spans(self) -> list[Sequence[Span]]:
+        """Return the positions of its parts, leaf by leaf."""
+        return [self.spans(leaf) for leaf in range(len(self.parts))]
+
+    def has_all(self, wanted: Sequence[Sequence[Span]]) -> bool:
+        """Return whether it has all parts that are wanted of each leaf."""
+        each = zip(self.all_spans(), wanted, strict=True)
+        return all(_has(spans, span) for spans, parts in each for span in parts)
+
+    def is_beginning_of(self, other: Block) -> bool:
+        """Return whether another block begins with its tokens, is longer, and has all its parts."""
+        count = len(self.tokens)
+        is_shorter = count < len(other.tokens)
+        return is_shorter and other.tokens[:count] == self.tokens and other.has_all(self.all_spans())
+
+
+def _has(spans: Sequence[Span], wanted: Span) -> bool:
+    """Return whether a state is among spans, or rows are in one of them."""
+    begin, end = wanted
+    return wanted in spans if begin == end else any(b <= begin and end <= e for b, e in spans)
+
 
 def room_of(begin: int, end: int) -> int:
     """Return the room of the `CellRows` block of a part: one place for a state, else those up to its end."""

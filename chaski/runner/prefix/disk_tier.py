@@ -33,8 +33,8 @@ from chaski.runner.prefix.block_files import (
 from chaski.runner.prefix.blocks import Block
 from chaski.runner.prefix.folders import day_log, hold_file, make_folder, make_room, used_bytes
 from chaski.runner.prefix.kept_speed import read_speed, write_speed
-from chaski.runner.prefix.pins import Pins
 from chaski.runner.prefix.speed import Speed
+from chaski.runner.prefix.tree import PrefixTree
 from chaski.runner.prefix.use import TierUse
 
 __all__ = ["DiskLimits", "DiskTier"]
@@ -69,8 +69,8 @@ class DiskTier:
     """The blocks of one model in `folder`, which lies beside those of others in its parent.
 
     `sizes` returns the bytes of each part of a block, leaf by leaf. `describe` is kept in the folder for
-    people. `prefill` is the speed of the model's prompts, at first as an earlier process kept it. The
-    files of blocks that `pins` hold are marked by their times.
+    people. `prefill` is the speed of the model's prompts, at first as an earlier process kept it. `tree`
+    learns which blocks have a file; the files of blocks that are pinned there are marked by their times.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class DiskTier:
         limits: DiskLimits,
         sizes: Callable[[FiledBlock], Sequence[Sequence[int]] | None],
         describe: str,
-        pins: Pins | None = None,
+        tree: PrefixTree,
     ) -> None:
         self.folder = folder
         self.speed = Speed(1e9)
@@ -89,9 +89,7 @@ class DiskTier:
         self._limits = limits
         self._sizes = sizes
         self._describe = describe
-        self._pins = Pins() if pins is None else pins
-        self._blocks: dict[bytes, FiledBlock] = {}
-        self._behind: dict[bytes, dict[bytes, None]] = {}
+        self._tree = tree
         self._tokens: dict[bytes, tuple[int, ...]] = {}
         self._lock = threading.Lock()
         self._work: deque[Callable[[], None]] = deque()
@@ -115,26 +113,10 @@ class DiskTier:
 
     def use(self) -> TierUse:
         """Tell how much is there."""
-        with self._lock:
-            blocks = list(self._blocks.values())
+        blocks = self._tree.files()
         num_tokens = sum(block.end - block.begin for block in blocks)
         num_bytes = sum(block.num_bytes for block in blocks)
         return TierUse("disk", len(blocks), num_tokens, num_bytes, self._limits.max_bytes)
-
-    def names(self) -> list[bytes]:
-        """Return the names of all blocks. Callable from any thread."""
-        with self._lock:
-            return list(self._blocks)
-
-    def get(self, name: bytes) -> FiledBlock | None:
-        """Return a block; None if there is no file of it."""
-        with self._lock:
-            return self._blocks.get(name)
-
-    def behind(self, name: bytes) -> Sequence[FiledBlock]:
-        """Return the blocks that come directly behind a name."""
-        with self._lock:
-            return [self._blocks[each] for each in self._behind.get(name, ())]
 
     def tokens(self, filed: FiledBlock) -> tuple[int, ...]:
         """Return the tokens of a block, none where its file is gone or damaged."""
@@ -166,9 +148,9 @@ class DiskTier:
     def put(self, block: Block, has_room: bool = False) -> None:
         """Write a block, sooner or later; it is put off where too much waits, unless it `has_room`."""
         filed = FiledBlock.of(block)
+        if self._tree.in_file(block.name) is not None:
+            return
         with self._lock:
-            if block.name in self._blocks:
-                return
             if not has_room and self._waiting_bytes + block.num_bytes > _MAX_WAITING:
                 if len(self._put_off) < _MAX_PUT_OFF:
                     self._put_off[block.name] = None
@@ -269,7 +251,7 @@ class DiskTier:
         for name in names - self._files.keys():
             self._files[name] = filed = self._sized(FiledBlock.parse(name))
             if filed is not None:
-                self._add(filed)
+                self._tree.insert_file(filed)
 
     def _sized(self, filed: FiledBlock | None) -> FiledBlock | None:
         """Return the block with its size, unless it has other parts than those of this model."""
@@ -278,22 +260,10 @@ class DiskTier:
             return None
         return replace(filed, num_bytes=sum(map(sum, sizes)))
 
-    def _add(self, filed: FiledBlock) -> None:
-        with self._lock:
-            self._blocks[filed.name] = filed
-            self._behind.setdefault(filed.before, {})[filed.name] = None
-
     def _forget(self, name: bytes) -> bool:
-        """Take a block out of the index; return whether it was there."""
-        with self._lock:
-            filed = self._blocks.pop(name, None)
-            self._tokens.pop(name, None)
-            if filed is not None:
-                beside = self._behind[filed.before]
-                beside.pop(name, None)
-                if not beside:
-                    del self._behind[filed.before]
-            return filed is not None
+        """Forget that there is a file of a block; return whether it was known."""
+        self._tokens.pop(name, None)
+        return self._tree.drop_file(name)
 
     def _read(self, filed: FiledBlock, take: Take) -> Block | None:
         sizes = self._sizes(filed)
@@ -325,7 +295,7 @@ class DiskTier:
 
     def _may_write(self, filed: FiledBlock) -> bool:
         """Return whether it can be found again, behind a block that is there, and the day has room for it."""
-        has_way = filed.begin == 0 or filed.before in self._blocks
+        has_way = filed.begin == 0 or self._tree.in_file(filed.before) is not None
         if not has_way or filed.num_bytes > self._limits.max_bytes:
             self.num_dropped += 1
             return False
@@ -339,10 +309,10 @@ class DiskTier:
                 return
             day.num_bytes += write_block(self.folder, block)
         self.num_written += filed.num_bytes
-        if seconds := self._pins.seconds(block.name):
+        if seconds := self._tree.pinned_seconds(block.name):
             hold_file(self.folder / filed.file_name, time.time_ns(), seconds)
         self._files[filed.file_name] = filed
-        self._add(filed)
+        self._tree.insert_file(filed)
         if self._total is None or self._num_since_count >= _RECOUNT:
             self._total, self._num_since_count = used_bytes(self.folder.parent), 0
         else:
@@ -362,6 +332,6 @@ class DiskTier:
     def _touch(self, names: Sequence[bytes]) -> None:
         now = time.time_ns()
         for place, name in enumerate(names):
-            filed = self.get(name)
+            filed = self._tree.in_file(name)
             if filed is not None:
-                hold_file(self.folder / filed.file_name, now + place * 1000, self._pins.seconds(name))
+                hold_file(self.folder / filed.file_name, now + place * 1000, self._tree.pinned_seconds(name))

@@ -24,7 +24,7 @@ from chaski.runner.prefix.block_files import (
     write_all,
 )
 from chaski.runner.prefix.kept_speed import SPEED_FILE
-from chaski.runner.prefix.pins import LONGEST, SHARE
+from chaski.runner.prefix.tree import LONGEST, SHARE
 
 __all__ = ["FolderUse", "day_log", "folder_uses", "make_folder", "make_room", "remove_files", "used_bytes"]
 

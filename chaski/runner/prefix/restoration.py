@@ -24,7 +24,7 @@ _AHEAD = 4
 _PATIENCE = 10.0
 
 
-class BlockMissing(Exception):  # noqa: N818, nobody but the prompt cache sees it
+class BlockMissing(Exception):  # noqa: N818, nobody but the prefix cache sees it
     """A block is not there any more, or took too long."""
 
 
@@ -121,7 +121,7 @@ class Restoration:
             self._tiers.forget(read.block)
             raise BlockMissing
         if tier == "disk":
-            self._tiers.arrived(block)
+            self._tiers.tree.insert(block)
         self._reads.popleft()
         first, last = max(block.begin, self.found.start), min(block.end, self.found.length)
         self._by_tier[tier] += last - first

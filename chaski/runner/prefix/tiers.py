@@ -16,24 +16,22 @@ from time import perf_counter
 from msgspec import Struct, field
 
 from chaski.errors import ChaskiError
-from chaski.kvcache import Extent, LeafCache, Span
+from chaski.kvcache import Extent, LeafCache
 from chaski.runner.prefix import naming
 from chaski.runner.prefix.block_files import FiledBlock
 from chaski.runner.prefix.blocks import Block, KnownBlock, Part, room_of
 from chaski.runner.prefix.buffers import Buffers
 from chaski.runner.prefix.calls import Blocks, block_number
 from chaski.runner.prefix.disk_tier import DiskTier
-from chaski.runner.prefix.memory_tier import MemoryTier
 from chaski.runner.prefix.restored import Restored
 from chaski.runner.prefix.speed import Speed
+from chaski.runner.prefix.tree import PrefixTree
 from chaski.runner.prefix.use import TierUse
 
 __all__ = ["Capture", "FoundPrefix", "PrefixTiers", "TierCounts", "part_sizes"]
 
 # Fewer tokens than these are computed anew: they are quicker computed than looked after.
 _FEWEST = 16
-# Blocks in files that may share a beginning with a prompt: so many are looked at.
-_MOST_LOOKED_AT = 4
 # Part of the time of computing that a copy of a state may take.
 _STATE_SHARE = 0.01
 
@@ -78,25 +76,24 @@ class FoundPrefix(Struct, frozen=True):
 
 
 class PrefixTiers:
-    """Blocks of one model, in memory and, where there is a `disk`, in files.
+    """Blocks of one model on their way between cells, memory and, where there is a `disk`, files.
 
-    `leaves` are those of the engine's cache. `identity` stands for all that its numbers depend on, `origin`
-    for each of these things by its name.
+    `leaves` are those of the engine's cache, and `tree` knows all blocks. `identity` stands for all that
+    their numbers depend on, `origin` for each of these things by its name.
     """
 
     def __init__(
         self,
         leaves: Sequence[LeafCache],
         identity: bytes,
-        memory: MemoryTier,
+        tree: PrefixTree,
         disk: DiskTier | None,
         origin: Mapping[str, str] | None = None,
     ) -> None:
-        self.memory = memory
+        self.tree = tree
         self.disk = disk
         self.origin = origin or {}
         self.counts = TierCounts()
-        self._pins = memory.pins
         self.prefill = Speed() if disk is None else disk.prefill
         self._copying = Speed(4e9)
         self._buffers = Buffers()
@@ -122,7 +119,7 @@ class PrefixTiers:
             return None
         if self.disk is not None:
             self.disk.refresh()
-        chain, same = self._chain(first, tokens)
+        chain, same = self.tree.lookup(first, tokens, self._tokens)
         self._touch([block.name for block in chain])
         length = min(most, same)
         while (least := self._restorable(chain, start, length)) < length:
@@ -137,7 +134,7 @@ class PrefixTiers:
 
         They may be there, or come later.
         """
-        self._pins.hold(chain, seconds)
+        self.tree.pin(chain, seconds)
         self._touch(chain)
 
     def capture(
@@ -168,9 +165,9 @@ class PrefixTiers:
             ]
             for leaf in self._leaves
         )
-        known = self.memory.get(name)
+        known = self.tree.in_memory(name)
         wanted = [[(each.begin, each.end) for each in parts] for parts in extents]
-        if known is not None and _has_all(known, wanted):
+        if known is not None and known.has_all(wanted):
             return None
         return Capture(name, before, begin, own, extents, names[begin // naming.BLOCK : 0 : -1], to_disk)
 
@@ -181,8 +178,8 @@ class PrefixTiers:
         """
         for capture in captures:
             block, copies = self._copied(capture)
-            self._put(block)
-            self.memory.touch(capture.ancestors)
+            self.tree.insert(block)
+            self.tree.touch(capture.ancestors)
             self._arriving.append(_Arriving(block, copies, capture.to_disk))
         while self._arriving and all(copy.done() for copy in self._arriving[0].copies):
             self._take_arrived()
@@ -219,31 +216,31 @@ class PrefixTiers:
             for copy in arriving.copies:
                 copy.result()
         except BaseException:
-            self.memory.drop(arriving.block.name)
+            self.tree.drop(arriving.block.name)
             raise
         if self.disk is not None and arriving.to_disk:
             self.disk.put(arriving.block)
 
     def read_named(self, name: bytes) -> Future[Block | None] | Block | None:
         """Return the block of a name, at once or sooner or later; None where no tier has it."""
-        block = self._get(name)
+        block = self.tree.get(name)
         return None if block is None else self.read(block)
 
     def take_in(self, blocks: Sequence[Block]) -> None:
         """Keep the blocks of a sequence in memory, each behind the one before it."""
         for block in blocks:
-            known = self.memory.get(block.name)
-            if known is None or not _has_all(known, _all_spans(block)):
-                self._put(block)
-        self.memory.touch(block.name for block in reversed(blocks))
+            known = self.tree.in_memory(block.name)
+            if known is None or not known.has_all(block.all_spans()):
+                self.tree.insert(block)
+        self.tree.touch(block.name for block in reversed(blocks))
 
     def drop_end(self, names: Sequence[bytes]) -> None:
         """Forget blocks of a sequence, from the last one back to one that another sequence goes on from."""
         for name in reversed(names):
-            if self._behind(name):
+            if self.tree.children(name):
                 return
-            self.memory.drop(name)
-            filed = None if self.disk is None else self.disk.get(name)
+            self.tree.drop(name)
+            filed = self.tree.in_file(name)
             if self.disk is not None and filed is not None:
                 self.disk.drop(filed)
 
@@ -283,16 +280,12 @@ class PrefixTiers:
             return block
         assert self.disk is not None
         assert isinstance(block, FiledBlock)
-        held = self.memory.get(block.name)
+        held = self.tree.in_memory(block.name)
         return (
             self.disk.read(block, self._buffers.take)
             if held is None or FiledBlock.of(held).parts != block.parts
             else held
         )
-
-    def arrived(self, block: Block) -> None:
-        """Keep a block in memory that was read from a file."""
-        self._put(block)
 
     def write(self, block: Block, wanted: Sequence[Extent | None]) -> list[int]:
         """Copy to cells what each leaf wants of a block -> the number of cells that it had for each."""
@@ -306,7 +299,7 @@ class PrefixTiers:
 
     def count(self, found: FoundPrefix, restored: Restored) -> None:
         """Count a prefix that came back."""
-        self.memory.touch(block.name for block in reversed(found.blocks))
+        self.tree.touch(block.name for block in reversed(found.blocks))
         self.counts.tokens["memory"] += restored.memory
         self.counts.tokens["disk"] += restored.disk
         self.counts.saved_seconds += restored.saved_seconds
@@ -314,13 +307,13 @@ class PrefixTiers:
     def forget(self, block: KnownBlock) -> None:
         """Forget a block that cannot be used."""
         self.counts.failed += 1
-        self.memory.drop(block.name)
+        self.tree.drop(block.name)
         if self.disk is not None and isinstance(block, FiledBlock):
             self.disk.drop(block)
 
     def held(self) -> Blocks:
         """Return the whole blocks of all tiers. Callable from any thread."""
-        names = {*self.memory.names(), *(() if self.disk is None else self.disk.names())}
+        names = self.tree.names()
         return Blocks(tuple(map(block_number, names)), len(names) * naming.BLOCK)
 
     def named(self, tokens: Sequence[int], *parts: str) -> Blocks:
@@ -330,7 +323,7 @@ class PrefixTiers:
 
     def uses(self) -> tuple[TierUse, ...]:
         """Tell what the tiers hold. Callable from any thread."""
-        return (self.memory.use(), *(() if self.disk is None else (self.disk.use(),)))
+        return (self.tree.use(), *(() if self.disk is None else (self.disk.use(),)))
 
     def set_busy(self, is_busy: bool) -> None:
         """Say whether the machine computes: then files are written more slowly, and not all of them."""
@@ -348,49 +341,14 @@ class PrefixTiers:
         if self.disk is not None:
             self._write_put_off(self.disk)
             self.disk.close()
-        self.memory.clear()
+        self.tree.clear()
 
     def _write_put_off(self, disk: DiskTier) -> None:
         """Let blocks be written that found no room before, as far as memory still has them."""
         for name in disk.take_put_off():
-            block = self.memory.get(name)
+            block = self.tree.in_memory(name)
             if block is not None:
                 disk.put(block, has_room=True)
-
-    def _chain(self, first: bytes, tokens: Sequence[int]) -> tuple[list[KnownBlock], int]:
-        """Return the blocks that hold a beginning of `tokens`, the last perhaps in part; and how much."""
-        chain: list[KnownBlock] = []
-        name = first
-        for begin in range(0, len(tokens) - naming.BLOCK + 1, naming.BLOCK):
-            following = naming.block_name(name, tokens[begin : begin + naming.BLOCK])
-            block = self._get(following)
-            if block is None or block.begin != begin:
-                break
-            chain.append(block)
-            name = following
-        length = len(chain) * naming.BLOCK
-        rest = tokens[length : length + naming.BLOCK]
-        best, most = None, 0
-        for block in self._behind(name):
-            same = _common(self._tokens(block), rest) if block.begin == length else 0
-            if same > most:
-                best, most = block, same
-        if best is not None:
-            chain.append(best)
-        return chain, length + most
-
-    def _get(self, name: bytes) -> KnownBlock | None:
-        block: KnownBlock | None = self.memory.get(name)
-        return self.disk.get(name) if block is None and self.disk is not None else block
-
-    def _behind(self, name: bytes) -> list[KnownBlock]:
-        """Return blocks directly behind a name, those in memory first."""
-        found: list[KnownBlock] = [*reversed(self.memory.behind(name))]
-        if self.disk is not None:
-            known = {block.name for block in found}
-            filed = [block for block in self.disk.behind(name) if block.name not in known]
-            found += filed[-_MOST_LOOKED_AT:]
-        return found
 
     def _tokens(self, block: KnownBlock) -> Sequence[int]:
         if isinstance(block, Block):
@@ -413,16 +371,10 @@ class PrefixTiers:
 
     def _touch(self, names: Sequence[bytes]) -> None:
         latest = names[::-1]
-        self._pins.refresh(names)
-        self.memory.touch(latest)
+        self.tree.renew_pins(names)
+        self.tree.touch(latest)
         if self.disk is not None and names:
             self.disk.touch(latest)
-
-    def _put(self, block: Block) -> None:
-        self.memory.put(block)
-        for other in self.memory.behind(block.before):
-            if _is_within(other, block):
-                self.memory.drop(other.name)
 
     def _pays(self, blocks: Sequence[KnownBlock], num_tokens: int) -> bool:
         """Return whether it is quicker to copy these blocks than to compute so many tokens."""
@@ -472,36 +424,6 @@ def _write(leaf: LeafCache, wanted: Extent | None, part: Part, block_begin: int)
     cells = wanted.cells[begin - wanted.begin : end - wanted.begin]
     leaf.rows.write(cells, part.data, begin - block_begin, room)
     return end - begin
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Return how many of the first elements are the same."""
-    count = min(len(a), len(b))
-    return next((i for i in range(count) if a[i] != b[i]), count)
-
-
-def _has_all(block: Block, wanted: Sequence[Sequence[Span]]) -> bool:
-    """Return whether a block has all parts that are wanted of each leaf."""
-    each = zip(map(block.spans, range(len(wanted))), wanted, strict=True)
-    return all(_has(spans, span) for spans, parts in each for span in parts)
-
-
-def _has(spans: Sequence[Span], wanted: Span) -> bool:
-    """Return whether a state is among spans, or rows are in one of them."""
-    begin, end = wanted
-    return wanted in spans if begin == end else any(b <= begin and end <= e for b, e in spans)
-
-
-def _is_within(block: Block, longer: Block) -> bool:
-    """Return whether a block is the beginning of another one, which has all that it has."""
-    count = len(block.tokens)
-    if block is longer or count >= len(longer.tokens) or longer.tokens[:count] != block.tokens:
-        return False
-    return _has_all(longer, _all_spans(block))
-
-
-def _all_spans(block: Block) -> list[Sequence[Span]]:
-    return [block.spans(leaf) for leaf in range(len(block.parts))]
 
 
 def _tier(block: KnownBlock) -> str:

@@ -68,7 +68,7 @@ def cache_picture(engine: Engine) -> CachePicture:
     found: list[CachePicture] = []
 
     def look() -> None:
-        slots = engine.prompt_cache.slots
+        slots = engine.prefix_cache.slots
         lengths = [len(slot.tokens) for slot in slots]
         shown = tuple(CacheSlot(len(slot.tokens), not slot.is_free, slot.shifted_at) for slot in slots)
         kinds = (

@@ -17,7 +17,7 @@ from chaski.runner.engine.sequence import Sequence
 from chaski.runner.generation.sequence_builder import SequenceBuilder
 from chaski.runner.prefix import naming
 from chaski.runner.prefix.blocks import Block
-from chaski.runner.prefix.prompt_cache import length_to_keep
+from chaski.runner.prefix.prefix_cache import length_to_keep
 from chaski.runner.prefix.slots import Slot
 from chaski.runner.prefix.tiers import PrefixTiers
 from chaski.runner.states.calls import EraseSlot, LoadState, SavedState, SaveSlot, SaveState, StateCall
@@ -92,7 +92,7 @@ class _Keeper:
         def check(head: StateHead) -> None:
             self._check(path, head, cache_salt)
 
-        blocks, num_bytes = read_state(path, check, self._tiers.sizes, self._tiers.memory.max_bytes)
+        blocks, num_bytes = read_state(path, check, self._tiers.sizes, self._tiers.tree.max_bytes)
         self._engine.between_batches(lambda: self._tiers.take_in(blocks))
         return SavedState(self._tiers.restorable(blocks), num_bytes, perf_counter() - started)
 
@@ -107,14 +107,14 @@ class _Keeper:
                 raise BusyError(f"slot {number} is in use; erase it when its answer is complete")
             erased.append(len(slot.tokens))
             names = _names(slot.names[0], slot.tokens[: length_to_keep(slot)])
-            self._engine.prompt_cache.forget([slot])
+            self._engine.prefix_cache.forget([slot])
             self._tiers.drop_end(names[1:])
 
         self._engine.between_batches(erase)
         return SavedState(erased[0], 0, perf_counter() - started)
 
     def _slot(self, number: int, cache_salt: str) -> Slot:
-        slots = self._engine.prompt_cache.slots
+        slots = self._engine.prefix_cache.slots
         if not 0 <= number < len(slots):
             raise OptionError(f"there is no slot {number}; the model has {len(slots)}, from 0")
         slot = slots[number]
@@ -141,7 +141,7 @@ class _Keeper:
 
     def _block(self, names: list[bytes], tokens: list[int], begin: int) -> Block | None:
         found: list[Future[Block | None] | Block | None] = []
-        read = self._engine.prompt_cache.block
+        read = self._engine.prefix_cache.block
         self._engine.between_batches(lambda: found.append(read(names, tokens, begin)))
         (block,) = found
         return block.result() if isinstance(block, Future) else block

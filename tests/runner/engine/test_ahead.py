@@ -130,7 +130,7 @@ def test_random_requests_are_told_what_they_are_alone(seed: int) -> None:
             request(prompt, random.choice([0, 1, 5, 40]), context=400, end_ids=ends, max_proposed=proposed)
         )
     run_at_random(engine, waiting, random, 2)
-    slots = engine.prompt_cache.slots
+    slots = engine.prefix_cache.slots
     for slot, stored in zip(slots, program.stored, strict=True):
         assert slot.tokens == stored
     assert "ahead" in program.calls

@@ -132,7 +132,7 @@ def request_of_one_step(engine: Engine) -> Sequence:
     return sequence
 
 
-def test_without_the_prompt_cache_everything_is_computed() -> None:
+def test_without_the_prefix_cache_everything_is_computed() -> None:
     engine, _ = make(prompt_cache=False)
     run(engine, request([5, 6, 7]))
     assert run(engine, request([5, 6, 7])).cached_tokens == 0

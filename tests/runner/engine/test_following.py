@@ -147,7 +147,7 @@ def test_after_an_interrupt_all_of_them_go_on() -> None:
     assert [finish(engine, sequence).reason for sequence in sequences] == ["length"] * 3
 
 
-def test_nothing_is_shared_across_salts_or_without_the_prompt_cache() -> None:
+def test_nothing_is_shared_across_salts_or_without_the_prefix_cache() -> None:
     engine, _ = make(parallel=2)
     sequences = [request(PROMPT, cache_salt=salt) for salt in ("one", "other")]
     submit(engine, *sequences)

@@ -1,4 +1,4 @@
-"""Images on their way through the engine: prompt cache, encoder, other sequences, full contexts, leaving."""
+"""Images on their way through the engine: prefix cache, encoder, other sequences, full contexts, leaving."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def test_a_search_that_is_left_frees_all_its_slots(tiny_llama: Path) -> None:
                 model.engine._exclusive.run(model.engine._step)
             asked.cancel()
             assert model.generate(PROMPT, temperature=0, num_predict=4).token_ids == alone.token_ids
-            assert all(slot.is_free for slot in model.engine.prompt_cache.slots) or not steps
+            assert all(slot.is_free for slot in model.engine.prefix_cache.slots) or not steps
             assert_whole(model.engine)
 
 

@@ -66,10 +66,10 @@ def test_the_environment_gives_defaults(tiny_llama: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("OLLAMA_NUM_PARALLEL", "3")
     with chaski.load(tiny_llama) as model:
         assert model.context == 100
-        assert len(model.engine._prompt_cache.slots) == 3
+        assert len(model.engine._prefix_cache.slots) == 3
     with chaski.load(tiny_llama, context=50, parallel=1) as model:
         assert model.context == 50
-        assert len(model.engine._prompt_cache.slots) == 1
+        assert len(model.engine._prefix_cache.slots) == 1
 
 
 def test_a_default_context_is_never_beyond_the_models(

@@ -503,7 +503,7 @@ def test_the_tiers_tell_what_they_hold(tiny_llama: Path, store: Path) -> None:
         assert (memory.tier, memory.num_tokens, memory.num_blocks) == ("memory", length, -(-length // 16))
         assert (disk.tier, disk.num_tokens, disk.num_blocks) == ("disk", length, -(-length // 16))
         assert memory.num_bytes == disk.num_bytes > 0
-        tiers_of.memory.clear()
+        tiers_of.tree.clear()
         assert tiers_of.uses()[0].num_tokens == 0
     (use,) = folder_uses(store)
     assert (use.num_tokens, use.num_blocks) == (length, -(-length // 16))

@@ -26,7 +26,7 @@ _SEEDS = 2**32 - 1  # the largest number stands for a fresh seed
 
 
 def completion(
-    prepared: Prepared, prompt_cache: bool, controls: Mapping[str, int], marker: str = ""
+    prepared: Prepared, prefix_cache: bool, controls: Mapping[str, int], marker: str = ""
 ) -> dict[str, Any]:
     """Return the request. controls: tokens that no text is made of, by spelling. marker: stands for an image.
 
@@ -47,7 +47,7 @@ def completion(
         "stop": list(limits.stop),
         "stream": True,
         "return_tokens": True,
-        "cache_prompt": prompt_cache,
+        "cache_prompt": prefix_cache,
         "samplers": list(_SAMPLERS),
         "temperature": max(sampling.temperature, 0),
         "top_k": max(sampling.top_k, 0),

@@ -169,7 +169,7 @@ def _parameters(xllamacpp: Any, settings: LlamaSettings) -> Any:
     if settings.pooling is not None:
         parameters.embedding = True
         parameters.pooling_type = xllamacpp.llama_pooling_type[_POOLING[settings.pooling]]
-    parameters.cache_prompt = settings.prompt_cache
+    parameters.cache_prompt = settings.prefix_cache
     parameters.ctx_shift = True
     parameters.special = True  # control tokens are sorted out here
     parameters.cache_ram_mib = 0  # no second cache of prompts beside the slots

@@ -154,7 +154,7 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
         """
         if len(self._salts) < 2:
             self._salts.add(cache_salt)
-        return self._settings.prompt_cache and len(self._salts) < 2
+        return self._settings.prefix_cache and len(self._salts) < 2
 
     def _embed(self, call: Embed | Rank, task: LlamaCppCall) -> None:
         prompts = self._prompts.vector_texts(call)

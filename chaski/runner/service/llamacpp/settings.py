@@ -45,7 +45,7 @@ class LlamaSettings(Struct, frozen=True, kw_only=True):
     threads: int
     types: KVTypes
     flash_attention: bool
-    prompt_cache: bool
+    prefix_cache: bool
     pooling: Pooling | None
     gpus: GPUWishes
     projector: str | None = None
@@ -81,7 +81,7 @@ class LlamaSettings(Struct, frozen=True, kw_only=True):
             threads=thread_count(options.get("threads"), usual_threads) or physical_cores(),
             types=types,
             flash_attention=flash,
-            prompt_cache=options.get("prompt_cache", True),
+            prefix_cache=options.get("prompt_cache", True),
             pooling=_pooling(file),
             gpus=GPUWishes.of(
                 options.get("num_gpu", defaults.loading.get("num_gpu")),

@@ -15,10 +15,7 @@ import pytest
 import chaski
 from chaski.runner.prefix import naming, tiers
 from chaski.runner.prefix.block_files import FiledBlock
-from chaski.runner.prefix.blocks import Block, Part
 from chaski.runner.prefix.folders import hold_file, make_room
-from chaski.runner.prefix.memory_tier import MemoryTier
-from chaski.runner.prefix.pins import LONGEST, Pins
 
 
 class Clock:
@@ -33,98 +30,6 @@ class Clock:
 
 def names(*words: str) -> list[bytes]:
     return [word.encode() for word in words]
-
-
-def size(name: bytes) -> int:
-    return 10
-
-
-def block(name: str, before: str, count: int = 10) -> Block:
-    return Block(name.encode(), before.encode(), 0, (1,), ((Part(0, 1, np.zeros(count, np.uint8)),),))
-
-
-def test_a_pin_lasts_from_the_last_use() -> None:
-    clock = Clock()
-    pins = Pins(clock)
-    pins.hold(names("a", "b"), 300)
-    clock.now += 299
-    assert pins.held(size, 100) == {b"a", b"b"}
-    pins.refresh(names("a"))
-    clock.now += 299
-    assert pins.held(size, 100) == {b"a"}
-    assert (pins.seconds(b"a"), pins.seconds(b"b"), pins.seconds(b"c")) == (300, 0, 0)
-    clock.now += 1
-    assert pins.held(size, 100) == set()
-    pins.refresh(names("a"))
-    assert pins.seconds(b"a") == 0
-
-
-def test_a_longer_pin_is_not_made_shorter() -> None:
-    clock = Clock()
-    pins = Pins(clock)
-    pins.hold(names("a"), 3600)
-    clock.now += 100
-    pins.hold(names("a", "b"), 300)
-    assert (pins.seconds(b"a"), pins.seconds(b"b")) == (3600, 300)
-    clock.now += 3599
-    assert pins.held(size, 100) == {b"a"}
-    pins.hold(names("c"), 10 * LONGEST)
-    assert pins.seconds(b"c") == LONGEST
-
-
-def test_the_oldest_pins_go_and_a_chain_from_its_end() -> None:
-    pins = Pins(Clock())
-    pins.hold(names("old"), 3600)
-    pins.hold(names("a", "b", "c"), 300)
-    assert pins.held(size, 30) == {b"a", b"b", b"c"}
-    assert pins.held(size, 25) == {b"a", b"b"}
-    assert pins.held(size, 40) == {b"a", b"b", b"c", b"old"}
-
-
-def test_a_clock_that_is_set_back_holds_nothing_for_ever() -> None:
-    clock = Clock()
-    pins = Pins(clock)
-    clock.now = 10.0**9
-    pins.hold(names("a"), 300)
-    clock.now = 1000.0
-    assert pins.held(size, 100) == {b"a"}
-    clock.now += 300
-    assert pins.held(size, 100) == set()
-    clock.now = 10.0**9 + 1
-    assert pins.held(size, 100) == set()
-
-
-def test_names_are_bounded() -> None:
-    pins = Pins(Clock())
-    for number in range(5000):
-        pins.hold([number.to_bytes(4)], 300)
-    assert len(pins) == 4096
-    assert pins.seconds((0).to_bytes(4)) == 0
-    assert pins.seconds((4999).to_bytes(4)) == 300
-
-
-def there(tier: MemoryTier, words: str) -> str:
-    return "".join(word for word in words if tier.get(word.encode()) is not None)
-
-
-def test_memory_keeps_what_is_held_and_half_of_it_at_most() -> None:
-    clock = Clock()
-    tier = MemoryTier(60, Pins(clock))
-    tier.pins.hold(names("a", "b"), 300)
-    tier.put(block("a", "root"))
-    tier.put(block("b", "a"))
-    for word in "cdefgh":
-        tier.put(block(word, "root"))
-    assert there(tier, "abcdefgh") == "abefgh"
-    tier.pins.hold(names("e", "f", "g"), 300)  # with them more than half: the older ones go
-    tier.put(block("i", "root"))
-    tier.put(block("j", "root"))
-    assert there(tier, "abefghij") == "efghij"
-    clock.now += 301
-    for word in "klmnop":
-        tier.put(block(word, "root"))
-    assert there(tier, "efghijklmnop") == "klmnop"
-    assert tier.num_bytes == 60
 
 
 def file(root: Path, name: str, before: str, used: float, hold: float = 0.0) -> Path:
@@ -223,11 +128,11 @@ def test_a_held_prefix_outlives_others_in_memory(
     others = [[int(token) for token in random.integers(5, 200, 90)] for _ in range(12)]
     with chaski.load(tiny_llama, context=256) as model:
         assert model.engine.tiers is not None
-        memory = model.engine.tiers.memory
-        memory.pins.clock = clock
+        tree = model.engine.tiers.tree
+        tree.clock = clock
         first = held(model, PROMPT, (80, 300), (60, 3600))
         assert first.done.held_tokens == ((80, 300), (60, 3600))
-        memory.max_bytes = 3 * memory.num_bytes
+        tree.max_bytes = 3 * tree.num_bytes
         for other in others:
             model.generate(other, **GREEDY)
         again = model.generate(PROMPT, **GREEDY)

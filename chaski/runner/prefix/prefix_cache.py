@@ -17,10 +17,10 @@ from chaski.runner.prefix.restoration import Restoration
 from chaski.runner.prefix.slots import Placement, Policy, Slot, place, shared_prefix
 from chaski.runner.prefix.tiers import Capture, FoundPrefix, PrefixTiers
 
-__all__ = ["PromptCache", "length_to_keep"]
+__all__ = ["PrefixCache", "length_to_keep"]
 
 
-class PromptCache:
+class PrefixCache:
     """`parallel` slots, each of which knows the tokens that the cache holds for it.
 
     `policy` says how prompts take over what was computed for others; None turns that off. `tiers` keep it
