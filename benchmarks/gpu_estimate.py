@@ -42,7 +42,7 @@ from chaski.ml.cuda.plan import CUDAPlan
 from chaski.ml.cuda.storage import KVStorage
 from chaski.ml.graph import DType
 from chaski.ml.plan import Input
-from chaski.model.dialects import open_model
+from chaski.model.file_dialects import open_model
 from chaski.model.program import Program, Run
 from chaski.model.registry import build_model
 from chaski.model.weights import place_weights

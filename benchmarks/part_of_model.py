@@ -29,7 +29,7 @@ from chaski.ml.sharded.pieces import Piece, cut_graph
 from chaski.ml.sharded.placement import FreeNodes, HeldBuffer, Splitting
 from chaski.ml.sharded.rounding import RoundedRows, blocks_of
 from chaski.ml.sharded.rows import RowSplit, without_first_outputs
-from chaski.model.dialects import open_model
+from chaski.model.file_dialects import open_model
 from chaski.model.program import Program
 from chaski.model.registry import build_model
 from chaski.model.weights import place_weights

@@ -22,10 +22,10 @@ from chaski.cli.bench import Workload, compute
 from chaski.cli.bench_plan import traces_of
 from chaski.ml import measure_machine
 from chaski.ml.machine import physical_cores
-from chaski.ml.scaling import Memory
+from chaski.ml.performance_model import Memory
 from chaski.ml.trace import TracedRun
 from chaski.runner.llm import LLM
-from chaski.runner.scaling import measure_plan
+from chaski.runner.plan_report import measure_plan
 
 # The share of its cores that a measurement must have got, the part of a core that others may have had, which
 # disturb a thread on another one, too, by how much memory may change, and how often it is tried.

@@ -160,7 +160,7 @@ def test_only_some_files_touch_the_native_module() -> None:
 
 
 # Weights and adapters lie on a GPU as they do on the cpu.
-LAID_OUT_ALIKE = ("chaski.ml.cpu.weight_files", "chaski.ml.cpu.adapters")
+LAID_OUT_ALIKE = ("chaski.ml.cpu.weight_files", "chaski.ml.cpu.adapter_slots")
 
 
 def test_only_the_factory_imports_a_backend() -> None:

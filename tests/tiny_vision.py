@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import chaski
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
-from chaski.model.dialects import open_model
+from chaski.model.file_dialects import open_model
 from chaski.model.multimodal import Image
 from chaski.model.registry import build_model, vision_of
 from tests.rewriting import all_tensors

@@ -17,8 +17,8 @@ from chaski.kvcache import LayerCache
 from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, Tensor
-from chaski.model.dialects import open_model
 from chaski.model.encoder import EncoderProgram
+from chaski.model.file_dialects import open_model
 from chaski.model.multimodal import EncoderShape, Image
 from chaski.model.registry import build_model, vision_of
 from chaski.model.weights import place_weights

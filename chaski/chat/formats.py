@@ -110,7 +110,7 @@ class GoFormat(ChatFormat, frozen=True):
         variables: Mapping[str, Any] = _NOTHING,
     ) -> str:
         assert self.template is not None
-        from chaski.text.template.calls import arguments_as_mapping
+        from chaski.text.template.tool_calls import arguments_as_mapping
 
         _check_variables(variables, ())
         placed = with_placed_images(messages)

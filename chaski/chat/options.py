@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict
 
 from msgspec import Struct
 
-from chaski.chat.adapters import AdapterChoice, AdapterOption, adapter_choices
+from chaski.chat.adapter_choices import AdapterChoice, AdapterOption, adapter_choices
 from chaski.errors import OptionError
 from chaski.options import OPTIONS, Kind
 from chaski.sample import SamplingOptions

@@ -189,9 +189,9 @@ def _plan(
     from chaski.cli.plan_picture import draw
     from chaski.env import Environment
     from chaski.ml.machine import physical_cores
-    from chaski.ml.scaling import Memory
+    from chaski.ml.performance_model import Memory
     from chaski.runner.loading.sizes import thread_count
-    from chaski.runner.scaling import measure_plan, thread_counts
+    from chaski.runner.plan_report import measure_plan, thread_counts
 
     memory = Memory(None if bandwidth is None else bandwidth * 1e9, nodes or 1)
     traces = traces_of(

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 from chaski.cli.layout import section
 from chaski.ml import CPUOptions
-from chaski.ml.scaling import Machine
+from chaski.ml.performance_model import Machine
 from chaski.ml.trace import PlanTrace, TracedRun
 from chaski.progress_bar import ProgressBar
 from chaski.runner.loading.files import OpenedModel
 from chaski.runner.loading.loader import load_parts
 from chaski.runner.loading.parts import ModelParts
 from chaski.runner.loading.pulling import find_or_pull
-from chaski.runner.scaling import PlanReport, Stage, Traces, python_seconds, rows_of
+from chaski.runner.plan_report import PlanReport, Stage, Traces, python_seconds, rows_of
 
 if TYPE_CHECKING:
     from chaski.runner.llm import LLM

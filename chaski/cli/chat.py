@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import click
 
-from chaski.cli.adapters import read_adapters
+from chaski.cli.adapter_options import read_adapters
 from chaski.cli.chat_figures import cache_text, stats_text
 from chaski.cli.chat_help import HELP, HINT, SET_HELP, SHOW_HELP, TOPICS, WORDS
 from chaski.cli.layout import section

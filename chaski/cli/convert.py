@@ -126,7 +126,7 @@ def _convert_adapter(
 
 def _base(base: str | None) -> Path | GGUFFile | None:
     """The folder or the file that is meant, or the weights of a model by its name."""
-    from chaski.model.dialects import open_model
+    from chaski.model.file_dialects import open_model
     from chaski.store.model import find_model
 
     if base is None or Path(base).is_dir():

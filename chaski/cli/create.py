@@ -62,7 +62,7 @@ def command(
 
 def _open_model(path: Path) -> GGUFFile:
     """Open the model that an adapter must fit."""
-    from chaski.model.dialects import open_model
+    from chaski.model.file_dialects import open_model
 
     return open_model(path)
 

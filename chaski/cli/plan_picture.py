@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from chaski.cli.picture import BAR, COLORS, GAP, INK, LINE, WIDTH, Picture
-from chaski.runner.scaling import Bar, PlanReport, Row, Stage, bars_of, bars_of_run, python_seconds, rows_of
+from chaski.runner.plan_report import (
+    Bar,
+    PlanReport,
+    Row,
+    Stage,
+    bars_of,
+    bars_of_run,
+    python_seconds,
+    rows_of,
+)
 
 __all__ = ["draw"]
 

@@ -127,7 +127,7 @@ def command(
     server that has the model answers, unless an option says how to load it.
     A model for embeddings prints the vector of the prompt.
     """
-    from chaski.cli.adapters import read_adapters
+    from chaski.cli.adapter_options import read_adapters
     from chaski.cli.vectors import makes_vectors, vector
     from chaski.durations import parse_duration
     from chaski.env import Environment
@@ -192,7 +192,7 @@ class _Opener(Struct, frozen=True):
 
         Raises ModelNotFoundError, and UsageError for `--keepalive` without a server.
         """
-        from chaski.cli.adapters import adapter_files
+        from chaski.cli.adapter_options import adapter_files
         from chaski.cli.local import load_for_chat
 
         loading = {

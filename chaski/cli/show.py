@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chaski.cli.adapters import adapter_section
+from chaski.cli.adapter_options import adapter_section
 from chaski.cli.charts import PlotCommand, check_plot, plot_option, show
 from chaski.cli.completion import model_names
 from chaski.cli.layout import prefix_rows, section, size, size_in_bytes
@@ -202,7 +202,7 @@ def _engine(file: GGUFFile, found: StoredModel) -> str:
     """Return the engine that would compute the model, and how to install it where it is missing."""
     from chaski.chat.defaults import Defaults
     from chaski.errors import ChaskiError
-    from chaski.model.dialects import in_our_names
+    from chaski.model.file_dialects import in_our_names
     from chaski.model.metadata import check_is_model
     from chaski.names import NATIVE
     from chaski.runner.loading.engine_choice import (

@@ -13,7 +13,7 @@ from chaski.chat.requests import Chat
 from chaski.cluster.replica_set import Place, ReplicaSet
 from chaski.cluster.resuming import Delivered, continued, repeatable
 from chaski.errors import ChaskiError, WorkerError
-from chaski.runner.prefix.calls import Blocks, NameBlocks
+from chaski.runner.prefix.block_calls import Blocks, NameBlocks
 from chaski.runner.prefix.naming import BLOCK
 from chaski.runner.service.messages import (
     Answerable,

@@ -19,12 +19,12 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from chaski import errors
+from chaski.cluster.autoscaling import Bounds
 from chaski.cluster.links import new_key
 from chaski.cluster.members import Member, node_label
 from chaski.cluster.model import ClusterModel
 from chaski.cluster.replica_options import ReplicaOptions
 from chaski.cluster.replica_set import ReplicaSet
-from chaski.cluster.scaling import Bounds
 from chaski.cluster.shared_files import SharedFile
 from chaski.env import Environment, child_environment
 from chaski.errors import ChaskiError, ClusterError

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from chaski.cluster.answers import RoutedAnswer, RoutedCall
 from chaski.cluster.replica_set import Replacement, ReplicaSet, ReplicaState
 from chaski.errors import UnsupportedError
-from chaski.runner.adapters.calls import LoadAdapter, UnloadAdapter
+from chaski.runner.adapters.adapter_calls import LoadAdapter, UnloadAdapter
 from chaski.runner.engine.live import LiveSequences, TokenTotals
 from chaski.runner.service.asynchronous import AsyncModel
 from chaski.runner.service.blocking import ChannelMethods
@@ -19,7 +19,7 @@ from chaski.runner.service.messages import (
     ReplyCallback,
     ReplyOrError,
 )
-from chaski.runner.states.calls import EraseSlot, LoadState, SaveSlot, SaveState
+from chaski.runner.states.state_calls import EraseSlot, LoadState, SaveSlot, SaveState
 
 __all__ = ["ClusterModel"]
 

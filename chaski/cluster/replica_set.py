@@ -10,15 +10,15 @@ from time import monotonic
 
 from msgspec import Struct
 
+from chaski.cluster.autoscaling import Bounds, Scaler
 from chaski.cluster.members import Member, Members
 from chaski.cluster.peer import Patience, Peer
 from chaski.cluster.router import Router
 from chaski.cluster.routing import Speed
-from chaski.cluster.scaling import Bounds, Scaler
 from chaski.errors import ChaskiError, WorkerError, error_class
 from chaski.ml.backend import ProgressCallback
-from chaski.runner.adapters.calls import LoadAdapter, UnloadAdapter
-from chaski.runner.prefix.calls import Blocks, ListBlocks
+from chaski.runner.adapters.adapter_calls import LoadAdapter, UnloadAdapter
+from chaski.runner.prefix.block_calls import Blocks, ListBlocks
 from chaski.runner.prefix.naming import BLOCK
 from chaski.runner.service.messages import ReplyOrError
 

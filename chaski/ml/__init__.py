@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from chaski.errors import ChaskiError, OptionError, UnsupportedError
 from chaski.ml.backend import Backend, BackendOptions, CPUOptions, Device, GPUOptions, NodesOptions, Options
-from chaski.ml.scaling import Machine
+from chaski.ml.performance_model import Machine
 from chaski.names import AUTO
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from chaski.chat.adapters import AdapterOption, adapter_choices
+from chaski.chat.adapter_choices import AdapterOption, adapter_choices
 from chaski.chat.answer import Answer
 from chaski.chat.answer_parser import AnswerParser
 from chaski.chat.defaults import Defaults
@@ -21,8 +21,8 @@ from chaski.formats.gguf import GGUFFile
 from chaski.ml.backend import Backend, DeviceMemory, Memory
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.registry import ModelConfig
+from chaski.runner.adapters.adapter_calls import AdapterCall, answered
 from chaski.runner.adapters.adapter_set import AdapterInfo, AdapterSet
-from chaski.runner.adapters.calls import AdapterCall, answered
 from chaski.runner.answers import FoundAnswers
 from chaski.runner.engine.engine import Engine
 from chaski.runner.engine.sequence import Sequence
@@ -32,8 +32,8 @@ from chaski.runner.methods import BlockingMethods, EventStream
 from chaski.runner.results import answers_of, events_of, outputs_of
 from chaski.runner.service.messages import Detokenize, Tokenize
 from chaski.runner.speculation.draft_resources import DraftResources
-from chaski.runner.states.calls import SavedState, StateCall
 from chaski.runner.states.keeping import answered_state
+from chaski.runner.states.state_calls import SavedState, StateCall
 from chaski.same_bits import UsualFloats
 
 if TYPE_CHECKING:

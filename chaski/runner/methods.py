@@ -17,7 +17,7 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar, Unpack, cast
 import numpy as np
 import numpy.typing as npt
 
-from chaski.chat.adapters import AdapterOption
+from chaski.chat.adapter_choices import AdapterOption
 from chaski.chat.answer import Answer, collect
 from chaski.chat.arguments import token_ids as checked_ids
 from chaski.chat.events import Event
@@ -36,10 +36,10 @@ from chaski.chat.requests import (
 )
 from chaski.chat.several import ProgressOption, Request, each_time, request_list, suffix_list
 from chaski.errors import OptionError
+from chaski.runner.adapters.adapter_calls import AdapterCall, ListAdapters, LoadAdapter, UnloadAdapter
 from chaski.runner.adapters.adapter_set import AdapterInfo
-from chaski.runner.adapters.calls import AdapterCall, ListAdapters, LoadAdapter, UnloadAdapter
 from chaski.runner.service.messages import Detokenize, Tokenize
-from chaski.runner.states.calls import LoadState, SavedState, SaveState, StateCall
+from chaski.runner.states.state_calls import LoadState, SavedState, SaveState, StateCall
 
 __all__ = ["BlockingMethods", "EventStream", "ModelMethods"]
 

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from msgspec import Struct, field
 
 from chaski.batches.run import Ask
+from chaski.server.batches.batch_service import BatchService
 from chaski.server.batches.files import FileStore
-from chaski.server.batches.service import BatchService
-from chaski.server.models.adapters import AdapterTable
+from chaski.server.models.adapter_table import AdapterTable
 from chaski.server.models.catalog import Catalog
 from chaski.server.models.estimates import Estimates
 from chaski.server.models.loaded import OpenWorker

@@ -10,7 +10,7 @@ from typing import Self
 from msgspec import Struct, field
 
 from chaski.address import DEFAULT_PORT, Address
-from chaski.cluster.scaling import Bounds
+from chaski.cluster.autoscaling import Bounds
 from chaski.env import Environment
 from chaski.errors import OptionError
 from chaski.server.http.log_file import STANDARD_ERROR, LogFile

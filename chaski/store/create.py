@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from chaski.errors import ModelNotFoundError, OptionError, StoreError
 from chaski.formats.bounded_json import TooManyValuesError, load_json
 from chaski.names import Digest, ModelName
-from chaski.store.adapters import OpenModel, add_adapter, open_plainly
+from chaski.store.adapter_files import OpenModel, add_adapter, open_plainly
 from chaski.store.manifest import CONFIG, MAX_JSON_VALUES, Manifest, ManifestLayer, go_json, media_type
 from chaski.store.model import read_model
 from chaski.store.parameters import Parameter

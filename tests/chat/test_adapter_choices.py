@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chaski.chat.adapters import MAX_ADAPTERS, AdapterChoice
+from chaski.chat.adapter_choices import MAX_ADAPTERS, AdapterChoice
 from chaski.chat.options import parse_options
 from chaski.errors import OptionError
 

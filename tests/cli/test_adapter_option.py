@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import chaski
-from chaski.cli.adapters import read_adapters
+from chaski.cli.adapter_options import read_adapters
 from chaski.cli.main import chaski_command
 from chaski.errors import OptionError
 from chaski.formats.gguf import open_gguf

@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from chaski.cli.main import chaski_command
-from chaski.ml import scaling as scaling_model
-from chaski.ml.scaling import Batch, Machine, Prediction, ThreadRates
+from chaski.ml import performance_model
+from chaski.ml.performance_model import Batch, Machine, Prediction, ThreadRates
 from chaski.ml.trace import Column, TracedRun, TracedStep
-from chaski.runner import scaling
+from chaski.runner import plan_report
 
 LAYERS = 2
 MACHINE = Machine(2, {n: ThreadRates(n * 1e10, float(n), 1e-7, 3e-7 * n) for n in (1, 2)}, 1e-11)
@@ -24,8 +24,8 @@ MACHINE = Machine(2, {n: ThreadRates(n * 1e10, float(n), 1e-7, 3e-7 * n) for n i
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of two processors, whatever there is here."""
-    monkeypatch.setattr(scaling, "measure_machine", lambda *_: MACHINE)
-    monkeypatch.setattr(scaling, "physical_cores", lambda: 2)
+    monkeypatch.setattr(plan_report, "measure_machine", lambda *_: MACHINE)
+    monkeypatch.setattr(plan_report, "physical_cores", lambda: 2)
 
 
 def plan(path: Path, *options: str) -> str:
@@ -90,10 +90,10 @@ def test_each_number_of_threads_has_the_memory_of_its_own_runs(
 
     def predict(batch: Batch, machine: Machine, threads: int, *rest: Any) -> Prediction:
         found[threads] = machine.rates[1].bandwidth
-        return scaling_model.predict(batch, machine, threads, *rest)
+        return performance_model.predict(batch, machine, threads, *rest)
 
-    monkeypatch.setattr(scaling, "measure_machine", measure)
-    monkeypatch.setattr(scaling, "predict", predict)
+    monkeypatch.setattr(plan_report, "measure_machine", measure)
+    monkeypatch.setattr(plan_report, "predict", predict)
     report = json.loads(plan(tiny_llama, "--json"))
     assert next(speeds, None) is None
     assert (found[1], found[2], found[8]) == (10e9, 30e9, 30e9)
@@ -162,7 +162,7 @@ def test_stages_are_told_apart() -> None:
         runs += [run(steps, 64, 64, begin, 500), run(steps, 64, 128, begin + 1_000, begin // 1000)]
         runs += [run(draft, 64, 999, begin + 3_000, 1)]
         runs += [run(steps, 1, 129 + i, begin + 5_000 + 300 * i, 100) for i in range(4)]
-    found = scaling.stages(runs, 1)
+    found = plan_report.stages(runs, 1)
     assert [one.sizes["history"] for one in found["prefill"].runs] == [128]
     assert found["prefill"].seconds == pytest.approx(2000e-9)
     assert found["decode"].seconds == pytest.approx(300e-9)

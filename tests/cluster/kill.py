@@ -26,9 +26,9 @@ from typing import Any
 
 import chaski
 from chaski.chat.events import Text
+from chaski.cluster.autoscaling import Bounds
 from chaski.cluster.connection import LOCAL, Cluster
 from chaski.cluster.model import ClusterModel
-from chaski.cluster.scaling import Bounds
 from chaski.formats.quant import QuantType
 from tests.cluster.nodes import Nodes
 from tests.tiny_llama import write_tiny_llama

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import chaski
+from chaski.cluster.autoscaling import Bounds
 from chaski.cluster.links import Listener, new_key
 from chaski.cluster.members import Member
 from chaski.cluster.model import ClusterModel
 from chaski.cluster.peer import Patience
 from chaski.cluster.replica_set import ReplicaSet
-from chaski.cluster.scaling import Bounds
 from chaski.cluster.serving import Connection
 from chaski.runner.service.engine_channel import EngineChannel
 from chaski.runner.service.messages import CallHandle, Channel, ModelCall, ReplyCallback

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from chaski.cluster.autoscaling import Bounds
 from chaski.cluster.connection import LOCAL, Cluster
-from chaski.cluster.scaling import Bounds
 from chaski.errors import ClusterError, MissingPackageError
 
 

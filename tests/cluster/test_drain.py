@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 import chaski
+from chaski.cluster.autoscaling import Bounds
 from chaski.cluster.connection import Cluster
-from chaski.cluster.scaling import Bounds
 from chaski.errors import ClusterError
 from chaski.formats.quant import QuantType
 from tests.cluster.nodes import Nodes

@@ -16,10 +16,10 @@ import pytest
 import chaski
 from chaski.chat.events import Done, Text
 from chaski.chat.requests import Generate
+from chaski.cluster.autoscaling import Bounds
 from chaski.cluster.members import Member
 from chaski.cluster.model import ClusterModel
 from chaski.cluster.peer import Patience
-from chaski.cluster.scaling import Bounds
 from chaski.errors import OutOfMemoryError, SamplingError, UnsupportedError, WorkerError
 from chaski.formats.quant import QuantType
 from chaski.server.telemetry.gauges import Gauges

@@ -22,8 +22,8 @@ from urllib.error import HTTPError
 
 import pytest
 
+from chaski.cluster.autoscaling import Bounds
 from chaski.cluster.connection import LOCAL, Cluster
-from chaski.cluster.scaling import Bounds
 from chaski.errors import GGUFError, OutOfMemoryError
 from tests.cluster.nodes import MARK, marked_processes
 from tests.tiny_llama import write_tiny_llama

@@ -13,7 +13,7 @@ from chaski.formats.file_types import file_type
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
-from chaski.model.dialects import open_model
+from chaski.model.file_dialects import open_model
 from chaski.runner.loading.engine_choice import native_gap
 from tests.backends import BACKENDS, USUAL
 from tests.convert.checkpoints import expected

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chaski.model.dialects import open_model
+from chaski.model.file_dialects import open_model
 from chaski.model.registry import build_model
 
 DATA = Path(__file__).parents[1] / "data"

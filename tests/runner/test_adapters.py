@@ -27,7 +27,7 @@ from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
-from chaski.ml.cpu import adapters as slots
+from chaski.ml.cpu import adapter_slots as slots
 from chaski.runner.adapters.adapter_set import AdapterSet
 from chaski.runner.loading.files import OpenedModel
 from chaski.runner.loading.parts import ModelParts, ReservedModel

@@ -21,7 +21,7 @@ from chaski.chat.prompts import Prepared, PromptBuilder
 from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
 from chaski.errors import ChaskiError
 from chaski.ml.backend import HOST, DeviceMemory, Memory
-from chaski.model.dialects import open_model
+from chaski.model.file_dialects import open_model
 from chaski.model.pooling import Pooling
 from chaski.runner.engine.live import LiveSequences, TokenTotals
 from chaski.runner.engine.outputs import Outputs

@@ -19,7 +19,7 @@ from chaski.batches.lines import read_lines
 from chaski.batches.results import Results
 from chaski.errors import FormatError
 from chaski.names import ModelName
-from chaski.server.batches import files, service
+from chaski.server.batches import batch_service, files
 from chaski.server.network.budget import TooLargeError
 from chaski.server.settings import Settings
 from chaski.store.bundled import bundled_model
@@ -299,7 +299,7 @@ def test_a_page_reads_its_own_states_only(tmp_path: Path, monkeypatch: pytest.Mo
             reads.append(path.parent.name)
             return original(path, form)
 
-        for module in (files, service):
+        for module in (files, batch_service):
             monkeypatch.setattr(module, "read_object", counted)
         page = api.batches.list(limit=1, after=whole[1])
         assert [each.id for each in page.data] == reads == [whole[2]]
@@ -325,7 +325,7 @@ def test_checking_a_file_takes_no_thread_of_others(tmp_path: Path, monkeypatch: 
         may_end.wait(30)
         raise FormatError("line 1: not in this test")
 
-    monkeypatch.setattr(service, "_checked", checked)
+    monkeypatch.setattr(batch_service, "_checked", checked)
     with running(Settings(address=SOMEWHERE, parallel=4), tmp_path) as server:
         api = client(server)
         begun = [begin(api, lines(1)).id for _ in range(40)]

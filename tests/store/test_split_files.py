@@ -20,7 +20,7 @@ from chaski.store.store import Store
 from tests.rewriting import write_split
 from tests.store.creating import MINE, made, store, weights
 from tests.store.stores import assert_valid
-from tests.store.test_adapters import adapter_of
+from tests.store.test_adapter_files import adapter_of
 
 __all__ = ["store", "weights"]
 

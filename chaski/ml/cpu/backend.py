@@ -24,7 +24,7 @@ from chaski.ml.backend import (
     ProgressCallback,
     stored_type,
 )
-from chaski.ml.cpu.adapters import CPUAdapterSlots
+from chaski.ml.cpu.adapter_slots import CPUAdapterSlots
 from chaski.ml.cpu.loading import Loading
 from chaski.ml.cpu.lowering import Vector
 from chaski.ml.cpu.plan import CPUPlan

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski import _native
-from chaski.ml.scaling import Machine, ThreadRates
+from chaski.ml.performance_model import Machine, ThreadRates
 from chaski.ml.trace import Column
 
 __all__ = ["measure_machine", "reading_rate"]

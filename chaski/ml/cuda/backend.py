@@ -25,7 +25,7 @@ from chaski.ml.backend import (
     ProgressCallback,
 )
 from chaski.ml.cpu.weight_files import laid_out_type, unreadable
-from chaski.ml.cuda.adapters import CUDAAdapterSlots
+from chaski.ml.cuda.adapter_slots import CUDAAdapterSlots
 from chaski.ml.cuda.cells import CUDACells
 from chaski.ml.cuda.device import GPU
 from chaski.ml.cuda.lowering import Matrix

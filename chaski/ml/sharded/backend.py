@@ -15,7 +15,7 @@ from chaski.formats.gguf import TensorInfo
 from chaski.ml.backend import ByDevice, CacheConfig, Device, Memory, ProgressCallback
 from chaski.ml.graph import AdapterTable, DType, Graph, KVBuffer, KVRole, Weight
 from chaski.ml.sharded import encoding
-from chaski.ml.sharded.adapters import ShardedSlots, note_adapted
+from chaski.ml.sharded.adapter_slots import ShardedSlots, note_adapted
 from chaski.ml.sharded.files import SameFile
 from chaski.ml.sharded.head import Members
 from chaski.ml.sharded.layers import LayerSplit

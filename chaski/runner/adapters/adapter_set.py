@@ -11,7 +11,7 @@ from typing import cast
 
 from msgspec import Struct, field
 
-from chaski.chat.adapters import AdapterChoice
+from chaski.chat.adapter_choices import AdapterChoice
 from chaski.errors import AdapterNotFoundError, OptionError, OutOfMemoryError
 from chaski.formats.adapter import AdapterFile, open_adapter
 from chaski.ml.backend import AdapterSlots, ByDevice, LoraMatrices, summed

@@ -6,7 +6,7 @@ from collections.abc import Sequence as Items
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from chaski.chat.adapters import AdapterChoice
+from chaski.chat.adapter_choices import AdapterChoice
 from chaski.chat.defaults import Defaults
 from chaski.chat.images import ImageSource
 from chaski.chat.options import AnswerOptions

@@ -9,7 +9,7 @@ from pathlib import Path
 from chaski.env import Environment
 from chaski.errors import ChaskiError, GGUFError, UnsupportedError, extra_command
 from chaski.formats.gguf import GGUFFile
-from chaski.model.dialects import open_model
+from chaski.model.file_dialects import open_model
 from chaski.model.metadata import blamed_on, check_is_model, check_metadata
 from chaski.model.registry import ARCHITECTURES, build_model
 from chaski.model.weights import match_weights

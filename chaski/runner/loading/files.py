@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from chaski.chat.defaults import Defaults
 from chaski.errors import ChaskiError, ModelNotFoundError, TokenizerError, UnsupportedError
 from chaski.formats.gguf import GGUFFile, open_gguf
-from chaski.model.dialects import in_our_names, open_model
+from chaski.model.file_dialects import in_our_names, open_model
 from chaski.runner.loading.engine_choice import EXTRA, is_installed, projector_gap
 from chaski.store.model import StoredModel
 

@@ -17,8 +17,8 @@ from chaski.ml.limits import address_space_note
 from chaski.model.pooling import pooling_number
 from chaski.model.registry import vision_of
 from chaski.names import NATIVE, check_engine
+from chaski.runner.adapters.adapter_calls import AdapterFiles, adapter_files
 from chaski.runner.adapters.adapter_set import AdapterSet
-from chaski.runner.adapters.calls import AdapterFiles, adapter_files
 from chaski.runner.answers import ANSWERS, FoundAnswers
 from chaski.runner.engine.engine import Engine
 from chaski.runner.llm import LLM

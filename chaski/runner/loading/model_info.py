@@ -31,7 +31,7 @@ class ModelInfo:
     def __init__(self, model: StoredModel) -> None:
         from chaski.chat.file_templates import fill_in_tokens
         from chaski.chat.sources import StoredFormat, TemplateSources
-        from chaski.model.dialects import open_model
+        from chaski.model.file_dialects import open_model
         from chaski.model.pooling import Pooling, pooling_number
         from chaski.model.registry import ARCHITECTURES, takes_projector
 
@@ -70,7 +70,7 @@ class ModelInfo:
     @cached_property
     def engine(self) -> str:
         """The engine that computes the model if a request does not name one."""
-        from chaski.model.dialects import open_model
+        from chaski.model.file_dialects import open_model
 
         with open_model(self.model.path) as file:
             return usual_engine(file, self.defaults.engine, self._image_projector)
@@ -78,7 +78,7 @@ class ModelInfo:
     @cached_property
     def engine_reason(self) -> str:
         """The reason why llama.cpp computes the model, in a sentence; empty if the native engine does."""
-        from chaski.model.dialects import open_model
+        from chaski.model.file_dialects import open_model
 
         if self.engine == NATIVE:
             return ""
@@ -112,7 +112,7 @@ class ModelInfo:
 
     @cached_property
     def _native_projector(self) -> Path | None:
-        from chaski.model.dialects import open_model
+        from chaski.model.file_dialects import open_model
         from chaski.model.registry import ARCHITECTURES
         from chaski.runner.loading.files import stored_projector
 
@@ -135,7 +135,7 @@ class ModelInfo:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, for the texts of single tokens; the worker encodes prompts."""
-        from chaski.model.dialects import open_model
+        from chaski.model.file_dialects import open_model
         from chaski.text.tokenizer import file_tokenizer
 
         return file_tokenizer(open_model(self.model.path))

@@ -16,8 +16,8 @@ from chaski.kvcache import CacheSize
 from chaski.ml import BackendOptions, CPUOptions, NodesOptions, Options, open_backend
 from chaski.ml.backend import Backend, summed
 from chaski.model.attached import AttachedDraft, Target
-from chaski.model.dialects import open_model
 from chaski.model.drafts import attach_draft, is_attached
+from chaski.model.file_dialects import open_model
 from chaski.model.metadata import blamed_on
 from chaski.model.proposing import proposing_of
 from chaski.model.registry import Model, build_model, max_context_of

@@ -18,10 +18,10 @@ from msgspec import Struct, field
 from chaski.errors import ChaskiError
 from chaski.kvcache import Extent, LeafCache
 from chaski.runner.prefix import naming
+from chaski.runner.prefix.block_calls import Blocks, block_number
 from chaski.runner.prefix.block_files import FiledBlock
 from chaski.runner.prefix.blocks import Block, KnownBlock, Part, room_of
 from chaski.runner.prefix.buffers import Buffers
-from chaski.runner.prefix.calls import Blocks, block_number
 from chaski.runner.prefix.disk_tier import DiskTier
 from chaski.runner.prefix.restored import Restored
 from chaski.runner.prefix.speed import Speed

@@ -19,8 +19,8 @@ from chaski.chat.images import ImageSource
 from chaski.chat.ranking import Ranked, ranked
 from chaski.chat.requests import Chat, Embed, Rank, sendable
 from chaski.chat.several import ProgressOption, Request, progress_of
+from chaski.runner.adapters.adapter_calls import AdapterCall, Adapters
 from chaski.runner.adapters.adapter_set import AdapterInfo
-from chaski.runner.adapters.calls import AdapterCall, Adapters
 from chaski.runner.engine.live import LiveSequences
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.generation.output_sequences import vectors_or_scores
@@ -43,7 +43,7 @@ from chaski.runner.service.messages import (
     Tokens,
 )
 from chaski.runner.service.replies import ManyReplies, checked, numbered, with_images
-from chaski.runner.states.calls import EraseSlot, SavedState, SaveSlot, SaveState, StateCall
+from chaski.runner.states.state_calls import EraseSlot, SavedState, SaveSlot, SaveState, StateCall
 
 __all__ = ["AsyncEventStream", "AsyncModel"]
 

@@ -16,10 +16,16 @@ from chaski.chat.prompts import Prepared
 from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
 from chaski.errors import OptionError
 from chaski.forks import ForkGuard
+from chaski.runner.adapters.adapter_calls import (
+    AdapterCall,
+    Adapters,
+    ListAdapters,
+    LoadAdapter,
+    UnloadAdapter,
+)
 from chaski.runner.adapters.adapter_set import AdapterInfo
-from chaski.runner.adapters.calls import AdapterCall, Adapters, ListAdapters, LoadAdapter, UnloadAdapter
 from chaski.runner.engine.live import LiveSequences
-from chaski.runner.prefix.calls import Blocks, ListBlocks, NameBlocks
+from chaski.runner.prefix.block_calls import Blocks, ListBlocks, NameBlocks
 from chaski.runner.service.cache_picture import CachePicture, DescribeCache
 from chaski.runner.service.messages import (
     Answerable,
@@ -36,7 +42,7 @@ from chaski.runner.service.messages import (
     TokenizeChat,
     Tokens,
 )
-from chaski.runner.states.calls import EraseSlot, LoadState, SavedState, SaveSlot, SaveState, StateCall
+from chaski.runner.states.state_calls import EraseSlot, LoadState, SavedState, SaveSlot, SaveState, StateCall
 
 __all__ = ["ActiveCall", "BaseChannel"]
 

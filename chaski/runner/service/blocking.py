@@ -17,8 +17,8 @@ from chaski.chat.events import Done, Event
 from chaski.chat.images import ImageSource
 from chaski.chat.requests import Embed, Rank, sendable
 from chaski.chat.several import ProgressOption, Request, progress_of
+from chaski.runner.adapters.adapter_calls import AdapterCall, Adapters
 from chaski.runner.adapters.adapter_set import AdapterInfo
-from chaski.runner.adapters.calls import AdapterCall, Adapters
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.generation.output_sequences import vectors_or_scores
 from chaski.runner.methods import BlockingMethods, EventStream
@@ -35,7 +35,7 @@ from chaski.runner.service.messages import (
     Tokens,
 )
 from chaski.runner.service.replies import ManyReplies, checked, numbered, with_images
-from chaski.runner.states.calls import SavedState, StateCall
+from chaski.runner.states.state_calls import SavedState, StateCall
 
 __all__ = ["ChannelMethods"]
 

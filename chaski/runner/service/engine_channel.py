@@ -14,20 +14,20 @@ import numpy.typing as npt
 from chaski.chat.requests import Chat, Embed, Rank
 from chaski.errors import ModelError
 from chaski.ml.backend import Memory
+from chaski.runner.adapters.adapter_calls import AdapterCall, answered
 from chaski.runner.adapters.adapter_set import AdapterInfo, AdapterSet
-from chaski.runner.adapters.calls import AdapterCall, answered
 from chaski.runner.engine.engine import Engine
 from chaski.runner.engine.live import LiveSequences
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.generation.output_sequences import embeddings
 from chaski.runner.generation.sequence_builder import SequenceBuilder
-from chaski.runner.prefix.calls import Blocks
+from chaski.runner.prefix.block_calls import Blocks
 from chaski.runner.service.base_channel import ActiveCall, BaseChannel
 from chaski.runner.service.cache_picture import CachePicture, cache_picture
 from chaski.runner.service.engine_thread import EngineThread
 from chaski.runner.service.messages import Answerable, Describe, Info, ModelCall, ReplyOrError, Tokenize
-from chaski.runner.states.calls import EraseSlot, LoadState, SavedState, SaveSlot, SaveState, StateCall
 from chaski.runner.states.keeping import answered_state
+from chaski.runner.states.state_calls import EraseSlot, LoadState, SavedState, SaveSlot, SaveState, StateCall
 from chaski.same_bits import UsualFloats
 
 __all__ = ["EngineChannel", "describe"]

@@ -13,13 +13,13 @@ from chaski.chat.events import Event
 from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
 from chaski.chat.sendable import Sendable
 from chaski.ml.backend import Memory
-from chaski.runner.adapters.calls import AdapterCall, Adapters
+from chaski.runner.adapters.adapter_calls import AdapterCall, Adapters
 from chaski.runner.engine.live import LiveSequences
 from chaski.runner.engine.outputs import Outputs
-from chaski.runner.prefix.calls import Blocks, ListBlocks, NameBlocks
+from chaski.runner.prefix.block_calls import Blocks, ListBlocks, NameBlocks
 from chaski.runner.prefix.use import TierUse
 from chaski.runner.service.cache_picture import CachePicture, DescribeCache
-from chaski.runner.states.calls import SavedState, StateCall
+from chaski.runner.states.state_calls import SavedState, StateCall
 
 __all__ = [
     "Answerable",

@@ -20,8 +20,8 @@ from chaski.runner.prefix.blocks import Block
 from chaski.runner.prefix.prefix_cache import length_to_keep
 from chaski.runner.prefix.slots import Slot
 from chaski.runner.prefix.tiers import PrefixTiers
-from chaski.runner.states.calls import EraseSlot, LoadState, SavedState, SaveSlot, SaveState, StateCall
 from chaski.runner.states.files import StateHead, read_state, write_state
+from chaski.runner.states.state_calls import EraseSlot, LoadState, SavedState, SaveSlot, SaveState, StateCall
 
 __all__ = ["answered_state"]
 

@@ -13,7 +13,7 @@ from chaski.chat.options import is_search
 from chaski.server.dialects import openai
 from chaski.server.http.api import sse
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
-from chaski.server.models.adapters import ServedAdapter
+from chaski.server.models.adapter_table import ServedAdapter
 from chaski.server.service.events import Delta, Finish, ServiceEvent, ServiceEvents, Whole, whole
 from chaski.server.service.requests import ChatRequest, GenerateRequest
 from chaski.server.service.scores import require_few_scores

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from chaski.chat.adapters import AdapterChoice
+from chaski.chat.adapter_choices import AdapterChoice
 from chaski.errors import AdapterNotFoundError, ModelNotFoundError, OptionError
 from chaski.names import ModelName
 from chaski.runner.loading.model_info import ModelInfo
-from chaski.server.models.adapters import AdapterTable, ChosenAdapter, ServedAdapter
+from chaski.server.models.adapter_table import AdapterTable, ChosenAdapter, ServedAdapter
 from chaski.store.model import StoredModel, read_model
 from chaski.store.store import Entry, Store
 

@@ -20,7 +20,7 @@ from chaski.formats.gguf import GGUFFile, StringArray, open_gguf
 from chaski.names import NATIVE
 from chaski.runner.loading.model_info import ModelInfo
 from chaski.runner.loading.prefix import prefixes_of
-from chaski.server.models.adapters import ChosenAdapter
+from chaski.server.models.adapter_table import ChosenAdapter
 from chaski.server.models.catalog import Catalog, Found
 from chaski.server.models.loaded import LoadedModel
 from chaski.store.describe import modelfile_of, parameter_lines

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from chaski.errors import AdapterNotFoundError
 from chaski.runner.service.asynchronous import AsyncModel
-from chaski.server.models.adapters import ChosenAdapter
+from chaski.server.models.adapter_table import ChosenAdapter
 
 __all__ = ["LoadedAdapters"]
 

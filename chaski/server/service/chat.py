@@ -11,9 +11,9 @@ from msgspec import Struct, field
 from chaski.chat.events import Done, PromptScores, PromptTokens, ToolCall
 from chaski.runner.service.messages import Answerable
 from chaski.server.models.loaded import LoadedModel
-from chaski.server.service.calls import chat_call, generate_call
 from chaski.server.service.events import AnswerPiece, Delta, Finish, Prompted, ServiceEvents
 from chaski.server.service.jobs import Job, Jobs, check_ids, require
+from chaski.server.service.model_calls import chat_call, generate_call
 from chaski.server.service.options import named_as_given
 from chaski.server.service.requests import ChatRequest, GenerateRequest, ModelRequest
 from chaski.server.service.scores import prompted_of, require_few_scores, score_of

@@ -17,7 +17,7 @@ from chaski.chat.options import is_search, merged_options, require_whole
 from chaski.errors import ContextLengthError, OptionError
 from chaski.names import NATIVE
 from chaski.runner.loading.model_info import ModelInfo
-from chaski.server.models.adapters import ChosenAdapter
+from chaski.server.models.adapter_table import ChosenAdapter
 from chaski.server.models.catalog import Catalog, Found
 from chaski.server.models.loaded import LoadedModel, ModelNeeds
 from chaski.server.models.pool import ModelPool

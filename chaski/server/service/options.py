@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from chaski.chat.adapters import adapter_choices
+from chaski.chat.adapter_choices import adapter_choices
 from chaski.chat.options import GenerateOptions, parse_options
 from chaski.errors import OptionError, SamplingError
 from chaski.names import check_engine

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from chaski.env import Environment
 from chaski.errors import OptionError, StateError, UnsupportedError
-from chaski.runner.states.calls import SavedState
 from chaski.runner.states.files import bytes_beside
+from chaski.runner.states.state_calls import SavedState
 from chaski.server.models.pool import ModelPool
-from chaski.server.service.calls import chat_call
 from chaski.server.service.jobs import Jobs
+from chaski.server.service.model_calls import chat_call
 from chaski.server.service.requests import ChatRequest, ModelRequest
 
 __all__ = ["StateService"]

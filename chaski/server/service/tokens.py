@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from chaski.server.service.calls import chat_call
 from chaski.server.service.jobs import Jobs, check_ids
+from chaski.server.service.model_calls import chat_call
 from chaski.server.service.requests import ChatRequest, ModelRequest
 
 __all__ = ["TokenService", "Tokenized"]

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TypeAlias
 
 from chaski.errors import TemplateError
-from chaski.text.template import calls, probes, turns
+from chaski.text.template import probes, tool_calls, turns
 from chaski.text.template.meter import TemplateLimitError
 from chaski.text.template.probes import Probe
 from chaski.text.template.turns import Message
@@ -90,17 +90,17 @@ def _changes(call_tags: tuple[str, str]) -> Sequence[tuple[_Change, Sequence[Pro
         (turns.late_system_as_user, (probes.LATE_SYSTEM,)),
         (turns.system_as_user, (probes.SYSTEM,)),
         (turns.with_question, (probes.ONLY_SYSTEM,)),
-        (calls.ids_everywhere, (probes.CALL_WITHOUT_ID,)),
-        (calls.short_ids, (probes.CALL_WITH_LONG_ID,)),
-        (calls.naming_ids, (probes.CALL_WITH_LONG_ID,)),
-        (calls.arguments_as_text, (probes.CALL,)),
-        (calls.arguments_as_mapping, (probes.CALL_IN_BROKEN_JSON,)),
+        (tool_calls.ids_everywhere, (probes.CALL_WITHOUT_ID,)),
+        (tool_calls.short_ids, (probes.CALL_WITH_LONG_ID,)),
+        (tool_calls.naming_ids, (probes.CALL_WITH_LONG_ID,)),
+        (tool_calls.arguments_as_text, (probes.CALL,)),
+        (tool_calls.arguments_as_mapping, (probes.CALL_IN_BROKEN_JSON,)),
         (turns.words_with_calls, (probes.WORDS_AND_CALL,)),
-        (calls.text_apart, (probes.CALL_WITH_TEXT,)),
-        (partial(calls.text_apart, beside="thinking"), (probes.CALL_WITH_TEXT_AND_THOUGHT,)),
-        (calls.single_calls, (probes.CALLS,)),
+        (tool_calls.text_apart, (probes.CALL_WITH_TEXT,)),
+        (partial(tool_calls.text_apart, beside="thinking"), (probes.CALL_WITH_TEXT_AND_THOUGHT,)),
+        (tool_calls.single_calls, (probes.CALLS,)),
         (turns.results_as_user, (probes.RESULT,)),
-        (partial(calls.calls_as_text, opening=opening, closing=closing), (probes.CALL_ITSELF,)),
+        (partial(tool_calls.calls_as_text, opening=opening, closing=closing), (probes.CALL_ITSELF,)),
         (turns.orphans_as_user, (probes.ORPHAN,)),
         (turns.results_with_comments, (probes.RESULT_WITH_COMMENT,)),
         _LAST,

@@ -19,7 +19,7 @@ from chaski.errors import FormatError, OptionError, StateError, UnsupportedError
 from chaski.runner.prefix import block_files, naming, tiers
 from chaski.runner.service.asynchronous import AsyncModel
 from chaski.runner.states import files
-from chaski.runner.states.calls import EraseSlot, SavedState, SaveSlot
+from chaski.runner.states.state_calls import EraseSlot, SavedState, SaveSlot
 from tests.adapters import random_adapter
 from tests.backends import HAS_PLAIN_ATTENTION
 from tests.cache_checks import assert_whole

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chaski import _native
-from chaski.ml.cpu.adapters import CPUAdapterSlots
+from chaski.ml.cpu.adapter_slots import CPUAdapterSlots
 from chaski.ml.cpu.lowering import Buffer, Lowering, offset, width
 from chaski.ml.cpu.operations.elements import elementwise
 from chaski.ml.graph import AdapterTable, Dim, Operand, Tensor, Weight

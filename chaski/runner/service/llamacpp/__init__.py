@@ -4,6 +4,6 @@ Runs in a worker's process only. Its answers do not keep our promise of the same
 the batch, with what is cached, and with the number of threads.
 """
 
-from chaski.runner.service.llamacpp.service import LlamaCppChannel
+from chaski.runner.service.llamacpp.channel import LlamaCppChannel
 
 __all__ = ["LlamaCppChannel"]

@@ -15,7 +15,7 @@ from chaski.errors import ChaskiError, OptionError, WorkerError
 from chaski.forks import ForkGuard
 from chaski.ml.backend import ProgressCallback
 from chaski.names import check_engine
-from chaski.runner.adapters.calls import AdapterFiles, adapter_files
+from chaski.runner.adapters.adapter_calls import AdapterFiles, adapter_files
 from chaski.runner.service.asynchronous import AsyncModel
 from chaski.runner.service.blocking import ChannelMethods
 from chaski.runner.service.messages import CallHandle, Describe, Info, ModelCall, ReplyCallback

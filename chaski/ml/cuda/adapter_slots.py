@@ -8,7 +8,7 @@ import numpy as np
 
 from chaski import _native
 from chaski.ml.backend import ByDevice, LoraMatrices
-from chaski.ml.cpu.adapters import held_type, pack_matrix, packed_sizes
+from chaski.ml.cpu.adapter_slots import held_type, pack_matrix, packed_sizes
 from chaski.ml.cuda.device import GPU, pack
 
 __all__ = ["CUDAAdapterSlots"]

@@ -1,7 +1,7 @@
 """A report on the scaling of a model: where the time of its batches goes, and what more threads would give.
 
-Runs on one thread, cut as for more of them, go through the model of `chaski.ml.scaling`; runs on as many
-threads as there are say how far it is off.
+Runs on one thread, cut as for more of them, go through `chaski.ml.performance_model`; runs on as many threads
+as there are say how far it is off.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from chaski.ml import measure_machine
 from chaski.ml.machine import physical_cores
-from chaski.ml.scaling import Batch, Machine, Memory, Prediction, predict
+from chaski.ml.performance_model import Batch, Machine, Memory, Prediction, predict
 from chaski.ml.trace import Column, TracedRun, TracedStep
 
 __all__ = [

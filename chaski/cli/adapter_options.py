@@ -18,7 +18,7 @@ __all__ = ["adapter_files", "adapter_section", "read_adapters", "shown_adapter"]
 
 def read_adapters(given: Sequence[str]) -> list[tuple[str, float]]:
     """The adapters of `--adapter`, each a path or a name, with its scale behind `=`. Raises OptionError."""
-    from chaski.chat.adapters import adapter_choices
+    from chaski.chat.adapter_choices import adapter_choices
 
     pairs = []
     for text in given:
@@ -36,8 +36,8 @@ def adapter_files(labels: Sequence[str], base: Path) -> dict[str, Path]:
     base: the GGUF file of the model. Raises ModelNotFoundError, OptionError, and what converting raises.
     """
     from chaski.convert.adapter import is_adapter
-    from chaski.model.dialects import open_model
-    from chaski.store.adapters import convert_folder
+    from chaski.model.file_dialects import open_model
+    from chaski.store.adapter_files import convert_folder
 
     found = {}
     for label in labels:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from chaski.cluster.scaling import Bounds, Scaler
+from chaski.cluster.autoscaling import Bounds, Scaler
 
 
 def followed(scaler: Scaler, answers: Iterable[int], start: float = 0.0) -> list[int]:

@@ -17,8 +17,8 @@ import chaski
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile, StringArray, TensorInfo, open_gguf
 from chaski.formats.gguf_writer import LazyTensor, write_gguf
-from chaski.model.dialects import DIALECTS, in_our_names
 from chaski.model.drafts import ATTACHED
+from chaski.model.file_dialects import DIALECTS, in_our_names
 from chaski.model.registry import ARCHITECTURES
 from tests.model.dialect_cases import CASES, Case
 from tests.rewriting import bytes_as, unchanged

@@ -19,12 +19,12 @@ from chaski.errors import OptionError, UnsupportedError
 from chaski.formats.gguf import open_gguf
 from chaski.ml.backend import HOST, DeviceMemory, Memory
 from chaski.names import LLAMA_CPP
+from chaski.runner.adapters.adapter_calls import AdapterCall, ListAdapters
 from chaski.runner.adapters.adapter_set import AdapterInfo
-from chaski.runner.adapters.calls import AdapterCall, ListAdapters
 from chaski.runner.engine.live import LiveSequences, TokenTotals
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.generation.output_sequences import embeddings
-from chaski.runner.prefix.calls import Blocks
+from chaski.runner.prefix.block_calls import Blocks
 from chaski.runner.service.base_channel import ActiveCall, BaseChannel
 from chaski.runner.service.cache_picture import CachePicture
 from chaski.runner.service.llamacpp.completions import AnswerReader, completion, empty_answer
@@ -40,7 +40,7 @@ from chaski.runner.service.messages import (
     ReplyCallback,
     Tokenize,
 )
-from chaski.runner.states.calls import SavedState, StateCall
+from chaski.runner.states.state_calls import SavedState, StateCall
 from chaski.store.model import find_model
 from chaski.text.tokenizer.vocabulary import TokenType, read_vocabulary
 

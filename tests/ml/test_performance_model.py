@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chaski.ml.cpu.thread_rates import measure_machine
-from chaski.ml.scaling import Batch, Machine, Memory, ThreadRates, predict
+from chaski.ml.performance_model import Batch, Machine, Memory, ThreadRates, predict
 from chaski.ml.trace import TracedRun, TracedStep
 
 # Seconds a piece, in whole microseconds.

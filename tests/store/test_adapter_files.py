@@ -13,7 +13,7 @@ from chaski.errors import AdapterError, ChaskiError, ModelNotFoundError, OptionE
 from chaski.formats.gguf import TensorInfo, open_gguf
 from chaski.formats.gguf_writer import LazyTensor, write_gguf
 from chaski.formats.quant import QuantType
-from chaski.model.dialects import open_model
+from chaski.model.file_dialects import open_model
 from chaski.names import Digest, ModelName
 from chaski.store.create import create
 from chaski.store.describe import modelfile_of
