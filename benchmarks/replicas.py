@@ -39,7 +39,7 @@ from chaski.cluster.router import Router
 from chaski.cluster.routing import Candidate
 from chaski.cluster.serving import Connection
 from chaski.cluster.simulation import Conversations, Turn
-from chaski.runner.service.worker.client import Worker
+from chaski.runner.channels.worker.client import Worker
 
 _SHAPE = Llama(8, 768, 12, 4, 64, 2048, 10000.0, 8192, Vocabulary("llama-bpe", 4096, 256, 3000))
 _COLUMNS = ("run", "policy", "answers a second", "first token, s", "99 %", "cached", "tokens computed")

@@ -19,8 +19,8 @@ from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
 import chaski
-from chaski.runner.service.asynchronous import AsyncModel
-from chaski.runner.service.worker.client import Worker
+from chaski.runner.channels.asynchronous import AsyncModel
+from chaski.runner.channels.worker.client import Worker
 
 STREAMS = (1, 8, 32)
 ANSWERS = 32

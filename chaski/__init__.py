@@ -52,10 +52,10 @@ from chaski.errors import (
 if TYPE_CHECKING:
     from chaski.chat.events import Done, Text, Thinking, ToolCall
     from chaski.chat.ranking import Ranked
+    from chaski.runner.channels.worker.client import Worker
     from chaski.runner.llm import LLM, Answer
     from chaski.runner.loading.loader import load
     from chaski.runner.loading.pulling import pull
-    from chaski.runner.service.worker.client import Worker
 
 __all__ = [
     "LLM",
@@ -111,7 +111,7 @@ _LAZY = {
     "Text": "chaski.chat.events",
     "Thinking": "chaski.chat.events",
     "ToolCall": "chaski.chat.events",
-    "Worker": "chaski.runner.service.worker.client",
+    "Worker": "chaski.runner.channels.worker.client",
     "Ranked": "chaski.chat.ranking",
     "load": "chaski.runner.loading.loader",
     "pull": "chaski.runner.loading.pulling",

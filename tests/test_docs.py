@@ -15,7 +15,7 @@ import pytest
 import chaski
 from chaski.chat.options import AnswerOptions
 from chaski.model.registry import ARCHITECTURES
-from chaski.runner.service.asynchronous import AsyncModel
+from chaski.runner.channels.asynchronous import AsyncModel
 from chaski.sample.options import SamplingOptions
 from tools.docs import PAGES
 

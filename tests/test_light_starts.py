@@ -16,13 +16,13 @@ _OTHERS = {"http.client", "chaski.text.template.go", "PIL", "sentencepiece", "ll
 # What a process does, as a program, and what it has no use for.
 PROCESSES = {
     "a worker, until it loads": (
-        "import chaski.runner.service.worker.__main__",
+        "import chaski.runner.channels.worker.__main__",
         {
             *_SERVER,
             *_OTHERS,
             "click",
             "chaski.cli",
-            "chaski.runner.service.worker.client",
+            "chaski.runner.channels.worker.client",
             "jinja2",
             "tokenizers",
         },
@@ -30,7 +30,7 @@ PROCESSES = {
     "chaski run": (
         "import sys; sys.argv = ['chaski', 'run', './chaski/models/guide.gguf', 'hi', '--num-predict', '1']\n"
         "from chaski.cli.main import chaski_command; chaski_command(standalone_mode=False)",
-        {*_SERVER, *_OTHERS, "chaski.runner.service.worker", "chaski.cli.line_editor"},
+        {*_SERVER, *_OTHERS, "chaski.runner.channels.worker", "chaski.cli.line_editor"},
     ),
     "a server without traces": (
         "from pathlib import Path\n"
@@ -42,7 +42,7 @@ PROCESSES = {
     ),
     "loading a model in Python": (
         "import chaski; chaski.load('guide').close()",
-        {*_SERVER, *_OTHERS, "click", "chaski.cli", "chaski.runner.service.worker", "jinja2", "tokenizers"},
+        {*_SERVER, *_OTHERS, "click", "chaski.cli", "chaski.runner.channels.worker", "jinja2", "tokenizers"},
     ),
 }
 

@@ -11,9 +11,9 @@ from chaski.cli.chat_help import PARAMETERS_HELP
 from chaski.errors import ChaskiError, ModelfileError
 from chaski.options import FIELDS, MODELFILE, OPTIONS, REQUEST, Kind, Option, names_of
 from chaski.sample import SamplingOptions
+from chaski.server.answering.options import checked_options
 from chaski.server.dialects.llamacpp import read_infill
 from chaski.server.dialects.openai import read_completion
-from chaski.server.service.options import checked_options
 from chaski.store.modelfile import Modelfile
 from chaski.store.parameters import parse_parameter
 

@@ -28,8 +28,8 @@ from chaski.convert.convert import convert
 from chaski.errors import ChaskiError
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
+from chaski.runner.channels.worker.client import Worker
 from chaski.runner.llm import LLM
-from chaski.runner.service.worker.client import Worker
 from tests import tiny_vision
 from tests.convert import checkpoints
 from tests.gemma4 import prompts as gemma4

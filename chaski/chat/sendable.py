@@ -10,5 +10,5 @@ __all__ = ["Sendable"]
 class Sendable(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
     """A message between processes, encoded as the array of its class name and its fields.
 
-    `chaski.runner.service.worker.codec` lists the messages, and encodes and decodes them.
+    `chaski.runner.channels.worker.codec` lists the messages, and encodes and decodes them.
     """

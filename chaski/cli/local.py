@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
     from chaski.chat.defaults import Defaults
     from chaski.chat.events import Event
+    from chaski.runner.channels.worker.client import LoadOptions, Worker
     from chaski.runner.llm import LLM
     from chaski.runner.prefix.use import TierUse
-    from chaski.runner.service.worker.client import LoadOptions, Worker
     from chaski.store.model import StoredModel
 
 __all__ = ["WorkerModel", "load_for_chat"]
@@ -115,7 +115,7 @@ def load_for_chat(
 
 
 def _load_in_worker(name: str, defaults: Defaults, **options: Unpack[LoadOptions]) -> WorkerModel:
-    from chaski.runner.service.worker.client import Worker
+    from chaski.runner.channels.worker.client import Worker
 
     with closing(ProgressBar(f"loading {name}")) as bar:
         return WorkerModel(Worker(name, progress=bar, **options), defaults)

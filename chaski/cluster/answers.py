@@ -13,15 +13,15 @@ from chaski.chat.requests import Chat
 from chaski.cluster.replica_set import Place, ReplicaSet
 from chaski.cluster.resuming import Delivered, continued, repeatable
 from chaski.errors import ChaskiError, WorkerError
-from chaski.runner.prefix.block_calls import Blocks, NameBlocks
-from chaski.runner.prefix.naming import BLOCK
-from chaski.runner.service.messages import (
+from chaski.runner.channels.messages import (
     Answerable,
     CallHandle,
     ModelCall,
     ReplyCallback,
     ReplyOrError,
 )
+from chaski.runner.prefix.block_calls import Blocks, NameBlocks
+from chaski.runner.prefix.naming import BLOCK
 
 __all__ = ["RoutedAnswer", "RoutedCall"]
 

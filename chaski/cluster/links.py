@@ -3,8 +3,8 @@
 Each replica listens with a certificate of its own, and both ends prove that they know the key of the cluster
 (`chaski/cluster_key.py`). A replica then sends the `protocol` of its messages.
 
-A `Link` (`runner/service/worker/link.py`) wants a plain socket. It gets one end of a pair; an event loop in a
-thread of its own carries the bytes between the other end and the network.
+A `Link` (`runner/channels/worker/link.py`) wants a plain socket. It gets one end of a pair; an event loop in
+a thread of its own carries the bytes between the other end and the network.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 from chaski.cluster_key import NONCE, client_context, new_nonce, proof, server_context
 from chaski.errors import WorkerError
-from chaski.runner.service.worker.codec import protocol
+from chaski.runner.channels.worker.codec import protocol
 from chaski.strangers import PATIENCE, Strangers
 
 __all__ = ["Address", "Listener", "connect", "new_key"]

@@ -8,10 +8,9 @@ from chaski.cluster.answers import RoutedAnswer, RoutedCall
 from chaski.cluster.replica_set import Replacement, ReplicaSet, ReplicaState
 from chaski.errors import UnsupportedError
 from chaski.runner.adapters.adapter_calls import LoadAdapter, UnloadAdapter
-from chaski.runner.engine.live import LiveSequences, TokenTotals
-from chaski.runner.service.asynchronous import AsyncModel
-from chaski.runner.service.blocking import ChannelMethods
-from chaski.runner.service.messages import (
+from chaski.runner.channels.asynchronous import AsyncModel
+from chaski.runner.channels.blocking import ChannelMethods
+from chaski.runner.channels.messages import (
     Answerable,
     CallHandle,
     LookLive,
@@ -19,6 +18,7 @@ from chaski.runner.service.messages import (
     ReplyCallback,
     ReplyOrError,
 )
+from chaski.runner.engine.live import LiveSequences, TokenTotals
 from chaski.runner.states.state_calls import EraseSlot, LoadState, SaveSlot, SaveState
 
 __all__ = ["ClusterModel"]

@@ -9,10 +9,10 @@ from time import monotonic
 
 from chaski.cluster.links import Address, connect
 from chaski.errors import WorkerError
+from chaski.runner.channels.messages import LookLive, ModelCall, ReplyCallback, ReplyOrError
+from chaski.runner.channels.worker.link import Link
+from chaski.runner.channels.worker.open_calls import InFlight, OpenCalls
 from chaski.runner.engine.live import LiveSequences, TokenTotals
-from chaski.runner.service.messages import LookLive, ModelCall, ReplyCallback, ReplyOrError
-from chaski.runner.service.worker.link import Link
-from chaski.runner.service.worker.open_calls import InFlight, OpenCalls
 
 __all__ = ["LostReplicaError", "Patience", "Peer"]
 

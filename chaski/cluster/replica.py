@@ -24,8 +24,8 @@ from chaski.cluster.replica_options import ReplicaOptions
 from chaski.cluster.serving import Connection
 from chaski.cluster.shards import ShardGroup
 from chaski.errors import ChaskiError, ClusterError
-from chaski.runner.service.messages import CallHandle, ModelCall, ReplyCallback, ReplyOrError
-from chaski.runner.service.worker.client import Worker
+from chaski.runner.channels.messages import CallHandle, ModelCall, ReplyCallback, ReplyOrError
+from chaski.runner.channels.worker.client import Worker
 from chaski.store.store import Store
 
 __all__ = ["Replica"]

@@ -18,9 +18,9 @@ from chaski.cluster.routing import Speed
 from chaski.errors import ChaskiError, WorkerError, error_class
 from chaski.ml.backend import ProgressCallback
 from chaski.runner.adapters.adapter_calls import LoadAdapter, UnloadAdapter
+from chaski.runner.channels.messages import ReplyOrError
 from chaski.runner.prefix.block_calls import Blocks, ListBlocks
 from chaski.runner.prefix.naming import BLOCK
-from chaski.runner.service.messages import ReplyOrError
 
 __all__ = ["Place", "Replacement", "ReplicaSet", "ReplicaState"]
 

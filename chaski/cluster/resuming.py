@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from chaski.chat.events import Done, Event, Text, Thinking, ToolCall
 from chaski.errors import ComputationError
-from chaski.runner.service.messages import Answerable
+from chaski.runner.channels.messages import Answerable
 
 __all__ = ["Delivered", "continued", "repeatable"]
 

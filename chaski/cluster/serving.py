@@ -9,9 +9,9 @@ from functools import partial
 
 from chaski.chat.events import Partial
 from chaski.errors import ChaskiError
-from chaski.runner.service.messages import CallHandle, Channel, ModelCall, ReplyOrError
-from chaski.runner.service.worker.codec import Cancel, Failure, Received
-from chaski.runner.service.worker.link import Link
+from chaski.runner.channels.messages import CallHandle, Channel, ModelCall, ReplyOrError
+from chaski.runner.channels.worker.codec import Cancel, Failure, Received
+from chaski.runner.channels.worker.link import Link
 
 __all__ = ["Connection"]
 

@@ -24,21 +24,21 @@ from chaski.model.registry import ModelConfig
 from chaski.runner.adapters.adapter_calls import AdapterCall, answered
 from chaski.runner.adapters.adapter_set import AdapterInfo, AdapterSet
 from chaski.runner.answers import FoundAnswers
+from chaski.runner.channels.messages import Detokenize, Tokenize
 from chaski.runner.engine.engine import Engine
 from chaski.runner.engine.sequence import Sequence
 from chaski.runner.generation.output_sequences import embeddings, vectors_or_scores
 from chaski.runner.generation.sequence_builder import SequenceBuilder
 from chaski.runner.methods import BlockingMethods, EventStream
 from chaski.runner.results import answers_of, events_of, outputs_of
-from chaski.runner.service.messages import Detokenize, Tokenize
 from chaski.runner.speculation.draft_resources import DraftResources
 from chaski.runner.states.keeping import answered_state
 from chaski.runner.states.state_calls import SavedState, StateCall
 from chaski.same_bits import UsualFloats
 
 if TYPE_CHECKING:
-    from chaski.runner.service.asynchronous import AsyncModel
-    from chaski.runner.service.engine_channel import EngineChannel
+    from chaski.runner.channels.asynchronous import AsyncModel
+    from chaski.runner.channels.engine_channel import EngineChannel
     from chaski.text.tokenizer import Tokenizer
 
 __all__ = ["LLM", "Answer"]
@@ -141,8 +141,8 @@ class LLM(BlockingMethods):
 
     def asynchronous(self) -> AsyncModel:
         """The same model for event loops: `async for event in model.asynchronous().stream(prompt)`."""
-        from chaski.runner.service.asynchronous import AsyncModel
-        from chaski.runner.service.engine_channel import EngineChannel
+        from chaski.runner.channels.asynchronous import AsyncModel
+        from chaski.runner.channels.engine_channel import EngineChannel
 
         self.engine.check_fork()
         with self._opening:

@@ -38,7 +38,7 @@ from chaski.chat.several import ProgressOption, Request, each_time, request_list
 from chaski.errors import OptionError
 from chaski.runner.adapters.adapter_calls import AdapterCall, ListAdapters, LoadAdapter, UnloadAdapter
 from chaski.runner.adapters.adapter_set import AdapterInfo
-from chaski.runner.service.messages import Detokenize, Tokenize
+from chaski.runner.channels.messages import Detokenize, Tokenize
 from chaski.runner.states.state_calls import LoadState, SavedState, SaveState, StateCall
 
 __all__ = ["BlockingMethods", "EventStream", "ModelMethods"]

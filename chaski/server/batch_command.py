@@ -125,7 +125,7 @@ async def _asking(remote: Remote | None, in_flight: int, parallel: int | None) -
     from msgspec.structs import replace
 
     from chaski.env import Environment
-    from chaski.runner.service.worker.client import Worker
+    from chaski.runner.channels.worker.client import Worker
     from chaski.server.app import create_app
     from chaski.server.in_process import InProcess
     from chaski.server.settings import Settings

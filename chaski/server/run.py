@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 
 from chaski.env import Environment
 from chaski.errors import OptionError
-from chaski.runner.service.worker.client import Worker
+from chaski.runner.channels.worker.client import Worker
 from chaski.server.app import create_app
 from chaski.server.network.connections import Connection, ServerConfig
 from chaski.server.network.readers import Patience

@@ -9,6 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from msgspec import Struct, field
 
 from chaski.batches.run import Ask
+from chaski.server.answering.answers import Answers
+from chaski.server.answering.chat import ChatService
+from chaski.server.answering.jobs import Jobs
+from chaski.server.answering.live import LiveService
+from chaski.server.answering.states import StateService
+from chaski.server.answering.tokens import TokenService
+from chaski.server.answering.vectors import VectorService
 from chaski.server.batches.batch_service import BatchService
 from chaski.server.batches.files import FileStore
 from chaski.server.models.adapter_table import AdapterTable
@@ -20,13 +27,6 @@ from chaski.server.network.arrivals import Arrivals
 from chaski.server.network.bodies import Bodies
 from chaski.server.network.uploads import Uploads
 from chaski.server.response_store import ResponseStore
-from chaski.server.service.answers import Answers
-from chaski.server.service.chat import ChatService
-from chaski.server.service.jobs import Jobs
-from chaski.server.service.live import LiveService
-from chaski.server.service.states import StateService
-from chaski.server.service.tokens import TokenService
-from chaski.server.service.vectors import VectorService
 from chaski.server.settings import Settings
 from chaski.server.telemetry.metrics import Metrics
 from chaski.server.telemetry.recorder import Recorder

@@ -9,7 +9,7 @@ import pytest
 import chaski
 from chaski.cli.chat import chat
 from chaski.cli.session import Session
-from chaski.server.service.options import KNOWN_OPTIONS
+from chaski.server.answering.options import KNOWN_OPTIONS
 
 
 def talk(session: Session, monkeypatch: pytest.MonkeyPatch, *lines: str | type[BaseException]) -> None:

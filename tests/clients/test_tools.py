@@ -11,7 +11,7 @@ import pytest
 
 from chaski.chat.prompts import Prepared
 from chaski.names import ModelName
-from chaski.runner.service.messages import ReplyCallback
+from chaski.runner.channels.messages import ReplyCallback
 from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe

@@ -17,8 +17,8 @@ from chaski.cluster.model import ClusterModel
 from chaski.cluster.peer import Patience
 from chaski.cluster.replica_set import ReplicaSet
 from chaski.cluster.serving import Connection
-from chaski.runner.service.engine_channel import EngineChannel
-from chaski.runner.service.messages import CallHandle, Channel, ModelCall, ReplyCallback
+from chaski.runner.channels.engine_channel import EngineChannel
+from chaski.runner.channels.messages import CallHandle, Channel, ModelCall, ReplyCallback
 
 
 class Replica:

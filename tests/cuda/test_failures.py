@@ -27,7 +27,7 @@ from chaski.ml.backend import Device
 from chaski.ml.cuda.plan import CUDAPlan
 from chaski.ml.graph import Dim, DType, Graph, KVRole
 from chaski.names import ModelName
-from chaski.runner.service.worker.client import Worker
+from chaski.runner.channels.worker.client import Worker
 from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe

@@ -15,7 +15,7 @@ import pytest
 import chaski
 from chaski.convert.convert import convert
 from chaski.formats.gguf import open_gguf
-from chaski.runner.service.worker.client import Worker
+from chaski.runner.channels.worker.client import Worker
 from tests.gemma4.prompts import NAMES
 from tests.gemma4.test_gemma4 import DATA, changed
 from tests.image.pictures import png

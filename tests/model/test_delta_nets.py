@@ -15,7 +15,7 @@ from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.formats.requantize import requantize
-from chaski.runner.service.worker.client import Worker
+from chaski.runner.channels.worker.client import Worker
 from tests.own_heads import write_with_heads
 from tests.rewriting import all_tensors
 from tests.vision_oracle import F32

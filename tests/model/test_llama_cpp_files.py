@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import chaski
-from chaski.runner.service.worker.client import Worker
+from chaski.runner.channels.worker.client import Worker
 
 pytest.importorskip("xllamacpp")
 pytestmark = pytest.mark.oracle

@@ -13,7 +13,7 @@ from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile, open_gguf
 from chaski.ml.nn.rope import Yarn
 from chaski.model.rope import RopeConfig, read_rope
-from chaski.runner.service.worker.client import Worker
+from chaski.runner.channels.worker.client import Worker
 from tests.tiny_llama import write_tiny_llama
 
 DATA = Path(__file__).parents[1] / "data"

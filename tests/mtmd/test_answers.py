@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import chaski
-from chaski.runner.service.worker.client import Worker
+from chaski.runner.channels.worker.client import Worker
 from tests.image.pictures import png
 from tests.mtmd.answers import largest_difference
 from tests.mtmd.files import text_and_projector

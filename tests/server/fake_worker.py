@@ -23,13 +23,10 @@ from chaski.errors import ChaskiError
 from chaski.ml.backend import HOST, DeviceMemory, Memory
 from chaski.model.file_dialects import open_model
 from chaski.model.pooling import Pooling
-from chaski.runner.engine.live import LiveSequences, TokenTotals
-from chaski.runner.engine.outputs import Outputs
-from chaski.runner.prefix.use import TierUse
-from chaski.runner.service.asynchronous import AsyncModel
-from chaski.runner.service.base_channel import ActiveCall
-from chaski.runner.service.cache_picture import CacheKind, CachePicture, CacheSlot, DescribeCache
-from chaski.runner.service.messages import (
+from chaski.runner.channels.asynchronous import AsyncModel
+from chaski.runner.channels.base_channel import ActiveCall
+from chaski.runner.channels.cache_picture import CacheKind, CachePicture, CacheSlot, DescribeCache
+from chaski.runner.channels.messages import (
     Answerable,
     Describe,
     Info,
@@ -42,6 +39,9 @@ from chaski.runner.service.messages import (
     TokenizeChat,
     Tokens,
 )
+from chaski.runner.engine.live import LiveSequences, TokenTotals
+from chaski.runner.engine.outputs import Outputs
+from chaski.runner.prefix.use import TierUse
 
 PREFIXES = TierUse("memory", 2, 300, 4000, 9000), TierUse("disk", 3, 600, 5000, 70000)
 MEMORY = Memory((DeviceMemory(HOST, 100, 20, 3), DeviceMemory("imaginary:0", 4000, 500, 6, is_gpu=True)))

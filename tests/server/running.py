@@ -14,7 +14,7 @@ from typing import Any
 
 import uvicorn
 
-from chaski.runner.service.worker.client import Worker
+from chaski.runner.channels.worker.client import Worker
 from chaski.server.app import create_app
 from chaski.server.models.loaded import OpenWorker
 from chaski.server.run import listen, server_config

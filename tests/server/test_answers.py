@@ -13,8 +13,8 @@ import pytest
 
 from chaski.chat.events import Text
 from chaski.errors import BusyError, ResponseNotFoundError
-from chaski.server.service.answers import Answers
-from chaski.server.service.events import Delta, ServiceEvents
+from chaski.server.answering.answers import Answers
+from chaski.server.answering.events import Delta, ServiceEvents
 from tests.server.fake_worker import Script
 from tests.server.running import Running, wait_until
 from tests.server.thinker import fake, fresh, script

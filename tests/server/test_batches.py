@@ -353,7 +353,7 @@ def test_requests_and_results_take_no_thread_of_others(
         while (line := noted("read", next)(begun, None)) is not None:
             yield line
 
-    monkeypatch.setattr(service, "read_lines", noted_lines)
+    monkeypatch.setattr(batch_service, "read_lines", noted_lines)
     monkeypatch.setattr(Results, "add", noted("added", Results.add))
     monkeypatch.setattr(Results, "__init__", noted("opened", Results.__init__))
     with running(Settings(address=SOMEWHERE, parallel=4), tmp_path) as server:

@@ -139,7 +139,7 @@ def test_scores_of_the_prompt_by_themselves(server: Running, guide: chaski.LLM) 
 def test_prompts_have_so_many_scores(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their number is the product of prompts, tokens and `prompt_logprobs`."""
     ids = tokens_of(server, TEXTS[1])
-    monkeypatch.setattr("chaski.server.service.scores.MAX_SCORES", 3 * len(ids))
+    monkeypatch.setattr("chaski.server.answering.scores.MAX_SCORES", 3 * len(ids))
     body = ASKED | {"prompt": ids, "prompt_logprobs": 2}
     assert server.post("/v1/completions", body).status == 200
     for more in ({"prompt_logprobs": 3}, {"prompt": [ids, ids]}, {"prompt": [*ids, *ids]}):

@@ -8,11 +8,11 @@ import pytest
 
 from chaski.chat.events import Done, Text, Thinking, ToolCall
 from chaski.errors import OptionError, UnsupportedError
+from chaski.server.answering.events import Delta, Finish
+from chaski.server.answering.options import checked_options
 from chaski.server.dialects import anthropic, ollama, openai
 from chaski.server.dialects.responses.requests import read_response
 from chaski.server.http.problems import problem_of
-from chaski.server.service.events import Delta, Finish
-from chaski.server.service.options import checked_options
 
 CALL = ToolCall("weather", {"z": 1, "a": {"y": 2}})
 DONE = Done(

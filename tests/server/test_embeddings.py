@@ -147,7 +147,7 @@ def test_what_closes_a_text_stays_when_it_is_cut(tmp_path: Path) -> None:
 
 def test_vectors_have_so_many_numbers(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Inputs times the size of vectors is no small product, and all of it was kept in memory."""
-    monkeypatch.setattr("chaski.server.service.vectors._MAX_NUMBERS", 1000)
+    monkeypatch.setattr("chaski.server.answering.vectors._MAX_NUMBERS", 1000)
     size = len(server.post("/api/embed", {"model": "vectors", "input": "x"}).json["embeddings"][0])
     most = 1000 // size
     assert server.post("/api/embed", {"model": "vectors", "input": ["x"] * most}).status == 200

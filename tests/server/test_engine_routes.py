@@ -13,7 +13,7 @@ import pytest
 from chaski.chat.requests import Generate
 from chaski.formats.gguf import open_gguf
 from chaski.names import ModelName
-from chaski.runner.service.messages import RenderChat
+from chaski.runner.channels.messages import RenderChat
 from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe

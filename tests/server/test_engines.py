@@ -18,8 +18,8 @@ from chaski.store.create import create
 from chaski.store.recipe import Recipe
 from chaski.store.store import Store
 from tests.image.pictures import png
+from tests.runner.channels.llamacpp.test_image_prompts import write_projector
 from tests.runner.loading.test_engine_choice import write_misfit
-from tests.runner.service.llamacpp.test_image_prompts import write_projector
 from tests.server.conftest import SOMEWHERE
 from tests.server.running import Running, running
 from tests.tiny_llama import write_tiny_llama

@@ -24,7 +24,7 @@ _MEGABYTES = 950
 _PROGRAM = """
 import socket, sys
 from pathlib import Path
-from chaski.runner.service.worker.client import Worker
+from chaski.runner.channels.worker.client import Worker
 from chaski.address import Address
 from chaski.server.run import serve
 from chaski.server.settings import Settings

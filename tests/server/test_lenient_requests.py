@@ -16,9 +16,9 @@ import pytest
 from PIL import Image
 
 from chaski.errors import OptionError
+from chaski.server.answering.live import LiveService
 from chaski.server.dialects.common.images import read_base64
 from chaski.server.dialects.openai.requests import read_chat
-from chaski.server.service.live import LiveService
 from chaski.server.settings import Settings
 from tests.server.conftest import SOMEWHERE
 from tests.server.running import Running, running

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 import chaski
 from chaski.kvcache import Extent
-from chaski.runner.service.cache_picture import CacheKind, CachePicture, _runs, cache_picture
+from chaski.runner.channels.cache_picture import CacheKind, CachePicture, _runs, cache_picture
 from tests.own_heads import write_with_heads
 from tests.server.running import Running
 from tests.tiny_llama import write_tiny_llama

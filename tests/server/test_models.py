@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from chaski.errors import BusyError, GGUFError, OutOfMemoryError
-from chaski.runner.service.messages import Describe
+from chaski.runner.channels.messages import Describe
 from chaski.server.models.loaded import ModelNeeds
 from chaski.server.models.pool import ModelPool
 from chaski.server.models.queue import FairQueue

@@ -12,8 +12,8 @@ import chaski
 from chaski.errors import ModelError
 from chaski.formats.gguf import open_gguf
 from chaski.names import ModelName
+from chaski.runner.channels.worker.client import Worker
 from chaski.runner.generation.output_sequences import normalized
-from chaski.runner.service.worker.client import Worker
 from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import chaski
-from tests.runner.service.worker.workers import is_running
+from tests.runner.channels.worker.workers import is_running
 from tests.server.running import Running, wait_until
 from tests.store.stores import snapshot
 

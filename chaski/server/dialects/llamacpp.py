@@ -8,12 +8,12 @@ from typing import Any
 from chaski.chat.events import Text
 from chaski.errors import OptionError
 from chaski.options import OPTIONS
+from chaski.server.answering.events import Delta, Finish
+from chaski.server.answering.requests import GenerateRequest
 from chaski.server.dialects.common.cached import cached_by_tier
 from chaski.server.dialects.common.constraints import read_given
 from chaski.server.dialects.ollama import read_keep_alive
 from chaski.server.fields.reader import Fields
-from chaski.server.service.events import Delta, Finish
-from chaski.server.service.requests import GenerateRequest
 
 __all__ = ["infill_end", "infill_piece", "read_infill", "read_lora", "read_scales"]
 

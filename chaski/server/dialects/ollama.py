@@ -13,13 +13,13 @@ from chaski.chat.arguments import read_arguments
 from chaski.chat.events import Text, Thinking, ToolCall
 from chaski.durations import parse_duration
 from chaski.errors import OptionError
+from chaski.server.answering.events import Delta, Finish, Score, ServiceEvent, TopScore, Whole
+from chaski.server.answering.requests import ChatRequest, EmbedRequest, GenerateRequest
 from chaski.server.dialects.common.cached import cached_by_tier
 from chaski.server.dialects.common.images import check_images, read_base64
 from chaski.server.dialects.common.tools import function_tool, require_distinct
 from chaski.server.fields.reader import Fields
 from chaski.server.network.jsons import InnerJson
-from chaski.server.service.events import Delta, Finish, Score, ServiceEvent, TopScore, Whole
-from chaski.server.service.requests import ChatRequest, EmbedRequest, GenerateRequest
 
 __all__ = [
     "chat_fields",

@@ -9,8 +9,8 @@ from typing import Any
 from chaski.convert.adapter import CONFIG_NAME
 from chaski.errors import OptionError, UnsupportedError
 from chaski.names import Digest, ModelName
+from chaski.server.answering.options import checked_options
 from chaski.server.fields.reader import Fields
-from chaski.server.service.options import checked_options
 from chaski.store.recipe import CheckpointFiles, ModelSource, Recipe, gguf_sources
 
 __all__ = ["read_recipe"]

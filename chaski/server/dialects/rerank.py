@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chaski.errors import OptionError
+from chaski.server.answering.requests import RerankRequest
 from chaski.server.dialects.ollama import read_keep_alive
 from chaski.server.fields.reader import Fields
-from chaski.server.service.requests import RerankRequest
 
 __all__ = ["read_rerank", "read_texts", "results", "text_results"]
 

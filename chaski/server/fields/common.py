@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chaski.options import FIELDS, OPTIONS, Kind, names_of
+from chaski.server.answering.options import KNOWN_OPTIONS
 from chaski.server.fields.description import (
     FLAG,
     NUMBER,
@@ -22,7 +23,6 @@ from chaski.server.fields.description import (
     reads,
 )
 from chaski.server.fields.unread import REFUSED
-from chaski.server.service.options import KNOWN_OPTIONS
 from chaski.store.parameters import DEPRECATED
 
 __all__ = [

@@ -7,10 +7,10 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
+from chaski.server.answering.events import Delta, ServiceEvents, whole
 from chaski.server.dialects import anthropic
 from chaski.server.http.api import sse
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
-from chaski.server.service.events import Delta, ServiceEvents, whole
 
 __all__ = ["count_tokens", "messages"]
 

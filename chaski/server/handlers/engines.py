@@ -11,6 +11,8 @@ from contextlib import aclosing
 from typing import Any
 
 from chaski.errors import BusyError, OptionError
+from chaski.server.answering.events import Delta, ServiceEvents, whole
+from chaski.server.answering.requests import ModelRequest
 from chaski.server.dialects import llamacpp, openai
 from chaski.server.dialects.ollama import read_keep_alive
 from chaski.server.fields.reader import Fields
@@ -18,8 +20,6 @@ from chaski.server.http.api import sse
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
 from chaski.server.models.loaded import LoadedModel
 from chaski.server.network.large_json import Items
-from chaski.server.service.events import Delta, ServiceEvents, whole
-from chaski.server.service.requests import ModelRequest
 
 __all__ = ["apply_template", "detokenize", "infill", "props", "slots", "tokenize"]
 

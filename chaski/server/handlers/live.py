@@ -8,11 +8,11 @@ from typing import Any
 from msgspec import to_builtins
 
 from chaski.errors import OptionError
+from chaski.server.answering.live import LiveService
 from chaski.server.http.api import ndjson
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
 from chaski.server.http.guard import may_change_models
 from chaski.server.models.loaded import LoadedModel
-from chaski.server.service.live import LiveService
 
 __all__ = ["cache", "live"]
 

@@ -7,12 +7,12 @@ from contextlib import aclosing
 from typing import Any
 
 from chaski.errors import ModelNotFoundError, OptionError
+from chaski.server.answering.events import ServiceEvent, ServiceEvents, whole
+from chaski.server.answering.requests import EmbedRequest, ModelRequest
 from chaski.server.dialects import ollama
 from chaski.server.fields.reader import Fields
 from chaski.server.http.api import ndjson
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
-from chaski.server.service.events import ServiceEvent, ServiceEvents, whole
-from chaski.server.service.requests import EmbedRequest, ModelRequest
 
 __all__ = ["chat", "detokenize", "embed", "embeddings", "generate", "lines", "tokenize"]
 

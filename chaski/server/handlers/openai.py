@@ -10,13 +10,13 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from chaski.chat.options import is_search
+from chaski.server.answering.events import Delta, Finish, ServiceEvent, ServiceEvents, Whole, whole
+from chaski.server.answering.requests import ChatRequest, GenerateRequest
+from chaski.server.answering.scores import require_few_scores
 from chaski.server.dialects import openai
 from chaski.server.http.api import sse
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
 from chaski.server.models.adapter_table import ServedAdapter
-from chaski.server.service.events import Delta, Finish, ServiceEvent, ServiceEvents, Whole, whole
-from chaski.server.service.requests import ChatRequest, GenerateRequest
-from chaski.server.service.scores import require_few_scores
 
 __all__ = ["chat", "completions", "embeddings", "model", "models"]
 

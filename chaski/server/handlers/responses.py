@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any
 
 from chaski.errors import ContextLengthError, OptionError
+from chaski.server.answering.events import Delta, ServiceEvent, ServiceEvents
 from chaski.server.dialects import responses
 from chaski.server.dialects.common.pages import page_of
 from chaski.server.http.api import sse
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
 from chaski.server.http.problems import problem_of
 from chaski.server.response_store import StoredResponse
-from chaski.server.service.events import Delta, ServiceEvent, ServiceEvents
 
 __all__ = ["cancel", "count_tokens", "create", "delete", "list_input", "retrieve"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from chaski.errors import OptionError
+from chaski.server.answering.requests import ChatRequest
+from chaski.server.answering.states import StateService
 from chaski.server.dialects.ollama import read_think
 from chaski.server.fields.reader import Fields
 from chaski.server.http.endpoint import HTTPRequest, Reply
 from chaski.server.network.jsons import dump
-from chaski.server.service.requests import ChatRequest
-from chaski.server.service.states import StateService
 
 __all__ = ["change_slot", "keep"]
 

@@ -11,8 +11,8 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from chaski.errors import ChaskiError
-from chaski.runner.service.asynchronous import AsyncModel
-from chaski.runner.service.messages import Info
+from chaski.runner.channels.asynchronous import AsyncModel
+from chaski.runner.channels.messages import Info
 from chaski.server.models.adapter_table import ChosenAdapter
 from chaski.server.models.loaded_adapters import LoadedAdapters
 from chaski.server.models.loaded_states import LoadedStates

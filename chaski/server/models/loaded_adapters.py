@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from chaski.errors import AdapterNotFoundError
-from chaski.runner.service.asynchronous import AsyncModel
+from chaski.runner.channels.asynchronous import AsyncModel
 from chaski.server.models.adapter_table import ChosenAdapter
 
 __all__ = ["LoadedAdapters"]

@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 
 from chaski.errors import ChaskiError
-from chaski.runner.service.asynchronous import AsyncModel
+from chaski.runner.channels.asynchronous import AsyncModel
 
 __all__ = ["LoadedStates"]
 

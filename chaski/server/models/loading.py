@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 from chaski.errors import ChaskiError, WorkerError
-from chaski.runner.service.asynchronous import AsyncModel
-from chaski.runner.service.messages import Info
+from chaski.runner.channels.asynchronous import AsyncModel
+from chaski.runner.channels.messages import Info
 from chaski.server.models.loaded import QUEUED_BESIDE, LoadedModel, ModelNeeds, OpenWorker
 from chaski.server.models.loaded_adapters import LoadedAdapters
 from chaski.server.models.loaded_states import LoadedStates

@@ -12,7 +12,7 @@ import numpy as np
 from chaski.cluster.model import ClusterModel
 from chaski.cluster.replica_set import ReplicaState
 from chaski.errors import ChaskiError
-from chaski.runner.service.cache_picture import CacheKind, CachePicture
+from chaski.runner.channels.cache_picture import CacheKind, CachePicture
 from chaski.server.models.loaded import LoadedModel
 from chaski.server.models.pool import ModelPool
 from chaski.server.telemetry.vllm_metrics import ENGINE, LABELS

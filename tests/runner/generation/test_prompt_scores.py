@@ -11,9 +11,9 @@ import pytest
 
 import chaski
 from chaski.errors import ChaskiError, OptionError
+from chaski.runner.channels.worker.client import Worker
 from chaski.runner.generation.prompt_scores import PromptScorer
 from chaski.runner.llm import LLM
-from chaski.runner.service.worker.client import Worker
 from chaski.sample import scored
 from tests.tiny_llama import write_tiny_llama
 

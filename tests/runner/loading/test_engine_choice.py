@@ -14,9 +14,9 @@ from chaski.formats.gguf import TensorInfo, open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType, row_bytes
 from chaski.names import LLAMA_CPP, NATIVE
+from chaski.runner.channels.worker.client import Worker
 from chaski.runner.loading import engine_choice
 from chaski.runner.loading.engine_choice import choose_engine, usual_engine
-from chaski.runner.service.worker.client import Worker
 from tests.rewriting import all_tensors, bytes_as
 from tests.tiny_llama import write_tiny_llama
 

@@ -16,8 +16,8 @@ from msgspec.structs import force_setattr
 
 import chaski
 from chaski.errors import FormatError, OptionError, StateError, UnsupportedError
+from chaski.runner.channels.asynchronous import AsyncModel
 from chaski.runner.prefix import block_files, naming, tiers
-from chaski.runner.service.asynchronous import AsyncModel
 from chaski.runner.states import files
 from chaski.runner.states.state_calls import EraseSlot, SavedState, SaveSlot
 from tests.adapters import random_adapter

@@ -9,10 +9,10 @@ from typing import Any
 from msgspec import Struct, field
 
 from chaski.chat.events import Text, Thinking, ToolCall
+from chaski.server.answering.events import Delta, Finish, Whole
 from chaski.server.dialects.anthropic.marks import created_tokens
 from chaski.server.dialects.common.cached import cached_by_tier
 from chaski.server.network.jsons import dump_text
-from chaski.server.service.events import Delta, Finish, Whole
 
 __all__ = ["Blocks", "message_whole"]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from chaski.errors import OptionError, UnsupportedError
 from chaski.sample.schema import named
+from chaski.server.answering.requests import ChatRequest
 from chaski.server.dialects.anthropic.input import AnthropicConversation
 from chaski.server.dialects.common.images import check_images
 from chaski.server.dialects.common.thinking import Think, agreed, read_thinking, template_variables
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
-from chaski.server.service.requests import ChatRequest
 
 __all__ = ["read_count", "read_messages"]
 

@@ -15,12 +15,12 @@ import numpy.typing as npt
 from msgspec import Struct, field
 
 from chaski.chat.events import Text, Thinking, ToolCall
+from chaski.server.answering.events import Delta, Finish, Prompted, Score, TopScore, Whole
 from chaski.server.dialects.common.cached import cached_by_tier
 from chaski.server.dialects.common.custom import custom_input
 from chaski.server.dialects.openai.requests import CompletionRequest
 from chaski.server.network.jsons import dump_text
 from chaski.server.network.large_json import Items
-from chaski.server.service.events import Delta, Finish, Prompted, Score, TopScore, Whole
 
 __all__ = ["Chunks", "chat_whole", "completion_whole", "embeddings", "shown_scores"]
 

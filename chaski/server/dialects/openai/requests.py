@@ -12,6 +12,7 @@ from chaski.chat.options import is_search
 from chaski.durations import parse_duration
 from chaski.errors import OptionError
 from chaski.options import FIELDS, MAX_TOP_LOGPROBS, names_of
+from chaski.server.answering.requests import ChatRequest, EmbedRequest, GenerateRequest
 from chaski.server.dialects.common.constraints import read_constraint, read_given
 from chaski.server.dialects.common.images import check_images
 from chaski.server.dialects.common.thinking import agreed, read_thinking, template_variables
@@ -21,7 +22,6 @@ from chaski.server.dialects.openai.conversation import OpenAIConversation, chose
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
 from chaski.server.network.jsons import MAX_BODY, num_characters
-from chaski.server.service.requests import ChatRequest, EmbedRequest, GenerateRequest
 
 __all__ = [
     "CompletionRequest",

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from chaski.chat.events import Text, Thinking, ToolCall
+from chaski.server.answering.events import Delta, Finish
 from chaski.server.dialects.common.cached import cached_by_tier
 from chaski.server.dialects.openai.replies import shown_scores
 from chaski.server.dialects.responses.requests import ResponseRequest
@@ -18,7 +19,6 @@ from chaski.server.fields.reader import Fields
 from chaski.server.http.api import openai_fault
 from chaski.server.http.problems import Problem
 from chaski.server.network.jsons import InnerJson
-from chaski.server.service.events import Delta, Finish
 
 __all__ = ["Items"]
 

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from chaski.errors import OptionError, ResponseNotFoundError, UnsupportedError
+from chaski.server.answering.requests import ChatRequest
 from chaski.server.dialects.common.constraints import read_constraint
 from chaski.server.dialects.common.images import check_images
 from chaski.server.dialects.common.metadata import read_metadata
@@ -18,7 +19,6 @@ from chaski.server.dialects.responses.input import FindItem, ResponsesConversati
 from chaski.server.dialects.responses.tools import FORMS, Tool, read_tools
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
-from chaski.server.service.requests import ChatRequest
 
 __all__ = ["ResponseRequest", "previous_of", "read_response"]
 

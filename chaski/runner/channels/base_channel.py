@@ -1,0 +1,214 @@
+"""`BaseChannel`: the handling of a call, from its arrival to its last reply, for all engines."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from functools import partial
+from typing import Generic, TypeVar
+
+from msgspec import Struct
+
+from chaski.chat.answer_parser import AnswerParser
+from chaski.chat.events import Event
+from chaski.chat.prompts import Prepared
+from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
+from chaski.errors import OptionError
+from chaski.forks import ForkGuard
+from chaski.runner.adapters.adapter_calls import (
+    AdapterCall,
+    Adapters,
+    ListAdapters,
+    LoadAdapter,
+    UnloadAdapter,
+)
+from chaski.runner.adapters.adapter_set import AdapterInfo
+from chaski.runner.channels.cache_picture import CachePicture, DescribeCache
+from chaski.runner.channels.messages import (
+    Answerable,
+    Describe,
+    Detokenize,
+    Info,
+    LookLive,
+    ModelCall,
+    RenderChat,
+    ReplyCallback,
+    ReplyOrError,
+    String,
+    Tokenize,
+    TokenizeChat,
+    Tokens,
+)
+from chaski.runner.engine.live import LiveSequences
+from chaski.runner.prefix.block_calls import Blocks, ListBlocks, NameBlocks
+from chaski.runner.states.state_calls import EraseSlot, LoadState, SavedState, SaveSlot, SaveState, StateCall
+
+__all__ = ["ActiveCall", "BaseChannel"]
+
+
+_MAX_TOKENS = 1 << 19
+
+
+class ActiveCall(Struct, eq=False, weakref=True):
+    """A call that is being answered: the callback of its replies, and whether it is cancelled."""
+
+    put: ReplyCallback
+    is_cancelled: bool = False
+
+    def reply(self, reply: ReplyOrError) -> None:
+        """Pass a reply on, unless the call is cancelled."""
+        if not self.is_cancelled:
+            self.put(reply)
+
+    def cancel(self) -> None:
+        """Cancel the call: no reply is passed on, and its computation ends soon."""
+        self.is_cancelled = True
+
+    def parsed(self, prepared: Prepared) -> ReplyCallback:
+        """Return a callback that parses the events of an answer; send the events that come first.
+
+        If the answer cannot be parsed, this call ends with an error, and no other does.
+        """
+        if prepared.told is not None:
+            self.reply(prepared.told)
+        for event in prepared.begun:
+            self.reply(event)
+        return self.put if prepared.parser is None else partial(self._hand_on, prepared.parser)
+
+    def _hand_on(self, parser: AnswerParser, reply: ReplyOrError) -> None:
+        if self.is_cancelled:
+            return
+        if not isinstance(reply, Event):
+            self.put(reply)
+            return
+        try:
+            for event in parser.read(reply):
+                self.put(event)
+        except Exception as error:
+            self.cancel()
+            self.put(error)
+
+
+T = TypeVar("T", bound=ActiveCall)
+
+
+class BaseChannel(ABC, Generic[T]):
+    """A `Channel`: calls come in from any thread, and replies go out from threads of its own.
+
+    flush     called when replies were passed on, once for replies that came together
+    new_task  makes the `ActiveCall` of a call
+    """
+
+    def __init__(self, flush: Callable[[], None], new_task: Callable[[ReplyCallback], T]) -> None:
+        self._flush = flush
+        self._new_task = new_task
+        self._fork_guard = ForkGuard("the model")
+
+    def start(self, call: ModelCall, put: ReplyCallback) -> T:
+        """Begin to answer a call. Raises ForkError in a fork, which has none of the threads."""
+        self._fork_guard.check()
+        task = self._new_task(put)
+        self._threads(call).submit(self._handle, call, task)
+        return task
+
+    def _handle(self, call: ModelCall, task: T) -> None:
+        try:
+            if not task.is_cancelled:
+                self._answer(call, task)
+        except Exception as error:
+            task.reply(error)
+        self._flush()
+
+    def _answer(self, call: ModelCall, task: T) -> None:
+        match call:
+            case Generate() | Chat() | Fill():
+                self._write(call, task)
+            case Embed() | Rank():
+                self._embed(call, task)
+            case Tokenize():
+                task.reply(_tokens(self._encode(call)))
+            case TokenizeChat():
+                task.reply(_tokens(self._encode_chat(call.chat)))
+            case RenderChat():
+                task.reply(String(self._render_chat(call.chat)))
+            case Detokenize():
+                task.reply(String(self._decode(call.token_ids)))
+            case LoadAdapter() | UnloadAdapter() | ListAdapters():
+                task.reply(Adapters(tuple(self._adapters(call))))
+            case SaveState() | LoadState() | SaveSlot() | EraseSlot():
+                task.reply(self._state(call))
+            case Describe():
+                task.reply(self._describe(call))
+            case DescribeCache():
+                task.reply(self._picture())
+            case LookLive():
+                task.reply(self._live())
+            case NameBlocks():
+                task.reply(self._blocks_of(call.request))
+            case ListBlocks():
+                task.reply(self._blocks())
+
+    @abstractmethod
+    def _threads(self, call: ModelCall) -> Executor:
+        """Return the executor that computes a call."""
+
+    @abstractmethod
+    def _write(self, call: Answerable, task: T) -> None:
+        """Begin an answer, whose events are the replies."""
+
+    @abstractmethod
+    def _embed(self, call: Embed | Rank, task: T) -> None:
+        """Compute vectors; one reply has all of them."""
+
+    @abstractmethod
+    def _encode(self, call: Tokenize) -> Iterable[int]:
+        """Return the ids of a text."""
+
+    @abstractmethod
+    def _encode_chat(self, chat: Chat) -> Iterable[int]:
+        """Return the ids of a conversation's prompt."""
+
+    @abstractmethod
+    def _render_chat(self, chat: Chat) -> str:
+        """Return the text of a conversation's prompt."""
+
+    @abstractmethod
+    def _decode(self, token_ids: Iterable[int]) -> str:
+        """Return the text of ids."""
+
+    @abstractmethod
+    def _adapters(self, call: AdapterCall) -> Iterable[AdapterInfo]:
+        """Load, unload or list adapters; return all that there are then."""
+
+    @abstractmethod
+    def _state(self, call: StateCall) -> SavedState:
+        """Save, load or erase a state."""
+
+    @abstractmethod
+    def _picture(self) -> CachePicture:
+        """Return what the cells of the cache hold."""
+
+    @abstractmethod
+    def _describe(self, call: Describe) -> Info:
+        """Return the description of the model."""
+
+    @abstractmethod
+    def _live(self) -> LiveSequences:
+        """Return the figures of the sequences as they are now."""
+
+    @abstractmethod
+    def _blocks_of(self, request: Answerable) -> Blocks:
+        """Return the whole blocks of the prompt of a request."""
+
+    @abstractmethod
+    def _blocks(self) -> Blocks:
+        """Return the blocks that the prefix cache holds."""
+
+
+def _tokens(token_ids: Iterable[int]) -> Tokens:
+    """Return the reply with the ids of a text. Raises OptionError for more than one reply may have."""
+    found = tuple(token_ids)
+    if len(found) > _MAX_TOKENS:
+        raise OptionError(f"the text has {len(found)} tokens; at most {_MAX_TOKENS} are returned")
+    return Tokens(found)

@@ -1,0 +1,159 @@
+"""The calls that a loaded model takes from another thread or process, and its replies: typed values.
+
+A `Channel` leads to the model, in this process (`engine_channel.py`) or in one of its own (`worker`).
+Nothing here computes or sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from chaski.chat.events import Event
+from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
+from chaski.chat.sendable import Sendable
+from chaski.ml.backend import Memory
+from chaski.runner.adapters.adapter_calls import AdapterCall, Adapters
+from chaski.runner.channels.cache_picture import CachePicture, DescribeCache
+from chaski.runner.engine.live import LiveSequences
+from chaski.runner.engine.outputs import Outputs
+from chaski.runner.prefix.block_calls import Blocks, ListBlocks, NameBlocks
+from chaski.runner.prefix.use import TierUse
+from chaski.runner.states.state_calls import SavedState, StateCall
+
+__all__ = [
+    "Answerable",
+    "CallHandle",
+    "Channel",
+    "Describe",
+    "Detokenize",
+    "Info",
+    "LookLive",
+    "ModelCall",
+    "ModelReply",
+    "RenderChat",
+    "ReplyCallback",
+    "ReplyOrError",
+    "String",
+    "Tokenize",
+    "TokenizeChat",
+    "Tokens",
+]
+
+
+class TokenizeChat(Sendable, frozen=True):
+    """Answered by `Tokens`: the whole prompt of a conversation, with rows of images as in `Tokenize`."""
+
+    chat: Chat
+
+
+class RenderChat(Sendable, frozen=True):
+    """Answered by a `String`: the text that the chat format makes of a conversation."""
+
+    chat: Chat
+
+
+class Tokenize(Sendable, frozen=True):
+    """Answered by `Tokens`. With images, rows of image k are the id -1 - k."""
+
+    text: str
+    add_special: bool = True
+    parse_special: bool = True
+    images: tuple[bytes, ...] = ()
+
+
+class Detokenize(Sendable, frozen=True):
+    """Answered by a `String`."""
+
+    token_ids: tuple[int, ...]
+
+
+class Describe(Sendable, frozen=True):
+    """Answered by `Info`. With `wait_loaded` the answer waits until all of the model is in memory."""
+
+    wait_loaded: bool = False
+
+
+class LookLive(Sendable, frozen=True):
+    """Answered by `LiveSequences`, which are those of now."""
+
+
+class Tokens(Sendable, frozen=True):
+    """The ids of a text."""
+
+    token_ids: tuple[int, ...]
+
+
+class String(Sendable, frozen=True):
+    """A text."""
+
+    text: str
+
+
+class Info(Sendable, frozen=True, kw_only=True):
+    """Description of a loaded model. `context` is in tokens for each sequence, `memory` in bytes.
+
+    engine  the engine that computes it: native or llama.cpp
+    engine_reason  why llama.cpp computes it, in a sentence; empty for the native engine
+    has_vision  whether prompts may have images
+    capabilities  capabilities of its conversations in Ollama's terms: tools, thinking, insert
+    prefixes  what the tiers of its prefix cache hold
+    """
+
+    path: str
+    context: int
+    vocab_size: int
+    chat_template: str | None
+    load_seconds: float
+    memory: Memory
+    engine: str = "native"
+    engine_reason: str = ""
+    has_vision: bool = False
+    capabilities: tuple[str, ...] = ()
+    prefixes: tuple[TierUse, ...] = ()
+
+
+Answerable: TypeAlias = Generate | Chat | Fill
+"""Answered by events, of which `Done` is the last."""
+
+ModelCall: TypeAlias = (
+    Answerable
+    | Embed
+    | Rank
+    | Tokenize
+    | TokenizeChat
+    | RenderChat
+    | Detokenize
+    | Describe
+    | DescribeCache
+    | LookLive
+    | NameBlocks
+    | ListBlocks
+    | AdapterCall
+    | StateCall
+)
+
+ModelReply: TypeAlias = (
+    Event | Outputs | Tokens | String | Info | LiveSequences | Blocks | Adapters | SavedState | CachePicture
+)
+"""A reply. Every reply is the last one to its call, except events before `Done`."""
+
+ReplyOrError: TypeAlias = ModelReply | Exception
+"""A reply, or the error that ends them."""
+
+ReplyCallback: TypeAlias = Callable[[ReplyOrError], None]
+"""Takes the replies to a call in their order, from any thread; an error ends them."""
+
+
+class CallHandle(Protocol):
+    """A call on its way."""
+
+    def cancel(self) -> None:
+        """Cancel the call: no more replies are awaited. Does nothing after the last reply."""
+
+
+class Channel(Protocol):
+    """The connection to a model. Callable from any thread; no method blocks."""
+
+    def start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
+        """Begin to answer a call."""

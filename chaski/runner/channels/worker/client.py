@@ -1,0 +1,183 @@
+"""The parent's end of a worker: the methods of `LLM`, answered by another process."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Any, TypedDict, Unpack
+
+from chaski.errors import ChaskiError, OptionError, WorkerError
+from chaski.forks import ForkGuard
+from chaski.ml.backend import ProgressCallback
+from chaski.names import check_engine
+from chaski.runner.adapters.adapter_calls import AdapterFiles, adapter_files
+from chaski.runner.channels.asynchronous import AsyncModel
+from chaski.runner.channels.blocking import ChannelMethods
+from chaski.runner.channels.messages import CallHandle, Describe, Info, ModelCall, ReplyCallback
+from chaski.runner.channels.worker.codec import Load, protocol
+from chaski.runner.channels.worker.open_calls import InFlight
+from chaski.runner.channels.worker.process import Process
+
+__all__ = ["LoadOptions", "Worker"]
+
+# After this many processes in a row that ended before they had loaded, wait this many seconds.
+_MAX_CRASHES = 3
+_PAUSE = 30.0
+
+
+class LoadOptions(TypedDict, total=False):
+    """The keyword arguments of `chaski.load`, but `progress`; and the engine, native or llama.cpp."""
+
+    projector: str | None
+    threads: int | None
+    context: int | None
+    parallel: int | None
+    num_batch: int
+    kv_type: str | None
+    flash_attention: bool | None
+    prompt_cache: bool | str
+    backend: str | None
+    engine: str | None
+    draft: str | None
+    adapters: AdapterFiles | None
+    num_gpu: int | None
+    main_gpu: int | None
+    tensor_split: Sequence[float] | None
+
+
+class Worker(ChannelMethods):
+    """A model in a process of its own, with the methods of an `LLM`. Safe to use from several threads.
+
+    The process starts with the first request; `info` starts it too. If it dies, the requests that it was
+    answering fail with WorkerError. The next request starts another process, which also answers those that
+    the old one had not read. Errors of loading are those of `chaski.load`. `progress` is called from another
+    thread, with the loaded share.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        progress: ProgressCallback = lambda share: None,
+        **options: Unpack[LoadOptions],
+    ) -> None:
+        unknown = options.keys() - LoadOptions.__annotations__.keys()
+        if unknown:
+            known = ", ".join(sorted(LoadOptions.__annotations__))
+            raise OptionError(f"option {min(unknown)!r} is unknown; known: {known}")
+        check_engine(options.get("engine"))
+        self._model = model if isinstance(model, str) else f"{Path(model).absolute()}"
+        self._options: dict[str, Any] = dict(options)
+        if "adapters" in options:
+            self._options["adapters"] = adapter_files(options["adapters"])
+        self._progress = progress
+        self._folder = Path.cwd()
+        self._process: Process | None = None
+        self._starting = threading.Lock()
+        self._patience = _Patience()
+        self._is_closed = False
+        self._fork_guard = ForkGuard(f"the worker of {self._model}")
+        atexit.register(self.close)
+
+    @property
+    def pid(self) -> int | None:
+        """The process id; None while there is no process."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """True while there is a process."""
+        return self.pid is not None
+
+    @property
+    def num_replicas(self) -> int:
+        """How many processes answer: one."""
+        return 1
+
+    def info(self) -> Info:
+        """Return the description of the model; load the model if it is not loaded yet."""
+        return self._ask(Describe(), Info)
+
+    def asynchronous(self) -> AsyncModel:
+        """The same model for event loops: `async for event in worker.asynchronous().stream(prompt)`."""
+        return AsyncModel(self)
+
+    def start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
+        """Send a call, to a new process if there is none; does not block (see `Channel`).
+
+        Raises OptionError for values that cannot be sent, WorkerError if no process can be started, and
+        ForkError in a fork, because the worker answers the process that started it.
+        """
+        self._fork_guard.check()
+        return self._living_process().start(call, put)
+
+    def close(self) -> None:
+        """End the process; requests that it was answering fail with WorkerError, and so do later ones.
+
+        In a fork the worker goes on, for the process that started it.
+        """
+        atexit.unregister(self.close)
+        if self._fork_guard.is_forked:
+            return
+        with self._starting:
+            self._is_closed = True
+            process = self._process
+        if process is not None:
+            process.close()
+
+    def _living_process(self) -> Process:
+        with self._starting:
+            if self._process is None or self._process.error is not None:
+                self._process = self._next_process()
+            return self._process
+
+    def _start_again(self, put: ReplyCallback, call: ModelCall, ticket: InFlight) -> None:
+        """Send a call to the next process."""
+        if ticket.is_cancelled:
+            return
+        try:
+            self._living_process().take_over(call, put, ticket)
+        except ChaskiError as error:
+            put(error)
+            return
+        if ticket.is_cancelled:  # meanwhile
+            ticket.cancel()
+
+    def _next_process(self) -> Process:
+        if self._is_closed:
+            raise WorkerError(f"the worker of {self._model} is closed")
+        self._patience.check(self._process)
+        level = logging.getLogger("chaski").getEffectiveLevel()
+        load = Load(self._model, self._options, level, protocol())
+        try:
+            return Process(load, self._folder, self._progress, self._start_again)
+        except OSError as error:
+            raise WorkerError(f"no worker can be started for {self._model}: {error}") from None
+
+
+class _Patience:
+    """Refuses for a while to start another process after several that ended while they loaded."""
+
+    def __init__(self) -> None:
+        self._seen: Process | None = None
+        self._crashes = 0
+
+    def check(self, last: Process | None) -> None:
+        """Raise WorkerError if no process may be started after `last` yet."""
+        if last is None or last.info is not None or not isinstance(last.error, WorkerError):
+            self._crashes = 0
+            return
+        if last is not self._seen:
+            self._seen = last
+            self._crashes += 1
+        wait = last.ended_at + _PAUSE - monotonic()
+        if self._crashes >= _MAX_CRASHES and wait > 0:
+            raise WorkerError(
+                f"loading ended {self._crashes} times in a row without a model, and is tried again in "
+                f"{wait:.0f} s at the soonest; at last {last.error}"
+            )

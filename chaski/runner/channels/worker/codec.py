@@ -1,0 +1,159 @@
+"""The messages between a model's process and its users, as bytes and back.
+
+Bytes become instances of the classes listed here and nothing else, so they can run no code. A message is
+the pair of a call's number and a `Sendable`, encoded as MessagePack. MessagePack lacks integers of more than
+64 bits and halves of surrogate pairs; a message that contains one is encoded as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from hashlib import blake2b
+from typing import Any, TypeAlias, get_args, get_type_hints
+
+import numpy as np
+from msgspec import DecodeError, convert, msgpack, to_builtins
+
+from chaski.chat.sendable import Sendable
+from chaski.errors import ChaskiError, ContextLengthError, OptionError, WorkerError, error_class
+from chaski.runner.channels.messages import ModelCall, ModelReply
+
+__all__ = [
+    "Cancel",
+    "Failure",
+    "Load",
+    "LoadProgress",
+    "Received",
+    "WireMessage",
+    "decode",
+    "encode",
+    "protocol",
+]
+
+
+class Load(Sendable, frozen=True):
+    """The first message to a worker: arguments of `chaski.load`. Answered by `LoadProgress` and `Info`.
+
+    protocol  the sender's `protocol()`; after the sender started, another version may have been installed
+    """
+
+    model: str
+    options: dict[str, Any]
+    log_level: int
+    protocol: str = ""
+
+
+class Cancel(Sendable, frozen=True):
+    """Cancels the call of this number, whose replies are not awaited any more. Not answered."""
+
+
+class Received(Sendable, frozen=True):
+    """The worker has read the call of this number. A call that it has not read can go to another process."""
+
+
+class LoadProgress(Sendable, frozen=True):
+    """The share of the model that is loaded, 0 to 1."""
+
+    share: float
+
+
+class Failure(Sendable, frozen=True):
+    """An error instead of an answer: the name of a class in `chaski.errors`, and its message.
+
+    `excess`: for a prompt that is too long, its number of tokens and the limit; empty otherwise.
+    """
+
+    kind: str
+    message: str
+    excess: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, error: Exception) -> Failure:
+        """Describe an error. One of another class than ours is a defect; its trace is in the worker's log."""
+        if isinstance(error, ContextLengthError):
+            return cls(type(error).__name__, str(error), (error.length, error.limit))
+        if isinstance(error, ChaskiError):
+            return cls(type(error).__name__, str(error))
+        return cls("WorkerError", f"the worker failed with {error!r}; its log has more")
+
+    @property
+    def error(self) -> ChaskiError:
+        """The error, to be raised on this side."""
+        return error_class(self.kind)(self.message, *self.excess)
+
+
+WireMessage: TypeAlias = Load | Cancel | ModelCall | Received | LoadProgress | Failure | ModelReply
+
+
+def encode(number: int, message: WireMessage) -> bytes:
+    """Return the bytes of a message about call `number`. Raises OptionError for a value of another type."""
+    try:
+        return _encoder.encode((number, message))
+    except (OverflowError, UnicodeEncodeError):
+        return _as_json((number, message))
+    except (TypeError, RecursionError) as error:
+        raise OptionError(f"this cannot be sent to a worker: {error}") from None
+
+
+def decode(data: bytes) -> tuple[int, WireMessage]:
+    """Return the number of the call and the message. Raises WorkerError if the bytes are no message."""
+    try:
+        if data.startswith(b"["):  # an array in JSON, which MessagePack reads as a number
+            return convert(json.loads(data), _Numbered, dec_hook=_array)
+        return _decoder.decode(data)
+    except (DecodeError, ValueError, RecursionError, MemoryError) as error:
+        raise WorkerError(f"a message of {len(data)} bytes is not one: {error or type(error)}") from None
+
+
+@cache
+def protocol() -> str:
+    """Return 16 hexadecimal digits that depend on the names and types of all fields of all messages.
+
+    Both ends of a connection compare them where the other end may run another version of chaski.
+    """
+    described: dict[str, list[tuple[str, str]]] = {}
+
+    def describe(kind: Any) -> None:
+        fields = getattr(kind, "__struct_fields__", getattr(kind, "_fields", None))
+        if isinstance(kind, type) and fields is not None and kind.__name__ not in described:
+            described[kind.__name__] = [(name, kind.__annotations__[name]) for name in fields]
+            for hint in get_type_hints(kind).values():
+                describe(hint)
+        for argument in get_args(kind):
+            describe(argument)
+
+    describe(WireMessage)
+    return blake2b(repr(sorted(described.items())).encode(), digest_size=8).hexdigest()
+
+
+def _as_json(message: tuple[int, WireMessage]) -> bytes:
+    try:
+        return json.dumps(to_builtins(message, enc_hook=_plain), separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise OptionError(f"this cannot be sent to a worker: {error}") from None
+
+
+def _plain(value: object) -> object:
+    """Return a value of a type that msgspec encodes for one that it does not."""
+    if isinstance(value, np.ndarray):
+        return value.shape, np.ascontiguousarray(value, value.dtype.newbyteorder("<")).tobytes()
+    if isinstance(value, Mapping):
+        return dict(value)
+    for kind in (str, int, float):
+        if isinstance(value, kind):  # of a subclass, as NumPy's float64 is
+            return kind(value)
+    raise TypeError(f"a value of type {type(value).__name__}")
+
+
+def _array(kind: Any, value: Any) -> Any:
+    """Return the array of its shape and its little-endian bytes. Raises ValueError or TypeError."""
+    (element,) = get_args(get_args(kind)[1])
+    shape, data = convert(value, tuple[tuple[int, ...], bytes])
+    return np.frombuffer(data, np.dtype(element).newbyteorder("<")).reshape(shape)
+
+
+_Numbered = tuple[int, WireMessage]
+_encoder = msgpack.Encoder(enc_hook=_plain)
+_decoder = msgpack.Decoder(_Numbered, dec_hook=_array)

@@ -1,0 +1,101 @@
+"""One end of the socket between a worker and its parent: encoded messages, each after its length."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections import deque
+from contextlib import suppress
+
+from chaski.errors import OptionError, WorkerError
+from chaski.runner.channels.worker.codec import WireMessage, decode, encode
+
+__all__ = ["MAX_FRAME", "Link"]
+
+MAX_FRAME = 64 << 20
+"""Bytes of a message at most; a prompt of a million tokens has about 7 million."""
+
+_LENGTH = struct.Struct("<I")
+_PIECE = 1 << 16  # bytes that are read at a time
+
+
+class Link:
+    """Numbered messages in both directions. Send from any thread, receive from one."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._read = bytearray()
+        self._frames: deque[bytes] = deque()
+        self._sending = threading.Lock()
+
+    def send(self, number: int, message: WireMessage) -> None:
+        """Queue a message for `flush`. Raises OptionError if it is too large or cannot be encoded."""
+        data = encode(number, message)
+        if len(data) > MAX_FRAME:
+            raise OptionError(f"a request of {len(data)} bytes is too large; at most {MAX_FRAME} are taken")
+        self._frames.append(_LENGTH.pack(len(data)) + data)
+
+    def flush(self) -> None:
+        """Send all that is queued, in one piece; waits while the other end does not read.
+
+        When the other end is gone nothing happens here: `receive` returns no more messages.
+        """
+        with self._sending, suppress(OSError):
+            self._socket.sendall(self._take_queued())
+
+    def flush_some(self) -> bool:
+        """Send as much of the queue as goes without waiting -> whether that was all."""
+        if not self._sending.acquire(blocking=False):
+            return False
+        try:
+            data = self._take_queued()
+            with suppress(BlockingIOError):
+                data = data[self._socket.send(data, socket.MSG_DONTWAIT) :]
+            if data:
+                self._frames.appendleft(data)
+            return not data
+        except OSError:
+            return True
+        finally:
+            self._sending.release()
+
+    def receive(self) -> list[tuple[int, WireMessage]]:
+        """The messages that have come; waits for the first of them. None come at the end of the stream.
+
+        One that the end cut off is not among them. Raises WorkerError for what is no message.
+        """
+        messages: list[tuple[int, WireMessage]] = []
+        with suppress(ConnectionResetError):
+            while not messages and (piece := self._socket.recv(_PIECE)):
+                self._read += piece
+                messages = [decode(data) for data in self._whole_frames()]
+        return messages
+
+    def shutdown(self) -> None:
+        """End both directions: the other end reads the end of the stream, and so does `receive`."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Release the socket, when nobody receives any more."""
+        self.shutdown()
+        self._socket.close()
+
+    def _take_queued(self) -> bytes:
+        return b"".join(self._frames.popleft() for _ in range(len(self._frames)))
+
+    def _whole_frames(self) -> list[bytes]:
+        """Take the complete messages out of the bytes that were read."""
+        frames, end = [], 0
+        while len(self._read) >= end + _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._read, end)
+            if length > MAX_FRAME:
+                raise WorkerError(f"a message of {length} bytes is announced; at most {MAX_FRAME} are taken")
+            begin = end + _LENGTH.size
+            if len(self._read) < begin + length:
+                break
+            end = begin + length
+            frames.append(bytes(self._read[begin:end]))
+        del self._read[:end]
+        return frames

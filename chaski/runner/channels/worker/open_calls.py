@@ -1,0 +1,138 @@
+"""The calls that were sent over a link and are not answered yet."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import TypeAlias
+
+from chaski.chat.events import Partial
+from chaski.errors import ChaskiError
+from chaski.runner.channels.messages import ModelCall, ModelReply, ReplyCallback
+from chaski.runner.channels.worker.codec import Cancel, Failure, Received, WireMessage
+from chaski.runner.channels.worker.link import Link
+
+__all__ = ["Again", "InFlight", "OpenCalls"]
+
+
+class InFlight:
+    """A call on its way: over which link, and with which number there."""
+
+    def __init__(self) -> None:
+        self._calls: OpenCalls | None = None
+        self._number = 0
+        self.is_cancelled = False
+
+    def set(self, calls: OpenCalls, number: int) -> None:
+        """Note the link that has it now."""
+        self._calls, self._number = calls, number
+
+    def cancel(self) -> None:
+        """Drop the call: its replies are not awaited any more."""
+        self.is_cancelled = True
+        if self._calls is not None:
+            self._calls.cancel(self._number)
+
+
+Again: TypeAlias = Callable[[ReplyCallback, ModelCall, InFlight], None]
+"""Takes a call that the other end had not read when the link ended, so that it did not cause its end."""
+
+
+class OpenCalls:
+    """Sends calls, and passes replies on to those who wait for them. Safe to use from several threads.
+
+    Calls are numbered from 1. The end of the link is the end of all calls, and of this object.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._numbers = itertools.count(1)
+        self._puts: dict[int, ReplyCallback] = {}
+        self._unread: dict[int, tuple[ModelCall, InFlight]] = {}
+        self._lock = threading.Lock()
+        self.error: ChaskiError | None = None
+        self._sends: SimpleQueue[bool] = SimpleQueue()
+        self._sender = threading.Thread(target=self._send_all, name="chaski-sender", daemon=True)
+        self._sender.start()
+
+    def __len__(self) -> int:
+        return len(self._puts)
+
+    def start(self, call: ModelCall, put: ReplyCallback) -> InFlight:
+        """Send a call. Raises OptionError."""
+        ticket = InFlight()
+        self.take_over(call, put, ticket)
+        return ticket
+
+    def take_over(self, call: ModelCall, put: ReplyCallback, ticket: InFlight) -> None:
+        """Send a call that has a ticket already. Raises OptionError."""
+        number = next(self._numbers)
+        with self._lock:
+            error = self.error
+            if error is None:
+                self._puts[number] = put
+                self._unread[number] = call, ticket
+                ticket.set(self, number)
+        if error is not None:
+            put(_copy(error))
+            return
+        try:
+            self.send(number, call)
+        except ChaskiError:
+            self._puts.pop(number, None)
+            self._unread.pop(number, None)
+            raise
+
+    def cancel(self, number: int) -> None:
+        """Forget a call, if it has not been answered."""
+        self._unread.pop(number, None)
+        if self._puts.pop(number, None) is not None:
+            self.send(number, Cancel())
+
+    def send(self, number: int, message: WireMessage) -> None:
+        """Send without blocking: a thread waits if the socket is full. Raises OptionError."""
+        self._link.send(number, message)
+        if not self._link.flush_some():
+            self._sends.put(True)
+
+    def take(self, number: int, message: WireMessage) -> None:
+        """Take what the other end says about a call."""
+        if isinstance(message, Received):
+            self._unread.pop(number, None)
+        elif isinstance(message, Failure):
+            self._answer(number, message.error)
+        else:
+            assert isinstance(message, ModelReply), "the other end sends replies only"
+            self._answer(number, message)
+
+    def end(self, error: ChaskiError, again: Again | None) -> None:
+        """Answer all calls with the error, but give those that were not read to `again`."""
+        with self._lock:
+            self.error = error
+            puts, self._puts = self._puts, {}
+            unread, self._unread = self._unread, {}
+        for number, put in puts.items():
+            if again is not None and number in unread:
+                again(put, *unread[number])
+            else:
+                put(_copy(error))
+        self._sends.put(False)
+        self._sender.join()
+
+    def _send_all(self) -> None:
+        while self._sends.get():
+            self._link.flush()
+
+    def _answer(self, number: int, reply: ModelReply | ChaskiError) -> None:
+        """Pass a reply on, unless the call was cancelled in the meantime."""
+        is_last = not isinstance(reply, Partial)
+        put = self._puts.pop(number, None) if is_last else self._puts.get(number)
+        if put is not None:
+            put(reply)
+
+
+def _copy(error: ChaskiError) -> ChaskiError:
+    """One for each reader: raising an error changes it."""
+    return type(error)(str(error))

@@ -1,0 +1,159 @@
+"""One process of a worker, from its start to its end, with the calls that it has to answer."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from time import monotonic, sleep
+
+from chaski.chat.events import Text
+from chaski.env import child_environment
+from chaski.errors import ChaskiError, WorkerError
+from chaski.ml.backend import ProgressCallback
+from chaski.runner.channels.messages import Info, ModelCall, ReplyCallback
+from chaski.runner.channels.worker.codec import Failure, Load, LoadProgress, WireMessage
+from chaski.runner.channels.worker.link import Link
+from chaski.runner.channels.worker.open_calls import Again, InFlight, OpenCalls
+from chaski.standard_streams import open_missing
+
+__all__ = ["Process"]
+
+_log = logging.getLogger(__name__)
+
+_LOADING = 0  # the number of the first message
+# Seconds that a process which has nothing to do any more may take to go.
+_GRACE = 2.0
+# A small model makes a thousand batches of text a second. Pieces that come within so many seconds wake the
+# readers together, since waking them costs more than the pieces do.
+_MOMENT = 0.003
+_ADVICE: dict[int, str] = {
+    signal.SIGKILL: "if the system ran out of memory, load with a smaller context or fewer in parallel",
+    signal.SIGTERM: "somebody asked it to end",
+}
+
+
+class Process:
+    """A process with a model in it. Its end is the end of all calls in flight, and of this object.
+
+    again  takes calls that a loaded process had not read when it ended, so that they did not cause its end
+    """
+
+    def __init__(self, load: Load, folder: Path, progress: ProgressCallback, again: Again) -> None:
+        self._name = load.model
+        self._folder = folder
+        self._progress = progress
+        self._again = again
+        self._is_closed = False
+        self._popen: subprocess.Popen[bytes] | None = None
+        self.info: Info | None = None
+        self.ended_at = 0.0
+        open_missing()  # else one of these may be the process's standard stream
+        ours, theirs = socket.socketpair()
+        self._link = Link(ours)
+        self._calls = OpenCalls(self._link)
+        self._calls.send(_LOADING, load)
+        self._thread = threading.Thread(target=self._run, args=(theirs,), name="chaski-worker", daemon=True)
+        self._thread.start()
+
+    @property
+    def error(self) -> ChaskiError | None:
+        """What the process ended with; None while it runs."""
+        return self._calls.error
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, while it runs."""
+        return self._popen.pid if self._popen is not None and self.error is None else None
+
+    def start(self, call: ModelCall, put: ReplyCallback) -> InFlight:
+        """Send a call; it waits in the worker until the model is loaded. Raises OptionError."""
+        return self._calls.start(call, put)
+
+    def take_over(self, call: ModelCall, put: ReplyCallback, ticket: InFlight) -> None:
+        """Send a call that has a ticket already. Raises OptionError."""
+        self._calls.take_over(call, put, ticket)
+
+    def close(self) -> None:
+        """End the process, and wait until it is gone."""
+        self._is_closed = True
+        self._link.shutdown()
+        self._thread.join()
+
+    def _run(self, theirs: socket.socket) -> None:
+        """Run the process to its end. However it ends, no call waits any more, and no process is left."""
+        error: ChaskiError | None = None
+        try:
+            with theirs:
+                self._popen = _spawn(theirs, self._folder)
+            self._receive()
+        except ChaskiError as found:
+            error = found
+        except Exception as found:
+            _log.exception("worker of %s", self._name)
+            error = WorkerError(f"the worker of {self._name} cannot be used: {found!r}")
+        status = self._reap()
+        can_go_on = error is None and self.info is not None and not self._is_closed
+        self.ended_at = monotonic()
+        self._calls.end(error or WorkerError(self._obituary(status)), self._again if can_go_on else None)
+        self._link.close()
+
+    def _receive(self) -> None:
+        while messages := self._link.receive():
+            for number, message in messages:
+                self._take(number, message)
+            if any(isinstance(message, Text) for _, message in messages):
+                sleep(_MOMENT)
+
+    def _take(self, number: int, message: WireMessage) -> None:
+        match message:
+            case LoadProgress():
+                self._progress(message.share)
+            case Failure() if number == _LOADING:
+                raise message.error
+            case Info() if number == _LOADING:
+                self.info = message
+            case _:
+                self._calls.take(number, message)
+
+    def _reap(self) -> int | None:
+        """Wait until the process is gone, kill it after a while, and return its exit status."""
+        self._link.shutdown()
+        if self._popen is None:
+            return None
+        try:
+            return self._popen.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            return self._popen.wait()
+
+    def _obituary(self, status: int | None) -> str:
+        who = f"the worker of {self._name}"
+        if self._is_closed:
+            return f"{who} was closed before it could answer"
+        assert self._popen is not None, "without a process there was another error"
+        assert status is not None
+        who += f" (process {self._popen.pid})"
+        lost = "what it was answering is lost, the next request starts a new one"
+        if status >= 0:
+            return f"{who} ended with exit status {status}; {lost}; its log on the standard error may say why"
+        advice = _ADVICE.get(-status, "if that happens again, please report it with the log")
+        return f"{who} was ended by signal {-status} ({signal.strsignal(-status)}); {lost}; {advice}"
+
+
+def _spawn(end: socket.socket, folder: Path) -> subprocess.Popen[bytes]:
+    """Start the process with one end of a socket."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "chaski.runner.channels.worker", str(end.fileno())],
+        stdin=subprocess.DEVNULL,
+        stdout=2,  # the standard output belongs to the parent's own data
+        pass_fds=[end.fileno()],
+        cwd=folder,
+        env=child_environment(),
+        # Ctrl-C on a terminal goes to a whole group: what it means is for the parent to decide.
+        process_group=0,
+    )

@@ -1,0 +1,1 @@
+"""Answering for handlers: typed requests in, typed events out, the same for every API and engine."""

@@ -1,0 +1,150 @@
+"""`ChatService`: answers typed requests by typed events, for all APIs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+
+from msgspec import Struct, field
+
+from chaski.chat.events import Done, PromptScores, PromptTokens, ToolCall
+from chaski.runner.channels.messages import Answerable
+from chaski.server.answering.events import AnswerPiece, Delta, Finish, Prompted, ServiceEvents
+from chaski.server.answering.jobs import Job, Jobs, check_ids, require
+from chaski.server.answering.model_calls import chat_call, generate_call
+from chaski.server.answering.options import named_as_given
+from chaski.server.answering.requests import ChatRequest, GenerateRequest, ModelRequest
+from chaski.server.answering.scores import prompted_of, require_few_scores, score_of
+from chaski.server.models.loaded import LoadedModel
+
+__all__ = ["ChatService"]
+
+
+class ChatService:
+    """Answers conversations and prompts. For one event loop."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    async def chat(self, request: ChatRequest, client: str) -> ServiceEvents:
+        """Answer a conversation."""
+        with named_as_given(request.given_as):
+            async with aclosing(self._chat(request, client)) as events:
+                async for event in events:
+                    yield event
+
+    async def generate(self, request: GenerateRequest, client: str) -> ServiceEvents:
+        """Answer a prompt, or continue it."""
+        with named_as_given(request.given_as):
+            async with aclosing(self._generate(request, client)) as events:
+                async for event in events:
+                    yield event
+
+    async def _chat(self, request: ChatRequest, client: str) -> ServiceEvents:
+        job = await self._jobs.begin(request, client, "chat")
+        require(job.info.makes_text, f'"{request.model}" does not support chat')
+        call = await chat_call(job, request)
+        async with (
+            self._jobs.use(job, client) as loaded,
+            aclosing(self._answer(job, loaded, call, _Answer())) as events,
+        ):
+            async for event in events:
+                yield event
+
+    async def _generate(self, request: GenerateRequest, client: str) -> ServiceEvents:
+        job = await self._jobs.begin(request, client, "text_completion")
+        require(job.info.makes_text, f'"{request.model}" does not support generate')
+        call = await generate_call(job, request)
+        answer = _Answer(request.prompt, request.echoes, request.returns_context)
+        async with self._jobs.use(job, client) as loaded:
+            if request.token_ids:
+                check_ids(request.token_ids, loaded)
+                answer.prompt = await loaded.model.detokenize(request.token_ids) if request.echoes else ""
+            async with aclosing(self._answer(job, loaded, call, answer)) as events:
+                async for event in events:
+                    yield event
+
+    async def load(self, request: ModelRequest, client: str) -> float:
+        """Load a model without asking it anything -> the seconds that this took."""
+        job = await self._jobs.begin(request, client, "load")
+        async with self._jobs.use(job, client):
+            return job.seconds
+
+    async def unload(self, label: str) -> None:
+        """Unload a model as soon as no request uses it."""
+        found = await asyncio.to_thread(self._jobs.catalog.find, label)
+        await self._jobs.models.expire(found.model.path)
+
+    async def _answer(
+        self, job: Job, loaded: LoadedModel, call: Answerable, answer: _Answer
+    ) -> ServiceEvents:
+        """Yield the events of a call, in the server's form."""
+        load_seconds = job.seconds
+        if job.request.logprobs or "prompt_logprobs" in call.options:
+            await asyncio.to_thread(lambda: job.info.tokenizer)
+        async with aclosing(loaded.model.events(call)) as events:
+            async for event in events:
+                self._jobs.recorder.note(job.record, event)
+                match event:
+                    case PromptTokens():
+                        answer.prompt_ids = event.token_ids
+                        answer.prompt_tokens = event.count
+                        if (top := call.options.get("prompt_logprobs")) is not None:
+                            require_few_scores(event.count, top)
+                        if answer.echoes and "prompt_logprobs" not in call.options:
+                            yield Delta((), (), event.count, Prompted(answer.prompt))
+                    case PromptScores():
+                        told = await asyncio.to_thread(
+                            prompted_of,
+                            answer.prompt,
+                            answer.prompt_ids[0],
+                            event.logprobs,
+                            job.info.tokenizer,
+                        )
+                        yield Delta((), (), answer.prompt_tokens, told)
+                    case Done():
+                        yield answer.finish(event, loaded.info.context, load_seconds, job.seconds)
+                    case _:
+                        if delta := answer.delta(event, job):
+                            yield delta
+
+
+class _Answer(Struct):
+    """The state of an answer so far.
+
+    prompt         text of the prompt, kept if the answer repeats it (`echoes`)
+    keeps_ids      whether the end of the answer has the token ids of prompt and answer
+    """
+
+    prompt: str = ""
+    echoes: bool = False
+    keeps_ids: bool = False
+    prompt_tokens: int = 0
+    prompt_ids: Sequence[int] = ()
+    _written: list[int] = field(default_factory=list)
+    _called: bool = False
+
+    def delta(self, piece: AnswerPiece, job: Job) -> Delta | None:
+        """Return the delta of a piece of the answer; None if it has nothing to show."""
+        if self.keeps_ids:
+            self._written += piece.token_ids
+        self._called = self._called or isinstance(piece, ToolCall)
+        is_shown = isinstance(piece, ToolCall) or bool(piece.text)
+        if not (is_shown or piece.logprobs):
+            return None
+        scores = [score_of(sampled, job.info.tokenizer) for sampled in piece.logprobs]
+        return Delta([piece] if is_shown else [], scores, self.prompt_tokens)
+
+    def finish(self, done: Done, context: int, load_seconds: float, total_seconds: float) -> Finish:
+        """Return the end of the answer. `load_seconds` and `total_seconds` are durations."""
+        return Finish(
+            done=done,
+            called=self._called,
+            context=context,
+            dropped=done.dropped_tokens,
+            thought=done.thinking_tokens,
+            token_ids=[*self.prompt_ids, *self._written] if self.keeps_ids else None,
+            load_seconds=load_seconds,
+            total_seconds=total_seconds,
+        )

@@ -1,0 +1,205 @@
+"""`Job`: a request with the model that it names, and the settings that its loading needs."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from msgspec import Struct
+
+from chaski.chat.options import is_search, merged_options, require_whole
+from chaski.errors import ContextLengthError, OptionError
+from chaski.names import NATIVE
+from chaski.runner.loading.model_info import ModelInfo
+from chaski.server.answering.options import RequestOptions, checked_options
+from chaski.server.answering.requests import ModelRequest
+from chaski.server.models.adapter_table import ChosenAdapter
+from chaski.server.models.catalog import Catalog, Found
+from chaski.server.models.loaded import LoadedModel, ModelNeeds
+from chaski.server.models.pool import ModelPool
+from chaski.server.settings import Settings
+from chaski.server.telemetry.record import Operation, RequestRecord
+from chaski.server.telemetry.recorder import Recorder
+
+__all__ = ["Job", "Jobs", "check_ids", "lacks", "require", "too_long"]
+
+_TOO_LONG = "the input length exceeds the context length"
+_NO_SHIFT = (
+    "the prompt is longer than the context length currently available to the model; shorten the prompt, "
+    "adjust the context length in settings, or use a model with a longer context length"
+)
+
+
+class Job(Struct, frozen=True):
+    """A request that is being answered, with its model, its record and its `AnswerOptions.cache_salt`.
+
+    adapters: those that it is computed with, in order.
+    state: the file with the state of the conversation that the model begins with, and when it was written.
+    """
+
+    request: ModelRequest
+    found: Found
+    info: ModelInfo
+    options: RequestOptions
+    record: RequestRecord
+    cache_salt: str
+    adapters: Sequence[ChosenAdapter] = ()
+    state: tuple[Path, int] | None = None
+
+    @property
+    def needs(self) -> ModelNeeds:
+        """The settings with which the job needs its model loaded."""
+        usual = self.found.model.parameters.get("num_ctx")
+        engine = self.engine
+        return ModelNeeds(
+            path=self.found.model.path,
+            name=self.name,
+            projector=self.info.projector(engine),
+            draft=self.found.model.draft if engine == NATIVE else None,
+            adapters=self.adapters,
+            context=self._bounded(self.options.context),
+            usual_context=self._bounded(usual if isinstance(usual, int) else None),
+            threads=self.options.threads,
+            gpus=self.options.gpus,
+            engine=engine,
+            keep_alive=self.request.keep_alive,
+        )
+
+    @property
+    def engine(self) -> str:
+        """The engine that answers the job."""
+        return self.options.engine or self.info.engine
+
+    def require_vision(self) -> None:
+        """Raise OptionError where the model does not read images."""
+        require(self.info.sees(self.engine), f"{lacks(self, 'vision')}{self.info.way_to_see}")
+
+    @property
+    def name(self) -> str:
+        """The name of the model, for people."""
+        return self.found.name.short
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the request came."""
+        return perf_counter() - self.record.arrived
+
+    def answer_options(self, format: Any = None) -> dict[str, Any]:
+        """Return the options of an answer: those of the model, replaced by those of the request."""
+        request = self.request
+        options = merged_options(self.info.defaults.options, self.options.generate)
+        options["cache_salt"] = self.cache_salt
+        # A prompt is cut only if the answer may forget its beginning too.
+        shifts = request.shift and not is_search(options)
+        options |= {"truncate": request.truncate and request.shift, "shift": shifts}
+        if self.adapters or "adapter" in options:
+            options["adapter"] = [[adapter.key, adapter.scale] for adapter in self.adapters]
+        if format is not None:
+            options["format"] = format
+        if request.logprobs:
+            options |= {"logprobs": True, "top_logprobs": request.top_logprobs}
+        if request.prompt_logprobs is not None:
+            options["prompt_logprobs"] = request.prompt_logprobs
+        return options
+
+    def _bounded(self, context: int | None) -> int | None:
+        """Return the context, at most the one that the model was trained with."""
+        return context and min(context, self.info.trained_context or context)
+
+
+class Jobs:
+    """Begins jobs, and gets the models that they need. For one event loop."""
+
+    def __init__(self, settings: Settings, catalog: Catalog, models: ModelPool, recorder: Recorder) -> None:
+        self.catalog = catalog
+        self.models = models
+        self.recorder = recorder
+        self._settings = settings
+
+    async def begin(self, request: ModelRequest, client: str, operation: Operation) -> Job:
+        """Look up the model of a request. Raises ModelNotFoundError, and the errors of a bad file."""
+        started = perf_counter()
+        found, info, state = await asyncio.to_thread(self._look_up, request.model)
+        # Without keys there is one user, to whom all prompts belong.
+        cache_salt = hashlib.sha256(client.encode()).hexdigest() if self._settings.has_keys else ""
+        options = checked_options(request.options)
+        if request.stream:
+            require_whole(options.generate)
+        adapters = await self._adapters(request, options, found)
+        record = self.recorder.begin(found.name.short, operation, started, _limit(options))
+        return Job(request, found, info, options, record, cache_salt, adapters, state)
+
+    def _look_up(self, label: str) -> tuple[Found, ModelInfo, tuple[Path, int] | None]:
+        found, info = self.catalog.look_up(label)
+        return found, info, self.catalog.state(found)
+
+    async def _adapters(
+        self, request: ModelRequest, options: RequestOptions, found: Found
+    ) -> Sequence[ChosenAdapter]:
+        """Return the adapters of a request: those that it chooses, else those of the name of its model."""
+        table, weights = self.catalog.adapters, found.model.path
+        if request.lora is not None:
+            return [table.numbered(number, weights).chosen(scale) for number, scale in request.lora]
+        if "adapter" in options.generate:
+            return await asyncio.to_thread(self.catalog.chosen, options.generate["adapter"], found)
+        return found.adapters or [each.chosen(each.scale) for each in table.of(weights) if each.scale]
+
+    @asynccontextmanager
+    async def use(self, job: Job, client: str) -> AsyncIterator[LoadedModel]:
+        """Use a job's model, loaded if need be. A prompt that is too long raises the error of `too_long`."""
+        with self._recorded(job.record):
+            claimed = partial(self.recorder.loaded, job.record)
+            async with self.models.use(job.needs, client, claimed) as loaded:
+                if job.state is not None:
+                    await loaded.states.require(*job.state, job.cache_salt)
+                try:
+                    yield loaded
+                except ContextLengthError as error:
+                    raise too_long(job.request, error) from None
+
+    @contextmanager
+    def _recorded(self, record: RequestRecord) -> Iterator[None]:
+        """End a record with what ends the block."""
+        error: BaseException | None = None
+        try:
+            yield
+        except BaseException as caught:
+            error = caught
+            raise
+        finally:
+            self.recorder.end(record, error)
+
+
+def _limit(options: RequestOptions) -> int | None:
+    """Return how many tokens a request asks for at most, if it says so."""
+    limit = options.generate.get("num_predict")
+    return limit if isinstance(limit, int) and limit > 0 else None
+
+
+def too_long(request: ModelRequest, error: ContextLengthError) -> ContextLengthError:
+    """Return the error for a prompt that does not fit, in the wording of the reference."""
+    return ContextLengthError(_NO_SHIFT if request.truncate else _TOO_LONG, error.length, error.limit)
+
+
+def require(condition: bool, problem: str) -> None:
+    """Raise OptionError with a problem unless a condition holds."""
+    if not condition:
+        raise OptionError(problem)
+
+
+def lacks(job: Job, capability: str) -> str:
+    """Return the message for a model that does not have a capability."""
+    return f"{job.found.name} does not support {capability}"
+
+
+def check_ids(token_ids: Sequence[int], loaded: LoadedModel) -> None:
+    """Raise OptionError for tokens that the model does not have."""
+    size = loaded.info.vocab_size
+    outside = [token for token in token_ids if not 0 <= token < size]
+    require(not outside, f"token {outside[:1]} is not among the {size} of the model")

@@ -1,0 +1,80 @@
+"""`VectorService`: vectors of texts, and the relevance of documents to a query."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+
+from chaski.chat.requests import Rank, embed_request
+from chaski.errors import OptionError, UnsupportedError
+from chaski.runner.generation.output_sequences import cut_vectors, relevance
+from chaski.server.answering.jobs import Job, Jobs, lacks, require
+from chaski.server.answering.requests import EmbedRequest, RerankRequest
+
+__all__ = ["Embedded", "VectorService"]
+
+F32 = npt.NDArray[np.float32]
+
+_MAX_NUMBERS = 1 << 24
+"""Numbers of all vectors of an answer at most."""
+
+
+class Embedded(Struct, frozen=True):
+    """Vectors (n, size) or relevances (n,), float32, with their number of tokens and seconds."""
+
+    rows: F32
+    num_tokens: int
+    load_seconds: float
+    total_seconds: float
+
+
+class VectorService:
+    """Makes vectors and scores. For one event loop."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    async def embed(self, request: EmbedRequest, client: str) -> Embedded:
+        """Return a vector for each input."""
+        job = await self._jobs.begin(request, client, "embeddings")
+        require(job.info.is_embedding, lacks(job, "embedding"))
+        _require_no_adapters(job)
+        _require_room(len(request.inputs), job.info.embedding_length)
+        async with self._jobs.use(job, client) as loaded:
+            loading = job.seconds
+            if not request.inputs:
+                return self._told(job, np.zeros((0, 0), np.float32), 0, loading)
+            truncates = request.truncate and request.shift
+            found = await loaded.model.vectors(embed_request(request.inputs, truncates, request.normalize))
+            job.record.prompt_tokens = found.num_tokens
+        return self._told(job, cut_vectors(found.rows, request.dimensions), found.num_tokens, loading)
+
+    async def rerank(self, request: RerankRequest, client: str) -> Embedded:
+        """Return the relevance of each document to the query, from 0 to 1."""
+        job = await self._jobs.begin(request, client, "rerank")
+        require(job.info.is_ranking, lacks(job, "rerank"))
+        _require_no_adapters(job)
+        _ = job.info.ranking_template  # raises before the model is loaded if its file lacks the template
+        async with self._jobs.use(job, client) as loaded:
+            loading = job.seconds
+            call = Rank(request.query, tuple(request.documents), request.truncate)
+            found = await loaded.model.vectors(call)
+            job.record.prompt_tokens = found.num_tokens
+        return self._told(job, relevance(found.rows), found.num_tokens, loading)
+
+    def _told(self, job: Job, rows: F32, num_tokens: int, loading: float) -> Embedded:
+        return Embedded(rows, num_tokens, loading, job.seconds)
+
+
+def _require_room(count: int, size: int) -> None:
+    if count * size > _MAX_NUMBERS:
+        raise OptionError(
+            f"input has {count} items, and a vector has {size} numbers; an answer has at most {_MAX_NUMBERS} "
+            f"numbers: send at most {_MAX_NUMBERS // size} items at once"
+        )
+
+
+def _require_no_adapters(job: Job) -> None:
+    if job.adapters:
+        raise UnsupportedError(f"{job.found.label} has an adapter (LoRA); vectors are computed without any")
