@@ -14,6 +14,7 @@ from chaski.cluster import links
 from chaski.cluster.links import Listener, connect, new_key
 from chaski.cluster_key import server_context
 from chaski.errors import WorkerError
+from chaski.runner.channels.worker.codec import protocol
 
 KEY = new_key()
 
@@ -59,7 +60,7 @@ def test_a_replica_that_does_not_know_the_key_is_not_asked(listener: Listener) -
 def test_a_replica_with_other_messages_is_refused(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    theirs = iter(["0" * 16, links.protocol()])
+    theirs = iter(["0" * 16, protocol()])
     monkeypatch.setattr(links, "protocol", lambda: next(theirs))
     with pytest.raises(WorkerError, match="install the same version on both"):
         connect(listener.address, KEY)

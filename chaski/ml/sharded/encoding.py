@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import convert, to_builtins
+from msgspec.structs import replace
 
 from chaski.errors import ClusterError
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import QuantType
-from chaski.ml.backend import CacheConfig, Device, DeviceMemory, MaskForm, Memory
+from chaski.ml.backend import CacheConfig, Device, DeviceMemory, Memory
 from chaski.ml.graph import AdapterTable, Dim, DType, Graph, KVBuffer, Operand, Shape, Tensor, Weight
 from chaski.ml.sharded.pieces import Gather, OwnedRows, Piece, Send
 
@@ -206,40 +208,31 @@ def decode_tensor(fields: Fields, path: Path, content: npt.NDArray[np.uint8]) ->
 
 
 def encode_device(device: Device) -> Fields:
-    return {
-        "name": device.name,
-        "model": device.model,
-        "cores": device.cores,
-        "features": list(device.features),
-        "memory_bytes": device.memory_bytes,
-        "available_bytes": device.available_bytes,
-    }
+    """Describe a device without the variants of its kernels, which are its machine's own business."""
+    fields: Fields = to_builtins(replace(device, variants={}))
+    return fields
 
 
 def device(fields: Fields, name: str) -> Device:
     """Return a device of a member under a name that no other member's has."""
-    return Device(**(dict(fields) | {"name": name, "features": tuple(fields["features"])}))
+    return replace(convert(fields, Device), name=name)
 
 
 def encode_memory(memory: Memory) -> list[Fields]:
-    names = ("device", "weights", "cache", "plans", "shared", "in_files", "adapters", "is_gpu")
-    return [{name: getattr(held, name) for name in names} for held in memory.devices]
+    fields: list[Fields] = to_builtins(memory.devices)
+    return fields
 
 
 def decode_memory(devices: Sequence[Fields], names: Mapping[str, str]) -> Memory:
     """Return what a member holds, its devices under other names."""
-    return Memory(tuple(DeviceMemory(**(dict(held) | {"device": names[held["device"]]})) for held in devices))
+    held = convert(devices, tuple[DeviceMemory, ...])
+    return Memory(tuple(replace(each, device=names[each.device]) for each in held))
 
 
 def encode_cache_config(config: CacheConfig) -> Fields:
-    return {
-        "padding": config.padding,
-        "alignment": config.alignment,
-        "page": config.page,
-        "permuted_values": config.permuted_values,
-        "mask": config.mask.value,
-    }
+    fields: Fields = to_builtins(config)
+    return fields
 
 
 def cache_config(fields: Fields) -> CacheConfig:
-    return CacheConfig(**(dict(fields) | {"mask": MaskForm(fields["mask"])}))
+    return convert(fields, CacheConfig)

@@ -8,6 +8,7 @@ the pair of a call's number and a `Sendable`, encoded as MessagePack. MessagePac
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import cache
 from hashlib import blake2b
@@ -27,6 +28,7 @@ __all__ = [
     "LoadProgress",
     "Received",
     "WireMessage",
+    "check",
     "decode",
     "encode",
     "protocol",
@@ -100,11 +102,21 @@ def encode(number: int, message: WireMessage) -> bytes:
 def decode(data: bytes) -> tuple[int, WireMessage]:
     """Return the number of the call and the message. Raises WorkerError if the bytes are no message."""
     try:
-        if data.startswith(b"["):  # an array in JSON, which MessagePack reads as a number
-            return convert(json.loads(data), _Numbered, dec_hook=_array)
-        return _decoder.decode(data)
+        return _read(data)
     except (DecodeError, ValueError, RecursionError, MemoryError) as error:
         raise WorkerError(f"a message of {len(data)} bytes is not one: {error or type(error)}") from None
+
+
+def check(call: ModelCall) -> None:
+    """Raise OptionError for a field of another type, for which the other end would end the connection."""
+    try:
+        _read(encode(0, call))
+    except (DecodeError, RecursionError) as error:
+        reason, _, place = str(error).partition(" - at ")
+        index = re.search(r"\$\[1\]\[(\d+)\]", place)
+        name = "a call" if index is None else type(call).__struct_fields__[int(index[1]) - 1]
+        value = call if index is None else getattr(call, name)
+        raise OptionError(f"{name} is {value!r:.80}: {reason[:1].lower()}{reason[1:]}") from None
 
 
 @cache
@@ -128,6 +140,15 @@ def protocol() -> str:
     return blake2b(repr(sorted(described.items())).encode(), digest_size=8).hexdigest()
 
 
+def _read(data: bytes) -> tuple[int, WireMessage]:
+    numbered: tuple[int, WireMessage]
+    if data.startswith(b"["):  # an array in JSON, which MessagePack reads as a number
+        numbered = convert(json.loads(data), _Numbered, dec_hook=_array)
+    else:
+        numbered = _decoder.decode(data)
+    return numbered
+
+
 def _as_json(message: tuple[int, WireMessage]) -> bytes:
     try:
         return json.dumps(to_builtins(message, enc_hook=_plain), separators=(",", ":")).encode()
@@ -141,9 +162,12 @@ def _plain(value: object) -> object:
         return value.shape, np.ascontiguousarray(value, value.dtype.newbyteorder("<")).tobytes()
     if isinstance(value, Mapping):
         return dict(value)
-    for kind in (str, int, float):
-        if isinstance(value, kind):  # of a subclass, as NumPy's float64 is
-            return kind(value)
+    if isinstance(value, str):  # of a subclass, as NumPy's float64 is one of float
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
     raise TypeError(f"a value of type {type(value).__name__}")
 
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from chaski.chat.events import Partial
 from chaski.errors import ChaskiError
 from chaski.runner.channels.messages import ModelCall, ModelReply, ReplyCallback
-from chaski.runner.channels.worker.codec import Cancel, Failure, Received, WireMessage
+from chaski.runner.channels.worker.codec import Cancel, Failure, Received, WireMessage, check
 from chaski.runner.channels.worker.link import Link
 
 __all__ = ["Again", "InFlight", "OpenCalls"]
@@ -61,7 +61,8 @@ class OpenCalls:
         return len(self._puts)
 
     def start(self, call: ModelCall, put: ReplyCallback) -> InFlight:
-        """Send a call. Raises OptionError."""
+        """Send a call. Raises OptionError for a value that cannot be sent, or that has another type."""
+        check(call)
         ticket = InFlight()
         self.take_over(call, put, ticket)
         return ticket

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
 from collections.abc import Callable
 from enum import IntEnum
@@ -40,6 +41,7 @@ from chaski.runner.channels.worker.codec import (
     Load,
     LoadProgress,
     WireMessage,
+    check,
     decode,
     encode,
     protocol,
@@ -198,7 +200,8 @@ def test_arrays_in_a_message_that_is_encoded_as_json() -> None:
     data = json.dumps([1, ["Outputs", [[1, 2], b64encode(rows.tobytes()).decode()], 0]]).encode()
     _, message = decode(data)
     assert isinstance(message, Outputs)
-    assert (message.rows.dtype, message.rows.tobytes()) == (np.float32, rows.tobytes())
+    assert message.rows.dtype == np.float32
+    assert message.rows.tobytes() == rows.tobytes()
 
 
 def test_cells_stay_integers() -> None:
@@ -225,7 +228,7 @@ def test_what_is_nested_too_deep_cannot_be_sent() -> None:
         encode(1, Chat((value,), (), {}))
 
 
-MISFITS = [
+MISFITS: list[Any] = [
     {},
     None,
     [],
@@ -327,6 +330,21 @@ def test_the_protocol_follows_the_fields_of_all_classes(monkeypatch: pytest.Monk
     assert len(found) == 6, "Cancel has no fields"
     assert protocol() in found
     assert len(protocol()) == 16
+
+
+WRONG: list[tuple[Any, str]] = [
+    (Chat((), (), {}, think=5), "think is 5: expected `bool | str | null`, got `int`"),  # type: ignore[arg-type]
+    (Tokenize(b"a"), "text is b'a': expected `str`, got `bytes`"),  # type: ignore[arg-type]
+    (Generate("a", {5: 1}), "options is {5: 1}: expected `str`, got `int`"),  # type: ignore[dict-item]
+    (Generate("\ud800", {}, ("a",)), "images is"),  # type: ignore[arg-type]
+    (TokenizeChat(Chat((), (), {}, draw="a")), "chat is Chat"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("call", "message"), WRONG, ids=lambda each: each if isinstance(each, str) else "")
+def test_a_call_with_a_field_of_another_type_is_not_sent(call: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(message)):
+        check(call)
 
 
 @pytest.mark.parametrize("name", errors.__all__)

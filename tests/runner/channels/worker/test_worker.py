@@ -123,6 +123,19 @@ def test_what_cannot_be_sent(worker: Worker) -> None:
     assert worker.generate("hello", num_predict=1).done_reason == "length"
 
 
+def test_values_of_another_type_end_no_process(worker: Worker) -> None:
+    text: Any = 5
+    pid = worker.pid
+    with pytest.raises(OptionError, match="think is 5: expected `bool"):
+        worker.chat(QUESTION, think=text)
+    with pytest.raises(OptionError, match="text is 5: expected `str`"):
+        worker.tokenize(text)
+    with pytest.raises(OptionError, match="truncate is 5: expected `bool`"):
+        worker.embed("a", truncate=text)
+    assert worker.pid == pid
+    assert worker.detokenize(worker.tokenize("alive")) == "alive"
+
+
 def test_a_huge_prompt(worker: Worker) -> None:
     """Larger than what a socket holds; it is refused, or shortened, and nothing hangs."""
     text = "hello " * 200_000
