@@ -21,13 +21,14 @@ from chaski.ml import Backend
 from chaski.ml.backend import CacheConfig
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Tensor, Weight
 from chaski.ml.plan import Input
+from chaski.ml.rounding import Rounding
 from chaski.ml.sharded.chunks import ROWS
 from chaski.ml.sharded.exchange import Exchange, Meanwhile
 from chaski.ml.sharded.layers import LayerSplit
 from chaski.ml.sharded.member_plan import MemberPlan
 from chaski.ml.sharded.pieces import Piece, cut_graph
 from chaski.ml.sharded.placement import FreeNodes, HeldBuffer, Splitting
-from chaski.ml.sharded.rounding import RoundedRows, blocks_of
+from chaski.ml.sharded.rounding import RoundedRows
 from chaski.ml.sharded.rows import RowSplit, without_first_outputs
 from chaski.model.file_dialects import open_model
 from chaski.model.program import Program
@@ -212,7 +213,7 @@ class _Cut:
             graph = without_first_outputs(graph)
         free = FreeNodes()
         placed = self._splitting.place_nodes(graph, free)
-        blocks = blocks_of(graph, self._types)
+        blocks = Rounding(graph, self._types.__getitem__).blocks()
         self.pieces, results = cut_graph(
             graph, placed, self._splitting.held, free, self._splitting.units, blocks
         )

@@ -153,6 +153,7 @@ def test_only_some_files_touch_the_native_module() -> None:
         ("formats", "scale_search.py"),  # the search for scales of quantized blocks
         ("ml", "cpu"),
         ("ml", "cuda"),
+        ("ml", "rounding.py"),  # which types need super-blocks
         ("ml", "sharded"),  # whose weights are laid out by it
         ("same_bits.py",),  # for the numbers of samplers
         ("text", "tokenizer"),

@@ -9,6 +9,7 @@ backend reserves memory for.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
@@ -38,6 +39,8 @@ __all__ = [
     "Tensor",
     "Weight",
     "require",
+    "source_of",
+    "width",
 ]
 
 
@@ -291,3 +294,15 @@ def require(condition: bool, op: str, *shapes: object) -> None:
     """Raise ValueError where operands of these shapes do not fit an operation."""
     if not condition:
         raise ValueError(f"{op}: operands of shapes {', '.join(map(str, shapes))} do not fit")
+
+
+def width(node: Operand) -> int:
+    """Return the number of elements of one row of a node: of all dimensions after the leading one."""
+    assert isinstance(node, Tensor)
+    return math.prod(size for size in node.shape[1:] if isinstance(size, int))
+
+
+def source_of(node: Operand) -> Tensor:
+    """Return the node that computes the bytes of a value: reshaping does not."""
+    assert isinstance(node, Tensor)
+    return source_of(node.operands[0]) if node.op == "reshape" else node

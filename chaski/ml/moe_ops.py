@@ -11,6 +11,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from chaski.ml.graph import DType, Tensor, Weight
+from chaski.ml.products import expert_linear
 
 __all__ = ["Gating", "combine", "dispatch", "expert_linear", "group_by_expert", "router", "scale_experts"]
 
@@ -73,18 +74,6 @@ def dispatch(x: Tensor, groups: Tensor, routes: Tensor | None = None) -> Tensor:
     """Rows of tokens (n, size) -> of pairs (n, count, size); with `routes` each times its weight."""
     operands = (x, groups) if routes is None else (x, groups, routes)
     return x.graph.record("dispatch", operands, (x.shape[0], groups.shape[1], *x.shape[1:]))
-
-
-def expert_linear(x: Tensor, groups: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
-    """Each row of x (n, count, columns) by its own expert's matrix of `weight` (experts, rows, columns).
-
-    `bias` (experts, rows) is a plain weight. Returns (n, count, rows).
-    """
-    experts, rows, columns = weight.shape
-    if x.shape[1:] != (groups.shape[1], columns) or (bias is not None and bias.shape != (experts, rows)):
-        raise ValueError(f"expert_linear: {x.shape} and {weight.shape} do not fit")
-    operands = (x, groups, weight) if bias is None else (x, groups, weight, bias)
-    return x.graph.record("expert_linear", operands, (*x.shape[:2], rows))
 
 
 def combine(x: Tensor, groups: Tensor, routes: Tensor | None = None) -> Tensor:

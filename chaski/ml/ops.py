@@ -1,7 +1,8 @@
 """The operations of a graph: one function each, which checks shapes and records a node.
 
 The meaning of every operation is its plain NumPy form in `chaski.ml.reference.ops`, under the same name; the
-elementwise ones are declared in `chaski.ml.elementwise`, formula and all.
+elementwise ones are declared in `chaski.ml.elementwise` and the products with matrices in
+`chaski.ml.products`, each with its definition.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from chaski.ml.elementwise import (
     swiglu,
 )
 from chaski.ml.graph import Dim, Shape, Tensor, Weight, require
+from chaski.ml.products import first_outputs, linear
 from chaski.ml.recurrent_ops import chunked_conv, gated_delta, previous_row
 
 __all__ = [
@@ -92,25 +94,6 @@ def embedding(ids: Tensor, table: Weight) -> Tensor:
     """Rows of `table` (vocab, d) for `ids` (n,) int32 -> (n, d)."""
     require(len(table.shape) == 2 and len(ids.shape) == 1, "embedding", table.shape, ids.shape)
     return ids.graph.record("embedding", (ids, table), (ids.shape[0], table.shape[1]))
-
-
-def linear(x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
-    """x (n, columns) times the transposed `weight` (rows, columns), plus `bias` (rows,) -> (n, rows).
-
-    Adapters of the graph change the result; see `Adapters`.
-    """
-    require(x.shape[1:] == (weight.shape[1],), "linear", x.shape, weight.shape)
-    require(bias is None or bias.shape == (weight.shape[0],), "linear", weight.shape, bias and bias.shape)
-    operands = (x, weight) if bias is None else (x, weight, bias)
-    y = x.graph.record("linear", operands, (x.shape[0], weight.shape[0]))
-    return y if x.graph.adapters is None else x.graph.adapters.applied(y, x, weight)
-
-
-def first_outputs(x: Tensor, weight: Weight, count: int) -> Tensor:
-    """The first `count` results of `linear`, without a bias; it is a multiple of 256."""
-    require(x.shape[1:] == (weight.shape[1],), "first_outputs", x.shape, weight.shape)
-    require(0 < count <= weight.shape[0] and count % 256 == 0, "first_outputs", weight.shape, count)
-    return x.graph.record("first_outputs", (x, weight), (x.shape[0], count), count=count)
 
 
 def product(x: Tensor, weight: Weight) -> Tensor:

@@ -109,7 +109,7 @@ def test_a_matrix_that_wants_super_blocks_is_refused_without_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend, graph, _, _ = two_products(tmp_path, {"table": QuantType.F32, "matrix": QuantType.Q4_K})
-    monkeypatch.setattr("chaski.ml.cpu.lowering._wants_super_blocks", lambda node: False)
+    monkeypatch.setattr("chaski.ml.rounding._needs_super_blocks", lambda type: False)
     with pytest.raises(ValueError, match="wants activations in super-blocks"):
         backend.compile(graph)
 

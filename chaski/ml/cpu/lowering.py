@@ -5,19 +5,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
 
 from chaski import _native
+from chaski.formats.quant import QuantType
 from chaski.ml.arena import Buffer
-from chaski.ml.cpu.weight_files import laid_out_type
 from chaski.ml.fusing import sums_of_products, uses_of
-from chaski.ml.graph import Dim, Graph, KVBuffer, Operand, Tensor, Weight
+from chaski.ml.graph import Dim, Graph, KVBuffer, Tensor, Weight, source_of, width
+from chaski.ml.rounding import Rounding
 
-__all__ = ["Buffer", "Call", "Lowering", "Place", "Vector", "is_quantized_product", "offset", "width"]
+__all__ = ["Buffer", "Call", "Lowering", "Place", "Vector", "offset"]
 
 
 class Vector(Struct, frozen=True):
@@ -48,8 +48,7 @@ class Call(Struct, frozen=True):
 class Lowering:
     """One walk over a graph; after it `calls` holds the steps, and `dims` run-time sizes and their maxima.
 
-    `is_plain`: whether attention takes its plain form. `quantized_inputs`: tensors that products read as int8
-    blocks, or super-blocks if `in_super_blocks`; `float_inputs`: tensors that are read as floats.
+    `is_plain`: whether attention takes its plain form. `rounding`: which values products read as int8.
     `sums`: the products that a sum takes in, each with that sum. `adapted`: those that adapters change.
     `tiles`: the steps that group tokens for attention, by mask and by query heads a key head, and their
     numbers. `adapter_rows`: the steps that sort rows by adapter, by the lists of adapters, and their numbers.
@@ -65,11 +64,7 @@ class Lowering:
         self.is_plain = is_plain
         self._dim_index = {name: index for index, name in enumerate(self.dims)}
         self._uses = uses_of(graph)
-        self.quantized_inputs = _quantized_inputs(graph)
-        self.float_inputs = _float_inputs(graph)
-        self.in_super_blocks = any(_wants_super_blocks(node) for node in graph.nodes) or any(
-            _native.wants_super_blocks(int(laid_out_type(type))) for type in graph.product_types
-        )
+        self.rounding = Rounding(graph, _type_of)
         self.sums = sums_of_products(graph, self._uses, _PRODUCTS)
         self.adapted = {node.operands[0] for node in graph.nodes if node.op == "adapt"}
         self.tiles: dict[tuple[Tensor, int], int] = {}
@@ -80,7 +75,7 @@ class Lowering:
 
     def buffer(self, node: Tensor) -> Buffer:
         """Return the buffer of a node's values."""
-        return self._buffers[_source(node)]
+        return self._buffers[source_of(node)]
 
     def extent(self, node: Tensor) -> tuple[int, int]:
         """Return a node's leading run-time dimension, by number, and the elements of one of its rows."""
@@ -101,7 +96,7 @@ class Lowering:
 
     def reuse_or_new(self, node: Tensor, operand: Tensor) -> Buffer:
         """Return the operand's buffer if nothing else reads it (the step works in place), else a new one."""
-        if self._uses[operand] == 1 and self._uses[_source(operand)] == 1:
+        if self._uses[operand] == 1 and self._uses[source_of(operand)] == 1:
             self._buffers[node] = self.buffer(operand)
             return self._buffers[node]
         return self.new(node)
@@ -152,15 +147,15 @@ class Lowering:
 
     def quantized_with(self, node: Tensor) -> Mapping[str, Buffer | None]:
         """Return the `quantized` argument of a step that can quantize its own result: a buffer, or None."""
-        return {"quantized": self.new_quantized(node) if node in self.quantized_inputs else None}
+        return {"quantized": self.new_quantized(node) if node in self.rounding.columns else None}
 
     def k_of(self, node: Tensor) -> int:
         """Return the length of the rows that products read of a node, which has one or several in a row."""
-        return self.quantized_inputs.get(node, width(node))
+        return self.rounding.columns.get(node, width(node))
 
     def quantized_form(self, x: Tensor) -> Buffer:
         """Return the buffer of a node's int8 form. If no earlier step makes it, one is added."""
-        source = _source(x)
+        source = source_of(x)
         if source not in self._quantized:
             target = self.new_quantized(source)
             self.call(
@@ -175,33 +170,16 @@ class Lowering:
 
     def activations(self, product: Tensor, x: Tensor) -> Mapping[str, Tensor | Buffer | None]:
         """Return the input arguments of a matrix product: x, or its int8 form."""
-        if is_quantized_product(product):
+        if product in self.rounding.products:
             return {"x": None, "quantized": self.quantized_form(x)}
         return {"x": x, "quantized": None}
 
 
-def is_quantized_product(node: Tensor) -> bool:
-    """Return whether `node` multiplies by quantized matrices, and so reads int8 activations."""
-    return node.op in ("linear", "first_outputs", "expert_linear") and _native.is_quantized(
-        _matrix(node).type
-    )
-
-
-def _matrix(product: Tensor) -> _native.WeightMatrix:
-    weight = next(operand for operand in product.operands if isinstance(operand, Weight))
+def _type_of(weight: Weight) -> QuantType:
+    """Return the type of a matrix, or of the matrices of experts, which have one type."""
     matrix = weight.handle[0] if isinstance(weight.handle, list) else weight.handle
     assert isinstance(matrix, _native.WeightMatrix)
-    return matrix
-
-
-def _wants_super_blocks(node: Tensor) -> bool:
-    """Return whether `node` multiplies by matrices with integer scales: all inputs then share that form."""
-    return is_quantized_product(node) and _native.wants_super_blocks(_matrix(node).type)
-
-
-def width(node: Tensor) -> int:
-    """Return the number of elements of one row: of all dimensions after the leading one."""
-    return math.prod(d for d in node.shape[1:] if isinstance(d, int))
+    return QuantType(matrix.type)
 
 
 def offset(weight: Weight | None) -> int | None:
@@ -212,31 +190,6 @@ def offset(weight: Weight | None) -> int | None:
     return weight.handle.offset
 
 
-def _source(node: Operand) -> Tensor:
-    """Return the node that computes the bytes: reshaping does not."""
-    assert isinstance(node, Tensor)
-    return _source(node.operands[0]) if node.op == "reshape" else node
-
-
 def _touched(places: Mapping[str, Places]) -> frozenset[Place]:
     lists = (place if isinstance(place, tuple) else (place,) for place in places.values())
     return frozenset(place for some in lists for place in some if place is not None)
-
-
-def _float_inputs(graph: Graph) -> set[Operand]:
-    """Return the operands of all nodes but products with quantized matrices, which read int8 blocks."""
-    return {operand for node in graph.nodes if not is_quantized_product(node) for operand in node.operands}
-
-
-def _quantized_inputs(graph: Graph) -> dict[Tensor, int]:
-    """Return the tensors read as int8 blocks, by products with quantized matrices or by their dispatch.
-
-    Each comes with the length of a row that products read.
-    """
-    found: dict[Tensor, int] = {}
-    for node in reversed(graph.nodes):
-        if node.op == "dispatch" and len(node.operands) == 2 and node in found:
-            found[_source(node.operands[0])] = found[node]
-        elif is_quantized_product(node):
-            found[_source(node.operands[0])] = _matrix(node).columns
-    return found

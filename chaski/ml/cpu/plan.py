@@ -64,7 +64,7 @@ class CPUPlan:
             size,
             list(self._dims),
             maxima,
-            lowering.in_super_blocks,
+            lowering.rounding.in_super_blocks,
             cut_for,
         )
         steps: list[TracedStep] = []

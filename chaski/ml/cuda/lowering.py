@@ -6,8 +6,7 @@ embeddings, whose last bits are those of the host's library, and lists of what a
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -17,11 +16,13 @@ from msgspec import Struct
 
 from chaski import _native
 from chaski.errors import UnsupportedError
+from chaski.formats.quant import QuantType
 from chaski.ml.arena import Buffer
-from chaski.ml.cpu.weight_files import laid_out_type
 from chaski.ml.cuda.device import Grid, Program
 from chaski.ml.fusing import sums_of_products, uses_of
-from chaski.ml.graph import Dim, DType, Graph, KVBuffer, Operand, Tensor, Weight
+from chaski.ml.graph import Dim, DType, Graph, KVBuffer, Operand, Tensor, Weight, source_of, width
+from chaski.ml.products import matrix_weight
+from chaski.ml.rounding import BLOCK, SUPER_BLOCK, Rounding
 
 __all__ = [
     "Addressed",
@@ -44,7 +45,6 @@ __all__ = [
     "matrix_of",
     "staged_for",
     "vector_of",
-    "width",
 ]
 
 Sizes = Mapping[str, int]
@@ -159,7 +159,8 @@ class Derived(Struct, frozen=True):
 
 
 _TYPES: Mapping[DType, npt.DTypeLike] = {DType.I32: np.int32, DType.F32: np.float32}
-_PRODUCTS = ("linear", "first_outputs", "expert_linear")
+# Products of which one step computes several.
+_TOGETHER = ("linear", "expert_linear")
 _FEW = 64
 # What the super-scales of 256 activations take (matmul.h).
 _SUPER_BYTES = 36
@@ -170,8 +171,8 @@ class Lowering:
 
     `multiprocessors`: how many blocks of threads keep the device busy. `shared_memory`: how many bytes a
     block of threads may share. `sums`: the products that a sum takes in, each with that sum. `together`:
-    products that one step computes, by the first of them. `staged`: what is uploaded. `gathered`: rows of
-    pairs that are read where those of tokens are. `checks`, `derived`: what the host does before a run.
+    products that one step computes, by the first of them. `staged`: what is uploaded. `rounding`: which
+    values products read as int8. `checks`, `derived`: what the host does before a run.
     `shared_parts`: what several nodes have of one thing, by its kind and the node that it is made of.
     """
 
@@ -187,28 +188,15 @@ class Lowering:
         self.dims = {d.name: d.maximum for node in graph.nodes for d in node.shape if isinstance(d, Dim)}
         self.uses = uses_of(graph)
         self.sums = sums_of_products(graph, self.uses, ("linear",))
-        products = [node for node in graph.nodes if node.op in _PRODUCTS]
-        self.gathered = _gathered(graph)
-        types = {matrix_of(node).type for node in products}
-        types |= {int(laid_out_type(type)) for type in graph.product_types}
-        self.in_super_blocks = any(map(_native.wants_super_blocks, types))
-        quantized = {node for node in products if is_quantized(matrix_of(node))}
-        self._read_as_int8 = {self.activations(node): matrix_of(node).columns for node in quantized}
-        self._read_as_floats = {
-            self._rows_of(operand)
-            for node in graph.nodes
-            if node not in quantized and node not in self.gathered and node.op != "reshape"
-            for operand in node.operands
-            if isinstance(operand, Tensor)
-        } | {_source(node) for node in graph.outputs.values()}
-        self.together = _groups(products, self.sums)
+        self.rounding = Rounding(graph, _type_of)
+        self.together = _groups(graph, self.rounding.products, self.sums)
         self._buffers: dict[Tensor, Buffer] = {}
         self._quantized: dict[Tensor, Quantized] = {}
         self._waiting: dict[Tensor, Callable[[], None]] = {}
 
     def place(self, node: Operand) -> Buffer | Staged:
         """Where the values of a node are."""
-        source = _source(node)
+        source = source_of(node)
         self.finish(source)
         return self.staged[source] if source in self.staged else self._buffers[source]
 
@@ -218,7 +206,7 @@ class Lowering:
 
     def taken(self, node: Operand) -> bool:
         """Whether a node waits; if so it does not any more, and the caller computes it."""
-        return self._waiting.pop(_source(node), None) is not None
+        return self._waiting.pop(source_of(node), None) is not None
 
     def finish(self, *nodes: Tensor) -> None:
         """Compute nodes now if they wait."""
@@ -240,7 +228,7 @@ class Lowering:
 
     def new_if_read(self, node: Tensor) -> Buffer | None:
         """Memory for a node whose floats are read, which is not so where products read only integers."""
-        return self.new(node) if node in self._read_as_floats else None
+        return self.new(node) if node in self.rounding.floats else None
 
     def dim(self, node: Operand) -> str:
         """The name of a node's leading dimension."""
@@ -273,35 +261,25 @@ class Lowering:
         self.step(choose, *arguments)
 
     def activations(self, product: Tensor) -> Tensor:
-        """The node whose rows a product reads."""
-        x = product.operands[0]
-        assert isinstance(x, Tensor)
-        return self._rows_of(x)
-
-    def _rows_of(self, node: Tensor) -> Tensor:
-        """The node that has the rows which are read of another one."""
-        source = _source(node)
-        return _source(source.operands[0]) if source in self.gathered else source
+        """The node whose rows a product reads: of rows that are sorted for experts, those before sorting."""
+        source = source_of(product.operands[0])
+        return source_of(source.operands[0]) if source in self.rounding.dispatched else source
 
     def is_super(self, node: Tensor) -> bool:
         """Return whether a node has super-blocks, which no two rows that products read share."""
-        return self.in_super_blocks and self._read_as_int8.get(node, width(node)) % 256 == 0
+        return self.rounding.block(self.rounding.columns.get(node, width(node))) == SUPER_BLOCK
 
-    def is_read_as_int8(self, node: Tensor) -> bool:
-        """Return whether products read the rows of a node as integers."""
-        return node in self._read_as_int8
-
-    def rounding(self, program: str, node: Tensor, *defines: tuple[str, str | int]) -> Program:
+    def rounding_program(self, program: str, node: Tensor, *defines: tuple[str, str | int]) -> Program:
         """A program that rounds the rows of a node to int8."""
         return Program(program, (*defines, ("CHASKI_SUPER_BLOCKS", int(self.is_super(node)))))
 
     def quantized_with(self, node: Tensor) -> Sequence[Buffer | None]:
         """Where a step that computes a node puts its int8 form; nowhere if nothing reads that."""
-        return self._new_quantized(node).fields if node in self._read_as_int8 else (None,) * 4
+        return self._new_quantized(node).fields if node in self.rounding.columns else (None,) * 4
 
     def quantized(self, x: Operand) -> Quantized:
         """The int8 form of a node. If no earlier step makes it, one is added."""
-        source = _source(x)
+        source = source_of(x)
         if source not in self._quantized:
             self._new_quantized(source)
             self.round_rows(source)
@@ -310,7 +288,7 @@ class Lowering:
     def round_rows(self, source: Tensor, where: Callable[[Sizes], bool] = lambda sizes: True) -> None:
         """Add a step that makes the int8 form of a node, of runs with such sizes."""
         columns, dim = width(source), self.dim(source)
-        program = self.rounding("quantize", source)
+        program = self.rounding_program("quantize", source)
 
         def choose(sizes: Sizes) -> Kernel | None:
             blocks = -(-sizes[dim] * columns // (8 * 128))
@@ -321,8 +299,8 @@ class Lowering:
     def _new_quantized(self, node: Tensor) -> Quantized:
         leading, columns = node.shape[0], width(node)
         assert isinstance(leading, Dim)
-        if (k := self._read_as_int8[node]) % 32:
-            raise UnsupportedError(f"activations of {k} elements cannot be rounded in blocks of 32")
+        if (k := self.rounding.columns[node]) % BLOCK:
+            raise UnsupportedError(f"activations of {k} elements cannot be rounded in blocks of {BLOCK}")
         elements = leading.maximum * columns
         supers = Buffer(_SUPER_BYTES * elements // 256, columns // 256) if self.is_super(node) else None
         self._quantized[node] = Quantized(
@@ -334,12 +312,6 @@ class Lowering:
         return self._quantized[node]
 
 
-def width(node: Operand) -> int:
-    """The number of elements of one row: of all dimensions after the leading one."""
-    assert isinstance(node, Tensor)
-    return math.prod(d for d in node.shape[1:] if isinstance(d, int))
-
-
 def matrix_of(product: Tensor) -> Matrix:
     """The matrix that a node multiplies by, or the first expert's."""
     return matrices_of(product)[0]
@@ -347,7 +319,10 @@ def matrix_of(product: Tensor) -> Matrix:
 
 def matrices_of(product: Tensor) -> Sequence[Matrix]:
     """The matrix that a node multiplies by, or those of all experts, which lie at equal distances."""
-    weight = next(operand for operand in product.operands if isinstance(operand, Weight))
+    return _matrices(matrix_weight(product))
+
+
+def _matrices(weight: Weight) -> Sequence[Matrix]:
     found: Any = weight.handle
     matrices: Sequence[Matrix] = found if isinstance(found, list) else [found]
     assert all(isinstance(matrix, Matrix) for matrix in matrices), f"{weight.name} is not a matrix"
@@ -385,33 +360,19 @@ def staged_for(name: str, node: Tensor) -> Staged:
     return Staged(leading.maximum, width(node), _TYPES[node.dtype])
 
 
-def _source(node: Operand) -> Tensor:
-    """The node that computes the bytes: reshaping does not."""
-    assert isinstance(node, Tensor)
-    return _source(node.operands[0]) if node.op == "reshape" else node
+def _type_of(weight: Weight) -> QuantType:
+    return QuantType(_matrices(weight)[0].type)
 
 
-def _gathered(graph: Graph) -> set[Tensor]:
-    """Rows of pairs that are those of tokens, and that only products with experts read."""
-    readers: dict[Operand, set[str]] = {}
-    for node in graph.nodes:
-        for operand in node.operands:
-            readers.setdefault(operand, set()).add(node.op)
-    return {
-        node
-        for node in graph.nodes
-        if node.op == "dispatch" and len(node.operands) == 2 and readers.get(node) == {"expert_linear"}
-    } - set(graph.outputs.values())
-
-
-def _groups(products: Sequence[Tensor], sums: Mapping[Tensor, Tensor]) -> dict[Tensor, list[Tensor]]:
+def _groups(
+    graph: Graph, rounded: Collection[Tensor], sums: Mapping[Tensor, Tensor]
+) -> dict[Tensor, list[Tensor]]:
     """Products of the same activations with matrices of one quantized type, up to three, by the first."""
     found: dict[tuple[str, Tensor, int], list[Tensor]] = {}
     groups: dict[Tensor, list[Tensor]] = {}
-    for node in products:
-        matrix = matrix_of(node)
-        if node.op != "first_outputs" and node not in sums and is_quantized(matrix):
-            key = node.op, _source(node.operands[0]), matrix.type
+    for node in graph.nodes:
+        if node.op in _TOGETHER and node in rounded and node not in sums:
+            key = node.op, source_of(node.operands[0]), matrix_of(node).type
             if len(found.get(key, ())) in (0, 3):
                 found[key] = groups[node] = []
             found[key].append(node)

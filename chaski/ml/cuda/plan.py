@@ -31,12 +31,11 @@ from chaski.ml.cuda.lowering import (
     Step,
     largest_of,
     staged_for,
-    width,
 )
 from chaski.ml.cuda.operations import HOST_OPERATIONS, lower_node
 from chaski.ml.cuda.storage import KVStorage
 from chaski.ml.cuda.uploads import Uploads
-from chaski.ml.graph import Dim, Graph
+from chaski.ml.graph import Dim, Graph, width
 from chaski.ml.plan import FromLaunch, Input, misfit
 
 __all__ = ["CUDALaunch", "CUDAPlan"]

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from chaski.ml.moe_ops import Gating
 
-__all__ = ["combine", "dispatch", "expert_linear", "group_by_expert", "router", "scale_experts"]
+__all__ = ["combine", "dispatch", "group_by_expert", "router", "scale_experts"]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -55,20 +55,6 @@ def dispatch(x: F32, groups: I32, routes: F32 | None = None) -> F32:
     if routes is not None:
         rows = rows * routes[:, 1].ravel()[pairs, None]
     return rows.reshape(len(x), count, x.shape[1])
-
-
-def expert_linear(x: F32, groups: I32, weight: F32, bias: F32 | None = None) -> F32:
-    rows = x.reshape(-1, x.shape[2])
-    y = np.empty((len(rows), weight.shape[1]), np.float32)
-    begin = 0
-    for _, _, expert, end in groups.reshape(-1, 4):
-        if end == begin:
-            break
-        y[begin:end] = rows[begin:end] @ weight[expert].T
-        if bias is not None:
-            y[begin:end] += bias[expert]
-        begin = end
-    return y.reshape(*x.shape[:2], y.shape[1])
 
 
 def combine(x: F32, groups: I32, routes: F32 | None = None) -> F32:

@@ -1,8 +1,8 @@
 """The definition of every operation, in NumPy and float32.
 
 Each function takes the operands of the node as arrays, then the node's attributes by name. Slow on purpose:
-this is what kernels are tested against, so it is written to be read. Elementwise operations come from their
-table.
+this is what kernels are tested against, so it is written to be read. Elementwise operations and products with
+matrices come from their tables.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.ml.elementwise import ELEMENTWISE
+from chaski.ml.products import PRODUCTS
 from chaski.ml.reference.adapter_ops import adapt
 from chaski.ml.reference.cached_ops import (
     attention,
@@ -31,7 +32,6 @@ from chaski.ml.reference.cached_ops import (
 from chaski.ml.reference.moe_ops import (
     combine,
     dispatch,
-    expert_linear,
     group_by_expert,
     router,
     scale_experts,
@@ -46,15 +46,6 @@ I32 = npt.NDArray[np.int32]
 
 def embedding(ids: I32, table: F32) -> F32:
     return table[ids]
-
-
-def linear(x: F32, weight: F32, bias: F32 | None = None) -> F32:
-    y = x @ weight.T
-    return y if bias is None else y + bias
-
-
-def first_outputs(x: F32, weight: F32, *, count: int) -> F32:
-    return linear(x, weight[:count])
 
 
 def rows(x: F32, indices: I32) -> F32:
@@ -146,13 +137,12 @@ def scale_rows(x: F32, factors: F32) -> F32:
 
 
 DEFINITIONS: dict[str, Callable[..., Any]] = {
-    name: operation.formula for name, operation in ELEMENTWISE.items()
+    **{name: operation.formula for name, operation in ELEMENTWISE.items()},
+    **PRODUCTS,
 } | {
     definition.__name__: definition
     for definition in (
         embedding,
-        first_outputs,
-        linear,
         adapt,
         scale_rows,
         add_vector,
@@ -187,7 +177,6 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         scale_experts,
         group_by_expert,
         dispatch,
-        expert_linear,
         combine,
     )
 }

@@ -12,8 +12,10 @@ import numpy.typing as npt
 
 from chaski.errors import ClusterError, OutOfMemoryError
 from chaski.formats.gguf import TensorInfo
+from chaski.formats.quant import QuantType
 from chaski.ml.backend import ByDevice, CacheConfig, Device, Memory, ProgressCallback
 from chaski.ml.graph import AdapterTable, DType, Graph, KVBuffer, KVRole, Weight
+from chaski.ml.rounding import Rounding, product_types
 from chaski.ml.sharded import encoding
 from chaski.ml.sharded.adapter_slots import ShardedSlots, note_adapted
 from chaski.ml.sharded.files import SameFile
@@ -22,7 +24,6 @@ from chaski.ml.sharded.layers import LayerSplit
 from chaski.ml.sharded.pieces import cut_graph
 from chaski.ml.sharded.placement import FreeNodes, HeldBuffer, Splitting
 from chaski.ml.sharded.plan import ShardedPlan
-from chaski.ml.sharded.rounding import blocks_of
 from chaski.ml.sharded.rows import RowSplit, without_first_outputs
 from chaski.ml.sharded.shares import row_units, usual_shares
 
@@ -30,8 +31,6 @@ __all__ = ["ShardedBackend"]
 
 U8 = npt.NDArray[np.uint8]
 I32 = npt.NDArray[np.int32]
-
-_PRODUCTS = ("linear", "first_outputs", "expert_linear")
 
 
 class ShardedBackend:
@@ -62,7 +61,7 @@ class ShardedBackend:
         self._rounds = members.rule.startswith("native") and members.are_far
         self._number = members.add_backend()
         self._splitting: Splitting = RowSplit([1] * len(members)) if split == "rows" else LayerSplit([])
-        self._types: dict[Weight, Any] = {}
+        self._types: dict[Weight, QuantType] = {}
         self._num_plans = self._num_rows = self._num_tables = 0
         self._num_buffers = [0] * len(members)
         self._is_closed = False
@@ -182,15 +181,9 @@ class ShardedBackend:
         free = FreeNodes()
         placed = self._splitting.place_nodes(graph, free)
         note_adapted(graph, placed, self._splitting.units)
-        blocks = blocks_of(graph, self._types) if self._rounds else {}
+        blocks = Rounding(graph, self._types.__getitem__).blocks() if self._rounds else {}
         pieces, results = cut_graph(graph, placed, self._splitting.held, free, self._splitting.units, blocks)
-        types = frozenset(
-            self._types[operand]
-            for node in graph.nodes
-            if node.op in _PRODUCTS
-            for operand in node.operands[1:]
-            if isinstance(operand, Weight)
-        )
+        types = product_types(graph, self._types.__getitem__)
         fields, arrays = [], []
         for member, some in enumerate(pieces):
             for piece in some:

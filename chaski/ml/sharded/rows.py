@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from chaski.formats.gguf import TensorInfo
 from chaski.ml.elementwise import ELEMENTWISE
 from chaski.ml.graph import Graph, KVBuffer, KVRole, Shape, Tensor, Weight
+from chaski.ml.products import PRODUCTS, matrix_weight
 from chaski.ml.sharded.placement import FreeNodes, Held, HeldBuffer, HeldWeight, Owned, Placed, Units, cuts
 
 __all__ = ["RowSplit", "without_first_outputs"]
 
 Axes = Mapping[Tensor, int | None]
 
-_PRODUCTS = ("linear", "expert_linear", "product")
+_WITH_MATRICES = (*PRODUCTS, "product")
 _ATTENTION = ("attention", "attention_by_distance", "dense_attention", "paged_attention")
 
 
@@ -101,7 +102,7 @@ class RowSplit:
             return Placed(everybody, None, [None, None], True, owned)
         axis, needs = self._rule(node, axes)
         needs = [*needs, *[None] * (len(node.operands) - len(needs))]
-        return Placed(everybody, axis, needs, axis is not None and node.op in (*_PRODUCTS, *_ATTENTION))
+        return Placed(everybody, axis, needs, axis is not None and node.op in (*_WITH_MATRICES, *_ATTENTION))
 
     def _top_of_parts(self, node: Tensor, axes: Axes) -> Placed | None:
         """The largest elements of each part, which whoever reads the result puts in order."""
@@ -117,9 +118,8 @@ class RowSplit:
         """The axis along which a node's result is cut, and that of what it reads of its first operands."""
         if node.op in ELEMENTWISE:
             return self._elementwise(node, axes)
-        if node.op in _PRODUCTS:
-            matrix = next(operand for operand in node.operands if isinstance(operand, Weight))
-            return (len(node.shape) - 1 if self._has_part(matrix) else None), []
+        if node.op in _WITH_MATRICES:
+            return (len(node.shape) - 1 if self._has_part(matrix_weight(node)) else None), []
         if node.op in _ATTENTION:
             axis = axes[_tensor(node, 1)]
             return axis, [axis, axis, axis]

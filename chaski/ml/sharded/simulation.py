@@ -19,13 +19,13 @@ from itertools import count, islice
 from msgspec import Struct, field
 
 from chaski.ml.graph import Dim, Tensor, Weight
+from chaski.ml.products import PRODUCTS, matrix_weight
 from chaski.ml.sharded.chunks import in_chunks, row_parts
 from chaski.ml.sharded.pieces import OwnedRows, Piece
 from chaski.ml.sharded.rounding import rounded_bytes
 
 __all__ = ["Batch", "Link", "Node", "Simulated", "Work", "simulate", "work_of"]
 
-_PRODUCTS = ("linear", "first_outputs", "expert_linear")
 _FLOAT = 4
 
 
@@ -105,8 +105,8 @@ def work_of(piece: Piece, weights: Mapping[Weight, int], sizes: Mapping[str, int
     """
     num_bytes = products = 0
     for node in piece.graph.nodes:
-        if node.op in _PRODUCTS:
-            matrix = next(operand for operand in node.operands if isinstance(operand, Weight))
+        if node.op in PRODUCTS:
+            matrix = matrix_weight(node)
             num_bytes += weights[matrix]
             products += _rows(node, sizes) * math.prod(matrix.shape)
     return Work(num_bytes, products)

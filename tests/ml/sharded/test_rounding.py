@@ -12,8 +12,7 @@ from chaski import _native
 from chaski.errors import ClusterError
 from chaski.formats.quant import QuantType
 from chaski.formats.quantize import quantize
-from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
-from chaski.ml.sharded.rounding import RoundedRows, blocks_of, rounded_bytes
+from chaski.ml.sharded.rounding import RoundedRows, rounded_bytes
 
 F32 = npt.NDArray[np.float32]
 
@@ -86,35 +85,3 @@ def test_wrong_bytes_are_refused() -> None:
             RoundedRows(4, WIDTH, 256, data).floats()
     with pytest.raises(ClusterError, match="1000 elements are no multiple of 256"):
         RoundedRows(4, 1000, 256, found.data).floats()
-
-
-def recorded(type: QuantType, *others: str) -> tuple[Tensor, dict[Weight, QuantType], Graph]:
-    """A value that a product reads, and other operations."""
-    graph, tokens = Graph(), Dim("tokens", 4)
-    x = graph.input("x", (tokens, 2, 256), DType.F32)
-    value = graph.record("scale", (x,), x.shape, factor=2.0)
-    matrix = Weight((64, 512))
-    graph.output("y", graph.record("linear", (value.reshape(512), matrix), (tokens, 64)))
-    for number, op in enumerate(others):
-        graph.output(f"{number}", graph.record(op, (value,), value.shape))
-    return value, {matrix: type}, graph
-
-
-@pytest.mark.parametrize(
-    ("type", "others", "block"),
-    [
-        (QuantType.Q8_0, (), 32),
-        (QuantType.Q6_K, (), 256),
-        (QuantType.F16, (), 0),
-        (QuantType.Q8_0, ("silu",), 0),
-    ],
-)
-def test_who_reads_a_value_decides(type: QuantType, others: tuple[str, ...], block: int) -> None:
-    value, types, graph = recorded(type, *others)
-    assert blocks_of(graph, types).get(value, 0) == block
-
-
-def test_an_output_travels_as_floats() -> None:
-    value, types, graph = recorded(QuantType.Q8_0)
-    graph.output("value", value)
-    assert value not in blocks_of(graph, types)

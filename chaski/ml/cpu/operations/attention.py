@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from chaski import _native
-from chaski.ml.cpu.lowering import Buffer, Lowering, offset, width
-from chaski.ml.graph import Dim, KVBuffer, Tensor, Weight
+from chaski.ml.cpu.lowering import Buffer, Lowering, offset
+from chaski.ml.graph import Dim, KVBuffer, Tensor, Weight, width
 
 __all__ = ["attention", "attention_by_distance", "rope", "rope_table", "rotate_cells", "store", "stored"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from chaski.ml.cpu.lowering import Lowering, offset, width
+from chaski.ml.cpu.lowering import Lowering, offset
 from chaski.ml.elementwise import ELEMENTWISE
-from chaski.ml.graph import Tensor, Weight
+from chaski.ml.graph import Tensor, Weight, width
 
 __all__ = ["by_vector", "elementwise", "gaussian_top_k", "position_scale", "rms", "scale_rows"]
 

@@ -1,11 +1,11 @@
-"""A mixture of experts, from the router to the sum over the experts of a token."""
+"""A mixture of experts, from the router to the sum over the experts of a token, except for the products."""
 
 from __future__ import annotations
 
-from chaski.ml.cpu.lowering import Lowering, offset, width
-from chaski.ml.graph import Tensor, Weight
+from chaski.ml.cpu.lowering import Lowering, offset
+from chaski.ml.graph import Tensor, Weight, width
 
-__all__ = ["combine", "dispatch", "expert_linear", "group_by_expert", "router", "scale_experts"]
+__all__ = ["combine", "dispatch", "group_by_expert", "router", "scale_experts"]
 
 
 def router(lowering: Lowering, node: Tensor, logits: Tensor, bias: Weight | None = None) -> None:
@@ -50,29 +50,14 @@ def dispatch(
 ) -> None:
     """Matrices of the same experts may be of two types: then both forms of the rows are sorted."""
     sizes = {"dim": lowering.dim(node), "count": groups.shape[1], "width": width(x)}
-    is_quantized = routes is None and node in lowering.quantized_inputs
+    is_quantized = routes is None and node in lowering.rounding.columns
     if is_quantized:
         source = lowering.quantized_form(x)
         target = lowering.new_quantized(node)
         lowering.call("dispatch_quantized", {"x": source, "groups": groups}, {"y": target}, **sizes)
-    if not is_quantized or node in lowering.float_inputs:
+    if not is_quantized or node in lowering.rounding.floats:
         reads = {"x": x, "routes": routes, "groups": groups}
         lowering.call("dispatch", reads, {"y": lowering.new(node)}, **sizes)
-
-
-def expert_linear(
-    lowering: Lowering, node: Tensor, x: Tensor, groups: Tensor, weight: Weight, bias: Weight | None = None
-) -> None:
-    lowering.call(
-        "expert_matmul",
-        {**lowering.activations(node, x), "groups": groups},
-        {"y": lowering.new(node)},
-        dim=lowering.dim(node),
-        count=groups.shape[1],
-        experts=weight.handle,
-        weights=lowering.weights,
-        bias=offset(bias),
-    )
 
 
 def combine(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from chaski import _native
 from chaski.ml.cpu.adapter_slots import CPUAdapterSlots
-from chaski.ml.cpu.lowering import Buffer, Lowering, offset, width
+from chaski.ml.cpu.lowering import Buffer, Lowering, offset
 from chaski.ml.cpu.operations.elements import elementwise
-from chaski.ml.graph import AdapterTable, Dim, Operand, Tensor, Weight
+from chaski.ml.graph import AdapterTable, Dim, Operand, Tensor, Weight, width
 
-__all__ = ["adapt", "add", "first_outputs", "layer_norm", "linear", "product", "rms_norm"]
+__all__ = ["PRODUCTS", "adapt", "add", "layer_norm", "product", "rms_norm"]
 
 
 def rms_norm(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight | None = None) -> None:
@@ -103,6 +105,29 @@ def first_outputs(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight) -
         weights=lowering.weights,
         bias=offset(None),
     )
+
+
+def expert_linear(
+    lowering: Lowering, node: Tensor, x: Tensor, groups: Tensor, weight: Weight, bias: Weight | None = None
+) -> None:
+    lowering.call(
+        "expert_matmul",
+        {**lowering.activations(node, x), "groups": groups},
+        {"y": lowering.new(node)},
+        dim=lowering.dim(node),
+        count=groups.shape[1],
+        experts=weight.handle,
+        weights=lowering.weights,
+        bias=offset(bias),
+    )
+
+
+PRODUCTS: Mapping[str, Callable[..., None]] = {
+    "linear": linear,
+    "first_outputs": first_outputs,
+    "expert_linear": expert_linear,
+}
+"""How each operation of `chaski.ml.products` is lowered."""
 
 
 def product(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight) -> None:

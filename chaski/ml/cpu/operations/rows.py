@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from chaski import _native
-from chaski.ml.cpu.lowering import Buffer, Lowering, width
-from chaski.ml.graph import Dim, Tensor, Weight
+from chaski.ml.cpu.lowering import Buffer, Lowering
+from chaski.ml.graph import Dim, Tensor, Weight, width
 
 __all__ = [
     "concat",

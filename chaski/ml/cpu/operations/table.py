@@ -12,7 +12,9 @@ from chaski.ml.graph import Graph
 
 __all__ = ["OPERATIONS", "lower"]
 
-OPERATIONS: Mapping[str, Callable[..., None]] = dict.fromkeys(ELEMENTWISE, elements.elementwise) | {
+OPERATIONS: Mapping[str, Callable[..., None]] = {
+    **dict.fromkeys(ELEMENTWISE, elements.elementwise),
+    **products.PRODUCTS,
     "input": rows.input,
     "reshape": rows.reshape,
     "embedding": rows.embedding,
@@ -24,9 +26,7 @@ OPERATIONS: Mapping[str, Callable[..., None]] = dict.fromkeys(ELEMENTWISE, eleme
     "space_to_depth": rows.group_rows,
     "product": products.product,
     "top_k": rows.top_k,
-    "linear": products.linear,
     "adapt": products.adapt,
-    "first_outputs": products.first_outputs,
     "add": products.add,
     "rms_norm": products.rms_norm,
     "layer_norm": products.layer_norm,
@@ -47,7 +47,6 @@ OPERATIONS: Mapping[str, Callable[..., None]] = dict.fromkeys(ELEMENTWISE, eleme
     "scale_experts": moe.scale_experts,
     "group_by_expert": moe.group_by_expert,
     "dispatch": moe.dispatch,
-    "expert_linear": moe.expert_linear,
     "combine": moe.combine,
     "short_conv": recurrent.short_conv,
     "chunked_conv": recurrent.chunked_conv,

@@ -4,31 +4,9 @@
 // threads goes from panel to panel. Its groups of 16 lanes share a panel's blocks of weights: what is an
 // integer has no order. The floats that come of a block wait in shared memory, and another group, one for
 // each token, adds them up in ascending k. Meanwhile the next weights are on their way to shared memory.
-#include "experts.h"
+#include "matmul_arguments.h"
 
 namespace chaski::CHASKI_ISA {
-
-// A matrix, and where its results go.
-struct Part {
-    const uint8_t* panels;
-    int64_t rows;
-    float* y;
-    const float* bias;
-    const float* residual;
-};
-
-// Several matrices of one format that multiply the same activations; those behind the last have no rows.
-struct Matmul {
-    Part parts[3];
-    int64_t k;
-    const int8_t* values;
-    const float* scales;
-    const int16_t* sums;
-    const SuperScale* supers;
-    Count n;
-    [[no_unique_address]] Experts experts;
-};
-static_assert(sizeof(Matmul) == 168 + kExpertsBytes, "as a launch packs it");
 
 constexpr int kTokens = CHASKI_TOKENS;
 

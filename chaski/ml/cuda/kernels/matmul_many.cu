@@ -6,7 +6,7 @@
 // multiplied, the weights of the next one are unpacked there, codes less their offset as signed bytes, in the
 // order that tensor instructions take. One of these adds up 32 or 16 products, which is one sub-block; what
 // is an integer has no order. Each thread has its results' floats, and adds to them in ascending k.
-#include "experts.h"
+#include "matmul_arguments.h"
 
 namespace chaski::CHASKI_ISA {
 
@@ -15,28 +15,6 @@ constexpr int kTiles = CHASKI_TILES;  // of 8 tokens, of a warp, which has one p
 constexpr int kWarps = kPanels * (kTokens / (8 * kTiles));
 constexpr int kThreads = 32 * kWarps;
 static_assert(kStages >= 3, "one is multiplied, the next one is unpacked, and another is on its way");
-
-// A matrix, and where its results go.
-struct Part {
-    const uint8_t* panels;
-    int64_t rows;
-    float* y;
-    const float* bias;
-    const float* residual;
-};
-
-// Several matrices of one format that multiply the same activations; those behind the last have no rows.
-struct Matmul {
-    Part parts[3];
-    int64_t k;
-    const int8_t* values;
-    const float* scales;
-    const int16_t* sums;
-    const SuperScale* supers;
-    Count n;
-    [[no_unique_address]] Experts experts;
-};
-static_assert(sizeof(Matmul) == 168 + kExpertsBytes, "as a launch packs it");
 
 // Elements of a super-block that share a min, if any do.
 template <class Format>

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from chaski.ml.arena import Buffer
 from chaski.ml.cuda.adapter_slots import CUDAAdapterSlots
 from chaski.ml.cuda.device import Program
-from chaski.ml.cuda.lowering import Count, Derived, Kernel, Lowering, Made, Sizes, Staged, width
-from chaski.ml.graph import AdapterTable, Dim, Tensor
+from chaski.ml.cuda.lowering import Count, Derived, Kernel, Lowering, Made, Sizes, Staged
+from chaski.ml.graph import AdapterTable, Dim, Tensor, width
 
 __all__ = ["adapt"]
 

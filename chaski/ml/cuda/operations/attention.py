@@ -27,6 +27,7 @@ from chaski.ml.cuda.lowering import (
 )
 from chaski.ml.cuda.storage import KVStorage
 from chaski.ml.graph import Dim, DType, KVBuffer, KVRole, Tensor, Weight
+from chaski.ml.rounding import BLOCK, SUPER_BLOCK
 
 __all__ = ["attention", "attention_by_distance", "rope", "rotate_cells", "store", "stored"]
 
@@ -299,10 +300,10 @@ def _joined_heads(lowering: Lowering, node: Tensor) -> int:
     heads, size = node.shape[1:]
     assert isinstance(heads, int)
     assert isinstance(size, int)
-    block = 256 if lowering.is_super(node) else 32
+    block = SUPER_BLOCK if lowering.is_super(node) else BLOCK
     together = max(1, block // size)
     fits = together * size % block == 0 and heads % together == 0 and together * size <= 1024
-    return together if fits and lowering.is_read_as_int8(node) else 0
+    return together if fits and node in lowering.rounding.columns else 0
 
 
 def _tasks_dim(spans: Tensor) -> str:

@@ -13,10 +13,9 @@ from chaski.ml.cuda.lowering import (
     Lowering,
     Sizes,
     vector_of,
-    width,
 )
 from chaski.ml.elementwise import ELEMENTWISE
-from chaski.ml.graph import Tensor, Weight
+from chaski.ml.graph import Tensor, Weight, width
 
 __all__ = ["by_vector", "elementwise", "gaussian_top_k", "layer_norm", "rms", "rms_norm", "scale_rows"]
 
@@ -36,7 +35,7 @@ def _norm(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight | None, bi
     assert isinstance(size, int)
     heads, dim, op = width(node) // size, lowering.dim(node), node.op
     threads = min(1024, -(-size // 256) * 32)  # with eight elements each
-    program = lowering.rounding("norms", node, ("CHASKI_SIZE", size))
+    program = lowering.rounding_program("norms", node, ("CHASKI_SIZE", size))
     positions = -(-size // 16)  # of each of 16 lanes, and then how far apart lanes are
     shared = 4 * (16 * 4 * (-(-positions // 4) | 1) + 16 + 1)
     # Rows of several heads are rounded by a step of their own.
@@ -57,7 +56,7 @@ def elementwise(lowering: Lowering, node: Tensor, *operands: Tensor) -> None:
     """Any operation of the table."""
     op, columns, dim = ELEMENTWISE[node.op], width(node), lowering.dim(node)
     parameters = [float(node.attributes[name]) for name in op.parameters]
-    program = lowering.rounding("elementwise", node, ("CHASKI_FORMULA", op.name))
+    program = lowering.rounding_program("elementwise", node, ("CHASKI_FORMULA", op.name))
     rounded = lowering.quantized_with(node)
 
     def choose(sizes: Sizes) -> Kernel:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from chaski.ml.cuda.device import Program
-from chaski.ml.cuda.lowering import Kernel, Lowering, Sizes, vector_of, width
-from chaski.ml.graph import Tensor, Weight
+from chaski.ml.cuda.lowering import Kernel, Lowering, Sizes, vector_of
+from chaski.ml.graph import Tensor, Weight, width
 
 __all__ = ["combine", "dispatch", "group_by_expert", "router", "scale_experts"]
 
@@ -46,7 +46,7 @@ def group_by_expert(lowering: Lowering, node: Tensor, routes: Tensor) -> None:
 def dispatch(
     lowering: Lowering, node: Tensor, x: Tensor, groups: Tensor, routes: Tensor | None = None
 ) -> None:
-    if node not in lowering.gathered:
+    if node not in lowering.rounding.dispatched:
         _sorted(lowering, node, x, width(x), groups, routes)
 
 

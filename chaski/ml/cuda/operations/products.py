@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -18,12 +18,11 @@ from chaski.ml.cuda.lowering import (
     matrices_of,
     matrix_of,
     vector_of,
-    width,
 )
 from chaski.ml.cuda.operations.elements import elementwise
-from chaski.ml.graph import Operand, Tensor, Weight
+from chaski.ml.graph import Operand, Tensor, Weight, width
 
-__all__ = ["add", "embedding", "first_outputs", "linear", "product"]
+__all__ = ["PRODUCTS", "add", "embedding", "product"]
 
 _FLOATS = {QuantType.F32: "F32Weights", QuantType.F16: "F16Weights", QuantType.BF16: "BF16Weights"}
 _SUPER = (QuantType.Q2_K, QuantType.Q3_K, QuantType.Q4_K, QuantType.Q5_K, QuantType.Q6_K)
@@ -53,7 +52,7 @@ def linear(lowering: Lowering, node: Tensor, *_: Operand) -> None:
     """A product with one matrix, or with those of experts."""
     if node in lowering.sums:
         return  # the sum computes it
-    if not is_quantized(matrix_of(node)):
+    if node not in lowering.rounding.products:
         _product(lowering, [_Product(node, node, None)])
     elif node in lowering.together:
         _product(lowering, [_Product(each, each, None) for each in lowering.together[node]])
@@ -61,6 +60,14 @@ def linear(lowering: Lowering, node: Tensor, *_: Operand) -> None:
 
 def first_outputs(lowering: Lowering, node: Tensor, *_: Operand) -> None:
     _product(lowering, [_Product(node, node, None, node.attributes["count"])])
+
+
+PRODUCTS: Mapping[str, Callable[..., None]] = {
+    "linear": linear,
+    "first_outputs": first_outputs,
+    "expert_linear": linear,
+}
+"""How each operation of `chaski.ml.products` is lowered."""
 
 
 def add(lowering: Lowering, node: Tensor, a: Tensor, b: Tensor) -> None:
@@ -122,7 +129,7 @@ def _product(lowering: Lowering, products: Sequence[_Product]) -> None:
     sharing, experts = _experts(lowering, node)
     type = QuantType(matrix.type)
     panels = sum(-(-each.rows // _LANES) for each in products)
-    if not is_quantized(matrix):
+    if node not in lowering.rounding.products:
 
         def choose_float(sizes: Sizes) -> Kernel:
             shared = sharing(sizes)
@@ -156,7 +163,7 @@ def _experts(lowering: Lowering, node: Tensor) -> tuple[Callable[[Sizes], _Shari
     pairs = groups.shape[1]
     assert isinstance(pairs, int)
     stride = matrices[1].offset - matrices[0].offset if len(matrices) > 1 else 0
-    arguments = (groups, pairs, int(node.operands[0] in lowering.gathered), stride)
+    arguments = (groups, pairs, int(node.operands[0] in lowering.rounding.dispatched), stride)
     return lambda sizes: _Sharing(sizes[dim], len(matrices), pairs), arguments
 
 

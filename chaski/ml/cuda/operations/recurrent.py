@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.ml.cuda.device import Program
-from chaski.ml.cuda.lowering import Constant, Derived, Kernel, Lowering, Made, Sizes, width
+from chaski.ml.cuda.lowering import Constant, Derived, Kernel, Lowering, Made, Sizes
 from chaski.ml.cuda.storage import KVStorage
-from chaski.ml.graph import KVBuffer, Tensor
+from chaski.ml.graph import KVBuffer, Tensor, width
 from chaski.ml.recurrent_ops import CHUNK
 
 __all__ = ["chunked_conv", "gated_delta", "short_conv"]

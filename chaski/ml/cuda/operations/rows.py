@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from chaski.ml.arena import Buffer
 from chaski.ml.cuda.device import Program
-from chaski.ml.cuda.lowering import Derived, Kernel, Lowering, Made, Sizes, width
-from chaski.ml.graph import Dim, Tensor
+from chaski.ml.cuda.lowering import Derived, Kernel, Lowering, Made, Sizes
+from chaski.ml.graph import Dim, Tensor, width
 
 __all__ = ["concat", "group_rows", "rows", "scatter", "slice", "top_k"]
 

@@ -15,13 +15,12 @@ __all__ = ["HOST_OPERATIONS", "OPERATIONS", "lower_node"]
 HOST_OPERATIONS = ("rope_table", "position_scale")
 """What the host computes from the inputs: its last bits are those of the host's mathematical library."""
 
-OPERATIONS: Mapping[str, Callable[..., None]] = dict.fromkeys(ELEMENTWISE, elements.elementwise) | {
+OPERATIONS: Mapping[str, Callable[..., None]] = {
+    **dict.fromkeys(ELEMENTWISE, elements.elementwise),
+    **products.PRODUCTS,
     "adapt": adapters.adapt,
     "add": products.add,
     "embedding": products.embedding,
-    "linear": products.linear,
-    "first_outputs": products.first_outputs,
-    "expert_linear": products.linear,
     "product": products.product,
     "rms_norm": elements.rms_norm,
     "layer_norm": elements.layer_norm,
