@@ -15,10 +15,10 @@ from typing import Any
 from msgspec.structs import astuple
 
 import chaski
+from benchmarks.limits import measure_limits
 from benchmarks.make_models import SHAPES, make
 from chaski.cli.bench import Workload, measure
 from chaski.ml import open_backend
-from chaski.ml.cpu.limits import measure_limits
 
 __all__: list[str] = []
 

@@ -28,6 +28,7 @@ from benchmarks.part_of_model import measure_pieces
 from benchmarks.shapes import Vocabulary
 from benchmarks.shapes.llama import Llama
 from benchmarks.shards import KEY, models_on, running_nodes, written_key
+from benchmarks.simulated.shards import Node, Work, work_of
 from chaski.cli.bench import BenchResult, Workload
 from chaski.cli.bench import measure as run_workload
 from chaski.env import Environment
@@ -36,7 +37,6 @@ from chaski.ml.machine import largest_cache
 from chaski.ml.sharded.exchange import Exchange
 from chaski.ml.sharded.frames import Frames
 from chaski.ml.sharded.links import Listener, connect
-from chaski.ml.sharded.simulation import Node, Work, work_of
 
 __all__ = [
     "PREFILL",

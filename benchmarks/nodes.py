@@ -1,7 +1,7 @@
 """What several nodes give for a model that is split over them: `python -m benchmarks.nodes`.
 
 What one node takes for its work is measured here (`benchmarks/node_costs.py`), with layers of the shapes of
-the 8B model. All else is simulated from that, by `chaski/ml/sharded/simulation.py`, with the pieces that the
+the 8B model. All else is simulated from that, by `benchmarks/simulated/shards.py`, with the pieces that the
 models are really cut into. `--memory` assumes nodes whose memory gives so many GB/s instead of the measured
 rate; with a faster memory, their cores and caches are faster by as much.
 
@@ -28,8 +28,8 @@ from benchmarks.part_of_model import CutModel
 from benchmarks.shapes import SHAPES
 from benchmarks.shapes.llama import Llama
 from benchmarks.shards import address_of, written_key
+from benchmarks.simulated.shards import Batch, Link, Simulated, simulate, work_of
 from chaski.cli.bench import Workload
-from chaski.ml.sharded.simulation import Batch, Link, Simulated, simulate, work_of
 
 _EIGHT = cast("Llama", SHAPES["llama-3.1-8b"])
 MODELS: Mapping[str, Llama] = {

@@ -1,16 +1,16 @@
 """Whether prompts and answers on different replicas pay, in simulated time: `python -m benchmarks.phases`.
 
-Nothing is computed by models; `chaski/cluster/phases.py` says what a replica is taken to be. The figures are
-those of docs/performance.md for a model of 1B in Q4_K_M with two threads and AVX-512: 319 tokens of a prompt
-a second (row `type-q4_k_m`), 49.8 tokens of one answer, 186 of eight (`batch-8`).
+No model computes anything; `benchmarks/simulated/phases.py` says what a replica is taken to be. The figures
+are those of docs/performance.md for a model of 1B in Q4_K_M with two threads and AVX-512: 319 tokens of a
+prompt a second (row `type-q4_k_m`), 49.8 tokens of one answer, 186 of eight (`batch-8`).
 """
 
 from __future__ import annotations
 
 import argparse
 
-from chaski.cluster.phases import Engine, Link, simulate_phases
-from chaski.cluster.simulation import Conversations
+from benchmarks.simulated.phases import Engine, Link, simulate_phases
+from benchmarks.simulated.replicas import Conversations
 
 _COLUMNS = (
     *("sessions a second", "replicas for prompts", "answers a second", "first token, s", "99 %"),

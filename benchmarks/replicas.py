@@ -3,11 +3,11 @@
     python -m benchmarks.replicas                         four replicas of one thread, eight users
     python -m benchmarks.replicas --users 16 --sessions 64
 
-The conversations are those of `chaski/cluster/simulation.py`, on a small scale: so many users talk at a time,
-and begin the next conversation when one has ended. A question follows what was said before, answers included,
-as in a chat. Replicas are processes of this machine, which share its
-cores, so that what is compared is the work that all of them do. The model has random weights. Each policy
-runs in turn, with replicas that hold nothing yet.
+The conversations are those of `benchmarks/simulated/replicas.py`, on a small scale: so many users talk at a
+time, and begin the next conversation when one has ended. A question follows what was said before, answers
+included, as in a chat. Replicas are processes of this machine, which share its cores, so that what is
+compared is the work that all of them do. The model has random weights. Each policy runs in turn, with
+replicas that hold nothing yet.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import numpy as np
 from benchmarks.make_models import write
 from benchmarks.shapes.llama import Llama
 from benchmarks.shapes.shape import Vocabulary
+from benchmarks.simulated.replicas import Conversations, Turn
 from chaski.chat.events import Done, Text
 from chaski.cluster.links import Listener, new_key
 from chaski.cluster.members import Member
@@ -38,7 +39,6 @@ from chaski.cluster.replica_set import ReplicaSet
 from chaski.cluster.router import Router
 from chaski.cluster.routing import Candidate
 from chaski.cluster.serving import Connection
-from chaski.cluster.simulation import Conversations, Turn
 from chaski.runner.channels.worker.client import Worker
 
 _SHAPE = Llama(8, 768, 12, 4, 64, 2048, 10000.0, 8192, Vocabulary("llama-bpe", 4096, 256, 3000))

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from benchmarks.limits import Limits, measure_limits
 from chaski.env import Environment
-from chaski.ml.cpu.limits import Limits, measure_limits
 
 __all__ = ["Costs", "Limits", "decode_limit", "measure", "median_limits", "prefill_limit", "scaling"]
 

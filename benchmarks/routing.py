@@ -3,14 +3,14 @@
     python -m benchmarks.routing                                four replicas, all policies
     python -m benchmarks.routing --replicas 1000 --sessions 100000 --rates 120 --systems 500 --turns 3
 
-Nothing is computed by models; `chaski/cluster/simulation.py` says what a replica is taken to be.
+Nothing is computed by models; `benchmarks/simulated/replicas.py` says what a replica is taken to be.
 """
 
 from __future__ import annotations
 
 import argparse
 
-from chaski.cluster.simulation import POLICIES, Conversations, Machine, simulate
+from benchmarks.simulated.replicas import POLICIES, Conversations, Machine, simulate
 
 _COLUMNS = (
     *("sessions a second", "policy", "answers a second", "first token, s", "99 %"),

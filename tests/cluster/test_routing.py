@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
+from benchmarks.simulated.replicas import Conversations, Machine, simulate
 from chaski.cluster.block_index import BlockIndex
 from chaski.cluster.router import Router
 from chaski.cluster.routing import Candidate, Load, Speed, choose
-from chaski.cluster.simulation import Conversations, Machine, simulate
 
 SPEED = Speed(prefill=100.0, answer_seconds=5.0)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.limits import measure_limits
 from chaski import _native
-from chaski.ml.cpu.limits import measure_limits
 
 
 @pytest.mark.long

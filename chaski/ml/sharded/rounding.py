@@ -1,7 +1,8 @@
-"""Values that travel as int8, since all that read them round them to that first, by the rule of numbers.
+"""Values that travel between nodes as int8, since all readers round them to int8 first.
 
-The rule is that of `native/include/matmul.h`. What arrives are not the numbers that were sent, but such as
-are rounded to the same int8 and the same scales; whoever sends a row makes sure of it, or sends its floats.
+The rule is that of `native/include/matmul.h`; `chaski.ml.rounding` finds the values. The numbers that arrive
+differ from those that were sent, but they are rounded to the same int8 and the same scales. The sender makes
+sure of that for each row, or sends the row's floats.
 """
 
 from __future__ import annotations
@@ -14,11 +15,9 @@ from chaski import _native
 from chaski.errors import ClusterError
 from chaski.ml.rounding import SUPER_BLOCK
 
-__all__ = ["RoundedRows", "rounded_bytes"]
+__all__ = ["RoundedRows"]
 
 F32 = npt.NDArray[np.float32]
-
-_AMAX, _SHIFTS = 4, 4
 
 
 class RoundedRows(Struct, frozen=True):
@@ -46,9 +45,3 @@ class RoundedRows(Struct, frozen=True):
             return _native.unrounded_rows(self.data, self.rows, self.width, self.block == SUPER_BLOCK)
         except ValueError as error:
             raise ClusterError(str(error)) from None
-
-
-def rounded_bytes(rows: int, width: int, block: int) -> int:
-    """The bytes of rows that are rounded again as they were, all of them."""
-    each = block + _AMAX + (_SHIFTS if block == SUPER_BLOCK else 0)
-    return rows * (1 + width // block * each)

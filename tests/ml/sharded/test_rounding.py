@@ -8,11 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from benchmarks.simulated.shards import rounded_bytes
 from chaski import _native
 from chaski.errors import ClusterError
 from chaski.formats.quant import QuantType
 from chaski.formats.quantize import quantize
-from chaski.ml.sharded.rounding import RoundedRows, rounded_bytes
+from chaski.ml.sharded.rounding import RoundedRows
 
 F32 = npt.NDArray[np.float32]
 

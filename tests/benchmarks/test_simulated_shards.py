@@ -9,14 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.part_of_model import CutModel
+from benchmarks.simulated.shards import Batch, Link, Node, Work, simulate, work_of
 from chaski.formats.quant import QuantType
 from chaski.ml.graph import Dim, DType, Graph, Weight
 from chaski.ml.sharded.pieces import Gather, Piece, Send
-from chaski.ml.sharded.simulation import Batch, Link, Node, Work, simulate, work_of
 from tests.ml.sharded.test_traffic import bytes_of_a_token
 from tests.tiny_llama import HIDDEN, write_tiny_llama
 
-ARCHITECTURES = Path(__file__).parents[2] / "data" / "architectures"
+ARCHITECTURES = Path(__file__).parents[1] / "data" / "architectures"
 WIDTH, NUM_BYTES = 250, 1000
 SIZES = {"tokens": 1, "outputs": 1}
 

@@ -20,11 +20,11 @@ from msgspec import Struct, field
 
 from chaski.ml.graph import Dim, Tensor, Weight
 from chaski.ml.products import PRODUCTS, matrix_weight
+from chaski.ml.rounding import SUPER_BLOCK
 from chaski.ml.sharded.chunks import in_chunks, row_parts
 from chaski.ml.sharded.pieces import OwnedRows, Piece
-from chaski.ml.sharded.rounding import rounded_bytes
 
-__all__ = ["Batch", "Link", "Node", "Simulated", "Work", "simulate", "work_of"]
+__all__ = ["Batch", "Link", "Node", "Simulated", "Work", "rounded_bytes", "simulate", "work_of"]
 
 _FLOAT = 4
 
@@ -110,6 +110,12 @@ def work_of(piece: Piece, weights: Mapping[Weight, int], sizes: Mapping[str, int
             num_bytes += weights[matrix]
             products += _rows(node, sizes) * math.prod(matrix.shape)
     return Work(num_bytes, products)
+
+
+def rounded_bytes(rows: int, width: int, block: int) -> int:
+    """Return the bytes of rows that all travel as int8: a mark for each row, and the scales of its blocks."""
+    scales = 8 if block == SUPER_BLOCK else 4
+    return rows * (1 + width // block * (block + scales))
 
 
 def simulate(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chaski.cluster.phases import Engine, Link, simulate_phases
-from chaski.cluster.simulation import Conversations
+from benchmarks.simulated.phases import Engine, Link, simulate_phases
+from benchmarks.simulated.replicas import Conversations
 
 ENGINE = Engine(prefill=300.0, one=0.02, many=0.04)
 ONE = Conversations(1, 1.0, turns=1)

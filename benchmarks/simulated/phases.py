@@ -16,7 +16,7 @@ from itertools import count
 import numpy as np
 from msgspec import Struct, field
 
-from chaski.cluster.simulation import BLOCK, Conversations, Kept, Turn
+from benchmarks.simulated.replicas import BLOCK, Conversations, Kept, Turn
 
 __all__ = ["Engine", "Link", "Phases", "simulate_phases"]
 
