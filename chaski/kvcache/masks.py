@@ -1,4 +1,7 @@
-"""The forms of masks that backends ask for. Caches themselves think in spans."""
+"""The forms of masks that backends may ask for. Caches themselves think in spans, as chaski's backends do.
+
+Dense masks and masks by pages are for other backends, see `chaski.ml.backend.CacheConfig`.
+"""
 
 from __future__ import annotations
 

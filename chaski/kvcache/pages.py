@@ -1,8 +1,10 @@
-"""Cells in whole pages, for backends that ask for them: a page has tokens of one sequence, at their places.
+"""Cells in whole pages: a page has tokens of one sequence, at their places.
 
-The token at position p of a sequence lies in cell p % page of a page. Sequences share whole pages, so
-that each of them goes on in a page of its own: of a page that another one still has cells of behind a token,
-nobody goes on behind that token, and what is in the way is computed again.
+The token at position p of a sequence lies in cell p % page of a page. Sequences share whole pages only. So a
+sequence cannot resume inside a page if another sequence owns later cells of that page: the tokens before them
+in the page are computed again.
+
+Pages serve backends that ask for them, see `chaski.ml.backend.CacheConfig`; none of chaski's own does.
 """
 
 from __future__ import annotations

@@ -128,6 +128,10 @@ class MaskForm(Enum):
 class CacheConfig(Struct, frozen=True):
     """The layout of caches that a backend requires or computes fastest with.
 
+    None of chaski's own backends asks for padding, permuted values, pages or a dense mask. They stay because
+    the engine that chaski re-creates has them, and because a backend for another device may ask for them. The
+    reference backend computes with each of them, and the tests of caches use that.
+
     `padding`: the number of cells is a multiple of it.
     `alignment`: attention is fastest where a token's position and cell are the same modulo it.
     `page`: cells are given out in whole pages of so many, and a token at position p is in cell p % page of

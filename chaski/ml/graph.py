@@ -168,7 +168,10 @@ class Mask(Struct, frozen=True):
 
 
 class DenseMask(Struct, frozen=True):
-    """The mask as a matrix (n, cells) of floats: 0 where a token sees a cell, else minus infinity."""
+    """The mask as a matrix (n, cells) of floats: 0 where a token sees a cell, else minus infinity.
+
+    It serves backends that ask for it, see `CacheConfig`; none of chaski's own does.
+    """
 
     matrix: Tensor
 
@@ -181,6 +184,8 @@ class PagedMask(Struct, frozen=True):
     tokens of a sequence with those of the batch, `query_starts` (sequences,) int32 the index of its first
     one in the batch. `bounds` (n, 2) int32: token i sees the positions from bounds[i, 0] to bounds[i, 1].
     Entries of the table for pages that no token sees have no meaning.
+
+    It serves backends that ask for it, see `CacheConfig`; none of chaski's own does.
     """
 
     block_table: Tensor

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
-from chaski.ml.nn import Module
+from chaski.ml.nn import Module, output_rows
 
-__all__ = ["HiddenStates", "ImageRows", "Inputs", "output_rows"]
+__all__ = ["HiddenStates", "ImageRows", "Inputs"]
 
 
 class ImageRows(Struct, frozen=True):
@@ -82,9 +82,10 @@ class Inputs(Struct, frozen=True):
     hidden: HiddenStates | None = None
 
     def enter(self, layer: Module, layers: Sequence[Module], x: Tensor) -> Tensor | None:
-        """Note the input of a layer where a draft reads it -> the rows to go on with behind the layer.
+        """Return the rows that `layer` keeps after its attention, and note its input `x` for a draft.
 
-        The last layer goes on with those that need outputs, all others with all: None.
+        All layers keep all rows, which is None, but the last one keeps the rows that need outputs. If a draft
+        reads the output of the last layer, that layer keeps all rows, too, and `leave` drops them.
         """
         if self.hidden is not None:
             self.hidden.enter(layers.index(layer), len(layers), x)
@@ -93,7 +94,7 @@ class Inputs(Struct, frozen=True):
         return self.outputs if layer is layers[-1] else None
 
     def leave(self, x: Tensor) -> Tensor:
-        """Note the output of the last layer where a draft reads it -> the rows that need outputs."""
+        """Return the rows of the last layer's output `x` that need outputs, and note it for a draft."""
         return x if self.hidden is None else self.hidden.leave(x, self.outputs)
 
     def rope_table(self, rope: Rope) -> Tensor:
@@ -134,8 +135,3 @@ class Inputs(Struct, frozen=True):
         if whole == size and not index:
             return self.images.rows
         return ops.slice(self.images.rows, index * size, size) if (index + 1) * size <= whole else None
-
-
-def output_rows(outputs: Tensor | None, *states: Tensor) -> tuple[Tensor, ...]:
-    """The rows of `states` that need outputs: the last layer goes on with these only. None is all rows."""
-    return states if outputs is None else tuple(state.rows(outputs) for state in states)

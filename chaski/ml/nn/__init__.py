@@ -23,6 +23,7 @@ from chaski.ml.nn.moe import (
     SharedExpert,
 )
 from chaski.ml.nn.rope import RopeFactors
+from chaski.ml.nn.sandwich import SandwichLayer, output_rows
 
 __all__ = [
     "MLP",
@@ -41,10 +42,12 @@ __all__ = [
     "RMSNorm",
     "RopeFactors",
     "RouterConfig",
+    "SandwichLayer",
     "SharedExpert",
     "SharedHistory",
     "SwiGLU",
     "TransposedLinear",
     "attend",
     "attention",
+    "output_rows",
 ]

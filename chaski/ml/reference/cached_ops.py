@@ -52,7 +52,7 @@ def rope(x: F32, table: F32, *, neox: bool) -> F32:
 class Storage(Struct, frozen=True):
     """Keys or values: `rows` (cells, heads, size), each the float32 value of what `type` can hold.
 
-    Permuted values are (heads, size, cells).
+    Permuted values, for backends that ask for them (`CacheConfig`), are (heads, size, cells).
     """
 
     rows: F32

@@ -9,11 +9,11 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor, Weight
-from chaski.ml.nn import MLP, Embedding, Joined, LayerNorm, Linear, Module, attention
+from chaski.ml.nn import MLP, Embedding, Joined, LayerNorm, Linear, Module, attention, output_rows
 from chaski.model.classifier import Classifier
 from chaski.model.config import DecoderConfig
 from chaski.model.dense import DenseLayers
-from chaski.model.input import Inputs, output_rows
+from chaski.model.input import Inputs
 from chaski.model.pooling import Pooling
 
 

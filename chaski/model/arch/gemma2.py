@@ -9,9 +9,8 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
-from chaski.ml.nn import attention
+from chaski.ml.nn import SandwichLayer, SwiGLU, attention
 from chaski.model.arch import llama
-from chaski.model.arch.gemma3.text import Layer
 from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.decoder import Decoder
 from chaski.model.input import Inputs
@@ -41,8 +40,15 @@ class Model(Decoder):
         super().__init__(config)
         window = file.get("gemma2.attention.sliding_window", int, 4096)
         softcap = file.get("gemma2.attn_logit_softcapping", float, 50.0)
+        size, eps = config.hidden_size, config.eps
         self.blk = [
-            Layer(config, Attention(config, softcap), window if is_near else None)
+            SandwichLayer(
+                size,
+                eps,
+                Attention(config, softcap),
+                SwiGLU(size, config.ffn_size, ops.geglu),
+                window if is_near else None,
+            )
             for is_near in sliding_layers(file, config.num_layers, _PERIOD)
         ]
         self._softcap = file.get("gemma2.final_logit_softcapping", float, 30.0)
@@ -56,5 +62,5 @@ class Model(Decoder):
         rope = ops.rope_table(inputs.positions, self._rope)
         x = self.token_embd(inputs.tokens) * self.config.hidden_size**0.5
         for layer, cache in zip(self.blk, caches, strict=True):
-            x = layer(x, rope, cache, inputs.enter(layer, self.blk, x))
+            x = layer(x, rope, cache, outputs=inputs.enter(layer, self.blk, x))
         return self.head(inputs.leave(x), self._softcap)

@@ -10,11 +10,11 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor, Weight
-from chaski.ml.nn import Joined, Linear, Module, RMSNorm, SharedHistory, SwiGLU
+from chaski.ml.nn import Joined, Linear, Module, RMSNorm, SharedHistory, SwiGLU, output_rows
 from chaski.model.arch.gemma4.attention import Attention, SharedAttention
 from chaski.model.config import DecoderConfig, refuse, sliding_layers
 from chaski.model.decoder import Decoder
-from chaski.model.input import Inputs, output_rows
+from chaski.model.input import Inputs
 from chaski.model.per_layer import PerLayerBlock, PerLayerInputs
 
 _STATES = 4

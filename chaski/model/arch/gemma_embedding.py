@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import AttentionSpan, LayerCache
 from chaski.ml.graph import Tensor
-from chaski.model.arch.gemma3.text import Layer, TextModel
+from chaski.ml.nn import SandwichLayer
+from chaski.model.arch.gemma3.text import TextModel
 from chaski.model.config import DecoderConfig
 from chaski.model.dense import DenseLayers
 from chaski.model.input import Inputs
@@ -21,7 +22,7 @@ class Model(TextModel):
         super().__init__(file, config)
         self.dense = DenseLayers(file, config.hidden_size)
 
-    def span(self, layer: Layer) -> AttentionSpan:
+    def span(self, layer: SandwichLayer) -> AttentionSpan:
         if layer.window is None:
             return AttentionSpan()
         return AttentionSpan(layer.window // 2 + 1, ahead=layer.window // 2)

@@ -10,12 +10,12 @@ from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Tensor, Weight
 from chaski.ml.moe_ops import Gating
-from chaski.ml.nn import Module, MoE, RMSNorm, attention
+from chaski.ml.nn import Module, MoE, RMSNorm, attention, output_rows
 from chaski.model.arch import llama
 from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.decoder import Decoder
 from chaski.model.experts import read_router
-from chaski.model.input import Inputs, output_rows
+from chaski.model.input import Inputs
 
 _PERIOD = 2
 _ALPHA, _LIMIT = 1.702, 7.0

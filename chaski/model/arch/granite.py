@@ -12,10 +12,10 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
-from chaski.ml.nn import MoE, MoEWithSharedExpert, SharedExpert, attention
+from chaski.ml.nn import MoE, MoEWithSharedExpert, SharedExpert, attention, output_rows
 from chaski.model.arch import llama
 from chaski.model.config import DecoderConfig
-from chaski.model.input import Inputs, output_rows
+from chaski.model.input import Inputs
 
 _NO_ROPE = Rope(np.zeros(0, np.float32))
 

@@ -9,10 +9,10 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind, Recurrent, RecurrentLayer, StateShape
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
-from chaski.ml.nn import ConvKernel, Embedding, Linear, Module, RMSNorm, SwiGLU
+from chaski.ml.nn import ConvKernel, Embedding, Linear, Module, RMSNorm, SwiGLU, output_rows
 from chaski.model.arch.qwen3 import Attention
 from chaski.model.config import DecoderConfig, kv_heads
-from chaski.model.input import Inputs, output_rows
+from chaski.model.input import Inputs
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.projectors import read_vision
 

@@ -20,11 +20,12 @@ from chaski.ml.nn import (
     RopeFactors,
     SwiGLU,
     attention,
+    output_rows,
 )
 from chaski.model.config import DecoderConfig
 from chaski.model.decoder import Decoder
 from chaski.model.experts import read_router
-from chaski.model.input import Inputs, output_rows
+from chaski.model.input import Inputs
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.projectors import PROJECTORS, read_vision
 
@@ -32,7 +33,9 @@ FeedForward = SwiGLU | MoE | MoEWithSharedExpert
 
 
 class Attention(Module):
+    # The names of tensors skip this module: a layer's file has `blk.0.attn_q`, not `blk.0.attn.attn_q`.
     inline = True
+    # Some files hold the rows of these three tensors in one.
     joined = Joined("attn_qkv", ("attn_q", "attn_k", "attn_v"))
 
     def __init__(self, config: DecoderConfig) -> None:
@@ -53,7 +56,10 @@ class Attention(Module):
 class Layer(Module):
     """Two blocks, each of which reads a norm of the states and adds to them.
 
-    `attn` takes the norm and `context`, which is what it needs beside that: ropes and a cache.
+    `attn` takes the norm and `context`: what it needs besides, such as ropes and a cache.
+
+    `outputs` is None in all layers but the last. The last one stores the keys and values of all tokens, then
+    computes only the rows that `outputs` lists: those whose logits the caller asked for.
     """
 
     def __init__(
@@ -101,6 +107,8 @@ class Model(Decoder):
         rope = inputs.rope_table(self.rope())
         x = self.embed(inputs)
         for layer, cache in zip(self.blk, caches, strict=True):
+            # `enter` returns the rows to keep after this layer. A draft that reads the hidden states of this
+            # model gets the layer's input there, and the output of the last layer in `leave`.
             x = layer(x, rope, cache, outputs=inputs.enter(layer, self.blk, x))
         return self.head(inputs.leave(x))
 

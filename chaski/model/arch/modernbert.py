@@ -9,12 +9,12 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
-from chaski.ml.nn import Embedding, FusedGLU, LayerNorm, Linear, Module
+from chaski.ml.nn import Embedding, FusedGLU, LayerNorm, Linear, Module, output_rows
 from chaski.model import classifier
 from chaski.model.arch.bert import Attention
 from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.dense import DenseLayers
-from chaski.model.input import Inputs, output_rows
+from chaski.model.input import Inputs
 from chaski.model.pooling import Pooling
 
 _PERIOD = 3

@@ -23,18 +23,13 @@ class Attention(llama.Attention):
         self.attn_q_norm = RMSNorm(config.head_size, config.eps)
         self.attn_k_norm = RMSNorm(config.head_size, config.eps)
 
-    def keys_and_values(self, x: Tensor, rope: Tensor) -> tuple[Tensor, Tensor]:
-        """The keys and values of tokens, as the cache holds them."""
-        c = self._config
-        k = self.attn_k_norm(self.attn_k(x).reshape(c.num_kv_heads, c.head_size))
-        v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
-        return ops.rope(k, rope), v
-
     def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache) -> Tensor:
         c = self._config
         q = self.attn_q_norm(self.attn_q(x).reshape(c.num_heads, c.head_size))
-        k, v = self.keys_and_values(x, rope)
-        return self.attn_output(attention(ops.rope(q, rope), k, v, cache, scale=c.head_size**-0.5))
+        k = self.attn_k_norm(self.attn_k(x).reshape(c.num_kv_heads, c.head_size))
+        v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
+        k, q = ops.rope(k, rope), ops.rope(q, rope)
+        return self.attn_output(attention(q, k, v, cache, scale=c.head_size**-0.5))
 
 
 class Model(Decoder):

@@ -23,13 +23,14 @@ from chaski.ml.nn import (
     RMSNorm,
     SwiGLU,
     attention,
+    output_rows,
 )
 from chaski.model.arch import qwen3
 from chaski.model.config import DecoderConfig, is_recurrent
 from chaski.model.decoder import Decoder
 from chaski.model.delta_net import DeltaConfig, GatedDeltaNet
 from chaski.model.experts import read_router
-from chaski.model.input import Inputs, output_rows
+from chaski.model.input import Inputs
 from chaski.model.nextn import NextnTensors, before, nextn_kinds
 from chaski.model.output_rows import HIDDEN
 
@@ -40,6 +41,13 @@ class GatedAttention(qwen3.Attention):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__(config)
         self.attn_q = Linear(config.hidden_size, 2 * config.num_heads * config.head_size)
+
+    def keys_and_values(self, x: Tensor, rope: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the keys and values that the cache stores, as `Head.store` does."""
+        c = self._config
+        k = self.attn_k_norm(self.attn_k(x).reshape(c.num_kv_heads, c.head_size))
+        v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
+        return ops.rope(k, rope), v
 
     def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache) -> Tensor:
         c = self._config

@@ -11,10 +11,10 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Tensor, Weight
-from chaski.ml.nn import MLP, Embedding, Linear, Module, RMSNorm, SwiGLU, attention
+from chaski.ml.nn import MLP, Embedding, Linear, Module, RMSNorm, SwiGLU, attention, output_rows
 from chaski.model.config import DecoderConfig
 from chaski.model.dense import DenseLayers
-from chaski.model.input import Inputs, output_rows
+from chaski.model.input import Inputs
 from chaski.model.pooling import Pooling
 from chaski.same_bits import logarithm, logarithms
 

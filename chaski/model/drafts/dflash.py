@@ -41,6 +41,13 @@ class Attention(qwen3.Attention):
         if has_sinks:
             self.attn_sinks = Sinks(config.num_heads)
 
+    def keys_and_values(self, x: Tensor, rope: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the keys and values that the cache stores, as `Layer.store` does."""
+        c = self._config
+        k = self.attn_k_norm(self.attn_k(x).reshape(c.num_kv_heads, c.head_size))
+        v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
+        return ops.rope(k, rope), v
+
     def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache) -> Tensor:
         c = self._config
         q = ops.rope(self.attn_q_norm(self.attn_q(x).reshape(c.num_heads, c.head_size)), rope)

@@ -35,7 +35,7 @@ class WideAttention(Attention):
         self.attn_v = Linear(size, config.num_kv_heads * config.value_size)
 
     def keys_and_values(self, x: Tensor, rope: Tensor) -> tuple[Tensor, Tensor]:
-        """The keys and values of tokens, as the cache holds them."""
+        """Return the keys and values that the cache stores."""
         c = self._config
         k = ops.rope(self.attn_k(x).reshape(c.num_kv_heads, c.head_size), rope)
         return k, self.attn_v(x).reshape(c.num_kv_heads, c.value_size)

@@ -99,7 +99,7 @@ class Draft(StepDraft):
         ropes = {sees_all: ops.rope_table(positions, self._rope(sees_all)) for sees_all in stored}
         for layer in self.blk:
             sees_all = layer.window is None
-            x = layer(x, ropes[sees_all], stored[sees_all], None)
+            x = layer(x, ropes[sees_all], stored[sees_all], outputs=None)
         x = self.output_norm(x)
         hidden = self.nextn.post_projection(x)
         if self.clusters is not None:

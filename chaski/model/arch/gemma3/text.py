@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
-from chaski.ml.nn import Module, RMSNorm, SwiGLU, attention
+from chaski.ml.nn import RMSNorm, SandwichLayer, SwiGLU, attention
 from chaski.model.arch import llama
 from chaski.model.arch.gemma3.vision import Vision
 from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.decoder import Decoder
-from chaski.model.input import Inputs, output_rows
+from chaski.model.input import Inputs
 
 _PERIOD = 6
 _LAYERS_OF_27B = 62
@@ -36,27 +35,6 @@ class Attention(llama.Attention):
         return self.attn_output(self._attend(ops.rope(q, rope), ops.rope(k, rope), v, cache))
 
 
-class Layer(Module):
-    """Norms stand before and behind both blocks. `window` is None where all tokens are seen."""
-
-    def __init__(self, config: DecoderConfig, attn: Callable[..., Tensor], window: int | None) -> None:
-        self.window = window
-        self.attn_norm = RMSNorm(config.hidden_size, config.eps)
-        self.attn = attn
-        self.post_attention_norm = RMSNorm(config.hidden_size, config.eps)
-        self.ffn_norm = RMSNorm(config.hidden_size, config.eps)
-        self.ffn = SwiGLU(config.hidden_size, config.ffn_size, ops.geglu)
-        self.post_ffw_norm = RMSNorm(config.hidden_size, config.eps)
-
-    def __call__(self, x: Tensor, rope: Tensor, cache: Any, outputs: Tensor | None) -> Tensor:
-        h, x = output_rows(outputs, self.attn(self.attn_norm(x), rope, cache), x)
-        x = x + self.post_attention_norm(h)
-        return x + self.post_ffw_norm(self.feed_forward(x))
-
-    def feed_forward(self, x: Tensor) -> Tensor:
-        return self.ffn(self.ffn_norm(x))
-
-
 class TextModel(Decoder):
     """The model without vision."""
 
@@ -65,9 +43,15 @@ class TextModel(Decoder):
         arch = file.architecture
         self.window = file.get(f"{arch}.attention.sliding_window", int, 0) or None
         softcap = file.get(f"{arch}.attn_logit_softcapping", float, 0.0)
-        attn = partial(Attention, config, _scale(file, config), softcap)
+        size, eps, scale = config.hidden_size, config.eps, _scale(file, config)
         self.blk = [
-            Layer(config, attn(), self.window if is_near else None)
+            SandwichLayer(
+                size,
+                eps,
+                Attention(config, scale, softcap),
+                SwiGLU(size, config.ffn_size, ops.geglu),
+                self.window if is_near else None,
+            )
             for is_near in sliding_layers(file, config.num_layers, _PERIOD)
         ]
         self._softcap = file.get(f"{arch}.final_logit_softcapping", float, 0.0)
@@ -82,7 +66,7 @@ class TextModel(Decoder):
             for layer in self.blk
         ]
 
-    def span(self, layer: Layer) -> AttentionSpan:
+    def span(self, layer: SandwichLayer) -> AttentionSpan:
         return AttentionSpan(layer.window)
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
@@ -90,10 +74,10 @@ class TextModel(Decoder):
         x = inputs.with_images(self.token_embd(inputs.tokens) * self.config.hidden_size**0.5)
         for layer, cache in zip(self.blk, caches, strict=True):
             outputs = inputs.enter(layer, self.blk, x)
-            x = layer(x, ropes[self._rope(layer)], cache, outputs)
+            x = layer(x, ropes[self._rope(layer)], cache, outputs=outputs)
         return self.head(inputs.leave(x), self._softcap)
 
-    def _rope(self, layer: Layer) -> Rope:
+    def _rope(self, layer: SandwichLayer) -> Rope:
         return self._global if layer.window is None else self._local
 
 

@@ -12,15 +12,14 @@ from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor, Weight
 from chaski.ml.moe_ops import Gating
-from chaski.ml.nn import Module, RMSNorm, RopeFactors, SharedHistory
-from chaski.model.arch.gemma3 import text
+from chaski.ml.nn import Module, RMSNorm, RopeFactors, SandwichLayer, SharedHistory, SwiGLU, output_rows
 from chaski.model.arch.gemma4.attention import Attention, SharedAttention
 from chaski.model.arch.gemma4.encoders import read_vision
 from chaski.model.arch.gemma4.experts import Experts
 from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.decoder import Decoder
 from chaski.model.experts import read_router
-from chaski.model.input import Inputs, output_rows
+from chaski.model.input import Inputs
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.per_layer import PerLayerBlock, PerLayerInputs
 
@@ -37,21 +36,20 @@ class Factor(Module):
         return x if self.weight.array is None else x * float(self.weight.array[0])
 
 
-class Layer(text.Layer):
+class Layer(SandwichLayer):
     """`own` is what embeddings per layer, of `per_layer` elements, have for it."""
 
     def __init__(
         self, config: DecoderConfig, attn: Attention | SharedAttention, window: int | None, per_layer: int
     ) -> None:
-        super().__init__(config, attn, window)
+        ffn = SwiGLU(config.hidden_size, config.ffn_size, ops.geglu)
+        super().__init__(config.hidden_size, config.eps, attn, ffn, window)
         self.config = config
         self.per_layer = PerLayerBlock(config, per_layer) if per_layer else None
         self.layer_output_scale = Factor()
 
-    def __call__(
-        self, x: Tensor, rope: Tensor, history: Any, outputs: Tensor | None, own: Tensor | None = None
-    ) -> Tensor:
-        x = super().__call__(x, rope, history, outputs)
+    def __call__(self, x: Tensor, *context: Any, outputs: Tensor | None, own: Tensor | None = None) -> Tensor:
+        x = super().__call__(x, *context, outputs=outputs)
         if self.per_layer is not None and own is not None:
             x = x + self.per_layer(x, *output_rows(outputs, own))
         return self.layer_output_scale(x)
@@ -129,7 +127,7 @@ class Model(Decoder):
             if index < self._num_stored:
                 histories[layer.window] = SharedHistory(caches[index])
             outputs = inputs.enter(layer, self.blk, x)
-            x = layer(x, ropes[layer.window], histories[layer.window], outputs, vectors[index])
+            x = layer(x, ropes[layer.window], histories[layer.window], outputs=outputs, own=vectors[index])
         return self.head(inputs.leave(x), self._softcap)
 
     def _rope(self, layer: Layer) -> Rope:

@@ -1,0 +1,50 @@
+"""The layer with four norms, and how the last layer of a model drops rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from chaski.ml.graph import Tensor
+from chaski.ml.nn.layers import RMSNorm
+from chaski.ml.nn.module import Module
+
+__all__ = ["SandwichLayer", "output_rows"]
+
+
+def output_rows(outputs: Tensor | None, *states: Tensor) -> tuple[Tensor, ...]:
+    """Return the rows of `states` that `outputs` lists. Layers before the last one get None: all rows."""
+    return states if outputs is None else tuple(state.rows(outputs) for state in states)
+
+
+class SandwichLayer(Module):
+    """A layer of `size` elements with a norm before and after each of its two blocks (Ding et al. 2021).
+
+    attn    takes the norm and `context`: what attention needs besides, such as ropes and a cache
+    ffn     takes the norm
+    window  how many tokens attention sees; None for all. The cache of the layer ensures it
+    """
+
+    def __init__(
+        self,
+        size: int,
+        eps: float,
+        attn: Callable[..., Tensor],
+        ffn: Callable[[Tensor], Tensor],
+        window: int | None,
+    ) -> None:
+        self.window = window
+        self.attn_norm = RMSNorm(size, eps)
+        self.attn = attn
+        self.post_attention_norm = RMSNorm(size, eps)
+        self.ffn_norm = RMSNorm(size, eps)
+        self.ffn = ffn
+        self.post_ffw_norm = RMSNorm(size, eps)
+
+    def __call__(self, x: Tensor, *context: Any, outputs: Tensor | None) -> Tensor:
+        h, x = output_rows(outputs, self.attn(self.attn_norm(x), *context), x)
+        x = x + self.post_attention_norm(h)
+        return x + self.post_ffw_norm(self.feed_forward(x))
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        return self.ffn(self.ffn_norm(x))
