@@ -32,10 +32,10 @@ from chaski.model.projectors import PROJECTORS, read_vision
 FeedForward = SwiGLU | MoE | MoEWithSharedExpert
 
 
+# `inline`: the names of tensors skip this module. A file has `blk.0.attn_q`, not `blk.0.attn.attn_q`.
+# `joined`: some files hold the rows of these three tensors in one, `blk.0.attn_qkv`.
 class Attention(Module):
-    # The names of tensors skip this module: a layer's file has `blk.0.attn_q`, not `blk.0.attn.attn_q`.
     inline = True
-    # Some files hold the rows of these three tensors in one.
     joined = Joined("attn_qkv", ("attn_q", "attn_k", "attn_v"))
 
     def __init__(self, config: DecoderConfig) -> None:
