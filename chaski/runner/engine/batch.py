@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 
-from chaski.chat.image_rows import ImageRun, attended_in, coordinates
+from chaski.chat.image_rows import ImageRun
 from chaski.kvcache.batch import AttendedImage, Batch, BatchAdapters
 from chaski.ml.plan import Input
 from chaski.model.program import Program, Run
@@ -107,12 +107,10 @@ def prepare_batch(
             if begin <= group.start < begin + count:
                 first = group.start + offset
                 ends[first : first + len(group)] = [group.stop] * len(group)
-        for run in sequence.images_for(begin, count):
-            images.append(run)
-            if run.image.token is None:
-                places += range(run.positions.start + offset, run.positions.stop + offset)
-            else:
-                attended.append(_attended(sequence, run))
+        part = sequence.images_for(begin, count)
+        images += part.runs
+        places += [place + offset for place in part.places]
+        attended += part.attended
     has_groups = any(sequence.groups for sequence, _ in shares)
     batch = Batch(
         np.zeros(len(positions), np.int32),
@@ -132,12 +130,6 @@ def prepare_batch(
     return PreparedBatch(shares, num_outputs, lengths, images, batch, program.prepare(batch))
 
 
-def _attended(sequence: Sequence, run: ImageRun) -> AttendedImage:
-    position = run.positions.start
-    first = attended_in(sequence.images, range(position + 1))[0].positions.start
-    return AttendedImage(sequence.slot.index, position, run.image.num_rows, first)
-
-
 def _types(shares: Items[tuple[Sequence, int]]) -> npt.NDArray[np.int32]:
     """Return 1 for each token of a second text, else 0."""
     found = []
@@ -148,11 +140,9 @@ def _types(shares: Items[tuple[Sequence, int]]) -> npt.NDArray[np.int32]:
 
 
 def _coordinates(shares: Items[tuple[Sequence, int]]) -> npt.NDArray[np.int32]:
-    parts = []
-    for sequence, count in shares:
-        begin = len(sequence.slot.tokens)
-        parts.append(coordinates(sequence.images, range(begin, begin + count)))
-    return np.concatenate(parts)
+    return np.concatenate(
+        [sequence.coordinates(len(sequence.slot.tokens), count) for sequence, count in shares]
+    )
 
 
 def _adapters(shares: Items[tuple[Sequence, int]]) -> BatchAdapters:

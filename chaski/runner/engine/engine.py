@@ -443,7 +443,7 @@ class Engine:
         """Encode the new images of a batch; return whether all its sequences still run."""
         assert self._images is not None, "a model without vision gets no images"
         for sequence, count in prepared.shares:
-            for run in sequence.images_for(len(sequence.slot.tokens), count):
+            for run in sequence.images_for(len(sequence.slot.tokens), count).runs:
                 self._isolation.attempt(sequence, None, self._images.rows, run.image)
         return all(sequence.is_running for sequence, _ in prepared.shares)
 

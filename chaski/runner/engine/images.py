@@ -1,22 +1,63 @@
-"""The rows of the images that were encoded last."""
+"""The images of a batch: what a sequence gives it, and the rows that were encoded last."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
-from chaski.chat.image_rows import ImageRun
+from chaski.chat.image_rows import ImageRun, Images, attended_in, rows_in
+from chaski.kvcache.batch import AttendedImage
 from chaski.model.encoder import EncoderProgram
 from chaski.model.multimodal import EncoderShape, Image
 
-__all__ = ["EncodedImages"]
+__all__ = ["NO_IMAGES", "EncodedImages", "ImagePart", "image_part"]
 
 F32 = npt.NDArray[np.float32]
 
 _MIN_CACHE_BYTES = 64 << 20
+
+
+class ImagePart(Struct, frozen=True):
+    """What a sequence gives a batch of its images.
+
+    runs      rows of images, in the order in which the batch needs them
+    places    positions in the sequence whose embeddings rows of `runs` replace
+    attended  images that layers attend to, one at most
+    """
+
+    runs: Sequence[ImageRun]
+    places: Sequence[int]
+    attended: Sequence[AttendedImage]
+
+
+NO_IMAGES = ImagePart((), (), ())
+
+
+def image_part(images: Images, positions: range, restored: range, slot: int) -> ImagePart:
+    """Return what a batch of the tokens at `positions` needs of the images of a sequence.
+
+    These are the rows among the tokens. Rows of an image that layers attend to are not restored with its
+    token: if that is one of `restored`, which end where the batch begins, the batch needs the image, too.
+
+    slot  number of the sequence in the batch
+    """
+    runs = list(rows_in(images, positions))
+    if positions.start == restored.stop and not attended_in(images, positions[:1]):
+        runs += attended_in(images, restored)[-1:]
+    places: list[int] = []
+    attended = []
+    for run in runs:
+        if run.image.token is None:
+            places += run.positions
+            continue
+        position = run.positions.start
+        first = attended_in(images, range(position + 1))[0].positions.start
+        attended.append(AttendedImage(slot, position, run.image.num_rows, first))
+    return ImagePart(runs, places, attended)
 
 
 class EncodedImages:

@@ -15,11 +15,12 @@ import numpy.typing as npt
 
 from chaski.chat.events import Event
 from chaski.chat.groups import Groups, not_inside
-from chaski.chat.image_rows import ImageRun, Images, attended_in, rows_in
+from chaski.chat.image_rows import Images, attended_in, coordinates
 from chaski.chat.marks import Holds
 from chaski.errors import ChaskiError
 from chaski.model.output_rows import OutputRows
 from chaski.runner.adapters.applied import AppliedAdapters
+from chaski.runner.engine.images import NO_IMAGES, ImagePart, image_part
 from chaski.runner.engine.live import LiveSequence, TokenTotals
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.prefix.restored import NOTHING_RESTORED
@@ -181,19 +182,16 @@ class Sequence(ABC):
         """Return the number of outputs of its next `count` tokens."""
         return len(self.outputs(len(self.slot.tokens), count))
 
-    def images_for(self, begin: int, count: int) -> list[ImageRun]:
-        """Return the rows of images that a batch of `count` tokens from `begin` on needs.
-
-        They are those among the tokens; and the image that layers attend to, where its token came back from
-        elsewhere: its rows did not.
-        """
+    def images_for(self, begin: int, count: int) -> ImagePart:
+        """Return what a batch of `count` tokens from `begin` on needs of its images."""
         if not self.images:
-            return []
-        found = list(rows_in(self.images, range(begin, begin + count)))
-        positions = self.restored.positions
-        if begin == positions.stop and not attended_in(self.images, range(begin, begin + 1)):
-            found += attended_in(self.images, positions)[-1:]
-        return found
+            return NO_IMAGES
+        positions = range(begin, begin + count)
+        return image_part(self.images, positions, self.restored.positions, self.slot.index)
+
+    def coordinates(self, begin: int, count: int) -> npt.NDArray[np.int32]:
+        """Return time, row and column of `count` tokens from `begin` on: (count, 3)."""
+        return coordinates(self.images, range(begin, begin + count))
 
     def known(self, begin: int, count: int) -> list[int]:
         """Return the tokens at `count` positions from `begin` on, proposed ones included."""
