@@ -16,7 +16,7 @@ from chaski.ml.trace import PlanTrace, TracedRun
 from chaski.progress_bar import ProgressBar
 from chaski.runner.loading.files import OpenedModel
 from chaski.runner.loading.loader import load_parts
-from chaski.runner.loading.parts import ModelParts
+from chaski.runner.loading.parts import ModelParts, PartOptions
 from chaski.runner.loading.pulling import find_or_pull
 from chaski.runner.plan_report import PlanReport, Stage, Traces, python_seconds, rows_of
 
@@ -35,7 +35,8 @@ def traces_of(model: str, context: int, parallel: int, compute: Callable[[LLM], 
     def runs(threads: int, cut_for: int | None) -> Sequence[TracedRun]:
         trace = PlanTrace(cut_for)
         opened = OpenedModel.of(find_or_pull(model))
-        parts = ModelParts.of(opened, threads=threads, context=context, parallel=parallel)
+        asked = PartOptions(threads=threads, context=context, parallel=parallel)
+        parts = ModelParts.of(opened, asked)
         options = [replace(o, trace=trace) if isinstance(o, CPUOptions) else o for o in parts.options]
         with closing(ProgressBar(f"loading {model} for {cut_for or threads} threads")) as bar:
             loaded = load_parts(replace(parts, options=tuple(options)), opened.defaults, progress=bar)

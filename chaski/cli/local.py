@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 from chaski.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from chaski.chat.defaults import Defaults
     from chaski.chat.events import Event
     from chaski.runner.channels.worker.client import LoadOptions, Worker
@@ -56,24 +54,10 @@ class WorkerModel:
         self._worker.close()
 
 
-def load_for_chat(
-    found: StoredModel,
-    name: str,
-    *,
-    threads: int | None,
-    context: int | None,
-    backend: str | None,
-    engine: str | None,
-    draft: Path | None = None,
-    adapters: Mapping[str, Path] | None = None,
-    num_gpu: int | None = None,
-    main_gpu: int | None = None,
-) -> LLM | WorkerModel:
+def load_for_chat(found: StoredModel, name: str, **options: Unpack[LoadOptions]) -> LLM | WorkerModel:
     """Load a model with a progress bar, in the engine that is asked for or that has it.
 
-    name   what the user calls it
-    draft  file of its draft model
-    adapters  files of adapters that requests may name; none for those that the model has in the store
+    name  what the user calls it
     """
     from chaski.cli.progress import load_with_bar
     from chaski.cli.states import bring_state
@@ -82,40 +66,14 @@ def load_for_chat(
     from chaski.runner.loading.files import OpenedModel, image_projector
 
     model = OpenedModel.of(found)
-    requested = check_engine(engine) or model.defaults.engine
-    chosen = choose_engine(model.file, requested, image_projector(found))
-    if chosen == NATIVE:
-        loaded = load_with_bar(
-            model.expecting_text(),
-            name,
-            threads=threads,
-            context=context,
-            backend=backend,
-            engine=NATIVE,
-            draft=draft,
-            adapters=adapters or None,
-            num_gpu=num_gpu,
-            main_gpu=main_gpu,
-        )
+    requested = check_engine(options.get("engine")) or model.defaults.engine
+    options["engine"] = choose_engine(model.file, requested, image_projector(found))
+    if options["engine"] == NATIVE:
+        loaded = load_with_bar(model.expecting_text(), name, **options)
         bring_state(loaded, found)
         return loaded
-    model.file.close()
-    return _load_in_worker(
-        name,
-        model.defaults,
-        threads=threads,
-        context=context,
-        backend=backend,
-        engine=chosen,
-        draft=None if draft is None else str(draft),
-        adapters=adapters,
-        num_gpu=num_gpu,
-        main_gpu=main_gpu,
-    )
-
-
-def _load_in_worker(name: str, defaults: Defaults, **options: Unpack[LoadOptions]) -> WorkerModel:
     from chaski.runner.channels.worker.client import Worker
 
+    model.file.close()
     with closing(ProgressBar(f"loading {name}")) as bar:
-        return WorkerModel(Worker(name, progress=bar, **options), defaults)
+        return WorkerModel(Worker(name, progress=bar, **options), model.defaults)

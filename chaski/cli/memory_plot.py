@@ -12,7 +12,7 @@ from chaski.kvcache.build import cache_memory
 from chaski.runner.loading.devices import reserve
 from chaski.runner.loading.estimate import Estimate
 from chaski.runner.loading.files import OpenedModel
-from chaski.runner.loading.parts import ModelParts
+from chaski.runner.loading.parts import ModelParts, PartOptions
 from chaski.runner.loading.reservation import MemoryNeeds, kv_types
 
 __all__ = ["memory_charts"]
@@ -25,7 +25,7 @@ def memory_charts(
     model: OpenedModel, context: int | None, parallel: int | None, backend: str | None
 ) -> Iterator[Chart]:
     """Yield two charts: weights and cache of each layer, and all memory by context up to the trained one."""
-    parts = ModelParts.of(model, context=context, parallel=parallel)
+    parts = ModelParts.of(model, PartOptions(context=context, parallel=parallel))
     yield _by_layer(parts, backend)
     yield _by_context(model, parts, backend)
 

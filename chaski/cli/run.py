@@ -19,6 +19,7 @@ from chaski.names import is_path
 if TYPE_CHECKING:
     from chaski.cli.remote_model import RemoteModel
     from chaski.cli.session import Model
+    from chaski.runner.channels.worker.client import LoadOptions
     from chaski.store.model import StoredModel
 
 __all__ = ["command"]
@@ -195,7 +196,7 @@ class _Opener(Struct, frozen=True):
         from chaski.cli.adapter_options import adapter_files
         from chaski.cli.local import load_for_chat
 
-        loading = {
+        loading: LoadOptions = {
             "threads": num_thread or self.threads,
             "context": num_ctx or self.context,
             "num_gpu": self.num_gpu if num_gpu is None else num_gpu,
@@ -210,7 +211,7 @@ class _Opener(Struct, frozen=True):
         if self.keepalive is not None:
             raise click.UsageError("--keepalive is for a model of a running server: chaski serve")
         found = _found(name, self.insecure)
-        draft = None if self.draft is None else _found(self.draft, self.insecure).path
+        draft = None if self.draft is None else str(_found(self.draft, self.insecure).path)
         return load_for_chat(
             found,
             name,

@@ -136,13 +136,15 @@ def _worked_out(options: ReplicaOptions, shards: int) -> Sequence[int]:
 def _bytes_on(options: ReplicaOptions, devices: Sequence[str], backend: str | None = None) -> Sequence[int]:
     from chaski.runner.loading.devices import reserve
     from chaski.runner.loading.files import OpenedModel
-    from chaski.runner.loading.parts import ModelParts
+    from chaski.runner.loading.parts import ModelParts, PartOptions
     from chaski.store.model import find_model
 
     given: dict[str, Any] = {name: options.options.get(name) for name in _USED_OPTIONS}
     given |= {name: file.path for name, file in options.files.items()}
     opened = OpenedModel.of(find_model(given.pop("model")))
-    parts = ModelParts.of(opened, **{name: value for name, value in given.items() if value is not None})
+    parts = ModelParts.of(
+        opened, PartOptions(**{name: value for name, value in given.items() if value is not None})
+    )
     reserved = reserve(parts, backend)
     try:
         needs = reserved.needs

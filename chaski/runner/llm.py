@@ -17,18 +17,14 @@ from chaski.chat.defaults import Defaults
 from chaski.chat.images import ImageSource
 from chaski.chat.requests import Embed, Rank
 from chaski.chat.several import ProgressOption, Request
-from chaski.formats.gguf import GGUFFile
 from chaski.ml.backend import Backend, DeviceMemory, Memory
-from chaski.model.multimodal import MultimodalProcessor
-from chaski.model.registry import ModelConfig
 from chaski.runner.adapters.adapter_calls import AdapterCall, answered
-from chaski.runner.adapters.adapter_set import AdapterInfo, AdapterSet
-from chaski.runner.answers import FoundAnswers
+from chaski.runner.adapters.adapter_set import AdapterInfo
 from chaski.runner.channels.messages import Detokenize, Tokenize
 from chaski.runner.engine.engine import Engine
 from chaski.runner.engine.sequence import Sequence
 from chaski.runner.generation.output_sequences import embeddings, vectors_or_scores
-from chaski.runner.generation.sequence_builder import SequenceBuilder
+from chaski.runner.generation.sequence_builder import LoadedModel, SequenceBuilder
 from chaski.runner.methods import BlockingMethods, EventStream
 from chaski.runner.results import answers_of, events_of, outputs_of
 from chaski.runner.speculation.draft_resources import DraftResources
@@ -51,44 +47,20 @@ class LLM(BlockingMethods):
     """
 
     def __init__(
-        self,
-        file: GGUFFile,
-        backend: Backend,
-        engine: Engine,
-        context: int,
-        config: ModelConfig,
-        load_seconds: float,
-        defaults: Defaults | None = None,
-        vision: MultimodalProcessor | None = None,
-        draft: DraftResources | None = None,
-        adapters: AdapterSet | None = None,
-        answers: FoundAnswers | None = None,
-        tokenizer: Tokenizer | None = None,
+        self, model: LoadedModel, backend: Backend, engine: Engine, draft: DraftResources | None
     ) -> None:
-        self.prompts = SequenceBuilder(
-            file,
-            config,
-            context,
-            defaults or Defaults(),
-            engine.can_speculate,
-            load_seconds,
-            vision,
-            engine.draft,
-            adapters,
-            answers,
-            tokenizer,
-        )
-        self.adapter_set = adapters
-        self.has_vision = vision is not None
-        self.context = context
-        self.vocab_size = config.vocab_size
-        self.pooling = config.pooling
-        self.load_seconds = load_seconds
+        self.prompts = SequenceBuilder(model, engine.can_speculate, engine.draft)
+        self.adapter_set = model.adapters
+        self.has_vision = model.vision is not None
+        self.context = model.context
+        self.vocab_size = model.config.vocab_size
+        self.pooling = model.config.pooling
+        self.load_seconds = model.load_seconds
         self.engine = engine
-        self._file = file
+        self._file = model.file
         self._backend = backend
         self._draft = draft
-        self._prepared = answers
+        self._prepared = model.answers
         self._opening = threading.Lock()
         self._service: EngineChannel | None = None
 

@@ -30,7 +30,7 @@ from chaski.formats.quant import QuantType
 from chaski.ml.cpu import adapter_slots as slots
 from chaski.runner.adapters.adapter_set import AdapterSet
 from chaski.runner.loading.files import OpenedModel
-from chaski.runner.loading.parts import ModelParts, ReservedModel
+from chaski.runner.loading.parts import ModelParts, PartOptions, ReservedModel
 from chaski.store.model import find_model
 from tests.adapters import adapted_names, metadata, random_adapter
 from tests.backends import BACKENDS, USUAL, about_the_processor
@@ -263,7 +263,7 @@ def test_adapters_and_their_plan_are_counted(files: Mapping[str, Path]) -> None:
         assert after.total == before.total + after.adapters + after.plans - before.plans
         model.unload_adapter("two")
         assert model.memory().adapters == sizes["one"] + sizes["few"]
-    parts = ModelParts.of(OpenedModel.of(find_model(files["quantized"])), threads=1)
+    parts = ModelParts.of(OpenedModel.of(find_model(files["quantized"])), PartOptions(threads=1))
     reserved = ReservedModel(parts, USUAL)
     needs = reserved.needs_with(list(adapters(files).values()))
     (device,) = (each.device for each in after.devices)

@@ -27,7 +27,7 @@ from chaski.ml.backend import (
 from chaski.ml.cpu.adapter_slots import CPUAdapterSlots
 from chaski.ml.cpu.loading import Loading
 from chaski.ml.cpu.lowering import Vector
-from chaski.ml.cpu.plan import CPUPlan
+from chaski.ml.cpu.plan import Computing, CPUPlan
 from chaski.ml.cpu.stored_cells import StoredCells
 from chaski.ml.cpu.variants import KernelVariants
 from chaski.ml.cpu.weight_files import StoredMatrix, laid_out_type
@@ -166,17 +166,17 @@ class CPUBackend:
         return StoredCells(self._pool, self.isa, [buffer.handle for buffer in buffers])
 
     def compile(self, graph: Graph) -> CPUPlan:
-        plan = CPUPlan(
-            graph,
-            self._pool,
-            self.isa,
-            self._vector_memory,
-            self._is_plain,
-            self._loading,
-            self._variants,
-            self._weight_bytes,
-            self._options[1].trace,
+        computing = Computing(
+            pool=self._pool,
+            isa=self.isa,
+            loading=self._loading,
+            variants=self._variants,
+            weights=self._vector_memory,
+            weight_bytes=self._weight_bytes,
+            is_plain=self._is_plain,
+            trace=self._options[1].trace,
         )
+        plan = CPUPlan(graph, computing)
         self._untouched.append(plan)
         self._plan_bytes += plan.bytes
         return plan

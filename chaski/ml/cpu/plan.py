@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski import _native
 from chaski.forks import keep_in_forks
@@ -28,39 +29,48 @@ from chaski.ml.machine import largest_cache
 from chaski.ml.plan import Input, misfit
 from chaski.ml.trace import PlanTrace, TracedStep
 
-__all__ = ["CPUPlan"]
+__all__ = ["CPUPlan", "Computing"]
 
 F32 = npt.NDArray[np.float32]
+
+
+class Computing(Struct, frozen=True):
+    """What the plans of a backend compute with.
+
+    weights       vectors of the model; None if no weights are placed
+    weight_bytes  bytes of all weights, which decide about kernels
+    is_plain      whether attention takes its plain form
+    trace         takes in the runs; None for none
+    """
+
+    pool: _native.ThreadPool
+    isa: str
+    loading: Loading
+    variants: KernelVariants
+    weights: _native.Weights | None
+    weight_bytes: int
+    is_plain: bool
+    trace: PlanTrace | None
 
 
 class CPUPlan:
     """A graph compiled for one batch size at most, with all the memory that it will ever use."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        pool: _native.ThreadPool,
-        isa: str,
-        weights: _native.Weights | None,
-        is_plain: bool,
-        loading: Loading,
-        variants: KernelVariants,
-        weight_bytes: int,
-        trace: PlanTrace | None = None,
-    ) -> None:
+    def __init__(self, graph: Graph, computing: Computing) -> None:
+        pool, trace = computing.pool, computing.trace
         cut_for = pool.threads if trace is None or trace.cut_for is None else trace.cut_for
-        lowering = lower(graph, weights, cut_for, is_plain)
+        lowering = lower(graph, computing.weights, cut_for, computing.is_plain)
         phases = _phases(lowering.calls)
         kept = [lowering.buffer(node) for node in (*graph.inputs.values(), *graph.outputs.values())]
         offsets, size = _place(lowering.calls, phases, kept)
-        self._loading = loading
-        self._variants = variants
+        self._loading = computing.loading
+        self._variants = computing.variants
         self._dims = lowering.dims
         maxima = list(self._dims.values())
         self._plan = _native.Plan(
             pool,
-            isa,
-            variants.of(weight_bytes),
+            computing.isa,
+            computing.variants.of(computing.weight_bytes),
             size,
             list(self._dims),
             maxima,

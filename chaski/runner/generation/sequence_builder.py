@@ -6,11 +6,12 @@ from collections.abc import Sequence as Items
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from chaski.chat.adapter_choices import AdapterChoice
 from chaski.chat.defaults import Defaults
 from chaski.chat.images import ImageSource
 from chaski.chat.options import AnswerOptions
-from chaski.chat.prepared import PreparedAnswers
 from chaski.chat.prompts import Prepared, PromptBuilder
 from chaski.chat.ranking import RANKING_TEMPLATE
 from chaski.errors import UnsupportedError
@@ -20,6 +21,7 @@ from chaski.model.pooling import Pooling
 from chaski.model.registry import ModelConfig
 from chaski.runner.adapters.adapter_set import AdapterSet
 from chaski.runner.adapters.applied import AppliedAdapters
+from chaski.runner.answers import FoundAnswers
 from chaski.runner.engine.sequence import Sequence
 from chaski.runner.generation.beam_search import BeamOptions, BeamSearch
 from chaski.runner.generation.generation import Generation
@@ -32,45 +34,53 @@ from chaski.sample.grammar import Grammar, GrammarCompiler, GrammarVocabulary
 if TYPE_CHECKING:
     from chaski.text.tokenizer import Tokenizer
 
-__all__ = ["SequenceBuilder"]
+__all__ = ["LoadedModel", "SequenceBuilder"]
+
+
+class LoadedModel(Struct, frozen=True):
+    """What requests need of a model that is loaded, apart from what computes it.
+
+    file          its GGUF file
+    config        the sizes of its network
+    context       tokens that a sequence may hold
+    load_seconds  how long loading took
+    defaults      those of the stored model
+    vision        the encoder of its images; None if it does not see
+    adapters      the LoRA adapters that requests may name; None if it takes none
+    answers       those that the file brings, one of which a conversation gets
+    tokenizer     the file's, if it was read already; otherwise the first text reads it
+    """
+
+    file: GGUFFile
+    config: ModelConfig
+    context: int
+    load_seconds: float
+    defaults: Defaults
+    vision: MultimodalProcessor | None = None
+    adapters: AdapterSet | None = None
+    answers: FoundAnswers | None = None
+    tokenizer: Tokenizer | None = None
 
 
 class SequenceBuilder(PromptBuilder):
     """Makes the sequences of one loaded model. Safe to use from several threads.
 
-    `adapters` are those that requests may name; None where the model takes none. `answers` are those that the
-    model's file brings, one of which a conversation gets. Without a `tokenizer` the file's is read when text
-    comes.
+    `can_speculate`: whether sequences may propose tokens. `draft` proposes them; None for none.
     """
 
-    def __init__(
-        self,
-        file: GGUFFile,
-        config: ModelConfig,
-        context: int,
-        defaults: Defaults,
-        can_speculate: bool,
-        load_seconds: float,
-        vision: MultimodalProcessor | None = None,
-        draft: Draft | None = None,
-        adapters: AdapterSet | None = None,
-        answers: PreparedAnswers | None = None,
-        tokenizer: Tokenizer | None = None,
-    ) -> None:
-        super().__init__(file, config, context, defaults, vision, answers)
-        self._config = config
+    def __init__(self, model: LoadedModel, can_speculate: bool, draft: Draft | None) -> None:
+        super().__init__(model.file, model.config, model.context, model.defaults, model.vision, model.answers)
+        self._model = model
         self._can_speculate = can_speculate
         self._draft = draft
-        self._adapters = adapters
-        self._known_tokenizer = tokenizer
-        self._load_seconds = load_seconds
-        self._is_bidirectional = vision is not None and vision.is_bidirectional
+        self._adapters = model.adapters
+        self._is_bidirectional = model.vision is not None and model.vision.is_bidirectional
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The file's tokenizer. Raises TokenizerError for a file without one."""
-        if self._known_tokenizer is not None:
-            return self._known_tokenizer
+        if self._model.tokenizer is not None:
+            return self._model.tokenizer
         from chaski.text.tokenizer import file_tokenizer
 
         return file_tokenizer(self._file)
@@ -99,8 +109,8 @@ class SequenceBuilder(PromptBuilder):
 
     def pooled(self, ids: Items[int]) -> EmbeddingSequence:
         """Return the sequence that makes a vector of ids."""
-        assert self._config.pooling is not None, "it can be embedded"
-        is_causal, pooling = self._config.is_causal, self._config.pooling
+        assert self._model.config.pooling is not None, "it can be embedded"
+        is_causal, pooling = self._model.config.is_causal, self._model.config.pooling
         groups = () if is_causal else (range(len(ids)),)
         compares = pooling is Pooling.RANK and not is_causal and RANKING_TEMPLATE not in self._file.metadata
         second = self.separators.second_text(ids) if compares else None
@@ -139,7 +149,7 @@ class SequenceBuilder(PromptBuilder):
             prompt_logprobs=limits.prompt_logprobs,
             decoder=self.tokenizer.stream(special=limits.special),
             dropped_tokens=prepared.dropped,
-            load_seconds=self._load_seconds,
+            load_seconds=self._model.load_seconds,
         )
         if limits.num_beams == 1:
             return Generation(request)
@@ -173,4 +183,4 @@ class SequenceBuilder(PromptBuilder):
             end_ids=sorted(tokenizer.eos_ids),
             encode=partial(tokenizer.encode, add_special=False, parse_special=False, continues=True),
         )
-        return GrammarCompiler(spelling, self._config.vocab_size)
+        return GrammarCompiler(spelling, self._model.config.vocab_size)

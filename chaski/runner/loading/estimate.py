@@ -22,7 +22,7 @@ from chaski.ml.backend import HOST, ByDevice, summed
 from chaski.names import ModelName
 from chaski.runner.loading.devices import reserve
 from chaski.runner.loading.files import OpenedModel
-from chaski.runner.loading.parts import ModelParts
+from chaski.runner.loading.parts import ModelParts, PartOptions
 from chaski.runner.loading.prefix import memory_limit
 from chaski.runner.loading.reservation import MemoryNeeds
 from chaski.store.model import StoredModel, read_model
@@ -53,7 +53,7 @@ class Estimate(Struct, frozen=True):
 
         Raises OptionError, UnsupportedError, GGUFError.
         """
-        parts = ModelParts.of(model, context=context, parallel=parallel)
+        parts = ModelParts.of(model, PartOptions(context=context, parallel=parallel))
         reserved = reserve(parts, backend)
         try:
             needs = reserved.needs_with(model.found.adapters)

@@ -21,6 +21,7 @@ from chaski.runner.adapters.adapter_calls import AdapterFiles, adapter_files
 from chaski.runner.adapters.adapter_set import AdapterSet
 from chaski.runner.answers import ANSWERS, FoundAnswers
 from chaski.runner.engine.engine import Engine
+from chaski.runner.generation.sequence_builder import LoadedModel
 from chaski.runner.llm import LLM
 from chaski.runner.loading.devices import reserve
 from chaski.runner.loading.engine_choice import (
@@ -31,7 +32,7 @@ from chaski.runner.loading.engine_choice import (
     projector_gap,
 )
 from chaski.runner.loading.files import OpenedModel, found_projector
-from chaski.runner.loading.parts import ModelParts, ReservedModel
+from chaski.runner.loading.parts import ModelParts, PartOptions, ReservedModel
 from chaski.runner.loading.prefix import open_tiers
 from chaski.runner.loading.pulling import find_or_pull
 from chaski.runner.prefix.slots import Policy
@@ -121,8 +122,7 @@ def load(
     opened = model if isinstance(model, OpenedModel) else OpenedModel.of(find_or_pull(model))
     _require_native(opened, check_engine(engine) or opened.defaults.engine, projector)
     check_tokenizer(opened.file)
-    parts = ModelParts.of(
-        opened,
+    asked = PartOptions(
         projector=projector,
         threads=threads,
         context=context,
@@ -135,6 +135,7 @@ def load(
         main_gpu=main_gpu,
         tensor_split=tensor_split,
     )
+    parts = ModelParts.of(opened, asked)
     if opened.found.adapters and pooling_number(opened.file):
         raise UnsupportedError(
             f"{opened.file.path}: adapters of a model that makes vectors are not supported"
@@ -236,25 +237,24 @@ def _as_llm(
     seconds: float,
     tokenizer: Tokenizer | None,
 ) -> LLM:
-    return LLM(
-        parts.file,
-        reserved.backend,
-        computing,
-        parts.size.capacity,
-        parts.network.config,
-        seconds,
-        defaults,
-        vision_of(parts.network),
-        reserved.draft,
-        AdapterSet(
-            parts.file.architecture,
-            parts.network,
-            reserved.places.program.adapted,
-            Environment.read().adapters_memory,
-        ),
-        _answers(parts.file),
-        tokenizer,
+    adapters = AdapterSet(
+        parts.file.architecture,
+        parts.network,
+        reserved.places.program.adapted,
+        Environment.read().adapters_memory,
     )
+    model = LoadedModel(
+        file=parts.file,
+        config=parts.network.config,
+        context=parts.size.capacity,
+        load_seconds=seconds,
+        defaults=defaults,
+        vision=vision_of(parts.network),
+        adapters=adapters,
+        answers=_answers(parts.file),
+        tokenizer=tokenizer,
+    )
+    return LLM(model, reserved.backend, computing, reserved.draft)
 
 
 def _answers(file: GGUFFile) -> FoundAnswers | None:

@@ -29,7 +29,23 @@ from chaski.runner.loading.sizes import USUAL_BATCH, cache_size, context_size, t
 from chaski.runner.speculation.draft_resources import DraftResources
 from chaski.store.model import find_model
 
-__all__ = ["ModelParts", "ReservedModel"]
+__all__ = ["ModelParts", "PartOptions", "ReservedModel"]
+
+
+class PartOptions(Struct, frozen=True, kw_only=True):
+    """Options of `chaski.load` on parts, sizes and devices. None: the model or the environment decides."""
+
+    projector: str | os.PathLike[str] | None = None
+    threads: int | None = None
+    context: int | None = None
+    parallel: int | None = None
+    num_batch: int = USUAL_BATCH
+    kv_type: str | None = None
+    flash_attention: bool | None = None
+    draft: str | os.PathLike[str] | None = None
+    num_gpu: int | None = None
+    main_gpu: int | None = None
+    tensor_split: Sequence[float] | None = None
 
 
 class ModelParts(Struct, frozen=True):
@@ -50,49 +66,20 @@ class ModelParts(Struct, frozen=True):
     attached: AttachedDraft | None
 
     @classmethod
-    def of(
-        cls,
-        model: OpenedModel,
-        *,
-        projector: str | os.PathLike[str] | None = None,
-        threads: int | None = None,
-        context: int | None = None,
-        parallel: int | None = None,
-        num_batch: int = USUAL_BATCH,
-        kv_type: str | None = None,
-        flash_attention: bool | None = None,
-        draft: str | os.PathLike[str] | None = None,
-        num_gpu: int | None = None,
-        main_gpu: int | None = None,
-        tensor_split: Sequence[float] | None = None,
-    ) -> ModelParts:
-        """Fill in what is not given, from the model's own parameters and the environment."""
+    def of(cls, model: OpenedModel, asked: PartOptions) -> ModelParts:
+        """Fill in what is not asked for, from the model's own parameters and the environment."""
         environment, loading = Environment.read(), model.defaults.loading
-        encoder = model.open_projector(projector)
+        encoder = model.open_projector(asked.projector)
         network = build_model(model.file, encoder)
-        draft = model.found.draft if draft is None else draft
-        draft_file = None if draft is None else open_model(find_model(draft).path)
-        if draft_file is not None and (proposing := proposing_of(network)) is not None:
-            proposing.leave_out_proposing()  # the draft proposes in its place
-        attached = None
-        if draft_file is not None and is_attached(draft_file):
-            attached = attach_draft(draft_file, Target(network, model.file))
-        usual = loading.get("num_ctx", environment.context)
-        trained, most = network.config.context_length, max_context_of(network)
-        context = context_size(model.found.path, trained, context, usual, most)
-        parallel = environment.parallel if parallel is None else parallel
-        if not network.config.is_causal:
-            if num_batch == USUAL_BATCH:
-                num_batch = max(num_batch, context)  # a text is one group, and groups are never cut
-            parallel = usual_texts(context) if parallel is None else parallel
-        flash = environment.flash_attention if flash_attention is None else flash_attention
-        threads = thread_count(threads, loading.get("num_thread") or environment.threads)
+        draft, attached = _drafts(model, network, asked.draft)
+        flash = environment.flash_attention if asked.flash_attention is None else asked.flash_attention
+        threads = thread_count(asked.threads, loading.get("num_thread") or environment.threads)
         return cls(
             network=network,
             file=model.file,
             encoder=encoder,
-            size=cache_size(1 if parallel is None else parallel, context, num_batch),
-            kv_type=environment.kv_type if kv_type is None else kv_type,
+            size=_size(model, network, asked),
+            kv_type=environment.kv_type if asked.kv_type is None else asked.kv_type,
             flash_attention=flash,
             options=(
                 BackendOptions(flash),
@@ -100,13 +87,40 @@ class ModelParts(Struct, frozen=True):
                 _nodes_options(environment),
             ),
             gpus=GPUWishes.of(
-                loading.get("num_gpu") if num_gpu is None else num_gpu,
-                loading.get("main_gpu") if main_gpu is None else main_gpu,
-                tensor_split,
+                loading.get("num_gpu") if asked.num_gpu is None else asked.num_gpu,
+                loading.get("main_gpu") if asked.main_gpu is None else asked.main_gpu,
+                asked.tensor_split,
             ),
-            draft=None if attached is not None else draft_file,
+            draft=draft,
             attached=attached,
         )
+
+
+def _drafts(
+    model: OpenedModel, network: Model, asked: str | os.PathLike[str] | None
+) -> tuple[GGUFFile | None, AttachedDraft | None]:
+    """Return the file of a draft model, or the draft that is attached to the network; at most one of them."""
+    draft = model.found.draft if asked is None else asked
+    if draft is None:
+        return None, None
+    file = open_model(find_model(draft).path)
+    if (proposing := proposing_of(network)) is not None:
+        proposing.leave_out_proposing()  # the draft proposes in its place
+    return (None, attach_draft(file, Target(network, model.file))) if is_attached(file) else (file, None)
+
+
+def _size(model: OpenedModel, network: Model, asked: PartOptions) -> CacheSize:
+    environment = Environment.read()
+    usual = model.defaults.loading.get("num_ctx", environment.context)
+    trained, most = network.config.context_length, max_context_of(network)
+    context = context_size(model.found.path, trained, asked.context, usual, most)
+    parallel = environment.parallel if asked.parallel is None else asked.parallel
+    num_batch = asked.num_batch
+    if not network.config.is_causal:
+        if num_batch == USUAL_BATCH:
+            num_batch = max(num_batch, context)  # a text is one group, and groups are never cut
+        parallel = usual_texts(context) if parallel is None else parallel
+    return cache_size(1 if parallel is None else parallel, context, num_batch)
 
 
 def _nodes_options(environment: Environment) -> NodesOptions:
