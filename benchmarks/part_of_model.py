@@ -21,7 +21,7 @@ from chaski.ml import Backend
 from chaski.ml.backend import CacheConfig
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Tensor, Weight
 from chaski.ml.plan import Input
-from chaski.ml.rounding import Rounding
+from chaski.ml.rounding import Rounding, product_types
 from chaski.ml.sharded.chunks import ROWS
 from chaski.ml.sharded.exchange import Exchange, Meanwhile
 from chaski.ml.sharded.layers import LayerSplit
@@ -213,16 +213,15 @@ class _Cut:
             graph = without_first_outputs(graph)
         free = FreeNodes()
         placed = self._splitting.place_nodes(graph, free)
-        blocks = Rounding(graph, self._types.__getitem__).blocks()
+        type_of = self._types.__getitem__
+        blocks = Rounding(graph, type_of).blocks()
         self.pieces, results = cut_graph(
             graph, placed, self._splitting.held, free, self._splitting.units, blocks
         )
         if self._inner is None:
             return _Plan(graph, None, self.exchange)
         for piece in self.pieces[0]:
-            piece.graph.product_types = frozenset(
-                type for weight, type in self._types.items() if len(weight.shape) > 1
-            )
+            piece.graph.product_types = product_types(graph, type_of)
         self.exchange.expect(self.pieces)
         values = [result.value for result in results.values() if 0 in result.members]
         own = MemberPlan(self._inner, self.pieces[0], values, 0, self.exchange)

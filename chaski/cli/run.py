@@ -212,15 +212,13 @@ class _Opener(Struct, frozen=True):
             raise click.UsageError("--keepalive is for a model of a running server: chaski serve")
         found = _found(name, self.insecure)
         draft = None if self.draft is None else str(_found(self.draft, self.insecure).path)
-        return load_for_chat(
-            found,
-            name,
-            **loading,
-            backend=self.backend,
-            engine=self.engine,
-            draft=draft,
-            adapters=adapter_files(self.adapters, found.path) if self.adapters else None,
-        )
+        loading |= {
+            "backend": self.backend,
+            "engine": self.engine,
+            "draft": draft,
+            "adapters": adapter_files(self.adapters, found.path) if self.adapters else None,
+        }
+        return load_for_chat(found, name, **loading)
 
 
 def _answer_options(options: Mapping[str, object], form: str | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from chaski import _native
 from chaski.formats.quant import QuantType
 from chaski.ml import moe_ops, ops
 from chaski.ml.cpu.operations import OPERATIONS as CPU_OPERATIONS
@@ -142,3 +143,8 @@ def test_a_piece_rounds_as_the_larger_graph_does() -> None:
 @pytest.mark.parametrize("operations", [CPU_OPERATIONS, CUDA_OPERATIONS], ids=["cpu", "cuda"])
 def test_every_product_has_kernels(operations: dict[str, object]) -> None:
     assert operations.keys() >= PRODUCTS.keys()
+
+
+def test_python_and_the_native_core_call_the_same_types_quantized() -> None:
+    for type in _native.matrix_types():
+        assert _native.is_quantized(int(type)) is (QuantType(type).block_size > 1)

@@ -30,7 +30,7 @@ Place = Buffer | KVBuffer
 """Memory that a step reads or writes."""
 
 # Operations whose steps can add a residual to their results.
-_PRODUCTS = ("linear", "adapt")
+_WITH_RESIDUAL = ("linear", "adapt")
 
 Places = Place | None | tuple[Place, ...]
 """The places of an argument of a step: None where an operand is absent, several where it is a list."""
@@ -65,7 +65,7 @@ class Lowering:
         self._dim_index = {name: index for index, name in enumerate(self.dims)}
         self._uses = uses_of(graph)
         self.rounding = Rounding(graph, _type_of)
-        self.sums = sums_of_products(graph, self._uses, _PRODUCTS)
+        self.sums = sums_of_products(graph, self._uses, _WITH_RESIDUAL)
         self.adapted = {node.operands[0] for node in graph.nodes if node.op == "adapt"}
         self.tiles: dict[tuple[Tensor, int], int] = {}
         self.adapter_rows: dict[Tensor, int] = {}

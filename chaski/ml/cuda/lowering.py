@@ -162,7 +162,8 @@ _TYPES: Mapping[DType, npt.DTypeLike] = {DType.I32: np.int32, DType.F32: np.floa
 # Products of which one step computes several.
 _TOGETHER = ("linear", "expert_linear")
 _FEW = 64
-# What the super-scales of 256 activations take (matmul.h).
+# Bytes of the numbers of a block of activations and of a super-block, next to the int8 (matmul.h).
+_SCALE_BYTES = _SUM_BYTES = 4
 _SUPER_BYTES = 36
 
 
@@ -301,13 +302,12 @@ class Lowering:
         assert isinstance(leading, Dim)
         if (k := self.rounding.columns[node]) % BLOCK:
             raise UnsupportedError(f"activations of {k} elements cannot be rounded in blocks of {BLOCK}")
-        elements = leading.maximum * columns
-        supers = Buffer(_SUPER_BYTES * elements // 256, columns // 256) if self.is_super(node) else None
+        rows, blocks, supers = leading.maximum, columns // BLOCK, columns // SUPER_BLOCK
         self._quantized[node] = Quantized(
-            Buffer(elements, columns),
-            Buffer(elements // 8, columns // 32),
-            Buffer(elements // 8, columns // 16),
-            supers,
+            Buffer(rows * columns, columns),
+            Buffer(rows * blocks * _SCALE_BYTES, blocks),
+            Buffer(rows * blocks * _SUM_BYTES, 2 * blocks),  # a sum of 16 bits for each half of a block
+            Buffer(rows * supers * _SUPER_BYTES, supers) if self.is_super(node) else None,
         )
         return self._quantized[node]
 
