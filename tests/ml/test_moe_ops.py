@@ -38,6 +38,7 @@ class Mixture:
         *,
         normalized: bool = False,
         weighs_inputs: bool = False,
+        shows_rows: bool = False,
     ) -> None:
         self.backend = open_backend(place[0], CPUOptions(threads=2, isa=place[1]))
         w = self._weights(folder, type)
@@ -55,6 +56,8 @@ class Mixture:
             routes = scale_experts(routes, w["rank"])
         groups = group_by_expert(routes, EXPERTS)
         rows = dispatch(ops.embedding(ids, w["x"]), groups, routes if weighs_inputs else None)
+        if shows_rows:
+            graph.output("rows", rows)
         hidden = expert_linear(rows, groups, w["matrices"], w["bias"])
         graph.output("routes", routes.reshape(2 * count))
         graph.output("y", combine(hidden, groups, None if weighs_inputs else routes))
@@ -120,6 +123,19 @@ def test_bits_do_not_depend_on_the_batch(tmp_path: Path, place: tuple[str, str],
     _, whole = mixture.run(ids)
     for begin, end in ((0, 1), (1, 3), (3, 40), (40, 200)):
         np.testing.assert_array_equal(mixture.run(ids[begin:end])[1], whole[begin:end])
+
+
+@pytest.mark.parametrize("place", PLACES[1:], ids=str)
+def test_rows_that_products_round_may_be_an_output(tmp_path: Path, place: tuple[str, str]) -> None:
+    ids = np.arange(40)
+    mixture = Mixture(tmp_path, place, Gating.SOFTMAX, type=QuantType.Q8_0, shows_rows=True)
+    rows = mixture.plan.launch({"ids": ids}).rows("rows").reshape(-1, SIZE)
+    x = np.random.default_rng(4)
+    x.standard_normal((IDS, EXPERTS)), x.standard_normal(EXPERTS)
+    embedded = x.standard_normal((IDS, SIZE)).astype(np.float32)[ids]
+    assert sorted(map(tuple, rows)) == sorted(map(tuple, embedded.repeat(3, axis=0)))
+    plain = Mixture(tmp_path, place, Gating.SOFTMAX, type=QuantType.Q8_0)
+    np.testing.assert_array_equal(mixture.run(ids)[1], plain.run(ids)[1])
 
 
 @pytest.mark.parametrize("place", [PLACES[0], PLACES[-1]], ids=str)
