@@ -25,6 +25,8 @@ from chaski.ml.graph import (
 )
 
 __all__ = [
+    "ATTENTION",
+    "CONTENTS",
     "DistanceBias",
     "attention",
     "copy_cells",
@@ -35,6 +37,12 @@ __all__ = [
     "store",
     "stored",
 ]
+
+ATTENTION = ("attention", "attention_by_distance", "dense_attention", "paged_attention")
+"""The operations of `attention`: one for each form of a mask, and one with numbers for distances."""
+
+CONTENTS = ("store", "stored", "rotate_cells", "copy_cells")
+"""The operations that return the content of a buffer, their last operand."""
 
 
 def rope_table(positions: Tensor, rope: Rope) -> Tensor:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
+from chaski.ml.cached_ops import ATTENTION, CONTENTS
 from chaski.ml.elementwise import ELEMENTWISE
 from chaski.ml.graph import Dim, Graph, KVBuffer, Operand, Tensor
 
@@ -38,9 +39,7 @@ _BY_ROW = frozenset(
         *("store", "stored", "attention", "attention_by_distance"),
     }
 )
-_ATTENTION = ("attention", "attention_by_distance")
-_STORAGE = ("store", "stored")
-# The operand of attention that lists cells, which are not rows of the batch.
+# The operand of attention by spans that lists cells, which are not rows of the batch.
 _CELLS = 3
 
 
@@ -83,9 +82,9 @@ def in_chunks(graph: Graph) -> Chunks | None:
 
 def _dim_of_rows(graph: Graph) -> Dim | None:
     """The dimension that all nodes share, but those that are only read as lists of cells."""
-    cells = {node.operands[_CELLS] for node in graph.nodes if node.op in _ATTENTION}
-    others = {x for node in graph.nodes if node.op not in _ATTENTION for x in node.operands}
-    rows = [node for node in graph.nodes if node.op not in _STORAGE and (node not in cells or node in others)]
+    cells = {node.operands[_CELLS] for node in graph.nodes if node.op in ATTENTION}
+    others = {x for node in graph.nodes if node.op not in ATTENTION for x in node.operands}
+    rows = [node for node in graph.nodes if node.op not in CONTENTS and (node not in cells or node in others)]
     leading = {node.shape[0] for node in rows}
     if len(leading) != 1 or not all(node.op in _BY_ROW for node in graph.nodes):
         return None
@@ -97,7 +96,7 @@ def _behind_attention(graph: Graph) -> dict[Tensor, None]:
     """Attention, and what is computed of it."""
     late: dict[Tensor, None] = {}
     for node in graph.nodes:
-        if node.op in _ATTENTION or any(operand in late for operand in node.operands):
+        if node.op in ATTENTION or any(operand in late for operand in node.operands):
             late[node] = None
     return late
 
@@ -117,7 +116,7 @@ def _part(graph: Graph, nodes: Collection[Tensor], dim: Dim) -> Graph:
         return known[operand]
 
     def _given(node: Tensor) -> Tensor:
-        if node.op in _STORAGE:
+        if node.op in CONTENTS:
             buffer = node.operands[-1]
             assert isinstance(buffer, KVBuffer)
             return copy.record("stored", (buffer,), node.shape, node.dtype)
@@ -143,7 +142,7 @@ def _read_later(graph: Graph, own: Collection[Tensor], numbers: Mapping[Tensor, 
         for operand in node.operands:
             if node in own or not isinstance(operand, Tensor) or operand not in own:
                 continue
-            if operand.op not in ("input", *_STORAGE):
+            if operand.op not in ("input", *CONTENTS):
                 found[operand] = f"early {numbers[operand]}"
     return found
 

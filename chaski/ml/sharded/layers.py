@@ -8,6 +8,7 @@ from itertools import accumulate
 
 from chaski.errors import OptionError, UnsupportedError
 from chaski.formats.gguf import TensorInfo
+from chaski.ml.cached_ops import CONTENTS
 from chaski.ml.graph import Graph, KVBuffer, KVRole, Tensor, Weight
 from chaski.ml.sharded.placement import FreeNodes, Held, HeldBuffer, HeldWeight, Placed, Units
 
@@ -81,7 +82,7 @@ class LayerSplit:
                 continue
             fixed = {self._member_with(x, node) for x in node.operands if isinstance(x, Weight | KVBuffer)}
             tensors = [x for x in node.operands if isinstance(x, Tensor) and x in places]
-            fixed |= {places[x] for x in tensors if x.op in ("store", "stored")}
+            fixed |= {places[x] for x in tensors if x.op in CONTENTS}
             if node.op == "adapt":  # where the matrix is that it changes
                 fixed.add(places[tensors[0]])
             if len(fixed) > 1:

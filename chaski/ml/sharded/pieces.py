@@ -13,13 +13,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chaski.errors import UnsupportedError
+from chaski.ml.cached_ops import CONTENTS
 from chaski.ml.graph import AdapterTable, Dim, Graph, KVBuffer, Operand, Shape, Tensor, Weight
 from chaski.ml.sharded.placement import Cut, FreeNodes, Held, HeldBuffer, HeldTable, Placed, Units, cuts
 
 __all__ = ["Gather", "OwnedRows", "Piece", "Result", "Send", "TopOfParts", "cut_graph"]
-
-# What reads storage that an earlier piece has written reads it as it is stored.
-_WRITES = ("store", "rotate_cells", "copy_cells")
 
 
 class OwnedRows(Struct, frozen=True):
@@ -170,7 +168,7 @@ class _Cutting:
         if isinstance(operand, Tensor) and not self._free.has(operand):
             if operand.op == "group_by_expert":
                 yield from self._sources(operand.operands[0], None)
-            elif operand.op not in (*_WRITES, "stored"):
+            elif operand.op not in CONTENTS:
                 yield operand, axis
 
     def is_gathered(self, node: Tensor, axis: int | None, member: int) -> bool:
@@ -187,7 +185,7 @@ class _Cutting:
             if self._free.has(node) or node.op in ("group_by_expert", "stored"):
                 continue
             buffers = [x for x in node.operands if isinstance(x, KVBuffer)]
-            stored = [x for x in node.operands if isinstance(x, Tensor) and x.op in (*_WRITES, "stored")]
+            stored = [x for x in node.operands if isinstance(x, Tensor) and x.op in CONTENTS]
             buffers += [x for each in stored for x in each.operands if isinstance(x, KVBuffer)]
             level = max((touched.get(buffer, 0) for buffer in buffers), default=0)
             for source, axis in self.reads(node):
@@ -401,7 +399,7 @@ class _PieceBuilder:
         if cutting.is_free(node) or node.op == "group_by_expert":
             operands = [self._read(operand, None) for operand in node.operands if isinstance(operand, Tensor)]
             return self._record(node, operands, node.shape, node.attributes)
-        if node.op in (*_WRITES, "stored"):
+        if node.op in CONTENTS:
             buffer = node.operands[-1]
             assert isinstance(buffer, KVBuffer)
             own = self._buffer(buffer)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from chaski.formats.gguf import TensorInfo
+from chaski.ml.cached_ops import ATTENTION, CONTENTS
 from chaski.ml.elementwise import ELEMENTWISE
 from chaski.ml.graph import Graph, KVBuffer, KVRole, Shape, Tensor, Weight
 from chaski.ml.products import PRODUCTS, matrix_weight
@@ -20,7 +21,6 @@ __all__ = ["RowSplit", "without_first_outputs"]
 Axes = Mapping[Tensor, int | None]
 
 _WITH_MATRICES = (*PRODUCTS, "product")
-_ATTENTION = ("attention", "attention_by_distance", "dense_attention", "paged_attention")
 
 
 class RowSplit:
@@ -102,7 +102,7 @@ class RowSplit:
             return Placed(everybody, None, [None, None], True, owned)
         axis, needs = self._rule(node, axes)
         needs = [*needs, *[None] * (len(node.operands) - len(needs))]
-        return Placed(everybody, axis, needs, axis is not None and node.op in (*_WITH_MATRICES, *_ATTENTION))
+        return Placed(everybody, axis, needs, axis is not None and node.op in (*_WITH_MATRICES, *ATTENTION))
 
     def _top_of_parts(self, node: Tensor, axes: Axes) -> Placed | None:
         """The largest elements of each part, which whoever reads the result puts in order."""
@@ -120,10 +120,10 @@ class RowSplit:
             return self._elementwise(node, axes)
         if node.op in _WITH_MATRICES:
             return (len(node.shape) - 1 if self._has_part(matrix_weight(node)) else None), []
-        if node.op in _ATTENTION:
+        if node.op in ATTENTION:
             axis = axes[_tensor(node, 1)]
             return axis, [axis, axis, axis]
-        if node.op in ("store", "stored", "rotate_cells", "copy_cells"):
+        if node.op in CONTENTS:
             axis = 1 if _is_cut(node) else None
             return axis, [axis] if node.op == "store" else []
         if node.op == "adapt":
