@@ -107,10 +107,11 @@ def prepare_batch(
             if begin <= group.start < begin + count:
                 first = group.start + offset
                 ends[first : first + len(group)] = [group.stop] * len(group)
-        part = sequence.images_for(begin, count)
-        images += part.runs
-        places += [place + offset for place in part.places]
-        attended += part.attended
+        if sequence.images:
+            part = sequence.images_for(begin, count)
+            images += part.runs
+            places += [place + offset for place in part.places]
+            attended += part.attended
     has_groups = any(sequence.groups for sequence, _ in shares)
     batch = Batch(
         np.zeros(len(positions), np.int32),

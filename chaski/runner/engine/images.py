@@ -14,7 +14,7 @@ from chaski.kvcache.batch import AttendedImage
 from chaski.model.encoder import EncoderProgram
 from chaski.model.multimodal import EncoderShape, Image
 
-__all__ = ["NO_IMAGES", "EncodedImages", "ImagePart", "image_part"]
+__all__ = ["EncodedImages", "ImagePart", "image_part"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -32,9 +32,6 @@ class ImagePart(Struct, frozen=True):
     runs: Sequence[ImageRun]
     places: Sequence[int]
     attended: Sequence[AttendedImage]
-
-
-NO_IMAGES = ImagePart((), (), ())
 
 
 def image_part(images: Images, positions: range, restored: range, slot: int) -> ImagePart:

@@ -20,7 +20,7 @@ from chaski.chat.marks import Holds
 from chaski.errors import ChaskiError
 from chaski.model.output_rows import OutputRows
 from chaski.runner.adapters.applied import AppliedAdapters
-from chaski.runner.engine.images import NO_IMAGES, ImagePart, image_part
+from chaski.runner.engine.images import ImagePart, image_part
 from chaski.runner.engine.live import LiveSequence, TokenTotals
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.prefix.restored import NOTHING_RESTORED
@@ -184,8 +184,6 @@ class Sequence(ABC):
 
     def images_for(self, begin: int, count: int) -> ImagePart:
         """Return what a batch of `count` tokens from `begin` on needs of its images."""
-        if not self.images:
-            return NO_IMAGES
         positions = range(begin, begin + count)
         return image_part(self.images, positions, self.restored.positions, self.slot.index)
 
