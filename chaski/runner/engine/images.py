@@ -37,8 +37,8 @@ class ImagePart(Struct, frozen=True):
 def image_part(images: Images, positions: range, restored: range, slot: int) -> ImagePart:
     """Return what a batch of the tokens at `positions` needs of the images of a sequence.
 
-    These are the rows among the tokens. Rows of an image that layers attend to are not restored with its
-    token: if that is one of `restored`, which end where the batch begins, the batch needs the image, too.
+    The batch needs the rows among its tokens. It also needs the last image that layers attend to, if the
+    image's token is one of `restored`, which end where the batch begins: rows are not restored with tokens.
 
     slot  number of the sequence in the batch
     """
