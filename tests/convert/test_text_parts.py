@@ -16,7 +16,8 @@ from chaski.convert.checkpoint import plan_conversion
 from chaski.convert.convert import convert
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
-from chaski.formats.safetensors import open_checkpoint, widen
+from chaski.formats.quant import as_float32
+from chaski.formats.safetensors import open_checkpoint
 from tests.convert.checkpoints import DATA, changed, write_safetensors, written
 
 Rename = Callable[[str], str]
@@ -77,7 +78,7 @@ def rewritten(
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings(config)))
     tensors = {
-        rename(tensor.name): ("F32", widen(tensor.data, tensor.dtype).reshape(tensor.shape))
+        rename(tensor.name): ("F32", as_float32(tensor.data).reshape(tensor.shape))
         for tensor in open_checkpoint(DATA / name).values()
         if rename(tensor.name)
     }

@@ -16,7 +16,7 @@ from chaski.store.model import find_model
 from chaski.store.store import Store
 from tests.rewriting import write_split
 from tests.store.creating import MINE, made, store, weights
-from tests.store.test_adapters import adapter_of
+from tests.store.test_adapter_files import adapter_of
 
 __all__ = ["store", "weights"]
 

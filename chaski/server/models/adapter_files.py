@@ -13,9 +13,9 @@ from pathlib import Path
 
 from chaski.env import child_environment
 from chaski.errors import WorkerError
-from chaski.model.dialects import open_model
+from chaski.model.file_dialects import open_model
 from chaski.server.models.children import command, failure, raise_failure, reason
-from chaski.store.adapters import check_fits, convert_folder
+from chaski.store.adapter_files import check_fits, convert_folder
 
 __all__ = ["prepare_adapter"]
 

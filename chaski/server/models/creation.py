@@ -19,7 +19,7 @@ from typing import Any
 
 from chaski.env import child_environment
 from chaski.errors import WorkerError
-from chaski.model.dialects import open_model
+from chaski.model.file_dialects import open_model
 from chaski.names import Digest, ModelName
 from chaski.server.dialects.recipes import read_recipe
 from chaski.server.fields.reader import Fields
