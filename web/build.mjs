@@ -19,28 +19,36 @@ const woff2Only = {
 };
 
 const jsx = { jsx: "automatic", jsxImportSource: "preact" };
-const { metafile } = await build({
-  entryPoints: ["src/main.tsx", "src/styles/page.css"],
+const nameOf = (path) => path.split("/").pop();
+
+const settings = {
   entryNames: "[name]-[hash]",
-  chunkNames: "[name]-[hash]",
-  assetNames: "[name]-[hash]",
   bundle: true,
-  splitting: true,
   minify: true,
   format: "esm",
   target: ["es2022"],
-  conditions: ["production"],
-  define: { "process.env.NODE_ENV": '"production"' },
-  loader: { ".woff2": "file" },
-  publicPath: "/web",
   legalComments: "none",
   outdir: target,
   metafile: true,
+};
+
+// The worker that reads PDFs is a separate program. The page starts it by its address.
+const worker = await build({ ...settings, entryPoints: { "pdf-worker": "src/pdf/worker.ts" } });
+const workerAddress = `/web/${nameOf(Object.keys(worker.metafile.outputs)[0])}`;
+
+const { metafile } = await build({
+  ...settings,
+  entryPoints: ["src/main.tsx", "src/styles/page.css"],
+  chunkNames: "[name]-[hash]",
+  assetNames: "[name]-[hash]",
+  splitting: true,
+  conditions: ["production"],
+  define: { "process.env.NODE_ENV": '"production"', PDF_WORKER: JSON.stringify(workerAddress) },
+  loader: { ".woff2": "file" },
+  publicPath: "/web",
   plugins: [woff2Only],
   ...jsx,
 });
-
-const nameOf = (path) => path.split("/").pop();
 
 function built(source) {
   return Object.entries(metafile.outputs).find(([, output]) => output.entryPoint === source);
@@ -70,8 +78,13 @@ writeFileSync(
 
 // The licenses of all packages that the bundle holds parts of, beside it.
 const packages = new Set(
-  Object.keys(metafile.inputs).flatMap((path) => /node_modules\/((?:@[^/]+\/)?[^/]+)\//.exec(path)?.[1] ?? []),
+  Object.keys({ ...worker.metafile.inputs, ...metafile.inputs }).flatMap((path) => /node_modules\/((?:@[^/]+\/)?[^/]+)\//.exec(path)?.[1] ?? []),
 );
+// pdf.js is built with parts of core-js, whose text of the license is in its own package.
+const polyfills = JSON.parse(readFileSync("node_modules/core-js/package.json", "utf8")).version;
+if (!readFileSync(`${target}/${nameOf(workerAddress)}`, "utf8").includes(`core-js/blob/v${polyfills}/`))
+  throw new Error(`pdf.js holds another core-js than ${polyfills}. Name its version in package.json.`);
+packages.add("core-js");
 const notices = [...packages].sort().map((name) => {
   const file = readdirSync(`node_modules/${name}`).find((each) => /^licen[sc]e/i.test(each));
   const { version, license } = JSON.parse(readFileSync(`node_modules/${name}/package.json`, "utf8"));

@@ -59,6 +59,7 @@ def drop(page: Any, name: str, data: bytes, event: str = "drop", field: str = "f
         ("fpdf", (ROADS, SIGNS, FAR, SECOND)),
         ("reportlab", (ROADS, SIGNS, SECOND)),
         ("linear", (ROADS, SIGNS, SECOND)),
+        ("encrypted", (ROADS, SIGNS, SECOND)),  # an owner's password asks nobody who reads
         ("latex", (*TEX, SECOND)),
         ("ghostscript", (*TEX, SECOND)),
         ("wrong-table", (ROADS, SIGNS, FAR, SECOND)),
@@ -100,14 +101,11 @@ def test_a_pdf_by_drop_and_by_paste(fake: Running, script: Script, open_page: Op
     ("name", "said"),
     [
         (
-            "encrypted",
-            "encrypted.pdf is encrypted. Open it in a viewer, print it into a new PDF without a password",
+            "locked",
+            "locked.pdf is encrypted. Open it with its password in a viewer, print it into a new PDF without",
         ),
         ("picture", "picture.pdf has no text, only pictures. Have its text recognized"),
-        (
-            "cut",
-            "cut.pdf is damaged: what is left of it has no text. Open it in a viewer, save it from there",
-        ),
+        ("cut", "cut.pdf is damaged, or no PDF. Open it in a viewer, save it from there, and attach that."),
     ],
 )
 def test_why_there_is_no_text(fake: Running, open_page: Open, name: str, said: str) -> None:
@@ -129,7 +127,7 @@ def document(content: bytes, *objects: bytes, resources: bytes = b"<<>>") -> byt
         *objects,
     )
     numbered = (b"%d 0 obj\n%s\nendobj\n" % (number, each) for number, each in enumerate(all_objects, 1))
-    return b"%PDF-1.4\n" + b"".join(numbered)
+    return b"%PDF-1.4\n" + b"".join(numbered) + b"trailer<</Root 1 0 R>>\n"
 
 
 def packed(data: bytes, more: bytes = b"") -> bytes:
@@ -137,39 +135,43 @@ def packed(data: bytes, more: bytes = b"") -> bytes:
     return b"<</Length %d/Filter/FlateDecode%s>>stream\n%s\nendstream" % (len(body), more, body)
 
 
+def bomb(content: bytes) -> bytes:
+    """A PDF of one page whose contents unpack to these."""
+    whole = document(b"").replace(b"/Contents 4 0 R", b"/Contents 5 0 R")
+    return whole.replace(b"trailer", b"5 0 obj\n" + packed(content) + b"\nendobj\ntrailer")
+
+
 FONT = b"<</Font<</F 5 0 R>>/XObject<</X 6 0 R>>>>"
 HELVETICA = b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>"
+SHOWN = b"BT /F 9 Tf 99 99 Td (x) Tj ET "
+NO_TEXT = "has no text, only pictures"
 HOSTILE = {
-    "bomb": (
-        document(b"", resources=b"<<>>").replace(b"4 0 R", b"5 0 R")
-        + b"5 0 obj\n"
-        + packed(bytes(80 << 20))
-        + b"\nendobj",
-        "unpacks to more than 64 MiB",
+    "bomb": (bomb(bytes(80 << 20)), "unpacks to more than 32 MiB"),
+    "bomb of objects": (bomb(b"[" + b"<</a 1>>" * (5 << 20)), "unpacks to more than 32 MiB"),
+    "bomb in a bomb": (
+        bomb(zlib.compress(bytes(1 << 30))).replace(b"/FlateDecode", b"[/FlateDecode/FlateDecode]"),
+        "unpacks to more than 32 MiB",
     ),
-    "deep": (document(b"[" * 100_000), "nested too deeply"),
+    "deep": (document(b"[" * 100_000), NO_TEXT),
     "loop": (
         document(
-            b"BT /F 9 Tf (x) Tj ET /X Do",
-            HELVETICA,
-            b"<</Subtype/Form/Length 5>>stream\n/X Do\nendstream",
-            resources=FONT,
+            SHOWN + b"/X Do", HELVETICA, b"<</Subtype/Form/Length 5>>stream\n/X Do\nendstream", resources=FONT
         ),
         "",
     ),
-    "kids": (document(b"").replace(b"[3 0 R]", b"[2 0 R]"), "what is left of it has no text"),
-    "length": (
-        document(b"BT (x) Tj ET").replace(b"/Length 12", b"/Length 4 0 R"),
-        "what is left of it has no text",
-    ),
+    "kids": (document(b"").replace(b"[3 0 R]", b"[2 0 R]"), "Pages tree contains circular reference"),
+    "count": (document(SHOWN, HELVETICA, resources=FONT).replace(b"/Count 1", b"/Count 1000000000"), ""),
+    "length": (document(b"BT (x) Tj ET").replace(b"/Length 12", b"/Length 4 0 R"), NO_TEXT),
     "references": (
-        document(b"") + b"3 0 obj 7 0 R endobj 7 0 obj 3 0 R endobj",
-        "what is left of it has no text",
+        document(b"").replace(b"trailer", b"3 0 obj 7 0 R endobj 7 0 obj 3 0 R endobj trailer"),
+        "is damaged, or no PDF",
     ),
     "no characters": (
         document(
-            b"BT /F 9 Tf (abcdef) Tj ET",
-            b"<</Type/Font/Subtype/Type3/Encoding<</Differences[97/g1/g2/g3/g4/g5/g6]>>>>",
+            b"BT /F 9 Tf 99 99 Td <0001000200030004> Tj ET",
+            b"<</Type/Font/Subtype/Type0/BaseFont/A/Encoding/Identity-H/DescendantFonts[6 0 R]>>",
+            b"<</Type/Font/Subtype/CIDFontType2/BaseFont/A/CIDSystemInfo<</Registry(Adobe)/Ordering(Identity)"
+            b"/Supplement 0>>>>",
             resources=FONT,
         ),
         "does not say which characters its fonts draw",
@@ -178,16 +180,26 @@ HOSTILE = {
         document(
             b"BT /F 1e999 Tf 1 0 0 1 99999999999999999999 -1e400 Tm (x) Tj ET", HELVETICA, resources=FONT
         ),
-        "what is left of it",
+        NO_TEXT,
     ),
-    "no pdf": (b"%!PS-Adobe-3.0", "it does not begin as a PDF does"),
+    "scripts": (
+        document(SHOWN, HELVETICA, resources=FONT).replace(
+            b"/Catalog", b"/Catalog/OpenAction<</S/JavaScript/JS(fetch\\('http://127.0.0.1:9/'\\))>>"
+        ),
+        "",
+    ),
+    "no pdf": (b"%!PS-Adobe-3.0", "is damaged, or no PDF"),
     "large": (
         b"%PDF-1.4" + bytes(33 << 20),
         "is too large: 34.6 MB, of at most 33.6 MB. Attach a part of it.",
     ),
     "long": (
-        document(b"BT /F 9 Tf " + b"(many words, and more) Tj 0 -9 Td " * 60_000, HELVETICA, resources=FONT),
-        "has more text than goes with a question",
+        document(
+            b"BT /F 9 Tf 99 99 Td " + b"(many words, and more) Tj 0 -9 Td (!) Tj 0 9 Td " * 60_000,
+            HELVETICA,
+            resources=FONT,
+        ),
+        "more text than the 1048576 characters that go with a question. Attach a part of it.",
     ),
 }
 
@@ -198,13 +210,27 @@ def test_hostile_files(fake: Running, script: Script, open_page: Open, name: str
     data, said = HOSTILE[name]
     page = open_page(fake)
     file = {"name": "x.pdf", "mimeType": "application/pdf", "buffer": data}
-    page.get_by_label("Files", exact=True).set_input_files(file)
+    page.get_by_label("Files", exact=True).set_input_files(file, timeout=40_000)
     if said:
-        page.get_by_role("alert").get_by_text(said).wait_for()
+        page.get_by_role("alert").get_by_text(said).wait_for(timeout=40_000)
     else:
         page.get_by_role("button", name="Remove x.pdf").wait_for()
     ask(page, "are you there?")
     ended(page)
+
+
+def test_a_file_that_takes_too_long(fake: Running, open_page: Open) -> None:
+    """Reading ends after a minute, and the page's own thread is free meanwhile."""
+    page = open_page(fake)
+    page.clock.install()
+    # Each form draws the next one ten times.
+    form = b"<</Subtype/Form/Resources<</XObject<</X %d 0 R>>>>/Length 60>>stream\n%s\nendstream"
+    last = b"<</Subtype/Form/Resources<</Font<</F 5 0 R>>>>/Length 30>>stream\n%s\nendstream" % SHOWN
+    forms = [form % (number + 1, b"/X Do " * 10) for number in range(6, 36)]
+    drop(page, "x.pdf", document(b"/X Do", HELVETICA, *forms, last, resources=FONT))
+    page.get_by_text("Reading").wait_for()
+    page.clock.run_for(61_000)
+    page.get_by_text("x.pdf takes more than 60 seconds to read. Attach a part of it.").wait_for()
 
 
 def test_mutants(fake: Running, open_page: Open) -> None:

@@ -27,6 +27,7 @@ _COMPRESSED = ("html", "js", "css", "svg")
 _POLICY = {
     "default-src": "'none'",
     "script-src": "'self'",
+    "worker-src": "'self'",
     "style-src": "'self'",
     "font-src": "'self'",
     "img-src": "'self' data: blob:",
@@ -34,7 +35,8 @@ _POLICY = {
     "form-action": "'none'",
     "frame-ancestors": "'none'",
     "require-trusted-types-for": "'script'",
-    "trusted-types": "'none'",
+    # Its one policy names one script, the worker that reads PDFs (web/src/pdf/start.ts).
+    "trusted-types": "pdf-worker",
 }
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",

@@ -1,64 +1,60 @@
-// Shapes in the order in which they are drawn become lines: a space is a gap, a line a step aside.
-import { PdfError } from "./syntax";
+// Pieces of text in the order in which a page draws them become lines and paragraphs.
+import type { TextItem } from "pdfjs-dist/types/src/display/api";
 
-export interface Placed {
-  characters: string;
-  x: number;
-  y: number;
-  endX: number;
-  endY: number;
-  size: number;
-}
+export type Piece = Pick<TextItem, "str" | "width" | "height" | "transform" | "hasEOL">;
 
-/** In sizes of the font. */
-const SPACE = 0.17;
-const COLUMN = 2.5;
-const BACK = -1;
-const LINE = 0.55;
+/** In heights of the text. */
 const PARAGRAPH = 1.9;
-const MOST_PARTS = 1 << 23;
+const COLUMN = 2.5;
+const SAME_PLACE = 0.08;
 
 export class Lines {
   private readonly parts: string[] = [];
-  private last: Placed | undefined;
+  private last: Piece | undefined;
+  private isAtEnd = false;
 
-  add(shape: Placed): void {
+  add(piece: Piece): void {
     const { last } = this;
-    if (!Number.isFinite(shape.x + shape.y + shape.endX + shape.endY) || !shape.size) return;
-    if (last && last.characters === shape.characters && isSamePlace(last, shape)) return; // bold by drawing twice
-    if (this.parts.length > MOST_PARTS) throw new PdfError("a page of it draws millions of letters");
-    if (last) this.parts.push(between(last, shape));
-    this.parts.push(shape.characters || "\ufffd");
-    this.last = shape;
+    if (piece.str.trim()) {
+      if (last && isSame(last, piece)) return; // bold by drawing twice
+      if (last && this.isAtEnd) this.parts.push(stepAside(last, piece) > PARAGRAPH ? "\n\n" : "\n");
+      this.parts.push(piece.str);
+      this.last = piece;
+      this.isAtEnd = false;
+    } else if (last && piece.str) this.parts.push(piece.width > COLUMN * last.height ? "\t" : " ");
+    this.isAtEnd ||= piece.hasEOL;
   }
 
   text(): string {
     return this.parts
       .join("")
       .normalize("NFC")
-      .replace(/[\ufb00-\ufb06]/g, (ligature) => ligature.normalize("NFKC"))
-      .replace(/[\0-\x08\x0e-\x1f]/g, "")
       .replace(/[^\S\n\t]+/g, " ")
       .replace(/ *\t[ \t]*/g, "\t")
-      .replace(/\s*\n[ \t]*/g, (gap) => (gap.includes("\n\n") ? "\n\n" : "\n"))
+      .replace(/[ \t]*(\n+)[ \t]*/g, "$1")
       .replace(/\u00ad\n/g, "")
       .trim();
   }
 }
 
-function isSamePlace(a: Placed, b: Placed): boolean {
-  return Math.hypot(a.x - b.x, a.y - b.y) < 0.08 * b.size;
+/** The share of characters that no text has: a font gave them no meaning. */
+export function unknownShare(text: string): number {
+  return (text.match(/[\0-\x08\x0e-\x1f\x7f-\x9f\ufffd]|\p{Co}|\p{Cn}/gu)?.length ?? 0) / text.length;
 }
 
-function between(last: Placed, next: Placed): string {
-  const size = Math.max(last.size, next.size);
-  const length = Math.hypot(last.endX - last.x, last.endY - last.y);
-  // The direction of the line that the last shape stands on.
-  const [alongX, alongY] = length ? [(last.endX - last.x) / length, (last.endY - last.y) / length] : [1, 0];
-  const [x, y] = [next.x - last.endX, next.y - last.endY];
-  const along = (x * alongX + y * alongY) / size;
-  const aside = Math.abs(y * alongX - x * alongY) / size;
-  if (aside > PARAGRAPH) return "\n\n";
-  if (aside > LINE || along < BACK) return "\n";
-  return along > COLUMN ? "\t" : along > SPACE ? " " : "";
+function isSame(last: Piece, next: Piece): boolean {
+  const [x, y] = step(last, next);
+  return last.str === next.str && Math.hypot(x, y) < SAME_PLACE * next.height;
+}
+
+/** How far the line of the next piece is from that of the last one, in heights of the text. */
+function stepAside(last: Piece, next: Piece): number {
+  const [, , upX, upY] = last.transform as number[];
+  const [x, y] = step(last, next);
+  const up = Math.hypot(upX!, upY!);
+  return up ? Math.abs(x * upX! + y * upY!) / up / Math.max(last.height, next.height) : 0;
+}
+
+function step(last: Piece, next: Piece): [number, number] {
+  return [next.transform[4] - last.transform[4], next.transform[5] - last.transform[5]];
 }

@@ -1,71 +1,88 @@
-// The text of a PDF file, page by page.
-import { ContentReader } from "./content";
-import { PdfFile } from "./file";
-import { type Dict, PdfError, type Value } from "./syntax";
+// The text of a PDF file, page by page. pdf.js reads it in a worker, which ends with the reading.
+import {
+  getDocument,
+  InvalidPDFException,
+  PasswordException,
+  type PDFPageProxy,
+  PDFWorker,
+  VerbosityLevel,
+} from "pdfjs-dist/legacy/build/pdf.mjs";
+import type { TextContent } from "pdfjs-dist/types/src/display/api";
 
-const MOST_PAGES = 5000;
-/** Of the characters of a text, how many may be unknown. */
-const UNKNOWN = 0.3;
+import { TOO_LARGE } from "./bounds";
+import { Lines, type Piece, unknownShare } from "./lines";
+import { startWorker } from "./start";
 
-/** Reads the text of a file. Throws an Error whose sentence says why there is none, and what to do. */
+const LONGEST_SECONDS = 60;
+const MOST_UNKNOWN = 0.1;
+
+/** An error whose sentence says why there is no text, and what to do. */
+class NoText extends Error {}
+
+/** Read the text of a file. Throws an Error whose sentence says why there is none, and what to do. */
 export async function readPdf(name: string, bytes: Uint8Array, largest: number): Promise<string> {
-  const pages = await pagesOf(name, bytes);
-  const text = pages.map((page, place) => `Page ${place + 1} of ${pages.length}:\n${page}`).join("\n\n");
-  const all = pages.join("");
-  if (!/\S/.test(all))
-    throw new Error(
-      `${name} has no text, only pictures. Have its text recognized by a program for that, or attach its pages as images.`,
-    );
-  if (all.split("\ufffd").length - 1 > UNKNOWN * all.length)
-    throw new Error(`${name} does not say which characters its fonts draw. Attach its pages as images, or its text.`);
-  if (text.length > largest)
-    throw new Error(`${name} has more text than goes with a question: ${text.length} characters, of at most ${largest}. Attach a part of it.`);
-  return text;
-}
-
-async function pagesOf(name: string, bytes: Uint8Array): Promise<string[]> {
+  const port = startWorker();
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const stopped = new Promise<never>((_, reject) => {
+    const slow = new NoText(`${name} takes more than ${LONGEST_SECONDS} seconds to read. Attach a part of it.`);
+    timer = setTimeout(() => reject(slow), LONGEST_SECONDS * 1000);
+    port.addEventListener("message", ({ data }) => data === TOO_LARGE && reject(new Error(TOO_LARGE)));
+    port.addEventListener("error", () => reject(new NoText(`${name} is not read, because the reader of PDFs failed. Load the page again, or attach its text.`)));
+  });
   try {
-    const file = await PdfFile.open(bytes);
-    if (file.trailer.has("Encrypt"))
-      throw new Error(`${name} is encrypted. Open it in a viewer, print it into a new PDF without a password, and attach that.`);
-    const reader = new ContentReader(file);
-    const found: string[] = [];
-    for (const [page, resources] of await listPages(file)) {
-      const parts = await Promise.all((await file.list(page.get("Contents"))).map((part) => file.data(part)));
-      found.push(await reader.textOf(joined(parts), resources));
-    }
-    if (file.isMended && !/\S/.test(found.join(""))) throw new PdfError("what is left of it has no text");
-    return found;
+    return await Promise.race([textOf(name, bytes, largest, port), stopped]);
   } catch (error) {
-    if (!(error instanceof PdfError) && !(error instanceof RangeError)) throw error;
-    throw new Error(`${name} is damaged: ${error.message}. Open it in a viewer, save it from there, and attach that.`);
+    throw explained(name, error as Error);
+  } finally {
+    clearTimeout(timer);
+    port.terminate();
   }
 }
 
-/** The pages with their resources, which they may have from what they belong to. */
-async function listPages(file: PdfFile): Promise<[Dict, Dict][]> {
-  const found: [Dict, Dict][] = [];
-  const seen = new Set<Dict>();
-  const visit = async (value: Value | undefined, inherited: Value | undefined): Promise<void> => {
-    const node = await file.dict(value);
-    if (seen.has(node) || found.length >= MOST_PAGES) return;
-    seen.add(node);
-    const resources = node.get("Resources") ?? inherited;
-    if (node.has("Kids")) for (const kid of await file.list(node.get("Kids"))) await visit(kid, resources);
-    else if (node.size) found.push([node, await file.dict(resources)]);
+async function textOf(name: string, data: Uint8Array, largest: number, port: Worker): Promise<string> {
+  const worker = PDFWorker.create({ port, verbosity: VerbosityLevel.ERRORS });
+  const file = await getDocument({ data, worker, disableFontFace: true, useWasm: false }).promise;
+  const pages: string[] = [];
+  let left = largest;
+  const take = (text: string) => {
+    left -= text.length;
+    if (left < 0) throw new NoText(`${name} has more text than the ${largest} characters that go with a question. Attach a part of it.`);
   };
-  await visit(await file.pages(), undefined);
-  if (!found.length) for (const page of file.loosePages) found.push([page, await file.dict(page.get("Resources"))]);
-  return found;
+  for (let number = 1; number <= file.numPages; number++) {
+    const lines = new Lines();
+    for await (const piece of piecesOf(await file.getPage(number))) {
+      take(piece.str);
+      lines.add(piece);
+    }
+    take(headingOf(number, file.numPages));
+    pages.push(lines.text());
+  }
+  check(name, pages.join(""));
+  return pages.map((page, place) => headingOf(place + 1, pages.length) + page).join("\n\n");
 }
 
-/** The parts of a page's contents; an operator ends where a part does. */
-function joined(parts: Uint8Array[]): Uint8Array {
-  const found = new Uint8Array(parts.reduce((sum, part) => sum + part.length + 1, 0)).fill(10);
-  let at = 0;
-  for (const part of parts) {
-    found.set(part, at);
-    at += part.length + 1;
-  }
-  return found;
+function headingOf(number: number, count: number): string {
+  return `Page ${number} of ${count}:\n`;
+}
+
+async function* piecesOf(page: PDFPageProxy): AsyncGenerator<Piece> {
+  const reader = page.streamTextContent().getReader();
+  for (let read = await reader.read(); !read.done; read = await reader.read())
+    yield* (read.value as TextContent).items.filter((item) => "str" in item);
+  page.cleanup();
+}
+
+function check(name: string, text: string): void {
+  if (!/\S/.test(text))
+    throw new NoText(`${name} has no text, only pictures. Have its text recognized by a program for that, or attach its pages as images.`);
+  if (unknownShare(text) > MOST_UNKNOWN)
+    throw new NoText(`${name} does not say which characters its fonts draw. Attach its pages as images, or its text.`);
+}
+
+function explained(name: string, error: Error): Error {
+  if (error instanceof NoText) return error;
+  if (error instanceof PasswordException)
+    return new NoText(`${name} is encrypted. Open it with its password in a viewer, print it into a new PDF without one, and attach that.`);
+  const state = error instanceof InvalidPDFException ? "is damaged, or no PDF" : `is damaged: ${error.message.replace(/\.$/, "")}`;
+  return new NoText(`${name} ${state}. Open it in a viewer, save it from there, and attach that.`);
 }
