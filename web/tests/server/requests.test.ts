@@ -1,0 +1,36 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { lines, ServerError } from "../../src/server/requests";
+
+async function read(...pieces: (string | Error)[]): Promise<unknown[]> {
+  const encoder = new TextEncoder();
+  const body = new ReadableStream<Uint8Array>({
+    pull(control) {
+      const piece = pieces.shift();
+      if (piece === undefined) control.close();
+      else if (piece instanceof Error) control.error(piece);
+      else control.enqueue(encoder.encode(piece));
+    },
+  });
+  const found: unknown[] = [];
+  for await (const each of lines(new Response(body))) found.push(each);
+  return found;
+}
+
+test("lines are whole, however their pieces are cut", async () => {
+  const text = '{"a":"é"}\n\n{"b":2}\n';
+  for (let cut = 0; cut <= text.length; cut++)
+    assert.deepEqual(await read(text.slice(0, cut), text.slice(cut)), [{ a: "é" }, { b: 2 }]);
+});
+
+test("a line that tells an error is one", async () => {
+  await assert.rejects(read('{"a":1}\n{"error":"no memory"}\n'), (error) => error instanceof ServerError && error.status === 500);
+});
+
+test("a connection that is cut is an error of status 0", async () => {
+  await assert.rejects(
+    read('{"a":1}\n', new TypeError("network")),
+    (error) => error instanceof ServerError && error.status === 0,
+  );
+});
