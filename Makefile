@@ -24,7 +24,7 @@ PYTEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # environment says not to. The tests start hundreds of interpreters, which took a fifth of their time otherwise.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run test coverage test-slow test-web test-web-short test-aarch64 web check-web lint format types native bench docs links
+.PHONY: run test coverage test-slow test-web test-web-short test-aarch64 web check-web format-web lint format types native bench docs links
 .PHONY: guide test-gpu gpu-packages test-avx-vnni wheel test-debian test-container sdist sbom clean
 
 run: .venv/installed
@@ -74,10 +74,15 @@ test-web-short: .venv/developing
 web: web/node_modules
 	cd web && npm run --silent build
 
-# Fails where the committed page is not what the sources give.
+# Checks the style, the rules and the types of the page's sources, tests the modules that need no browser, and
+# fails if the committed page differs from what the sources give.
 check-web: web/node_modules
-	cd web && npx tsc && node build.mjs ../build/web
+	cd web && npm run --silent check && npm run --silent test && node build.mjs ../build/web
 	diff --recursive --brief build/web chaski/server/web/bundle
+	diff --brief build/LICENSES.txt chaski/server/web/LICENSES.txt
+
+format-web: web/node_modules
+	cd web && npm run --silent format
 
 web/node_modules: web/package.json web/package-lock.json
 	cd web && npm ci --silent --no-audit --no-fund

@@ -1,7 +1,8 @@
 // Builds the page into the package: every file but index.html has a digest of its content in its name.
-import { build } from "esbuild";
+
 import { createHash } from "node:crypto";
 import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { build } from "esbuild";
 
 const target = process.argv[2] ?? "../chaski/server/web/bundle";
 rmSync(target, { recursive: true, force: true });
@@ -78,7 +79,9 @@ writeFileSync(
 
 // The licenses of all packages that the bundle holds parts of, beside it.
 const packages = new Set(
-  Object.keys({ ...worker.metafile.inputs, ...metafile.inputs }).flatMap((path) => /node_modules\/((?:@[^/]+\/)?[^/]+)\//.exec(path)?.[1] ?? []),
+  Object.keys({ ...worker.metafile.inputs, ...metafile.inputs }).flatMap(
+    (path) => /node_modules\/((?:@[^/]+\/)?[^/]+)\//.exec(path)?.[1] ?? [],
+  ),
 );
 // pdf.js is built with parts of core-js, whose text of the license is in its own package.
 const polyfills = JSON.parse(readFileSync("node_modules/core-js/package.json", "utf8")).version;

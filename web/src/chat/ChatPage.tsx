@@ -30,10 +30,7 @@ export function ChatPage() {
 
   const send = ({ text, images, files }: Draft) => {
     localStorage.setItem(LAST_MODEL, model);
-    const [asked, question] = append(
-      { ...shown, model },
-      { parent: shown.leaf, role: "user", content: text, images, files },
-    );
+    const [asked, question] = append({ ...shown, model }, { parent: shown.leaf, role: "user", content: text, images, files });
     answer(asked, question.id, model);
     location.hash = `#/chat/${asked.id}`;
   };

@@ -12,12 +12,7 @@ export interface Draft {
 
 const EMPTY: Draft = { text: "", images: [], files: [] };
 
-export function Composer(props: {
-  isRunning: boolean;
-  canSend: boolean;
-  onSend: (draft: Draft) => void;
-  onStop: () => void;
-}) {
+export function Composer(props: { isRunning: boolean; canSend: boolean; onSend: (draft: Draft) => void; onStop: () => void }) {
   const [draft, setDraft] = useState(EMPTY);
   const [problem, setProblem] = useState("");
   const [isReading, setReading] = useState(false);
@@ -95,7 +90,11 @@ export function Composer(props: {
             }
           }}
         />
-        {problem && <p class="problem" role="alert">{problem}</p>}
+        {problem && (
+          <p class="problem" role="alert">
+            {problem}
+          </p>
+        )}
         <div class="composer-tools">
           <button type="button" class="icon-button" aria-label="Attach files" onClick={() => picker.current?.click()}>
             <Icon name="clip" />
@@ -111,7 +110,11 @@ export function Composer(props: {
               event.currentTarget.value = "";
             }}
           />
-          {isReading && <span class="note" role="status">Reading…</span>}
+          {isReading && (
+            <span class="note" role="status">
+              Reading…
+            </span>
+          )}
           <span class="hint">Enter sends, Shift+Enter begins a line</span>
           {props.isRunning ? (
             <button type="button" class="round" aria-label="Stop" onClick={props.onStop}>

@@ -183,7 +183,11 @@ function JsonField(props: {
           else if (!problemOf(now, props.problem)) take(now);
         }}
       />
-      {found && <span class="problem" role="alert">{found}</span>}
+      {found && (
+        <span class="problem" role="alert">
+          {found}
+        </span>
+      )}
     </label>
   );
 }

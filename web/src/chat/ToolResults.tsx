@@ -22,7 +22,9 @@ export function ToolResults({ conversation, branch, asked, calls }: Props) {
   const [remote] = remotes;
   const place = remotes.findIndex(Boolean);
   if (remote)
-    return <RemoteCall key={branch.id} id={conversation.id} branch={branch} remote={remote} call={calls[0]!} more={calls.length - 1} />;
+    return (
+      <RemoteCall key={branch.id} id={conversation.id} branch={branch} remote={remote} call={calls[0]!} more={calls.length - 1} />
+    );
   const typed = place < 0 ? calls : calls.slice(0, place);
   return <TypedResults key={branch.id} id={conversation.id} branch={branch} calls={typed} />;
 }
@@ -32,7 +34,11 @@ function TypedResults({ id, branch, calls }: { id: string; branch: Message; call
   const [results, setResults] = useState(calls.map(() => ""));
   const send = (event: Event) => {
     event.preventDefault();
-    giveResults(id, branch, calls.map((call, index) => ({ toolName: call.function.name, content: results[index]! })));
+    giveResults(
+      id,
+      branch,
+      calls.map((call, index) => ({ toolName: call.function.name, content: results[index]! })),
+    );
   };
   return (
     <form class="card" onSubmit={send}>

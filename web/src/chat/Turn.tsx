@@ -3,8 +3,8 @@ import { useEffect, useState } from "preact/hooks";
 import { put } from "../conversations/store";
 import { siblings, youngestLeaf } from "../conversations/tree";
 import type { Conversation, Message } from "../conversations/types";
-import { Markdown } from "../markdown/Markdown";
 import { copyText } from "../markdown/Code";
+import { Markdown } from "../markdown/Markdown";
 import { models, sees } from "../models/list";
 import { Icon } from "../shell/Icon";
 import { answer, append, branch, goOn } from "./answering";
@@ -36,7 +36,9 @@ function Asked({ conversation, message }: Props) {
   return (
     <article class="turn asked" aria-label="You">
       <div class="bubble">
-        {message.images?.map((image, index) => <img src={`data:;base64,${image}`} alt={`Image ${index + 1} of the question`} />)}
+        {message.images?.map((image, index) => (
+          <img src={`data:;base64,${image}`} alt={`Image ${index + 1} of the question`} />
+        ))}
         {message.files?.map((file) => (
           <details class="file">
             <summary>{file.name}</summary>
@@ -206,7 +208,12 @@ function Again({ conversation, message }: { conversation: Conversation; message:
   const others = models.value.filter((model) => model.name !== message.model);
   return (
     <>
-      <button type="button" class="icon-button" aria-label="Answer again" onClick={() => again(message.model ?? conversation.model)}>
+      <button
+        type="button"
+        class="icon-button"
+        aria-label="Answer again"
+        onClick={() => again(message.model ?? conversation.model)}
+      >
         <Icon name="again" />
       </button>
       {others.length > 0 && (

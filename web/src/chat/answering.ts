@@ -1,5 +1,5 @@
 // Answers: asked for, followed again after a reload, continued, stopped.
-import { conversations, change, put } from "../conversations/store";
+import { change, conversations, put } from "../conversations/store";
 import { path } from "../conversations/tree";
 import type { Conversation, Figures, Message, Token } from "../conversations/types";
 import { newId } from "../ids";
@@ -71,8 +71,7 @@ export function stop(message: Message): void {
 /** Follows the answers that were coming when the page was closed. */
 export function followRunning(): void {
   for (const conversation of Object.values(conversations.value))
-    for (const message of Object.values(conversation.messages))
-      if (message.answerId) void follow(conversation.id, message.id);
+    for (const message of Object.values(conversation.messages)) if (message.answerId) void follow(conversation.id, message.id);
 }
 
 async function ask(id: string, messageId: string): Promise<void> {
@@ -101,11 +100,7 @@ async function follow(id: string, messageId: string): Promise<void> {
   await receive(id, messageId, (signal) => request("GET", `/api/answers/${answerId}`, undefined, signal));
 }
 
-async function receive(
-  id: string,
-  messageId: string,
-  open: (signal: AbortSignal) => Promise<Response>,
-): Promise<void> {
+async function receive(id: string, messageId: string, open: (signal: AbortSignal) => Promise<Response>): Promise<void> {
   const control = new AbortController();
   stops.set(messageId, control);
   const message = conversations.value[id]!.messages[messageId]!;
@@ -146,13 +141,7 @@ async function receive(
   }
 }
 
-async function fail(
-  id: string,
-  messageId: string,
-  next: Partial<Message>,
-  error: Error,
-  isStopped: boolean,
-): Promise<void> {
+async function fail(id: string, messageId: string, next: Partial<Message>, error: Error, isStopped: boolean): Promise<void> {
   const message = conversations.value[id]?.messages[messageId];
   if (!message) return;
   const kept = next.content || next.thinking ? next : {};

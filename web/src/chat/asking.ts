@@ -10,7 +10,10 @@ type Remote = Record<string, RemoteTool>;
 export async function offeredTools({ tools, mcp }: Settings): Promise<[unknown[] | undefined, Remote | undefined]> {
   const own = tools ? (JSON.parse(tools) as { function?: { name?: string } }[]) : undefined;
   if (!mcp?.length) return [own, undefined];
-  const offered = await offers(mcp, (own ?? []).map((each) => each.function?.name ?? ""));
+  const offered = await offers(
+    mcp,
+    (own ?? []).map((each) => each.function?.name ?? ""),
+  );
   const remote = offered.map(({ called, server, tool }) => [called, { server, tool }]);
   return [[...(own ?? []), ...offered.map(({ definition }) => definition)], Object.fromEntries(remote)];
 }

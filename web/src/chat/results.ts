@@ -13,9 +13,9 @@ export function giveResults(id: string, branch: Message, results: Result[]): voi
   let changed = conversation;
   let last = branch;
   for (const result of results) [changed, last] = append(changed, { parent: last.id, role: "tool", ...result });
-  if (conversation.leaf !== branch.id) return put({ ...changed, leaf: conversation.leaf });
   const turns = path(changed);
   const asked = turns.findLast((turn) => turn.role === "assistant");
-  if (openCalls(turns)) put(changed);
+  if (conversation.leaf !== branch.id) put({ ...changed, leaf: conversation.leaf });
+  else if (openCalls(turns)) put(changed);
   else answer(changed, last.id, asked?.model ?? changed.model);
 }

@@ -43,7 +43,10 @@ export function put(conversation: Conversation, atOnce = true): void {
   conversations.value = { ...conversations.value, [conversation.id]: conversation };
   if (atOnce) void save(conversation.id);
   else if (!waiting.has(conversation.id))
-    waiting.set(conversation.id, setTimeout(() => void save(conversation.id), SAVE_AFTER));
+    waiting.set(
+      conversation.id,
+      setTimeout(() => void save(conversation.id), SAVE_AFTER),
+    );
 }
 
 /** Changes a message of a conversation, if both are still there. */

@@ -25,7 +25,12 @@ function withoutSecrets(conversation: Conversation): Conversation {
 export function download(chosen: Conversation[], name: string): void {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(exported(chosen));
-  link.download = `${name.replace(/[^\p{L}\p{N} _-]/gu, "").trim().slice(0, 60) || "conversations"}.json`;
+  link.download = `${
+    name
+      .replace(/[^\p{L}\p{N} _-]/gu, "")
+      .trim()
+      .slice(0, 60) || "conversations"
+  }.json`;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
@@ -38,8 +43,7 @@ export async function importFile(file: File): Promise<number> {
   } catch {
     throw new Error(`${file.name} is no JSON.`);
   }
-  if (found?.format !== FORMAT || !Array.isArray(found.conversations))
-    throw new Error(`${file.name} is no export of this page.`);
+  if (found?.format !== FORMAT || !Array.isArray(found.conversations)) throw new Error(`${file.name} is no export of this page.`);
   const read = found.conversations.map(checked);
   for (const conversation of read) if (!conversations.value[conversation.id]) put(conversation);
   return read.length;

@@ -3,8 +3,8 @@ import { useEffect, useMemo } from "preact/hooks";
 import { count } from "../models/memory";
 import { Positions } from "./Positions";
 import { colorOf, penOf, ring, useCanvas } from "./picture";
-import { cellOf, droppedOf, type Owner, ownersOf, type Pointed, sentence, type Token } from "./ways";
 import type { CacheKind, CacheSlot } from "./watch";
+import { cellOf, droppedOf, type Owner, ownersOf, type Pointed, sentence, type Token } from "./ways";
 
 const MOST_HEIGHT = 360;
 const SIZES = [14, 10, 8, 6, 5, 4, 3, 2, 1];

@@ -21,7 +21,9 @@ export function Chart({ title, lines, most, show, note }: ChartProps) {
   const top = Math.max(0, ...lines.flatMap(({ values }) => values.map((value) => value ?? 0)));
   const last = lines.map(({ values }) => values.findLast((value) => value !== null) ?? null);
   const now = last.map((value) => (value === null ? "–" : show(value)));
-  const told = lines.map(({ name }, index) => (last[index] === null ? "nothing yet" : `now ${name} ${now[index]}`.replace("  ", " ")));
+  const told = lines.map(({ name }, index) =>
+    last[index] === null ? "nothing yet" : `now ${name} ${now[index]}`.replace("  ", " "),
+  );
   return (
     <figure class="chart">
       <figcaption>

@@ -31,7 +31,11 @@ export function LivePage() {
   return (
     <div class="scroller" tabIndex={0} role="region" aria-label="What the server does now">
       <div class="page live">
-        {liveProblem.value && <p class="problem" role="alert">{liveProblem.value}</p>}
+        {liveProblem.value && (
+          <p class="problem" role="alert">
+            {liveProblem.value}
+          </p>
+        )}
         <Charts />
         {models?.length === 0 && <p class="note">No model is in memory. One is loaded by the first question to it.</p>}
         {shown && (
@@ -81,8 +85,14 @@ function CacheOf({ model }: { model: LiveModel }) {
   const shared = { chosen, token, onPoint: setPointed, onChoose: setChosen };
   return (
     <div class="cache" ref={place}>
-      {pictureProblem.value && <p class="problem" role="alert">{pictureProblem.value}</p>}
-      {seen?.kinds.map((kind) => <Cells key={kind.kind} kind={kind} slots={seen.slots} pointed={pointed} {...shared} />)}
+      {pictureProblem.value && (
+        <p class="problem" role="alert">
+          {pictureProblem.value}
+        </p>
+      )}
+      {seen?.kinds.map((kind) => (
+        <Cells key={kind.kind} kind={kind} slots={seen.slots} pointed={pointed} {...shared} />
+      ))}
       {seen && <Sequences seen={seen} {...shared} />}
     </div>
   );
@@ -92,7 +102,7 @@ function Charts() {
   const seen = samples.value;
   const one = (of: (sample: Sample) => number | null): Line[] => [{ name: "", values: seen.map(of) }];
   const several = (names: Record<string, keyof Totals>): Line[] =>
-    Object.entries(names).map(([name, of]) => ({ name, values: seen.map(({ rates }) => rates && rates[of]) }));
+    Object.entries(names).map(([name, of]) => ({ name, values: seen.map(({ rates }) => rates?.[of] ?? null) }));
   const whole = (value: number) => count(Math.round(value));
   const all = totals.value;
   const sum = (...names: (keyof Totals)[]) => all && `${count(names.reduce((sum, name) => sum + all[name], 0))} in all`;

@@ -52,7 +52,7 @@ export function cellOf(kind: CacheKind, { sequence, position }: Token): number |
     if (!kind.is_state && position >= start && position < start + length) return first + (position - start) * step;
     if (kind.is_state && start > position && (!best || start < best[0])) best = [start, first];
   }
-  return best && best[1];
+  return best?.[1] ?? null;
 }
 
 /** How many tokens of a sequence cells of a kind hold. */

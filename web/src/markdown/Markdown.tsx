@@ -65,7 +65,10 @@ function list(token: Tokens.List, depth: number): JSX.Element {
   const items = token.items.map((item) => (
     <li class={item.task ? "task" : undefined}>
       {item.task && <input type="checkbox" checked={item.checked} disabled aria-label="task" />}
-      {blocks(item.tokens.filter((each) => each.type !== "checkbox"), depth)}
+      {blocks(
+        item.tokens.filter((each) => each.type !== "checkbox"),
+        depth,
+      )}
     </li>
   ));
   return token.ordered ? <ol start={Number(token.start) || 1}>{items}</ol> : <ul>{items}</ul>;

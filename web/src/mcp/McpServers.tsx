@@ -79,7 +79,11 @@ export function McpServers({ urls, onChange }: { urls: string[]; onChange: (urls
           Keep the header in this browser, not only in this tab
         </label>
       )}
-      {problem && <p class="problem" role="alert">{problem}</p>}
+      {problem && (
+        <p class="problem" role="alert">
+          {problem}
+        </p>
+      )}
       {!urls.length && <Allowed />}
       <div class="row end">
         <button type="submit" disabled={!address.trim()}>
@@ -105,8 +109,16 @@ function Entry({ url, onHeader, onRemove }: { url: string; onHeader: () => void;
           <Icon name="trash" />
         </button>
       </div>
-      {problem && <p class="problem" role="alert">{problem}</p>}
-      {!problem && !tools && <p class="note" role="status">Asking for its tools…</p>}
+      {problem && (
+        <p class="problem" role="alert">
+          {problem}
+        </p>
+      )}
+      {!problem && !tools && (
+        <p class="note" role="status">
+          Asking for its tools…
+        </p>
+      )}
       {tools && (
         <details>
           <summary>{tools.length === 1 ? "1 tool" : `${tools.length} tools`}</summary>

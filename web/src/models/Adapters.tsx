@@ -30,9 +30,7 @@ export function Adapters() {
   return (
     <section class="card" aria-label="LoRA adapters">
       <h2>LoRA adapters</h2>
-      <p class="note">
-        An adapter is a model by its name; its scale counts in requests to its model that choose none.
-      </p>
+      <p class="note">An adapter is a model by its name; its scale counts in requests to its model that choose none.</p>
       <ul class="adapters">
         {adapters.value.map((each) => (
           <li class="row" key={each.id}>
@@ -66,7 +64,11 @@ export function Adapters() {
       </ul>
       {mayChange.value && <Load onLoad={(body) => act(request("POST", "/v1/load_lora_adapter", body))} />}
       {!mayChange.value && !adapters.value.length && <p class="note">None is loaded.</p>}
-      {problem && <p class="problem" role="alert">{problem}</p>}
+      {problem && (
+        <p class="problem" role="alert">
+          {problem}
+        </p>
+      )}
     </section>
   );
 }

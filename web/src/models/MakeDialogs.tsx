@@ -59,9 +59,17 @@ export function CreateDialog({ from, onClose }: { from: string; onClose: () => v
             onInput={(event) => set({ template: event.currentTarget.value })}
           />
         </label>
-        {problem && <p class="problem" role="alert">{problem}</p>}
+        {problem && (
+          <p class="problem" role="alert">
+            {problem}
+          </p>
+        )}
         <div class="row end">
-          {step && <span class="note" role="status">{step}</span>}
+          {step && (
+            <span class="note" role="status">
+              {step}
+            </span>
+          )}
           <button type="button" onClick={onClose}>
             Cancel
           </button>
@@ -90,7 +98,11 @@ export function CopyDialog({ source, onClose }: { source: string; onClose: () =>
           <input required value={name} onInput={(event) => setName(event.currentTarget.value)} />
         </label>
         <p class="note">Both names share the weights on disk and in memory.</p>
-        {problem && <p class="problem" role="alert">{problem}</p>}
+        {problem && (
+          <p class="problem" role="alert">
+            {problem}
+          </p>
+        )}
         <div class="row end">
           <button type="button" onClick={onClose}>
             Cancel

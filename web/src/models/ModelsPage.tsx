@@ -1,11 +1,10 @@
 import { useEffect, useState } from "preact/hooks";
-
-import type { ListedModel, ShownModel } from "../server/types";
 import { wantsKey } from "../server/key";
+import type { ListedModel, ShownModel } from "../server/types";
 import { Question } from "../shell/Dialog";
 import { Icon } from "../shell/Icon";
-import { bytes, mayChange, models, modelsProblem, readModels, readRunning, removeModel, running, show } from "./list";
 import { Adapters } from "./Adapters";
+import { bytes, mayChange, models, modelsProblem, readModels, readRunning, removeModel, running, show } from "./list";
 import { CopyDialog, CreateDialog } from "./MakeDialogs";
 import { MemoryNeeds } from "./MemoryNeeds";
 import { type Pull, pulls, startPull, stopPull } from "./pulls";
@@ -44,8 +43,8 @@ export function ModelsPage() {
         {mayChange.value === false && (
           <div class="card row" role="note">
             <p>
-              Your key may ask models, and not change them. To pull, make, copy or delete models, and to load or
-              scale adapters, the server wants an admin key.
+              Your key may ask models, and not change them. To pull, make, copy or delete models, and to load or scale adapters,
+              the server wants an admin key.
             </p>
             <button type="button" onClick={() => (wantsKey.value = "other")}>
               Use another key
@@ -55,7 +54,11 @@ export function ModelsPage() {
         {Object.values(pulls.value).map((each) => (
           <PullCard key={each.name} pull={each} />
         ))}
-        {modelsProblem.value && <p class="problem" role="alert">{modelsProblem.value}</p>}
+        {modelsProblem.value && (
+          <p class="problem" role="alert">
+            {modelsProblem.value}
+          </p>
+        )}
         <ul class="models">
           {models.value.map((model) => (
             <ModelCard key={model.name} model={model} />
@@ -112,7 +115,12 @@ function ModelCard({ model }: { model: ListedModel }) {
         ))}
         {mayChange.value && (
           <span class="card-tools">
-            <button type="button" class="icon-button" aria-label={`Make a model from ${model.name}`} onClick={() => setAsks("make")}>
+            <button
+              type="button"
+              class="icon-button"
+              aria-label={`Make a model from ${model.name}`}
+              onClick={() => setAsks("make")}
+            >
               <Icon name="plus" />
             </button>
             <button type="button" class="icon-button" aria-label={`Copy ${model.name}`} onClick={() => setAsks("copy")}>
@@ -132,7 +140,11 @@ function ModelCard({ model }: { model: ListedModel }) {
         </p>
       )}
       <MemoryNeeds name={model.name} />
-      {problem && <p class="problem" role="alert">{problem}</p>}
+      {problem && (
+        <p class="problem" role="alert">
+          {problem}
+        </p>
+      )}
       {shown && <Details shown={shown} />}
       {asks === "make" && <CreateDialog from={model.name} onClose={() => setAsks(null)} />}
       {asks === "copy" && <CopyDialog source={model.name} onClose={() => setAsks(null)} />}

@@ -35,7 +35,7 @@ function readParameters(text: string): Record<string, unknown> {
     if (!line) continue;
     const [, name, written] = /^(\w+)\s+(.+)$/.exec(line) ?? [];
     if (!name || !written) throw new Error(`“${line}” is not a name and a value.`);
-    const value = valueOf(written);
+    const value = parsed(written);
     const before = found[name];
     if (name === "stop") found[name] = [...((before as unknown[] | undefined) ?? []), String(value)];
     else found[name] = value;
@@ -43,7 +43,7 @@ function readParameters(text: string): Record<string, unknown> {
   return found;
 }
 
-function valueOf(written: string): unknown {
+function parsed(written: string): unknown {
   try {
     return JSON.parse(written) as unknown;
   } catch {

@@ -7,12 +7,12 @@ export const TOO_LARGE = `a part of it unpacks to more than ${LARGEST >> 20} MiB
 /** Let no array of bytes in a scope be larger than 32 MiB, and call `onTooLarge` where code asks for one. */
 export function boundArrays(scope: Pick<typeof globalThis, "Uint8Array">, onTooLarge: () => void): void {
   scope.Uint8Array = new Proxy(scope.Uint8Array, {
-    construct(constructor, values, made) {
+    construct(type, values, made) {
       if (typeof values[0] === "number" && values[0] > LARGEST) {
         onTooLarge();
         throw new RangeError(TOO_LARGE);
       }
-      return Reflect.construct(constructor, values, made) as Uint8Array;
+      return Reflect.construct(type, values, made) as Uint8Array;
     },
   });
   // The browser's own stream unpacks without a bound. Without it pdf.js unpacks by itself.

@@ -3,6 +3,7 @@ import type { TextItem } from "pdfjs-dist/types/src/display/api";
 
 export type Piece = Pick<TextItem, "str" | "width" | "height" | "transform" | "hasEOL">;
 
+const UNKNOWN = "\ufffd";
 /** In heights of the text. */
 const PARAGRAPH = 1.9;
 const COLUMN = 2.5;
@@ -14,15 +15,18 @@ export class Lines {
   private isAtEnd = false;
 
   add(piece: Piece): void {
-    const { last } = this;
-    if (piece.str.trim()) {
-      if (last && isSame(last, piece)) return; // bold by drawing twice
-      if (last && this.isAtEnd) this.parts.push(stepAside(last, piece) > PARAGRAPH ? "\n\n" : "\n");
-      this.parts.push(piece.str);
-      this.last = piece;
-      this.isAtEnd = false;
-    } else if (last && piece.str) this.parts.push(piece.width > COLUMN * last.height ? "\t" : " ");
+    if (piece.str.trim()) this.addText(piece);
+    else if (this.last && piece.str) this.parts.push(piece.width > COLUMN * this.last.height ? "\t" : " ");
     this.isAtEnd ||= piece.hasEOL;
+  }
+
+  private addText(piece: Piece): void {
+    const { last } = this;
+    if (last && isSame(last, piece)) return; // It is drawn twice to look bold.
+    if (last && this.isAtEnd) this.parts.push(stepAside(last, piece) > PARAGRAPH ? "\n\n" : "\n");
+    this.parts.push(piece.str);
+    this.last = piece;
+    this.isAtEnd = false;
   }
 
   text(): string {
@@ -30,6 +34,7 @@ export class Lines {
       .join("")
       .normalize("NFC")
       .replace(/[^\S\n\t]+/g, " ")
+      .replace(/(?![\n\t])[\p{Cc}\p{Co}]/gu, UNKNOWN)
       .replace(/ *\t[ \t]*/g, "\t")
       .replace(/[ \t]*(\n+)[ \t]*/g, "$1")
       .replace(/\u00ad\n/g, "")
@@ -37,9 +42,9 @@ export class Lines {
   }
 }
 
-/** The share of characters that no text has: a font gave them no meaning. */
+/** The share of characters whose font does not say what they are. */
 export function unknownShare(text: string): number {
-  return (text.match(/[\0-\x08\x0e-\x1f\x7f-\x9f\ufffd]|\p{Co}|\p{Cn}/gu)?.length ?? 0) / text.length;
+  return (text.split(UNKNOWN).length - 1) / text.length;
 }
 
 function isSame(last: Piece, next: Piece): boolean {

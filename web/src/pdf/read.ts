@@ -27,7 +27,9 @@ export async function readPdf(name: string, bytes: Uint8Array, largest: number):
     const slow = new NoText(`${name} takes more than ${LONGEST_SECONDS} seconds to read. Attach a part of it.`);
     timer = setTimeout(() => reject(slow), LONGEST_SECONDS * 1000);
     port.addEventListener("message", ({ data }) => data === TOO_LARGE && reject(new Error(TOO_LARGE)));
-    port.addEventListener("error", () => reject(new NoText(`${name} is not read, because the reader of PDFs failed. Load the page again, or attach its text.`)));
+    port.addEventListener("error", () =>
+      reject(new NoText(`${name} is not read, because the reader of PDFs failed. Load the page again, or attach its text.`)),
+    );
   });
   try {
     return await Promise.race([textOf(name, bytes, largest, port), stopped]);
@@ -46,7 +48,8 @@ async function textOf(name: string, data: Uint8Array, largest: number, port: Wor
   let left = largest;
   const take = (text: string) => {
     left -= text.length;
-    if (left < 0) throw new NoText(`${name} has more text than the ${largest} characters that go with a question. Attach a part of it.`);
+    if (left < 0)
+      throw new NoText(`${name} has more text than the ${largest} characters that go with a question. Attach a part of it.`);
   };
   for (let number = 1; number <= file.numPages; number++) {
     const lines = new Lines();
@@ -74,7 +77,9 @@ async function* piecesOf(page: PDFPageProxy): AsyncGenerator<Piece> {
 
 function check(name: string, text: string): void {
   if (!/\S/.test(text))
-    throw new NoText(`${name} has no text, only pictures. Have its text recognized by a program for that, or attach its pages as images.`);
+    throw new NoText(
+      `${name} has no text, only pictures. Have its text recognized by a program for that, or attach its pages as images.`,
+    );
   if (unknownShare(text) > MOST_UNKNOWN)
     throw new NoText(`${name} does not say which characters its fonts draw. Attach its pages as images, or its text.`);
 }
@@ -82,7 +87,10 @@ function check(name: string, text: string): void {
 function explained(name: string, error: Error): Error {
   if (error instanceof NoText) return error;
   if (error instanceof PasswordException)
-    return new NoText(`${name} is encrypted. Open it with its password in a viewer, print it into a new PDF without one, and attach that.`);
-  const state = error instanceof InvalidPDFException ? "is damaged, or no PDF" : `is damaged: ${error.message.replace(/\.$/, "")}`;
+    return new NoText(
+      `${name} is encrypted. Open it with its password in a viewer, print it into a new PDF without one, and attach that.`,
+    );
+  const state =
+    error instanceof InvalidPDFException ? "is damaged, or no PDF" : `is damaged: ${error.message.replace(/\.$/, "")}`;
   return new NoText(`${name} ${state}. Open it in a viewer, save it from there, and attach that.`);
 }

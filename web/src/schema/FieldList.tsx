@@ -12,7 +12,8 @@ export function FieldList(props: { fields: Field[]; of: string; onChange: (field
   useLayoutEffect(() => {
     if (!wanted.current) return;
     const found = place.current?.querySelector<HTMLElement>(wanted.current);
-    if (found instanceof HTMLButtonElement && found.disabled) found.parentElement!.querySelector<HTMLElement>("button:enabled")!.focus();
+    if (found instanceof HTMLButtonElement && found.disabled)
+      found.parentElement!.querySelector<HTMLElement>("button:enabled")!.focus();
     else found?.focus();
     wanted.current = "";
   });
@@ -104,7 +105,11 @@ function FieldForm(props: {
           <Tool name="Remove" icon="trash" of={name} part="remove" onClick={props.onRemove} />
         </span>
       </div>
-      {problem && <p class="problem" role="alert">{problem}</p>}
+      {problem && (
+        <p class="problem" role="alert">
+          {problem}
+        </p>
+      )}
       <label class="field">
         Description, for the model
         <input value={field.description} onInput={(event) => onChange({ description: event.currentTarget.value })} />
@@ -142,7 +147,11 @@ function ShapeForm({ shape, of, onChange }: { shape: Shape; of: string; onChange
           onChange({ ...shape, choices: value ? value.split("\n") : [] });
         }}
       />
-      {problem && <span class="problem" role="alert">{problem}</span>}
+      {problem && (
+        <span class="problem" role="alert">
+          {problem}
+        </span>
+      )}
     </label>
   );
 }

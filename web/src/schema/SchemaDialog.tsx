@@ -2,7 +2,7 @@ import { useState } from "preact/hooks";
 
 import { Dialog } from "../shell/Dialog";
 import { FieldList } from "./FieldList";
-import { isWhole, newShape, NoForm, readSchema, schemaOf, type Shape } from "./shape";
+import { isWhole, NoForm, newShape, readSchema, type Shape, schemaOf } from "./shape";
 
 interface Read {
   shape?: Shape;
@@ -58,7 +58,11 @@ export function SchemaDialog(props: { value: string; onChange: (text: string | u
               aria-invalid={!!problem}
               onInput={(event) => write(event.currentTarget.value)}
             />
-            {problem && <span class="problem" role="alert">{problem}</span>}
+            {problem && (
+              <span class="problem" role="alert">
+                {problem}
+              </span>
+            )}
           </label>
         </div>
         <div class="row end">

@@ -11,12 +11,7 @@ export class ServerError extends Error {
   }
 }
 
-export async function request(
-  method: string,
-  path: string,
-  body?: unknown,
-  signal?: AbortSignal,
-): Promise<Response> {
+export async function request(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<Response> {
   const headers: Record<string, string> = { "Content-Type": "application/json" };
   const key = readKey();
   if (key) headers.Authorization = `Bearer ${key}`;

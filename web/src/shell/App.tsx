@@ -47,7 +47,11 @@ export function App() {
   }, [title]);
   return (
     <Frame title={title}>
-      {storageProblem.value && <p class="problem" role="alert">{storageProblem.value}</p>}
+      {storageProblem.value && (
+        <p class="problem" role="alert">
+          {storageProblem.value}
+        </p>
+      )}
       {page ? <Later key={page.title} load={page.load} /> : <ChatPage key={currentId.value ?? "new"} />}
       {wantsKey.value && <KeyDialog />}
     </Frame>

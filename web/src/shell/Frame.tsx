@@ -6,11 +6,16 @@ import { Sidebar } from "./Sidebar";
 
 export const isMenuOpen = signal(false);
 
+function skip(event: Event): void {
+  event.preventDefault();
+  document.getElementById("main")?.focus();
+}
+
 /** What all pages have around them. */
 export function Frame({ title, children }: { title: string; children?: ComponentChildren }) {
   return (
     <div class={isMenuOpen.value ? "shell open" : "shell"}>
-      <a class="skip" href="#main" onClick={(event) => (event.preventDefault(), document.getElementById("main")?.focus())}>
+      <a class="skip" href="#main" onClick={skip}>
         Skip to the content
       </a>
       <Sidebar />

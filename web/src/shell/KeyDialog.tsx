@@ -27,7 +27,11 @@ export function KeyDialog() {
             autofocus
           />
         </label>
-        {!close && readKey() && <p class="problem" role="alert">The server does not know this key.</p>}
+        {!close && readKey() && (
+          <p class="problem" role="alert">
+            The server does not know this key.
+          </p>
+        )}
         <label class="check">
           <input type="checkbox" checked={stays} onChange={(event) => setStays(event.currentTarget.checked)} />
           Keep it in this browser, not only in this tab

@@ -50,7 +50,11 @@ export function Sidebar() {
         ))}
         {areRead.value && !found.length && <li class="empty">{wanted ? "Nothing found" : "No conversations yet"}</li>}
       </ul>
-      {told && <p class="told" role="status">{told}</p>}
+      {told && (
+        <p class="told" role="status">
+          {told}
+        </p>
+      )}
       <div class="tools">
         <button type="button" class="quiet" onClick={() => download(recent.value, "conversations")}>
           <Icon name="down" /> Export
