@@ -3,6 +3,7 @@
 import { createHash } from "node:crypto";
 import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { build } from "esbuild";
+import { cmaps } from "./cmaps.mjs";
 
 const target = process.argv[2] ?? "../chaski/server/web/bundle";
 rmSync(target, { recursive: true, force: true });
@@ -45,9 +46,9 @@ const { metafile } = await build({
   splitting: true,
   conditions: ["production"],
   define: { "process.env.NODE_ENV": '"production"', PDF_WORKER: JSON.stringify(workerAddress) },
-  loader: { ".woff2": "file" },
+  loader: { ".woff2": "file", ".bcmap": "file" },
   publicPath: "/web",
-  plugins: [woff2Only],
+  plugins: [woff2Only, cmaps],
   ...jsx,
 });
 
@@ -88,10 +89,12 @@ const polyfills = JSON.parse(readFileSync("node_modules/core-js/package.json", "
 if (!readFileSync(`${target}/${nameOf(workerAddress)}`, "utf8").includes(`core-js/blob/v${polyfills}/`))
   throw new Error(`pdf.js holds another core-js than ${polyfills}. Name its version in package.json.`);
 packages.add("core-js");
+const MORE_LICENSES = { "pdfjs-dist": ["cmaps/LICENSE"] };
 const notices = [...packages].sort().map((name) => {
   const file = readdirSync(`node_modules/${name}`).find((each) => /^licen[sc]e/i.test(each));
   const { version, license } = JSON.parse(readFileSync(`node_modules/${name}/package.json`, "utf8"));
-  const text = file ? readFileSync(`node_modules/${name}/${file}`, "utf8").trim() : "";
+  const texts = [file, ...(MORE_LICENSES[name] ?? [])].filter(Boolean);
+  const text = texts.map((each) => readFileSync(`node_modules/${name}/${each}`, "utf8").trim()).join("\n\n");
   return `${name} ${version} (${license})\n\n${text}\n`;
 });
 writeFileSync(`${target}/../LICENSES.txt`, notices.join("\n----\n\n"));

@@ -13,11 +13,13 @@ await build({
   outdir: target,
   outExtension: { ".js": ".mjs" },
   bundle: true,
+  packages: "external",
+  splitting: true,
   format: "esm",
   platform: "node",
   sourcemap: "inline",
 });
-const built = filesIn(target, ".mjs").map((name) => join(target, name));
+const built = filesIn(target, ".test.mjs").map((name) => join(target, name));
 const { status } = spawnSync(process.execPath, ["--enable-source-maps", "--test", "--test-reporter=spec", ...built], {
   stdio: "inherit",
 });

@@ -76,7 +76,7 @@ def test_files_are_kept_and_compressed(server: Running, name: str) -> None:
     assert plain.body == whole
     assert "immutable" in plain.headers["cache-control"]
     short = server.get(f"/web/{name}", **{"accept-encoding": "gzip, deflate"})
-    if name.endswith("woff2"):
+    if name.endswith(("woff2", "bcmap")):
         assert "content-encoding" not in short.headers
     else:
         assert short.headers["content-encoding"] == "gzip"
@@ -86,9 +86,12 @@ def test_files_are_kept_and_compressed(server: Running, name: str) -> None:
 
 def test_all_of_it_is_small(server: Running) -> None:
     sizes = {name: len(server.get(f"/web/{name}", **{"accept-encoding": "gzip"}).body) for name in NAMES}
-    reader = sum(size for name, size in sizes.items() if name.startswith(("pdf-worker-", "read-")))
-    assert reader < 600_000  # asked for when a PDF is dropped
-    assert sum(sizes.values()) - reader < 600_000
+    reader = {name for name in NAMES if name.startswith(("pdf-worker-", "read-"))}
+    maps = {name for name in NAMES if name.endswith(".bcmap")}
+    assert sum(sizes[name] for name in reader) < 600_000  # asked for when a PDF is attached
+    assert max(sizes[name] for name in maps) < 60_000  # asked for one by one
+    assert sum(sizes[name] for name in maps) < 600_000
+    assert sum(sizes[name] for name in {*NAMES} - reader - maps) < 600_000
 
 
 @pytest.mark.parametrize("name", ["nothing.js", "..%2Ffiles.py", "%2e%2e%2ffiles.py", "files.py", "a/b.js"])

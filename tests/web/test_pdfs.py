@@ -135,13 +135,58 @@ def packed(data: bytes, more: bytes = b"") -> bytes:
     return b"<</Length %d/Filter/FlateDecode%s>>stream\n%s\nendstream" % (len(body), more, body)
 
 
+FONT = b"<</Font<</F 5 0 R>>/XObject<</X 6 0 R>>>>"
+
+
+def foreign(text: bytes, codes: str, ordering: str) -> bytes:
+    """A PDF of a line in a font that is not in it, by names of its codes and its characters."""
+    return document(
+        b"BT /F 9 Tf 99 99 Td <%s> Tj ET" % text.hex().encode(),
+        b"<</Type/Font/Subtype/Type0/BaseFont/A/Encoding/%s/DescendantFonts[6 0 R]>>" % codes.encode(),
+        b"<</Type/Font/Subtype/CIDFontType0/BaseFont/A"
+        b"/CIDSystemInfo<</Registry(Adobe)/Ordering(%s)/Supplement 0>>>>" % ordering.encode(),
+        resources=FONT,
+    )
+
+
+@pytest.mark.parametrize(
+    ("codes", "codec", "ordering", "text"),
+    [
+        ("UniJIS-UCS2-H", "utf-16-be", "Japan1", "日本語のテキスト"),
+        ("90ms-RKSJ-H", "shift_jis", "Japan1", "日本語のテキスト"),
+        ("UniGB-UTF16-H", "utf-16-be", "GB1", "中文文本道路"),
+        ("GBK-EUC-H", "gbk", "GB1", "中文文本道路"),
+        ("ETen-B5-H", "big5", "CNS1", "繁體中文文字"),
+        ("KSCms-UHC-H", "euc_kr", "Korea1", "한국어텍스트"),
+    ],
+)
+def test_fonts_that_stay_with_the_reader(
+    fake: Running, script: Script, open_page: Open, codes: str, codec: str, ordering: str, text: str
+) -> None:
+    """The file names the codes of its characters, and the page has what they mean."""
+    data = foreign(text.encode(codec), codes, ordering)
+    page = open_page(fake)
+    drop(page, "x.pdf", data)
+    page.get_by_role("button", name="Remove x.pdf").wait_for()
+    ask(page, "")
+    ended(page)
+    assert text in prompt(script)
+
+
+@pytest.mark.parametrize("lost", ["**/pdf-worker-*.js", "**/*.bcmap"])
+def test_a_part_of_the_reader_that_does_not_load(fake: Running, open_page: Open, lost: str) -> None:
+    page = open_page(fake)
+    page.route(lost, lambda route: route.abort())
+    drop(page, "x.pdf", foreign(b"\x30\x42", "UniJIS-UCS2-H", "Japan1"))
+    page.get_by_text("did not load. Load the page again, or attach the text of the file.").wait_for()
+
+
 def bomb(content: bytes) -> bytes:
     """A PDF of one page whose contents unpack to these."""
     whole = document(b"").replace(b"/Contents 4 0 R", b"/Contents 5 0 R")
     return whole.replace(b"trailer", b"5 0 obj\n" + packed(content) + b"\nendobj\ntrailer")
 
 
-FONT = b"<</Font<</F 5 0 R>>/XObject<</X 6 0 R>>>>"
 HELVETICA = b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>"
 SHOWN = b"BT /F 9 Tf 99 99 Td (x) Tj ET "
 NO_TEXT = "has no text, only pictures"
@@ -167,13 +212,7 @@ HOSTILE = {
         "is damaged, or no PDF",
     ),
     "no characters": (
-        document(
-            b"BT /F 9 Tf 99 99 Td <0001000200030004> Tj ET",
-            b"<</Type/Font/Subtype/Type0/BaseFont/A/Encoding/Identity-H/DescendantFonts[6 0 R]>>",
-            b"<</Type/Font/Subtype/CIDFontType2/BaseFont/A/CIDSystemInfo<</Registry(Adobe)/Ordering(Identity)"
-            b"/Supplement 0>>>>",
-            resources=FONT,
-        ),
+        foreign(bytes((0, 1, 0, 2, 0, 3, 0, 4)), "Identity-H", "Identity"),
         "does not say which characters its fonts draw",
     ),
     "numbers": (
@@ -227,7 +266,8 @@ def test_a_file_that_takes_too_long(fake: Running, open_page: Open) -> None:
     form = b"<</Subtype/Form/Resources<</XObject<</X %d 0 R>>>>/Length 60>>stream\n%s\nendstream"
     last = b"<</Subtype/Form/Resources<</Font<</F 5 0 R>>>>/Length 30>>stream\n%s\nendstream" % SHOWN
     forms = [form % (number + 1, b"/X Do " * 10) for number in range(6, 36)]
-    drop(page, "x.pdf", document(b"/X Do", HELVETICA, *forms, last, resources=FONT))
+    with page.expect_worker():
+        drop(page, "x.pdf", document(b"/X Do", HELVETICA, *forms, last, resources=FONT))
     page.get_by_text("Reading").wait_for()
     page.clock.run_for(61_000)
     page.get_by_text("x.pdf takes more than 60 seconds to read. Attach a part of it.").wait_for()

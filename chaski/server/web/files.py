@@ -21,6 +21,7 @@ _TYPES = {
     "css": "text/css; charset=utf-8",
     "svg": "image/svg+xml",
     "woff2": "font/woff2",
+    "bcmap": "application/octet-stream",
 }
 _COMPRESSED = ("html", "js", "css", "svg")
 # Nothing comes from elsewhere, and no text becomes markup or code: not even by mistake of the page itself.

@@ -7,9 +7,10 @@ import {
   PDFWorker,
   VerbosityLevel,
 } from "pdfjs-dist/legacy/build/pdf.mjs";
-import type { TextContent } from "pdfjs-dist/types/src/display/api";
+import type { DocumentInitParameters, TextContent } from "pdfjs-dist/types/src/display/api";
 
 import { TOO_LARGE } from "./bounds";
+import { mapReader } from "./cmaps";
 import { Lines, type Piece, unknownShare } from "./lines";
 import { startWorker } from "./start";
 
@@ -22,17 +23,23 @@ class NoText extends Error {}
 /** Read the text of a file. Throws an Error whose sentence says why there is none, and what to do. */
 export async function readPdf(name: string, bytes: Uint8Array, largest: number): Promise<string> {
   const port = startWorker();
-  let timer: ReturnType<typeof setTimeout> | undefined;
+  let stop: (error: Error) => void = () => {};
   const stopped = new Promise<never>((_, reject) => {
-    const slow = new NoText(`${name} takes more than ${LONGEST_SECONDS} seconds to read. Attach a part of it.`);
-    timer = setTimeout(() => reject(slow), LONGEST_SECONDS * 1000);
-    port.addEventListener("message", ({ data }) => data === TOO_LARGE && reject(new Error(TOO_LARGE)));
-    port.addEventListener("error", () =>
-      reject(new NoText(`${name} is not read, because the reader of PDFs failed. Load the page again, or attach its text.`)),
-    );
+    stop = reject;
   });
+  const slow = new NoText(`${name} takes more than ${LONGEST_SECONDS} seconds to read. Attach a part of it.`);
+  const timer = setTimeout(stop, LONGEST_SECONDS * 1000, slow);
+  port.addEventListener("message", ({ data }) => data === TOO_LARGE && stop(new Error(TOO_LARGE)));
+  port.addEventListener("error", () => stop(failed(name, "the reader of PDFs")));
+  const settings = {
+    data: bytes,
+    worker: PDFWorker.create({ port, verbosity: VerbosityLevel.ERRORS }),
+    BinaryDataFactory: mapReader((filename) => stop(failed(name, `the character map ${filename}`))),
+    disableFontFace: true,
+    useWasm: false,
+  };
   try {
-    return await Promise.race([textOf(name, bytes, largest, port), stopped]);
+    return await Promise.race([textOf(name, settings, largest), stopped]);
   } catch (error) {
     throw explained(name, error as Error);
   } finally {
@@ -41,9 +48,8 @@ export async function readPdf(name: string, bytes: Uint8Array, largest: number):
   }
 }
 
-async function textOf(name: string, data: Uint8Array, largest: number, port: Worker): Promise<string> {
-  const worker = PDFWorker.create({ port, verbosity: VerbosityLevel.ERRORS });
-  const file = await getDocument({ data, worker, disableFontFace: true, useWasm: false }).promise;
+async function textOf(name: string, settings: DocumentInitParameters, largest: number): Promise<string> {
+  const file = await getDocument(settings).promise;
   const pages: string[] = [];
   let left = largest;
   const take = (text: string) => {
@@ -82,6 +88,10 @@ function check(name: string, text: string): void {
     );
   if (unknownShare(text) > MOST_UNKNOWN)
     throw new NoText(`${name} does not say which characters its fonts draw. Attach its pages as images, or its text.`);
+}
+
+function failed(name: string, what: string): NoText {
+  return new NoText(`${name} is not read: ${what} did not load. Load the page again, or attach the text of the file.`);
 }
 
 function explained(name: string, error: Error): Error {
