@@ -1,10 +1,10 @@
-// The character maps that each reader of PDFs has to know (ISO 32000-1, table 118), and those from the characters
-// of Adobe's collections to Unicode. pdf.js has more, which PDFs may not name.
+// The character maps that each reader of PDFs has to know (ISO 32000-1, table 118), a newer one for Japanese, and
+// those from the characters of Adobe's collections to Unicode. pdf.js has more, which PDFs hardly name.
 
 const BOTH_WAYS = [
   ..."GB-EUC GBpc-EUC GBK-EUC GBKp-EUC GBK2K UniGB-UCS2 UniGB-UTF16".split(" "),
   ..."B5pc HKscs-B5 ETen-B5 ETenms-B5 CNS-EUC UniCNS-UCS2 UniCNS-UTF16".split(" "),
-  ..."90ms-RKSJ 90msp-RKSJ 90pv-RKSJ Add-RKSJ EUC Ext-RKSJ UniJIS-UCS2 UniJIS-UCS2-HW UniJIS-UTF16".split(" "),
+  ..."90ms-RKSJ 90msp-RKSJ 90pv-RKSJ Add-RKSJ EUC Ext-RKSJ UniJIS-UCS2 UniJIS-UCS2-HW UniJIS-UTF16 UniJIS2004-UTF16".split(" "),
   ..."KSC-EUC KSCms-UHC KSCms-UHC-HW KSCpc-EUC UniKS-UCS2 UniKS-UTF16".split(" "),
 ];
 const NAMES = [

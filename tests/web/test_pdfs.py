@@ -178,7 +178,7 @@ def test_a_part_of_the_reader_that_does_not_load(fake: Running, open_page: Open,
     page = open_page(fake)
     page.route(lost, lambda route: route.abort())
     drop(page, "x.pdf", foreign(b"\x30\x42", "UniJIS-UCS2-H", "Japan1"))
-    page.get_by_text("did not load. Load the page again, or attach the text of the file.").wait_for()
+    page.get_by_text("did not load. Load the page again.").wait_for()
 
 
 def bomb(content: bytes) -> bytes:
@@ -214,6 +214,10 @@ HOSTILE = {
     "no characters": (
         foreign(bytes((0, 1, 0, 2, 0, 3, 0, 4)), "Identity-H", "Identity"),
         "does not say which characters its fonts draw",
+    ),
+    "rare codes": (
+        foreign(b"abcd", "UniJIS-UTF32-H", "Japan1"),
+        "is not read: the page has no character map UniJIS-UTF32-H.bcmap. Attach its pages as images",
     ),
     "numbers": (
         document(

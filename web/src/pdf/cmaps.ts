@@ -6,19 +6,19 @@ interface Wanted {
   filename: string;
 }
 
-/** Make the class by which pdf.js asks for its data. A map that is missing is told to `onMissing`. */
-export function mapReader(onMissing: (filename: string) => void) {
+/** Make the class by which pdf.js asks for its data. Why it does not get a map is told to `onMissing`. */
+export function mapReader(onMissing: (why: string) => void) {
   return class {
     async fetch({ kind, filename }: Wanted): Promise<Uint8Array> {
       if (kind !== "cMapUrl") throw new Error(`${filename} is not needed to read text`);
-      try {
-        const response = await fetch(addresses[filename]!);
-        if (!response.ok) throw new Error(`the server answered ${response.status}`);
-        return new Uint8Array(await response.arrayBuffer());
-      } catch (error) {
-        onMissing(filename);
-        throw error;
-      }
+      const address = addresses[filename];
+      const response = address ? await fetch(address).catch(() => null) : null;
+      if (response?.ok) return new Uint8Array(await response.arrayBuffer());
+      const why = address
+        ? `the character map ${filename} did not load. Load the page again`
+        : `the page has no character map ${filename}. Attach its pages as images, or its text`;
+      onMissing(why);
+      throw new Error(why);
     }
   };
 }

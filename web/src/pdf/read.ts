@@ -30,11 +30,12 @@ export async function readPdf(name: string, bytes: Uint8Array, largest: number):
   const slow = new NoText(`${name} takes more than ${LONGEST_SECONDS} seconds to read. Attach a part of it.`);
   const timer = setTimeout(stop, LONGEST_SECONDS * 1000, slow);
   port.addEventListener("message", ({ data }) => data === TOO_LARGE && stop(new Error(TOO_LARGE)));
-  port.addEventListener("error", () => stop(failed(name, "the reader of PDFs")));
+  const fail = (why: string) => stop(new NoText(`${name} is not read: ${why}.`));
+  port.addEventListener("error", () => fail("the reader of PDFs did not load. Load the page again"));
   const settings = {
     data: bytes,
     worker: PDFWorker.create({ port, verbosity: VerbosityLevel.ERRORS }),
-    BinaryDataFactory: mapReader((filename) => stop(failed(name, `the character map ${filename}`))),
+    BinaryDataFactory: mapReader(fail),
     disableFontFace: true,
     useWasm: false,
   };
@@ -88,10 +89,6 @@ function check(name: string, text: string): void {
     );
   if (unknownShare(text) > MOST_UNKNOWN)
     throw new NoText(`${name} does not say which characters its fonts draw. Attach its pages as images, or its text.`);
-}
-
-function failed(name: string, what: string): NoText {
-  return new NoText(`${name} is not read: ${what} did not load. Load the page again, or attach the text of the file.`);
 }
 
 function explained(name: string, error: Error): Error {
