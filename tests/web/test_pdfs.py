@@ -59,7 +59,7 @@ def drop(page: Any, name: str, data: bytes, event: str = "drop", field: str = "f
         ("fpdf", (ROADS, SIGNS, FAR, SECOND)),
         ("reportlab", (ROADS, SIGNS, SECOND)),
         ("linear", (ROADS, SIGNS, SECOND)),
-        ("encrypted", (ROADS, SIGNS, SECOND)),  # an owner's password asks nobody who reads
+        ("encrypted", (ROADS, SIGNS, SECOND)),  # reading needs no owner's password
         ("latex", (*TEX, SECOND)),
         ("ghostscript", (*TEX, SECOND)),
         ("wrong-table", (ROADS, SIGNS, FAR, SECOND)),
@@ -139,7 +139,7 @@ FONT = b"<</Font<</F 5 0 R>>/XObject<</X 6 0 R>>>>"
 
 
 def foreign(text: bytes, codes: str, ordering: str) -> bytes:
-    """A PDF of a line in a font that is not in it, by names of its codes and its characters."""
+    """A PDF of one line, in a font that it does not contain. `codes` and `ordering` name the font's maps."""
     return document(
         b"BT /F 9 Tf 99 99 Td <%s> Tj ET" % text.hex().encode(),
         b"<</Type/Font/Subtype/Type0/BaseFont/A/Encoding/%s/DescendantFonts[6 0 R]>>" % codes.encode(),
@@ -160,10 +160,10 @@ def foreign(text: bytes, codes: str, ordering: str) -> bytes:
         ("KSCms-UHC-H", "euc_kr", "Korea1", "한국어텍스트"),
     ],
 )
-def test_fonts_that_stay_with_the_reader(
+def test_fonts_that_the_file_does_not_contain(
     fake: Running, script: Script, open_page: Open, codes: str, codec: str, ordering: str, text: str
 ) -> None:
-    """The file names the codes of its characters, and the page has what they mean."""
+    """The file names the encoding of a font, and the page has the map from it to characters."""
     data = foreign(text.encode(codec), codes, ordering)
     page = open_page(fake)
     drop(page, "x.pdf", data)
@@ -263,7 +263,7 @@ def test_hostile_files(fake: Running, script: Script, open_page: Open, name: str
 
 
 def test_a_file_that_takes_too_long(fake: Running, open_page: Open) -> None:
-    """Reading ends after a minute, and the page's own thread is free meanwhile."""
+    """Reading ends after a minute, and the page answers meanwhile."""
     page = open_page(fake)
     page.clock.install()
     # Each form draws the next one ten times.

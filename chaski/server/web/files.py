@@ -36,7 +36,7 @@ _POLICY = {
     "form-action": "'none'",
     "frame-ancestors": "'none'",
     "require-trusted-types-for": "'script'",
-    # Its one policy names one script, the worker that reads PDFs (web/src/pdf/start.ts).
+    # The only policy returns one address: that of the worker that reads PDFs (web/src/pdf/start.ts).
     "trusted-types": "pdf-worker",
 }
 _HEADERS = {

@@ -1,10 +1,10 @@
-// Bounds what a file may unpack to. pdf.js unpacks into arrays of bytes that grow.
+// Limits what a part of a file may unpack to. pdf.js unpacks into arrays of bytes that grow.
 
 const LARGEST = 32 << 20;
 
 export const TOO_LARGE = `a part of it unpacks to more than ${LARGEST >> 20} MiB`;
 
-/** Let no array of bytes in a scope be larger than 32 MiB, and call `onTooLarge` where code asks for one. */
+/** Limit arrays of bytes in a scope to 32 MiB, and call `onTooLarge` when code asks for a larger one. */
 export function boundArrays(scope: Pick<typeof globalThis, "Uint8Array">, onTooLarge: () => void): void {
   scope.Uint8Array = new Proxy(scope.Uint8Array, {
     construct(type, values, made) {
@@ -15,6 +15,6 @@ export function boundArrays(scope: Pick<typeof globalThis, "Uint8Array">, onTooL
       return Reflect.construct(type, values, made) as Uint8Array;
     },
   });
-  // The browser's own stream unpacks without a bound. Without it pdf.js unpacks by itself.
+  // The browser's own stream unpacks without a limit. pdf.js unpacks by itself where there is none.
   Reflect.deleteProperty(scope, "DecompressionStream");
 }

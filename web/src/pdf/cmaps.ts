@@ -6,7 +6,7 @@ interface Wanted {
   filename: string;
 }
 
-/** Make the class by which pdf.js asks for its data. Why it does not get a map is told to `onMissing`. */
+/** Make the class by which pdf.js asks for its data. `onMissing` receives the reason why a map is missing. */
 export function mapReader(onMissing: (why: string) => void) {
   return class {
     async fetch({ kind, filename }: Wanted): Promise<Uint8Array> {

@@ -1,4 +1,4 @@
-// Starts the worker. The page's policy lets no text name a script but by this one rule, which knows one script.
+// Starts the worker. The page's policy of trusted types allows this address of a script, and no other.
 
 /** The address of the built `worker.ts`. */
 declare const PDF_WORKER: string;

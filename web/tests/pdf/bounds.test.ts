@@ -10,7 +10,7 @@ function bounded(): [typeof Uint8Array, () => number] {
   return [scope.Uint8Array, () => refused];
 }
 
-test("arrays up to the bound are made, and their kind stays", () => {
+test("arrays up to the limit are made, and their kind stays", () => {
   const [Bytes, refused] = bounded();
   assert.equal(new Bytes(32 << 20).length, 32 << 20);
   assert.deepEqual(new Bytes([1, 2, 3]), Uint8Array.of(1, 2, 3));
@@ -20,13 +20,13 @@ test("arrays up to the bound are made, and their kind stays", () => {
   assert.equal(refused(), 0);
 });
 
-test("a larger one is refused, and that is told", () => {
+test("a larger array is refused and reported", () => {
   const [Bytes, refused] = bounded();
   assert.throws(() => new Bytes((32 << 20) + 1), { name: "RangeError", message: TOO_LARGE });
   assert.equal(refused(), 1);
 });
 
-test("the stream of the browser, which has no bound, is gone", () => {
+test("the browser's stream, which has no limit, is removed", () => {
   const scope = { Uint8Array, DecompressionStream };
   boundArrays(scope, () => {});
   assert.ok(!("DecompressionStream" in scope));
