@@ -62,13 +62,13 @@ test-web: .venv/developing web/node_modules
 	$(PIP) install playwright
 	$(BIN)/python -m pytest tests/web
 
-# A few of them, for continuous integration: a reload in mid-answer, by keyboard only, keys, and what a window
-# has dropped.
+# A few of them, for continuous integration: a reload in mid-answer, by keyboard only, keys, what a window has
+# dropped, and a PDF.
 test-web-short: .venv/developing
 	$(PIP) install playwright
 	cd tests/web && ../../$(BIN)/python -m pytest test_keys.py \
 		test_chat.py::test_a_reload_in_the_middle_of_an_answer test_chat.py::test_by_keyboard_only \
-		test_live.py::test_what_a_window_has_dropped_is_seen
+		test_live.py::test_what_a_window_has_dropped_is_seen test_pdfs.py::test_a_pdf_by_drop_and_by_paste
 
 # The page of the server, from its sources; needs node. What it makes is committed.
 web: web/node_modules
