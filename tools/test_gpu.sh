@@ -35,5 +35,5 @@ run_tests tests/cuda/test_same_bits.py tests/cuda/test_launches.py tests/cuda/te
 "$python" -m tests.cuda.random_batches 100
 # The service of models is that of every backend, and needs packages of the server.
 CHASKI_TEST_BACKEND=cuda run_tests $(find tests/ml tests/kvcache tests/model tests/runner tests/mllama tests/gemma4 \
-    -name "test_*.py" ! -path "*/sharded/*" ! -path "*/service/*" | sort)
+    -name "test_*.py" ! -path "*/sharded/*" ! -path "*/channels/*" | sort)
 [ "${1:-}" = --only-tests ] || "$python" -m benchmarks.gpu --minutes 8

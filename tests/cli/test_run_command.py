@@ -67,7 +67,7 @@ def test_llama_cpp_answers_where_ours_lacks_what_a_file_takes(
     assert "has no use for tensors blk.0.attn_q_gate.weight" in result.stderr
     assert "pip install 'chaski-llm[llama-cpp]'" in result.stderr
     monkeypatch.setattr(engine_choice, "find_spec", lambda name: object())
-    monkeypatch.syspath_prepend(str(ROOT / "tests" / "runner" / "service" / "llamacpp" / "fake"))
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "runner" / "channels" / "llamacpp" / "fake"))
     result = run(str(path), "hello", *GREEDY)
     assert (result.exit_code, result.stdout) == (
         0,

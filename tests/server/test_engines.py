@@ -24,7 +24,7 @@ from tests.server.conftest import SOMEWHERE
 from tests.server.running import Running, running
 from tests.tiny_llama import write_tiny_llama
 
-FAKE = Path(__file__).parents[1] / "runner" / "service" / "llamacpp" / "fake"
+FAKE = Path(__file__).parents[1] / "runner" / "channels" / "llamacpp" / "fake"
 
 
 @pytest.fixture

@@ -335,7 +335,7 @@ def test_the_protocol_follows_the_fields_of_all_classes(monkeypatch: pytest.Monk
 WRONG: list[tuple[Any, str]] = [
     (Chat((), (), {}, think=5), "think is 5: expected `bool | str | null`, got `int`"),
     (Tokenize(b"a"), "text is b'a': expected `str`, got `bytes`"),
-    (Generate("a", {5: 1}), "options is {5: 1}: expected `str`, got `int`"),
+    (Generate("a", {5: 1}), "options is {5: 1}: expected `str`, got `int`"),  # type: ignore[dict-item]
     (Generate("\ud800", {}, ("a",)), "images is"),
     (TokenizeChat(Chat((), (), {}, draw="a")), "chat is Chat"),
 ]
