@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,13 @@ def test_the_table_is_complete() -> None:
 def shared_folder() -> Path:
     """Where what several tests share keeps prefixes."""
     return prefix_folder()
+
+
+def test_every_variable_is_read_somewhere() -> None:
+    package = Path(__file__).parent.parent / "chaski"
+    code = "\n".join(path.read_text() for path in package.rglob("*.py") if path.name != "env.py")
+    unread = [each.name for each in fields(Environment) if not re.search(rf"\.{each.name}\b", code)]
+    assert unread == []
 
 
 def test_what_tests_share_keeps_nothing_in_the_users_folders(
