@@ -47,7 +47,9 @@ def test_missing(work: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name == ours or name.partition(".")[0] == module]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingPackageError, match=f"the extra '{extra}' .*pip install {package}$"):
+    with pytest.raises(
+        MissingPackageError, match=rf"package {package};.*pip install 'chaski-llm\[{extra}\]'$"
+    ):
         call()
     names = [requirement.partition(">")[0] for requirement in PROJECT["optional-dependencies"][extra]]
     assert package in names

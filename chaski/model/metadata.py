@@ -25,9 +25,10 @@ _SIZES = ("embedding_length", "head_count", "head_count_kv", "key_length", "valu
 _MAY_BE_INFINITE = ("activation_sparsity_scale",)  # minus infinity where nothing is sparse
 _DIVISORS = (
     *("block_count", "embedding_length", "attention.head_count", "rope.dimension_count"),
-    *("vision.attention.head_count", "vision.patch_size"),
+    "vision.patch_size",
 )
-
+# An encoder without blocks, such as that of Gemma 4's 12B, has no heads.
+_DIVISORS_OF_ENCODERS = (*_DIVISORS, "vision.attention.head_count")
 
 _NO_MODELS = {
     "adapter": "an adapter (LoRA), which changes a model and is none; adapters cannot be applied by this "
@@ -67,11 +68,12 @@ def check_metadata(file: GGUFFile) -> None:
     """Raise ModelError for a number of the architecture that no model can have."""
     prefix = f"{file.architecture}."
     largest = max((side for tensor in file.tensors.values() for side in tensor.shape), default=0)
+    divisors = _DIVISORS_OF_ENCODERS if file.metadata.get(f"{prefix}vision.block_count") else _DIVISORS
     for key in file.metadata:
         if key.startswith(prefix):
             name = key.removeprefix(prefix)
             limit = _limit(name, largest, len(file.tensors))
-            least = 1 if name in _DIVISORS and not isinstance(file.metadata[key], np.ndarray) else 0
+            least = 1 if name in divisors and not isinstance(file.metadata[key], np.ndarray) else 0
             for number in () if name in _MAY_BE_INFINITE else _numbers(file.metadata[key]):
                 _check(file, key, number, least, limit)
 

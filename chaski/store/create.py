@@ -21,7 +21,7 @@ from chaski.store.rewrite import bring, convert_checkpoint, folder_of, rewrite
 from chaski.store.store import Store
 from chaski.store.weights import WeightSummary, inspect
 
-__all__ = ["create", "fetch_sources", "read_object"]
+__all__ = ["create", "missing_sources", "read_object"]
 
 
 def create(
@@ -39,7 +39,10 @@ def create(
     link: a file that can share no blocks with its blob is the blob itself, where it would be copied else.
     Raises OptionError, TemplateError, UnsupportedError, GGUFError, StoreError, and what `fetch` raises.
     """
-    yield from fetch_sources(store, recipe, fetch)
+    for missing in missing_sources(store, recipe):
+        if fetch is None:
+            raise ModelNotFoundError(f"model '{missing.short}' not found")
+        yield from fetch(missing)
     with store.adding():
         replaced = store.entry(name).manifest.blobs if store.locate(name) else ()
         draft = _Draft(store, link, open_model)
@@ -60,19 +63,11 @@ def create(
     yield StoreProgress("success")
 
 
-def fetch_sources(
-    store: Store, recipe: Recipe, fetch: Callable[[ModelName], Iterator[StoreProgress]] | None
-) -> Generator[StoreProgress, None, None]:
-    """Get the sources of a recipe that are not in the store, once its template is known to be good.
-
-    Raises TemplateError, ModelNotFoundError without `fetch`, and what that raises.
-    """
+def missing_sources(store: Store, recipe: Recipe) -> list[ModelName]:
+    """Return the sources of a recipe that are not in the store. Raises TemplateError for a bad template."""
     _check_template(recipe.template)
-    for source in (*recipe.sources, *recipe.adapters, recipe.draft):
-        if isinstance(source, ModelName) and store.locate(source) is None:
-            if fetch is None:
-                raise ModelNotFoundError(f"model '{source.short}' not found")
-            yield from fetch(source)
+    named = (*recipe.sources, *recipe.adapters, recipe.draft)
+    return [each for each in named if isinstance(each, ModelName) and store.locate(each) is None]
 
 
 def _check_template(source: str | None) -> None:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from chaski.cli.main import chaski_command
 from chaski.cli.model_table import DESCRIPTIONS, model_rows
-from chaski.convert.families import ENCODERS, FAMILIES
+from chaski.convert.families import ENCODERS, FAMILIES, TEXT_PARTS
 from chaski.model.drafts import ATTACHED
 from chaski.model.registry import ARCHITECTURES
 from chaski.text.parsers.formats import FORMATS
@@ -49,7 +49,8 @@ def test_facts_are_found_by_a_part_of_a_name(words: str) -> None:
 def test_json_has_all_facts() -> None:
     rows = {row["architecture"]: row for row in json.loads(models("--json"))}
     assert rows.keys() == ARCHITECTURES.keys()
-    assert rows["qwen35"]["converter"] == ["Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"]
+    of_text = ["MiniCPMV4_6ForConditionalGeneration", "Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"]
+    assert rows["qwen35"]["converter"] == of_text
     assert rows["gemma3n"]["differences"].keys() == {"transformers"}
     assert [row["architecture"] for row in json.loads(models("gpt", "--json"))] == ["gpt-oss"]
 
@@ -69,7 +70,11 @@ def test_every_converter_of_a_model_is_in_a_row() -> None:
     assert DESCRIPTIONS.keys() == ARCHITECTURES.keys()
     modules = {name: import_module(f"chaski.convert.families.{module}") for name, module in FAMILIES.items()}
     drafts = {name for name, module in modules.items() if module.FAMILY.architecture in ATTACHED}
-    assert {name for row in model_rows() for name in row.converter} == {*FAMILIES, *ENCODERS} - drafts
+    assert {name for row in model_rows() for name in row.converter} == {
+        *FAMILIES,
+        *ENCODERS,
+        *TEXT_PARTS,
+    } - drafts
 
 
 def test_formats_are_those_of_answers_with_calls_and_thoughts() -> None:

@@ -28,7 +28,9 @@ def test_where_nobody_listens_is_an_error_at_once() -> None:
 def test_a_missing_ray_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ray.py").write_text("raise ModuleNotFoundError('No module named ray')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(MissingPackageError, match=r"the extra 'cluster' .*pip install ray\[serve\]$"):
+    with pytest.raises(
+        MissingPackageError, match=r"package ray\[serve\]; .*pip install 'chaski-llm\[cluster\]'$"
+    ):
         Cluster(LOCAL, Bounds())
 
 

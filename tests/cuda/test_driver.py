@@ -311,7 +311,7 @@ def test_the_runtime_compiler_may_be_missing(driver: Driver, monkeypatch: pytest
         raise RuntimeError("no library")
 
     monkeypatch.setattr(driver.compiler, "nvrtcVersion", missing)
-    with pytest.raises(MissingPackageError, match="pip install nvidia-cuda-nvrtc"):
+    with pytest.raises(MissingPackageError, match=r"nvidia-cuda-nvrtc .*pip install 'chaski-llm\[cuda\]'"):
         opened()
 
 

@@ -195,7 +195,7 @@ def test_all_cores_quantize(monkeypatch: pytest.MonkeyPatch) -> None:
                 meeting.wait()
             return super().__getitem__(key)
 
-    quantize(np.zeros((3, 1 << 16), np.float32).view(Meeting), QuantType.Q8_0)
+    quantize(np.zeros((3, 1 << 16), np.float32).view(Meeting), QuantType.Q4_K)
 
 
 @pytest.mark.parametrize("type", [*SIMPLE, *K_QUANTS])

@@ -189,7 +189,7 @@ def test_what_other_projectors_do_is_refused(
         ({"clip.vision.image_grid_pinpoints": [28, 30]}, "not pairs of multiples of 28"),
         ({"clip.vision.image_grid_pinpoints": [0, 28]}, "not pairs of multiples of 28"),
         ({"clip.vision.feature_layer": [1, 4]}, r"feature_layer \[1, 4\] are not layers up to 2"),
-        ({"clip.vision.patch_size": 0}, "no patch of 0 pixels is in an image of 28"),
+        ({"clip.vision.patch_size": 0}, r"clip\.vision\.patch_size is 0; with these tensors it must be 1 to"),
     ],
 )
 def test_numbers_that_fit_no_encoder(

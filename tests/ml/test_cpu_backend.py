@@ -27,10 +27,10 @@ def test_storage_that_cannot_fit_is_refused_with_sizes() -> None:
 
 
 def test_a_limit_of_the_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chaski.ml.cpu.backend.address_space", lambda: 3 * 10**9)
+    monkeypatch.setattr("chaski.ml.limits._address_limits", lambda: [("ulimit -v", 3 * 10**9)])
     backend = open_backend("cpu")
     backend.kv_buffer(KVRole.KEYS, 10**9, 5, 100, DType.F16)
-    with pytest.raises(chaski.OutOfMemoryError, match=r"ulimit -v and -d let the process have 3\.00 GB; use"):
+    with pytest.raises(chaski.OutOfMemoryError, match=r"limited by ulimit -v to 3\.00 GB; use"):
         backend.load(lambda _: None)
 
 

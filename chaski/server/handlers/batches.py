@@ -138,7 +138,7 @@ async def _receive(services: Services, request: Request, ignored: Ignored) -> di
             raise OptionError(f"the form cannot be read: {error}") from None
         try:
             sent, purpose = form.get("file"), form.get("purpose")
-            for name in form.keys() - {"file", "purpose"}:
+            for name in sorted(form.keys() - {"file", "purpose"}):
                 ignored.add("field", name)
             if not isinstance(sent, UploadFile):
                 raise OptionError("the form has no field file with a file")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterable
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ from chaski.server.models.creation import create_model
 from chaski.server.models.descriptions import describe, listed, running
 from chaski.server.models.estimates import Estimates
 from chaski.server.services import Services
-from chaski.store.create import fetch_sources
+from chaski.store.create import missing_sources
 from chaski.store.http import Access
 from chaski.store.progress import StoreProgress
 from chaski.store.pull import pull as pull_model
@@ -137,8 +137,9 @@ async def create(http: HTTPRequest) -> Reply:
     except OptionError:
         raise OptionError("invalid model name") from None
     recipe = read_recipe(fields)
-    fetch = partial(_pull_source, store, access)
-    return await progress(http, _created(http, name, partial(fetch_sources, store, recipe, fetch)))
+    missing = await asyncio.to_thread(missing_sources, store, recipe)
+    pulls = [partial(pull_model, store, source, access) for source in missing]
+    return await progress(http, _created(http, name, pulls))
 
 
 async def has_blob(request: Request) -> Response:
@@ -169,20 +170,17 @@ async def put_blob(request: Request) -> Response:
 
 
 async def _created(
-    http: HTTPRequest, name: ModelName, fetching: partial[Generator[StoreProgress, None, None]]
+    http: HTTPRequest, name: ModelName, pulls: Iterable[partial[Generator[StoreProgress, None, None]]]
 ) -> AsyncGenerator[StoreProgress, None]:
-    """Fetch the sources of a model, then make it: as many at a time as there are places."""
+    """Pull the sources of a model that are missing, then make it: as many at a time as there are places."""
     services, root = http.services, http.services.catalog.store.root
-    async with aclosing(steps(services.transfers, fetching)) as fetched:
-        async for step in fetched:
-            yield step
+    for pull in pulls:
+        async with aclosing(steps(services.transfers, pull)) as pulled:
+            async for step in pulled:
+                yield step
     async with services.creations, aclosing(create_model(root, name, http.body)) as made:
         async for step in made:
             yield step
-
-
-def _pull_source(store: Any, access: Access, name: ModelName) -> Iterator[StoreProgress]:
-    return pull_model(store, name, access)
 
 
 def _access(fields: Fields, services: Services) -> Access:

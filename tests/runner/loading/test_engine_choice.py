@@ -45,7 +45,7 @@ def test_llama_cpp_for_the_rest(foreign: Path, is_installed: bool) -> None:
     if is_installed:
         assert choose_engine(open_gguf(foreign)) == LLAMA_CPP
     else:
-        wanted = r"'foreign' is not implemented here.*pip install 'chaski\[llama-cpp\]'"
+        wanted = r"'foreign' is not implemented here.*pip install 'chaski-llm\[llama-cpp\]'"
         with pytest.raises(UnsupportedError, match=wanted):
             choose_engine(open_gguf(foreign))
 
@@ -80,7 +80,7 @@ def test_llama_cpp_for_what_an_architecture_of_ours_lacks(
         if is_installed:
             assert choose_engine(file) == LLAMA_CPP
         else:
-            with pytest.raises(UnsupportedError, match=rf"{reason}.*pip install 'chaski\[llama-cpp\]'"):
+            with pytest.raises(UnsupportedError, match=rf"{reason}.*pip install 'chaski-llm\[llama-cpp\]'"):
                 choose_engine(file)
         assert choose_engine(file, NATIVE) == NATIVE, "what is asked for wins"
         if "matrices" not in metadata:
@@ -138,7 +138,7 @@ def test_llama_cpp_for_tensors_that_an_architecture_of_ours_does_not_have(
             if is_installed:
                 assert choose_engine(file) == LLAMA_CPP
             else:
-                with pytest.raises(ModelError, match=rf"{reason}.*pip install 'chaski\[llama-cpp\]'"):
+                with pytest.raises(ModelError, match=rf"{reason}.*pip install 'chaski-llm\[llama-cpp\]'"):
                     choose_engine(file)
         assert choose_engine(file, NATIVE) == NATIVE
     way_out = r"chaski\.Worker" if is_installed else "pip install"
@@ -246,7 +246,7 @@ def test_workers_say_what_is_missing(foreign: Path, monkeypatch: pytest.MonkeyPa
     try:
         import xllamacpp  # noqa: F401
     except ImportError:
-        with Worker(foreign) as worker, pytest.raises(UnsupportedError, match=r"chaski\[llama-cpp\]"):
+        with Worker(foreign) as worker, pytest.raises(UnsupportedError, match=r"chaski-llm\[llama-cpp\]"):
             worker.info()
     else:
         pytest.skip("xllamacpp is installed")
