@@ -234,6 +234,11 @@ class ContextLengthError(OptionError):
         self.limit = limit
 
 
+def class_name(error: ChaskiError) -> str:
+    """Return the name under which an error is sent to another process: that of its nearest class here."""
+    return next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in __all__)
+
+
 def error_class(name: str, otherwise: type[ChaskiError] = WorkerError) -> type[ChaskiError]:
     """Return the class of this name, by which another process sends an error, or `otherwise`."""
     found: type[ChaskiError] = globals()[name] if name in __all__ else otherwise

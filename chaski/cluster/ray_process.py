@@ -16,7 +16,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from chaski.errors import ChaskiError, optional_package
+from chaski.errors import ChaskiError, class_name, optional_package
 
 if TYPE_CHECKING:
     from chaski.cluster.deployment import Deployments
@@ -59,7 +59,7 @@ def main() -> None:
         deployments = Deployments(begin["address"], bytes.fromhex(begin["key"]), tell)
         tell({"key": deployments.key.hex(), "nodes": deployments.nodes()})
     except ChaskiError as error:
-        tell({"problem": [type(error).__name__, str(error)]})
+        tell({"problem": [class_name(error), str(error)]})
         return
     except Exception as error:  # Ray has errors of many kinds
         tell({"problem": ["ClusterError", f"the cluster at {begin['address']} cannot be used: {error}"]})

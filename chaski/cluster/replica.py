@@ -23,7 +23,7 @@ from chaski.cluster.members import Member, node_label
 from chaski.cluster.replica_options import ReplicaOptions
 from chaski.cluster.serving import Connection
 from chaski.cluster.shards import ShardGroup
-from chaski.errors import ChaskiError, ClusterError
+from chaski.errors import ChaskiError, ClusterError, class_name
 from chaski.runner.channels.messages import CallHandle, ModelCall, ReplyCallback, ReplyOrError
 from chaski.runner.channels.worker.client import Worker
 from chaski.store.store import Store
@@ -71,7 +71,7 @@ class Replica:
         except ChaskiError as error:
             if self._has_lost_a_shard(error):
                 self._end_at_once(str(error))
-            self._change(problem=(type(error).__name__, str(error)))
+            self._change(problem=(class_name(error), str(error)))
             raise
         self._listener = Listener(host, self._directory.key, self._accept)
         processes = self._group.processes if self._group is not None else ()

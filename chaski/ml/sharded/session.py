@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from chaski import __version__, errors
-from chaski.errors import ChaskiError, ClusterError
+from chaski import __version__
+from chaski.errors import ChaskiError, ClusterError, class_name
 from chaski.ml.backend import (
     HOST,
     AdapterSlots,
@@ -179,7 +179,8 @@ class Session:
             if not isinstance(error, ChaskiError | ValueError):
                 _log.exception("a request of the head failed")
             kind = type(error).__name__
-            known = kind if kind in errors.__all__ or kind == "ValueError" else "ClusterError"
+            known = "ValueError" if isinstance(error, ValueError) else "ClusterError"
+            known = class_name(error) if isinstance(error, ChaskiError) else known
             with suppress(OSError):
                 self._reply({"id": number, "error": known, "message": str(error) or kind})
 

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from chaski.errors import ChaskiError, WorkerError, error_class
+from chaski.errors import ChaskiError, WorkerError, class_name, error_class
 
 __all__ = ["command", "failure", "raise_failure", "reason"]
 
@@ -24,7 +24,7 @@ def failure(error: Exception, what: str) -> dict[str, str]:
     The trace of one that is not ours goes to the log, and nothing of it to clients.
     """
     if isinstance(error, ChaskiError):
-        return {"kind": type(error).__name__, "error": str(error)}
+        return {"kind": class_name(error), "error": str(error)}
     traceback.print_exception(error)
     return {"kind": WorkerError.__name__, "error": f"{what} failed; the server's log says why"}
 

@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import DecodeError, convert, msgpack, to_builtins
 
 from chaski.chat.sendable import Sendable
-from chaski.errors import ChaskiError, ContextLengthError, OptionError, WorkerError, error_class
+from chaski.errors import ChaskiError, ContextLengthError, OptionError, WorkerError, class_name, error_class
 from chaski.runner.channels.messages import ModelCall, ModelReply
 
 __all__ = [
@@ -75,9 +75,9 @@ class Failure(Sendable, frozen=True):
     def of(cls, error: Exception) -> Failure:
         """Describe an error. One of another class than ours is a defect; its trace is in the worker's log."""
         if isinstance(error, ContextLengthError):
-            return cls(type(error).__name__, str(error), (error.length, error.limit))
+            return cls("ContextLengthError", str(error), (error.length, error.limit))
         if isinstance(error, ChaskiError):
-            return cls(type(error).__name__, str(error))
+            return cls(class_name(error), str(error))
         return cls("WorkerError", f"the worker failed with {error!r}; its log has more")
 
     @property

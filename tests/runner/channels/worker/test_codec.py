@@ -21,7 +21,7 @@ from chaski import errors
 from chaski.chat.events import Done, PromptTokens, Text, Thinking, ToolCall
 from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
 from chaski.chat.sources import StoredFormat
-from chaski.errors import OptionError, WorkerError
+from chaski.errors import OptionError, TemplateError, WorkerError
 from chaski.ml.backend import DeviceMemory, Memory
 from chaski.runner.channels.cache_picture import CacheKind, CachePicture, CacheSlot
 from chaski.runner.channels.messages import (
@@ -49,6 +49,7 @@ from chaski.runner.channels.worker.codec import (
 from chaski.runner.engine.live import LiveSequence, LiveSequences, TokenTotals
 from chaski.runner.engine.outputs import Outputs
 from chaski.sample import Sampled, TokenLogprob
+from chaski.text.template.meter import TemplateLimitError
 
 DONE = Done(
     reason="stop",
@@ -364,3 +365,10 @@ def test_other_errors_are_the_workers() -> None:
 @pytest.mark.parametrize("kind", ["SystemExit", "annotations", "__builtins__", "Exception"])
 def test_only_our_errors_are_made(kind: str) -> None:
     assert type(Failure(kind, "text").error) is WorkerError
+
+
+def test_an_error_of_a_class_that_is_not_public_arrives_as_its_nearest_one() -> None:
+    """It arrived as a failure of the worker, which a client is not to blame for."""
+    _, arrived = decode(encode(1, Failure.of(TemplateLimitError("too much"))))
+    assert isinstance(arrived, Failure)
+    assert (type(arrived.error), str(arrived.error)) == (TemplateError, "too much")
