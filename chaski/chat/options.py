@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -12,6 +12,7 @@ from chaski.errors import OptionError
 from chaski.options import OPTIONS, Kind
 from chaski.sample import SamplingOptions
 from chaski.sample.lark import AnswerFormat, AnswerPrefix, Constraint, ConstraintKind
+from chaski.sample.options import SamplingKeywords
 
 __all__ = [
     "AnswerOptions",
@@ -23,7 +24,7 @@ __all__ = [
 ]
 
 
-class GenerateOptions(TypedDict, total=False):
+class GenerateOptions(SamplingKeywords, total=False):
     """Options under the names that Ollama gave them; `chaski.options.OPTIONS` explains each."""
 
     num_predict: int
@@ -31,31 +32,12 @@ class GenerateOptions(TypedDict, total=False):
     truncate: bool
     shift: bool
     stop: str | Sequence[str]
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    typical_p: float
-    repeat_last_n: int | None
-    repeat_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    repetition_penalty: float
-    dry_multiplier: float
-    dry_base: float
-    dry_allowed_length: int
-    dry_penalty_last_n: int | None
     dry_sequence_breakers: Sequence[str]
-    top_n_sigma: float
-    xtc_probability: float
-    xtc_threshold: float
     bad_words: Sequence[str]
     min_tokens: int
     ignore_eos: bool
     stop_token_ids: Sequence[int]
     include_stop_str_in_output: bool
-    logit_bias: Mapping[int, float] | Mapping[str, float]
-    seed: int | None
     draft_num_predict: int
     format: AnswerFormat | None
     regex: str | None
@@ -66,8 +48,6 @@ class GenerateOptions(TypedDict, total=False):
     cache_salt: str
     no_store: bool
     adapter: AdapterOption | None
-    logprobs: bool
-    top_logprobs: int
     prompt_logprobs: int | None
     num_beams: int
     length_penalty: float

@@ -3,15 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypedDict
 
 from msgspec import Struct, field
 
 from chaski.errors import SamplingError
 from chaski.options import OPTIONS, is_integer, is_number
 
-__all__ = ["MAX_BIAS", "SamplingOptions"]
+__all__ = ["MAX_BIAS", "SamplingKeywords", "SamplingOptions"]
 
 MAX_BIAS = 100.0
+
+
+class SamplingKeywords(TypedDict, total=False):
+    """The fields of `SamplingOptions` as keyword arguments."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    repeat_last_n: int | None
+    repeat_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int | None
+    top_n_sigma: float
+    xtc_probability: float
+    xtc_threshold: float
+    logit_bias: Mapping[int, float] | Mapping[str, float]
+    seed: int | None
+    logprobs: bool
+    top_logprobs: int
 
 
 class SamplingOptions(Struct, frozen=True, kw_only=True):
