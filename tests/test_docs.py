@@ -98,7 +98,7 @@ PLACE = re.compile(r"`((?:chaski|native|tests|tools|benchmarks|docs)/[\w./-]+):(
 
 
 def is_defined(path: Path, name: str) -> bool:
-    """Whether a Python file defines a function or a method of that name, or a C++ file a function."""
+    """Whether a Python file defines a function, method or table of that name, or a C++ file a function."""
     if path.suffix != ".py":
         return re.search(rf"\b{re.escape(name)}\(", path.read_text()) is not None
     nodes: list[ast.stmt] = ast.parse(path.read_text()).body
@@ -106,7 +106,8 @@ def is_defined(path: Path, name: str) -> bool:
         kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
         found = [node for node in nodes if isinstance(node, kinds) and node.name == part]
         if not found:
-            return False
+            tables = [node for node in nodes if isinstance(node, ast.Assign)]
+            return any(isinstance(name, ast.Name) and name.id == part for t in tables for name in t.targets)
         nodes = found[0].body
     return True
 
@@ -117,6 +118,16 @@ def test_the_life_of_a_request_names_functions_that_exist() -> None:
     for step in re.split(r"^\*\*\d+\.", page, flags=re.MULTILINE)[1:]:
         places = PLACE.findall(step)
         assert places, step
+        assert [place for place in places if not is_defined(ROOT / place[0], place[1])] == []
+
+
+def test_where_to_look_is_told_in_three_steps_each() -> None:
+    _, *answers = re.split(r"^## ", (ROOT / "docs/where-to-look.md").read_text(), flags=re.MULTILINE)
+    assert len(answers) == 3
+    for answer in answers:
+        assert re.findall(r"^(\d)\.", answer, re.MULTILINE) == ["1", "2", "3"]
+        places = PLACE.findall(answer)
+        assert places
         assert [place for place in places if not is_defined(ROOT / place[0], place[1])] == []
 
 
