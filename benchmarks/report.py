@@ -157,7 +157,7 @@ def _where(machine: Machine, records: Sequence[Record]) -> str:
     when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
     ours = ", ".join(sorted({record.chaski for record in records}))
     peers = sorted({record.peer for record in records if record.peer})
-    beside = f"beside llama.cpp of {', '.join(peers)}" if peers else "alone, without a peer"
+    beside = f"next to llama.cpp of {', '.join(peers)}" if peers else "alone, without a peer"
     return (
         f"Up to {machine.threads} threads; {when} (UTC).\n"
         f"chaski {ours} {beside}.\nEach row is measured by `python -m benchmarks.suite --only ROW`."
