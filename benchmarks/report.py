@@ -26,6 +26,8 @@ _DOCS = Path(__file__).parent.parent / "docs"
 
 _NAMES = {"first_logits": "first logits", "peak_memory": "peak memory"}
 
+_SUMMARY = ("type-q4_k_m", "type-q8_0", "batch-8", "history-8192", "start")
+
 
 class ReportError(Exception):
     """Records or a page that no report can be made of."""
@@ -75,25 +77,42 @@ def compared(row: Row, record: Record) -> list[Comparison]:
 
 
 def report(machines: Sequence[Mapping[str, Record]]) -> str:
-    """The measured part of the page, in Markdown: a section for the records of each machine.
+    """The measured part of the page, in Markdown: a summary, then a section for the records of each machine.
 
     Raises:
         ReportError: if there are no records, or some of one section are of several machines.
     """
     if not machines:
         raise ReportError("there are no records; `python -m benchmarks.suite` makes them")
-    return "\n\n".join(_section_of_machine(records) for records in machines)
+    return "\n\n".join([_summary(machines), *(_section_of_machine(records) for records in machines)])
+
+
+def _summary(machines: Sequence[Mapping[str, Record]]) -> str:
+    """A table of the rows that matter most: their ratios to the best peer, with a column for each machine."""
+    machines = [records for records in machines if not records.keys().isdisjoint(_SUMMARY)]
+    places = [_machine_of(list(records.values())) for records in machines]
+    ratios: dict[str, list[str]] = {}
+    for column, records in enumerate(machines):
+        for one in _of(_SUMMARY, _every(records)):
+            if one.ratio is not None:
+                ratios.setdefault(_what(one), ["–"] * len(machines))[column] = f"{one.ratio:.2f}"
+    lines = [
+        f"| chaski / best peer | {' | '.join(f'{place.cpu}, {place.isa}' for place in places)} |",
+        f"|---|{'--:|' * len(places)}",
+        *(f"| {what} | {' | '.join(cells)} |" for what, cells in ratios.items()),
+    ]
+    return "\n".join(lines)
+
+
+def _every(records: Mapping[str, Record]) -> list[Comparison]:
+    return [one for name, row in ROWS.items() if name in records for one in compared(row, records[name])]
 
 
 def _section_of_machine(records: Mapping[str, Record]) -> str:
     machine = _machine_of(list(records.values()))
-    every = [
-        comparison
-        for name, row in ROWS.items()
-        if name in records
-        for comparison in compared(row, records[name])
-    ]
+    every = _every(records)
     asked = [comparison for comparison in every if comparison.goal is not None]
+    others = [comparison for comparison in every if comparison.goal is None]
     parts = [
         f"### {machine.cpu}, {machine.isa}\n\n" + _where(machine, list(records.values())),
         _limits_table(list(records.values())),
@@ -104,13 +123,14 @@ def _section_of_machine(records: Mapping[str, Record]) -> str:
         parts.append(_plot("All rows with a goal", machine, "rows"))
     if "type" in drawn:
         parts.append(_plot("By type", machine, "type"))
-    for title, plot, points in (
+    for title, plot, numbers in (
         ("By number of sequences", "batch", BATCHES),
         ("By length of history", "history", HISTORIES),
     ):
         if plot in drawn:
-            names = [f"{plot}-{point}" for point in points]
-            parts += [_plot(title, machine, plot), _comparisons_table(_of(names, every))]
+            parts.append(_plot(title, machine, plot))
+            if points := _of([f"{plot}-{number}" for number in numbers], others):
+                parts.append(_comparisons_table(points))
     return "\n\n".join(parts)
 
 
@@ -157,7 +177,7 @@ def _where(machine: Machine, records: Sequence[Record]) -> str:
     when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
     ours = ", ".join(sorted({record.chaski for record in records}))
     peers = sorted({record.peer for record in records if record.peer})
-    beside = f"next to llama.cpp of {', '.join(peers)}" if peers else "alone, without a peer"
+    beside = f"against llama.cpp of {', '.join(peers)}" if peers else "alone, without a peer"
     return (
         f"Up to {machine.threads} threads; {when} (UTC).\n"
         f"chaski {ours} {beside}.\nEach row is measured by `python -m benchmarks.suite --only ROW`."
@@ -184,7 +204,7 @@ def _limits_table(records: Sequence[Record]) -> str:
     lines += ["", "Billions of multiply-adds a second; medians of what was measured in every round."]
     factor = scaling(medians)
     if factor is not None:
-        cores = "cores of their own" if factor > 0.8 * medians[-1].threads else "threads that share cores"
+        cores = "separate cores" if factor > 0.8 * medians[-1].threads else "threads that share cores"
         lines.append(f"{medians[-1].threads} threads multiply {factor:.2f} times as fast as one: {cores}.")
     return "\n".join(lines)
 
@@ -206,7 +226,7 @@ def _line(one: Comparison) -> str:
     setting = one.peer.removeprefix("llama.cpp: ") if one.peer else "–"
     reached = {None: "–", True: "yes", False: "**no**"}[one.is_met]
     cells = [
-        f"{one.row.title}: {_NAMES.get(one.what, one.what)}",
+        _what(one),
         _value(one.ours, one.what),
         _value(one.theirs, one.what),
         setting,
@@ -218,6 +238,10 @@ def _line(one: Comparison) -> str:
         f"`{one.row.name}`",
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _what(one: Comparison) -> str:
+    return f"{one.row.title}: {_NAMES.get(one.what, one.what)}"
 
 
 def _goal(one: Comparison) -> str:

@@ -115,7 +115,7 @@ def test_the_page_has_a_line_for_each_goal() -> None:
     text = report([{"type-q4_k_m": FAST}])
     assert "### A CPU, avx512\n\nUp to 2 threads; 2026-01-02 (UTC)" in text
     assert "| 2 | 30.0 (30 to 30) | 400 | – | 100 |" in text
-    assert "2 threads multiply 2.00 times as fast as one: cores of their own." in text
+    assert "2 threads multiply 2.00 times as fast as one: separate cores." in text
     assert (
         "| Q4_K_M, prompt of 512: prefill | 250 tok/s | 125 tok/s | plain, flash | **2.00** "
         "| ≥ 1.3, 80% of limit | **no** | 533 tok/s | 47% | `type-q4_k_m` |" in text
@@ -144,6 +144,24 @@ def test_each_machine_has_a_section() -> None:
         report([{"type-q4_k_m": FAST, "type-q8_0": other}])
     with pytest.raises(ReportError, match="no records"):
         report([])
+
+
+def test_the_summary_shows_ratios_side_by_side() -> None:
+    other = record("type-q8_0", ("chaski", values(77, 1)), ("llama.cpp: a", values(70, 2)), cpu="Another")
+    summary, _ = report([{"type-q4_k_m": FAST}, {"type-q8_0": other}]).split("\n\n", 1)
+    assert summary.splitlines() == [
+        "| chaski / best peer | A CPU, avx512 | Another, avx512 |",
+        "|---|--:|--:|",
+        "| Q4_K_M, prompt of 512: prefill | 2.00 | – |",
+        "| Q4_K_M, prompt of 512: decode | 1.06 | – |",
+        "| Q8_0, prompt of 512: prefill | – | 1.10 |",
+        "| Q8_0, prompt of 512: decode | – | 0.50 |",
+    ]
+
+
+def test_each_value_stands_in_one_table() -> None:
+    text = report([{"batch-1": FAST, "batch-8": FAST}])
+    assert text.count("`batch-1`") == text.count("`batch-8`") == 1
 
 
 def test_plots_are_shown_where_there_is_enough() -> None:
