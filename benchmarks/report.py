@@ -25,6 +25,7 @@ END = "<!-- end of what is measured -->"
 _DOCS = Path(__file__).parent.parent / "docs"
 
 _NAMES = {"first_logits": "first logits", "peak_memory": "peak memory"}
+_UNITS = {"first_logits": "s", "peak_memory": "GB"}
 
 _SUMMARY = ("type-q4_k_m", "type-q8_0", "batch-8", "history-8192", "start")
 
@@ -135,7 +136,7 @@ def _section_of_machine(records: Mapping[str, Record]) -> str:
 
 
 def _plot(title: str, machine: Machine, plot: str) -> str:
-    return f"#### {title}\n\n![{title.lower()}](plots/{machine.folder}-{plot}.svg)"
+    return f"![{title}](plots/{machine.folder}-{plot}.svg)"
 
 
 def drawable(records: Mapping[str, Record]) -> set[str]:
@@ -178,10 +179,7 @@ def _where(machine: Machine, records: Sequence[Record]) -> str:
     ours = ", ".join(sorted({record.chaski for record in records}))
     peers = sorted({record.peer for record in records if record.peer})
     beside = f"against llama.cpp of {', '.join(peers)}" if peers else "alone, without a peer"
-    return (
-        f"Up to {machine.threads} threads; {when} (UTC).\n"
-        f"chaski {ours} {beside}.\nEach row is measured by `python -m benchmarks.suite --only ROW`."
-    )
+    return f"Up to {machine.threads} threads; {when} (UTC).\nchaski {ours} {beside}."
 
 
 def _limits_table(records: Sequence[Record]) -> str:
@@ -201,11 +199,10 @@ def _limits_table(records: Sequence[Record]) -> str:
             f"| {one.threads} | {one.read_bandwidth / 1e9:.1f} ({spread[0] / 1e9:.0f} to "
             f"{spread[-1] / 1e9:.0f}) | {_digits(one.int8 / 1e9)} | {bf16} | {_digits(one.fp32 / 1e9)} |"
         )
-    lines += ["", "Billions of multiply-adds a second; medians of what was measured in every round."]
     factor = scaling(medians)
     if factor is not None:
         cores = "separate cores" if factor > 0.8 * medians[-1].threads else "threads that share cores"
-        lines.append(f"{medians[-1].threads} threads multiply {factor:.2f} times as fast as one: {cores}.")
+        lines += ["", f"{medians[-1].threads} threads multiply {factor:.2f} times as fast as one: {cores}."]
     return "\n".join(lines)
 
 
@@ -226,7 +223,7 @@ def _line(one: Comparison) -> str:
     setting = one.peer.removeprefix("llama.cpp: ") if one.peer else "–"
     reached = {None: "–", True: "yes", False: "**no**"}[one.is_met]
     cells = [
-        _what(one),
+        f"{_what(one)}, {_UNITS.get(one.what, 'tok/s')}",
         _value(one.ours, one.what),
         _value(one.theirs, one.what),
         setting,
@@ -249,15 +246,15 @@ def _goal(one: Comparison) -> str:
     if goal is None:
         return "–"
     sign = "≤" if one.what in LOWER_IS_BETTER else "≥"
-    return f"{sign} {goal.ratio:g}" + ("" if goal.share is None else f", {goal.share:.0%} of limit")
+    return f"{sign} {goal.ratio:g}" + ("" if goal.share is None else f", {goal.share:.0%}")
 
 
 def _value(value: float | None, what: str) -> str:
     if value is None:
         return "–"
     if what == "peak_memory":
-        return f"{value / 1e9:.2f} GB"
-    return f"{value:.2f} s" if what in LOWER_IS_BETTER else f"{_digits(value)} tok/s"
+        return f"{value / 1e9:.2f}"
+    return f"{value:.2f}" if what in LOWER_IS_BETTER else _digits(value)
 
 
 def _digits(value: float) -> str:

@@ -129,14 +129,14 @@ def _gemma4(shape: str) -> Row:
 
 def _speculation(overlap: float, ratio: float) -> Row:
     work = Workload(prompt=400, generate=160, repeat=2)
-    title = f"Q4_K_M, an edit with {overlap:.0%} from the prompt, beside no speculation"
+    title = f"Q4_K_M, an edit with {overlap:.0%} from the prompt, against no speculation"
     name = f"speculation-{100 * overlap:.0f}"
     return Row(name, title, "Q4_K_M", work, (Goal("decode", ratio),), ("decode",), overlap=overlap)
 
 
 def _heads(chance: float, ratio: float) -> Row:
     shape, work = "qwen3.5-4b-nextn", Workload(prompt=200, generate=96, repeat=2)
-    title = f"{shape}, Q4_K_M, heads that are right {chance:.0%} of the time, beside no speculation"
+    title = f"{shape}, Q4_K_M, heads that are right {chance:.0%} of the time, against no speculation"
     goals = (Goal("decode", ratio),)
     name = f"heads-{100 * chance:.0f}"
     return Row(name, title, "Q4_K_M", work, goals, ("decode",), shape=shape, chance=chance)

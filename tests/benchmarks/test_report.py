@@ -117,8 +117,8 @@ def test_the_page_has_a_line_for_each_goal() -> None:
     assert "| 2 | 30.0 (30 to 30) | 400 | – | 100 |" in text
     assert "2 threads multiply 2.00 times as fast as one: separate cores." in text
     assert (
-        "| Q4_K_M, prompt of 512: prefill | 250 tok/s | 125 tok/s | plain, flash | **2.00** "
-        "| ≥ 1.3, 80% of limit | **no** | 533 tok/s | 47% | `type-q4_k_m` |" in text
+        "| Q4_K_M, prompt of 512: prefill, tok/s | 250 | 125 | plain, flash | **2.00** "
+        "| ≥ 1.3, 80% | **no** | 533 | 47% | `type-q4_k_m` |" in text
     )
 
 
@@ -128,7 +128,7 @@ def test_alone_there_is_nothing_to_reach() -> None:
     (line,) = (
         one for one in report([{"type-q8_0": alone}]).splitlines() if "Q8_0, prompt of 512: prefill" in one
     )
-    assert "| 250 tok/s | – | – | – | ≥ 2, 80% of limit | – | 533 tok/s |" in line
+    assert "| 250 | – | – | – | ≥ 2, 80% | – | 533 |" in line
 
 
 def test_each_machine_has_a_section() -> None:
@@ -136,9 +136,9 @@ def test_each_machine_has_a_section() -> None:
     text = report([{"type-q4_k_m": FAST}, {"type-q8_0": other}])
     first, second = text.split("### Another(R) CPU @ 2.50GHz, avx512\n")
     assert "### A CPU, avx512\n" in first
-    assert "250 tok/s" in first
-    assert "77.0 tok/s" in second
-    assert "250 tok/s" not in second
+    assert "| 250 |" in first
+    assert "| 77.0 |" in second
+    assert "| 250 |" not in second
     assert "(plots/another-cpu-2.50ghz-avx512-type.svg)" in second
     with pytest.raises(ReportError, match="A CPU, Another"):
         report([{"type-q4_k_m": FAST, "type-q8_0": other}])
