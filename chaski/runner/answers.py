@@ -1,10 +1,10 @@
-"""Answers that a model's file brings, and the encoder of sentences that finds the one for a question.
+"""Prewritten answers in a model's file, and the sentence encoder that finds the answer to a question.
 
-The file has another GGUF file in it, as the value of a key: a model that makes vectors of sentences, whose
-metadata hold the answers. How likely an answer is comes from the vector x of the question by a softmax over
-`scale · (row · x) + bias`, with a row of int8, a scale and a bias for each answer. The most likely one is
-given where it is likely enough. Else two are, or the page that may tell, and answers that are to be given
-with care (they remove something) are not among these.
+The file contains a second GGUF file as the value of a key: a sentence embedding model, whose metadata hold
+the answers. The probability of an answer is a softmax over `scale · (row · x) + bias` for the vector x of the
+question; each answer has a row of int8, a scale and a bias. The most likely answer is given if its
+probability is high enough. Otherwise two answers are given, or the most likely page; answers that
+need care (they remove something) are not among the two.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class AnswerTexts(Struct, frozen=True):
         )
 
     def probabilities(self, vector: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """How likely each answer is -> (n,), for the vector of a question, (length of vectors,)."""
+        """The probability of each answer (n,), for the vector of a question, (length of vectors,)."""
         logits = (self.rows @ vector.astype(np.float64)) * self.scales + self.biases
         shares = np.exp(logits - logits.max())
         found: npt.NDArray[np.float64] = shares / shares.sum()
@@ -158,7 +158,7 @@ def spread(text: str, words: Collection[str] = ()) -> str:
 
 
 def _filled(text: str, **values: str) -> str:
-    """A text with values in the place of their names in braces, and nothing else in braces read."""
+    """A text with values instead of their names in braces; nothing else in braces is read."""
     for name, value in values.items():
         text = text.replace(f"{{{name}}}", value)
     return text

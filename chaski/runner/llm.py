@@ -131,7 +131,7 @@ class LLM(BlockingMethods):
         return own if self._draft is None else own + self._draft.memory()
 
     def wait_loaded(self) -> None:
-        """Wait until all weights are in the memory that kernels like best: the first answer does not.
+        """Wait until all weights are in the memory that kernels read fastest; the first answer does not wait.
 
         Raises ModelError where the model's file cannot be read any more, and ForkError.
         """
@@ -182,7 +182,7 @@ class LLM(BlockingMethods):
 
     @UsualFloats()
     def _begun(self, request: Request) -> tuple[Sequence, AnswerParser | None]:
-        """Return the sequence of an answer, and what takes the answer apart."""
+        """Return the sequence of an answer, and the parser of the answer."""
         prepared = self.prompts.prepare(request.call, self.prompts.read_images(request.images))
         sequence = self.prompts.generation(prepared, request.call.draw, request.call.written)
         return sequence, prepared.parser

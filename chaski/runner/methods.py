@@ -1,7 +1,7 @@
 """The methods that every loaded model has, in this process or another, with their options.
 
-Each method makes typed requests of its arguments, and leaves the answers to one of few primitives. The types
-of results are parameters: a model that blocks returns an `Answer`, one for event loops an awaitable of it.
+Each method turns its arguments into typed requests, and passes them to one of a few primitives. The types of
+results are parameters: a model that blocks returns an `Answer`, one for event loops an awaitable of it.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ class ModelMethods(
     ) -> AnswerT:
         """Answer a conversation, written with the model's own template and taken apart by its format.
 
-        What the model's `defaults` say goes before it. The `images` of a message (a list of bytes or paths)
-        come at the parts `{"type": "image"}` of its content, or else in front of it. `images` here belong to
-        the last message.
-        `think` is whether, or how much, the model thinks; one that can does, unless it is told otherwise.
+        The messages of the model's `defaults` go before it. The `images` of a message (a list of bytes or
+        paths) come at the parts `{"type": "image"}` of its content, or else in front of it. `images` here
+        belong to the last message.
+        `think` says whether, or how much, the model thinks; models that can think do so by default.
         """
         return self._answer(Request(*chat_request(messages, tools, options, think, images)))
 
@@ -142,9 +142,9 @@ class ModelMethods(
         Each answer is the one that `generate` gives alone. With a `seed`, the answers to one prompt have that
         seed and the ones after it; with `num_beams` they are the best ones of one search, the best one first,
         and `n` is at most that. `suffix` is one for all prompts, or a list of one for each.
-        `progress=True` draws a bar; a function is called with the done share, from 0 to 1. An error names the
-        prompt that it is about, counted from 0, and ends the call: the other answers are not computed any
-        further, and what other calls compute goes on.
+        `progress=True` draws a bar; a function is called with the done share, from 0 to 1. An error names its
+        prompt, counted from 0, and ends the call: the other answers are not computed any further, and other
+        calls continue.
         """
         parse_options(options)
         found = request_list(prompts, "prompts")
@@ -217,16 +217,16 @@ class ModelMethods(
         )
 
     def load_adapter(self, name: str, path: str | os.PathLike[str]) -> AdaptersT:
-        """Read a LoRA adapter, a GGUF file, under the name that requests call it by -> all adapters then.
+        """Read a LoRA adapter, a GGUF file, under the name that requests use -> all adapters afterwards.
 
-        It takes the place of another one of that name; requests that are being computed go on with theirs.
-        Raises AdapterError for a file that is no adapter for this model, GGUFError, ModelNotFoundError,
-        OptionError, OutOfMemoryError, and UnsupportedError where the engine takes no adapters.
+        It replaces an earlier adapter of that name; running requests keep theirs. Raises AdapterError for a
+        file that is no adapter for this model, GGUFError, ModelNotFoundError, OptionError, OutOfMemoryError,
+        and UnsupportedError where the engine takes no adapters.
         """
         return self._adapters(LoadAdapter(name, str(Path(path).absolute())))
 
     def unload_adapter(self, name: str) -> AdaptersT:
-        """Forget an adapter -> those that are left. Raises AdapterNotFoundError."""
+        """Forget an adapter -> the remaining ones. Raises AdapterNotFoundError."""
         return self._adapters(UnloadAdapter(name))
 
     def adapters(self) -> AdaptersT:
@@ -245,12 +245,12 @@ class ModelMethods(
         adapter: AdapterOption | None = None,
         no_store: bool = False,
     ) -> StateT:
-        """Write to a file what the model holds of a prompt, so that it is not computed again.
+        """Write the model's state of a prompt to a file, so that it is not computed again.
 
-        `prompt` is a text or ids, as for `generate`, or the messages of a conversation, as for `chat`. What
-        nobody has computed of it is computed first. The file takes the place of another one at `path`; only
-        its owner may read it. The result has the `tokens` that prompts take over with it, the bytes of the
-        file, and the seconds that it took to write.
+        `prompt` is a text or ids, as for `generate`, or the messages of a conversation, as for `chat`. Parts
+        that are not computed yet are computed first. The file replaces an earlier one at `path`; only its
+        owner may read it. The result has the `tokens` that prompts take over with it, the bytes of the file,
+        and the seconds that it took to write.
 
         Raises StateError where the file cannot be written, UnsupportedError where the prefix cache is off,
         and what `generate` and `chat` raise.
@@ -272,10 +272,10 @@ class ModelMethods(
         return self._state(SaveState(call, str(Path(path).absolute())))
 
     def load_state(self, path: str | os.PathLike[str], *, cache_salt: str = "") -> StateT:
-        """Take a saved state into memory, from where prompts that begin with its tokens take them.
+        """Load a saved state into memory, where prompts that begin with its tokens reuse it.
 
-        It is one of the same model file, version and types of keys and values, and of the same `cache_salt`;
-        answers have the bits that they have without it. The result is as for `save_state`.
+        The state must be of the same model file, version and types of keys and values, and of the same
+        `cache_salt`; answers keep the bits that they have without it. The result is as for `save_state`.
 
         Raises FormatError for a damaged file, StateError for one that is missing, of another model or salt,
         or larger than the prefix cache may be, and UnsupportedError where the prefix cache is off.
@@ -339,7 +339,7 @@ class BlockingMethods(
 
     @abstractmethod
     def close(self) -> None:
-        """Release what the model holds. It must not be used any more."""
+        """Release the model's memory. The model must not be used any more."""
 
     def __enter__(self) -> Self:
         return self

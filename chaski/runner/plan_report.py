@@ -1,7 +1,7 @@
-"""A report on the scaling of a model: where the time of its batches goes, and what more threads would give.
+"""A report on the scaling of a model: the time of each part of its batches, and the gain of more threads.
 
-Runs on one thread, cut as for more of them, go through `chaski.ml.performance_model`; runs on as many threads
-as there are say how far it is off.
+Runs on one thread, cut as for more of them, go through `chaski.ml.performance_model`; runs on all threads
+show how far the prediction is off.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Runs(Struct, frozen=True, eq=False):
 class Stage(Struct, frozen=True, eq=False):
     """Prefill or decode, a batch of `tokens`: seconds by number of threads.
 
-    `saturated` has what is predicted if memory gives no more than what was measured.
+    `saturated` has the prediction if memory gives no more than the measured rate.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Stage(Struct, frozen=True, eq=False):
 
 
 class PlanReport(Struct, frozen=True, eq=False):
-    """All that was measured and predicted, and what was assumed of larger machines."""
+    """All measurements and predictions, and the assumptions about larger machines."""
 
     machine: Machine
     memory: Memory
@@ -77,7 +77,7 @@ class PlanReport(Struct, frozen=True, eq=False):
 def stages(runs: Sequence[TracedRun], batch: int) -> dict[str, Runs]:
     """The batches of the prompt that see most, and those of decoding, `batch` tokens each.
 
-    The first one of each warms caches up, and does not count where there are more.
+    The first batch of each kind warms up caches, and does not count if there are more.
     """
     largest = max((run.steps for run in runs), key=lambda steps: sum(step.weight_bytes for step in steps))
     runs = [run for run in runs if run.steps is largest]
@@ -112,7 +112,7 @@ def measure_plan(
     memory: Memory,
     more: Sequence[int] = MORE,
 ) -> PlanReport:
-    """Measure so many threads, one among them, and predict them and `more`, which there need not be.
+    """Measure these numbers of threads, one among them, and predict them and `more`, which need not exist.
 
     Decoding has batches of `batch` tokens. Raises OptionError if they are too many.
     """

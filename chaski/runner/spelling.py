@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Iterator
 
 __all__ = ["known_words", "spelled"]
 
-# Shorter words are one slip away from too many others; two letters that changed places tell more.
+# Shorter words are one slip away from too many others; two swapped letters are a surer sign.
 _SHORTEST, _SHORTEST_SWAPPED = 5, 4
-# A longer text is no word, and only so many words of a question are looked at: more would take long.
+# A longer text is no word, and only this many words of a question are looked at: more would take long.
 _LONGEST, _MOST_WORDS = 24, 100
 _SPACE = "Ġ"
 
@@ -22,11 +22,11 @@ def known_words(tokens: Iterable[str]) -> frozenset[str]:
 
 
 def spelled(text: str, words: Collection[str]) -> str:
-    """A text in lower case with known words in the place of those that are one slip away.
+    """A text in lower case, in which known words replace those that are one slip away.
 
-    A slip swaps two neighbours, or drops or adds a letter behind the first one. A wrong letter is left as it
+    A slip swaps two neighbours, or drops or adds a letter after the first one. A wrong letter is left as it
     is, since too many words are such neighbours of others that are not known. So are very long words, and all
-    behind the first hundred.
+    after the first hundred.
     """
     return re.sub(r"[a-z]+", lambda match: _meant(match[0], words), text, count=_MOST_WORDS)
 

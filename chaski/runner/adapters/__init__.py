@@ -1,1 +1,1 @@
-"""LoRA adapters of a loaded model: which are there by name, which are in memory, and for whom."""
+"""LoRA adapters of a loaded model: their names, their memory, and the requests that use them."""

@@ -56,7 +56,7 @@ AdapterFiles: TypeAlias = (
 
 
 def answered(adapters: AdapterSet | None, call: AdapterCall) -> list[AdapterInfo]:
-    """Do what a call says -> all adapters that there are then. Raises what `AdapterSet` does."""
+    """Execute a call -> all adapters afterwards. Raises what `AdapterSet` does."""
     if adapters is None:
         raise UnsupportedError("this model takes no adapters")
     match call:

@@ -1,4 +1,4 @@
-"""The adapters that a model has by name: read when they are asked for, kept within bounds."""
+"""The named adapters of a model: read on demand, kept within a bound of memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SHARE = 0.25
 
 
 class AdapterInfo(Struct, frozen=True, kw_only=True):
-    """An adapter of a model. `is_used`: a request is being computed with it, or waits for that."""
+    """An adapter of a model. `is_used`: a running or waiting request uses it."""
 
     name: str
     path: str
@@ -44,7 +44,7 @@ class AdapterInfo(Struct, frozen=True, kw_only=True):
 
 
 class _Resident(Struct, eq=False, weakref=True):
-    """An adapter in a slot, which is emptied when nobody has this any more. `width`: ranks, rounded up."""
+    """An adapter in a slot, which is emptied with the last reference to this. `width`: ranks, rounded up."""
 
     slot: int
     width: int
@@ -70,10 +70,9 @@ class _Named(Struct, eq=False):
 class AdapterSet:
     """The adapters of a loaded model. Safe to use from several threads.
 
-    `adapted` compiles the plan that computes with up to so many of them, and is called for the first one.
-    Together they take up to `max_bytes`, by default a quarter of the memory that is free then: adapters that
-    no request uses make room, those first that were not used for the longest time, and are read again when a
-    request names them.
+    `adapted` compiles the plan for up to that many adapters, and is called for the first one. Together they
+    take up to `max_bytes`, by default a quarter of the memory that is free at that time. Unused adapters make
+    room, the least recently used first; they are read again when a request names them.
     """
 
     def __init__(
@@ -94,10 +93,10 @@ class AdapterSet:
         self._uses = 0
 
     def load(self, name: str, path: str | Path) -> list[AdapterInfo]:
-        """Read an adapter under a name, in place of another one that has it -> all that there are then.
+        """Read an adapter under a name, replacing an earlier one of that name -> all adapters afterwards.
 
-        Requests that are computed with the other one go on with that. Raises AdapterError, GGUFError,
-        ModelNotFoundError, OptionError, UnsupportedError or OutOfMemoryError.
+        Running requests keep the replaced adapter. Raises AdapterError, GGUFError, ModelNotFoundError,
+        OptionError, UnsupportedError or OutOfMemoryError.
         """
         AdapterChoice(name)
         with self._lock:
@@ -106,7 +105,7 @@ class AdapterSet:
             return self.infos()
 
     def unload(self, name: str) -> list[AdapterInfo]:
-        """Forget an adapter -> those that are left. Requests that are computed with it go on."""
+        """Forget an adapter -> the remaining ones. Running requests that use it continue."""
         with self._lock:
             self._find(name)
             del self._named[name]
@@ -130,12 +129,12 @@ class AdapterSet:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all that are in memory."""
+        """Bytes of all adapters in memory."""
         return sum(sum(sizes.values()) for sizes in list(self._sizes.values()))
 
     @property
     def held_bytes(self) -> ByDevice:
-        """Bytes of all that are in memory, and those that are ready for the next one."""
+        """Bytes of all adapters in memory, and the bytes that are ready for the next one."""
         return summed([*list(self._sizes.values()), self._slots.ready_bytes]) if self._uses else {}
 
     def size(self, path: str | Path) -> ByDevice:
@@ -145,10 +144,10 @@ class AdapterSet:
             return self._slots.num_bytes(match_adapter(adapter, self._architecture, self._model, numbers))
 
     def apply(self, choices: Sequence[AdapterChoice]) -> AppliedAdapters | None:
-        """Return the adapters of a request, in memory for as long as somebody has them; None for none.
+        """Return the adapters of a request, in memory while a reference to them exists; None for none.
 
-        Raises AdapterNotFoundError for a name that is not there, OptionError for more ranks than a row can
-        have, and what `load` raises for an adapter that has to be read again.
+        Raises AdapterNotFoundError for an unknown name, OptionError for more ranks than a row can have, and
+        what `load` raises for an adapter that has to be read again.
         """
         if not choices:
             return None
@@ -218,7 +217,7 @@ class AdapterSet:
         return digest.result(), resident
 
     def _make_room(self, path: Path, num_bytes: int) -> None:
-        """Let go of adapters that nobody uses until there is a slot and memory for another one."""
+        """Release unused adapters until a slot and memory are free for another one."""
         if self._max_bytes is None:
             self._max_bytes = int(_SHARE * available_memory())
         while not self._free or self.num_bytes + num_bytes > self._max_bytes:

@@ -13,7 +13,7 @@ __all__ = ["AppliedAdapters", "Use"]
 class Use(NamedTuple):
     """An adapter in a slot of the backend's table, and its scale.
 
-    `holder` keeps the adapter in its slot for as long as anybody has the use.
+    `holder` keeps the adapter in its slot for as long as a reference to the use exists.
     """
 
     slot: int

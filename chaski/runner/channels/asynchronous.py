@@ -70,7 +70,7 @@ class AsyncModel(
 ):
     """The methods of `LLM`, for event loops. Made by `asynchronous()` of a model, and closed with it.
 
-    Arguments are checked when a method is called; what it returns is awaited, or iterated by `async for`.
+    Arguments are checked when a method is called; its result is awaited, or iterated by `async for`.
 
     A task that is cancelled, or a stream that is closed, frees its slot within one batch.
     """
@@ -111,7 +111,7 @@ class AsyncModel(
     ) -> SavedState:
         """Write the state of the sequence in a slot to a file; one with another salt counts as empty.
 
-        Raises OptionError for a slot that is not there or empty, StateError for a file of more than
+        Raises OptionError for a slot that does not exist or is empty, StateError for a file of more than
         `max_bytes`, and what `save_state` raises for files.
         """
         return await self._state(SaveSlot(slot, str(path), cache_salt, max_bytes))
@@ -121,7 +121,7 @@ class AsyncModel(
         return await self._state(SaveState(chat, str(path)))
 
     async def erase_slot(self, slot: int, cache_salt: str = "") -> SavedState:
-        """Forget the sequence in a slot, in all tiers; what others begin with as well stays there.
+        """Forget the sequence in a slot, in all tiers; prefixes shared with other sequences stay.
 
         Raises OptionError as `save_slot` does, and BusyError for a slot that is in use.
         """
@@ -190,7 +190,7 @@ class AsyncModel(
             ticket.cancel()
 
     def _post(self, arrived: _Arrived[T]) -> Callable[[T], None]:
-        """Return what puts something into `arrived` from any thread."""
+        """Return a function that puts an item into `arrived` from any thread."""
         loop = asyncio.get_running_loop()
         if self._mail is None or self._mail.loop is not loop:
             self._mail = _Mail(loop)
@@ -218,7 +218,7 @@ class _Arrived(Generic[T]):
 
 
 class _Mail:
-    """Brings replies from other threads into a loop, which wakes up once for replies that come together."""
+    """A bridge for replies from other threads into a loop, which wakes up once for all that come together."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop

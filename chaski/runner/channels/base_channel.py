@@ -94,7 +94,7 @@ T = TypeVar("T", bound=ActiveCall)
 
 
 class BaseChannel(ABC, Generic[T]):
-    """A `Channel`: calls come in from any thread, and replies go out from threads of its own.
+    """A `Channel`: calls come in from any thread, and replies go out from its own threads.
 
     flush     called when replies were passed on, once for replies that came together
     new_task  makes the `ActiveCall` of a call
@@ -159,7 +159,7 @@ class BaseChannel(ABC, Generic[T]):
 
     @abstractmethod
     def _embed(self, call: Embed | Rank, task: T) -> None:
-        """Compute vectors; one reply has all of them."""
+        """Compute vectors; one reply contains all of them."""
 
     @abstractmethod
     def _encode(self, call: Tokenize) -> Iterable[int]:
@@ -179,7 +179,7 @@ class BaseChannel(ABC, Generic[T]):
 
     @abstractmethod
     def _adapters(self, call: AdapterCall) -> Iterable[AdapterInfo]:
-        """Load, unload or list adapters; return all that there are then."""
+        """Load, unload or list adapters; return all adapters afterwards."""
 
     @abstractmethod
     def _state(self, call: StateCall) -> SavedState:
@@ -187,7 +187,7 @@ class BaseChannel(ABC, Generic[T]):
 
     @abstractmethod
     def _picture(self) -> CachePicture:
-        """Return what the cells of the cache hold."""
+        """Return the content of the cells of the cache."""
 
     @abstractmethod
     def _describe(self, call: Describe) -> Info:

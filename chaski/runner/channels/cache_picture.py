@@ -1,6 +1,6 @@
 """`CachePicture`: which cells of a loaded model's cache hold which tokens, as typed values.
 
-It says where tokens are and never which ones they are.
+It shows where tokens are stored, never which tokens they are.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class CacheKind(Struct, frozen=True, eq=False):
 
     `runs` (runs, 5) int32 has rows of sequence, cell, position, count and step: `count` tokens of the
     sequence at neighbouring positions from `position` on, in cells from `cell` on that are `step` apart.
-    Cells of sequences that grow together alternate, and their steps are the number of these sequences. Of
+    Cells of sequences that grow together alternate, and their steps are the number of these sequences. For
     states, a run is one cell, and `position` is the number of tokens that the state stands for.
     """
 
@@ -98,10 +98,9 @@ def _runs(leaf: LeafCache, lengths: list[int]) -> npt.NDArray[np.int32]:
 def _begins(cells: npt.NDArray[np.int32]) -> npt.NDArray[np.intp]:
     """Return the places (runs,) in `cells` (tokens,) where a run begins.
 
-    That is at the first cell, and where the step from the cell before is another one.
+    A run begins at the first cell, and where the step from the previous cell changes.
 
-    The step that leads from a run to the next one belongs to neither, so of changes in a row each second one
-    begins a run.
+    The step between two runs belongs to neither, so every second of consecutive changes begins a run.
     """
     steps = np.diff(cells)
     places = np.arange(len(steps))
@@ -111,7 +110,7 @@ def _begins(cells: npt.NDArray[np.int32]) -> npt.NDArray[np.intp]:
 
 
 def _held(leaf: LeafCache, sequence: int, length: int) -> Iterator[Extent]:
-    """Yield all extents of a sequence; of its states each, from the newest to the oldest."""
+    """Yield all extents of a sequence, and each of its states from the newest to the oldest."""
     if not leaf.is_state:
         yield from leaf.held(sequence, 0, length)
         return

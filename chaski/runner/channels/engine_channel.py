@@ -1,4 +1,4 @@
-"""Answers calls on a model in this process, from threads of its own: the near end of a `Channel`."""
+"""The near end of a `Channel`: answers calls on a model in this process, from its own threads."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class EngineChannel(BaseChannel[ActiveCall]):
         # With one thread, requests are prepared in the order of arrival. Its rounding mode is the usual one.
         usual = UsualFloats().__enter__
         self._thread = ThreadPoolExecutor(1, "chaski-desk", initializer=usual)
-        # Files of states are large, so they have a thread of their own.
+        # Files of states are large, so they have their own thread.
         self._state_thread = ThreadPoolExecutor(1, "chaski-states", initializer=usual)
 
     def close(self) -> None:

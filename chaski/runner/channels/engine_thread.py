@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 class EngineThread:
     """Follows sequences to their end. Only its thread cancels them, so each of them comes to an end.
 
-    It sees before the next batch that a call was cancelled, and frees its slot. `flush` is called when
-    replies were handed on, once for all that came out of a batch.
+    Before the next batch it notices cancelled calls, and frees their slots. `flush` is called when replies
+    were handed on, once for all that came out of a batch.
     """
 
     def __init__(self, engine: Engine, flush: Callable[[], None]) -> None:
@@ -53,7 +53,7 @@ class EngineThread:
             self._fail(_closed())
 
     def close(self) -> None:
-        """End the thread, after the batch that it computes; what it still follows ends with an error.
+        """End the thread after its current batch; sequences that it still follows end with an error.
 
         A fork does not have the thread, so there is nothing to end.
         """

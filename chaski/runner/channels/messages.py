@@ -75,7 +75,7 @@ class Describe(Sendable, frozen=True):
 
 
 class LookLive(Sendable, frozen=True):
-    """Answered by `LiveSequences`, which are those of now."""
+    """Answered by `LiveSequences`, the current ones."""
 
 
 class Tokens(Sendable, frozen=True):

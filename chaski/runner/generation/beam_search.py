@@ -1,9 +1,9 @@
-"""Beam search: a group of sequences that grow together, of which the most likely ones go on.
+"""Beam search: a group of sequences that grow together; the most likely ones continue.
 
 At each step all beams have the log-probabilities of their next tokens. The best candidates of all beams are
-taken, ended ones are set aside, and the others are the beams of the next step. A beam with several of them
-is forked: others share its cells. Candidates that are equally likely are in the order of their beams, and
-those of one beam in the order of their ids.
+taken, ended ones are set aside, and the others are the beams of the next step. A beam with several of these
+candidates is forked: the other beams share its cells. Candidates that are equally likely are in the order of
+their beams, and those of one beam in the order of their ids.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Beam(Sequence):
         self.search.tell_all()
 
     def go_on(self, slot: Slot | None, score: float, answer: tuple[Sampled, ...]) -> None:
-        """Be another beam with one more token, whose other tokens are in `slot`; None for its own slot."""
+        """Become another beam with one more token, whose earlier tokens are in `slot`; None for its own."""
         self._origin = slot
         self.tokens = [*self.search.request.prompt, *(each.token_id for each in answer)]
         self.score, self.answer, self.logprobs, self.logits = score, answer, None, None
@@ -206,7 +206,7 @@ class BeamSearch(Beam):
             beam.is_running = False
 
     def end(self, error: ChaskiError) -> None:
-        """End the whole search with an error; who joined it begins anew, unless the answers were found."""
+        """End the search with an error; searches that joined it begin again, unless answers were found."""
         for search in (self, *self._joined) if self._is_found else (self,):
             if not search.is_told:
                 search.is_told = True
@@ -214,7 +214,7 @@ class BeamSearch(Beam):
         self.cancel()
 
     def uses(self, beam: Beam) -> bool:
-        """Return whether a beam is one of those that go on."""
+        """Return whether a beam continues."""
         return beam in self._beams
 
     def advance(self) -> None:
@@ -261,7 +261,7 @@ class BeamSearch(Beam):
         return sorted(found)[:count]
 
     def _is_done(self, best: float, length: int) -> bool:
-        """Return whether answers that are still open need not be looked at; `best` is that of one of them."""
+        """Return whether the open answers can be ignored; `best` is that of one of them."""
         options = self._options
         if len(self._finished) < options.num_beams:
             return False
@@ -272,7 +272,7 @@ class BeamSearch(Beam):
         return bool(best / length**options.length_penalty <= self._finished[-1].score)
 
     def _fork(self, going: list[_Candidate]) -> None:
-        """Let a beam go on in its slot with its best candidate; the other ones go on in slots of others."""
+        """Continue a beam in its slot with its best candidate, and with others in slots of other beams."""
         parents = [self._beams[each.beam] for each in going]
         answers = [
             parent.longer(each.token, each.logprob) for parent, each in zip(parents, going, strict=True)
@@ -296,7 +296,7 @@ class BeamSearch(Beam):
                 search.tell(self)
 
     def tell(self, found: BeamSearch) -> None:
-        """Queue the events of its answer among those that a search has found; it may be this one."""
+        """Queue the events of its answer among those that a search has found; the search may be this one."""
         if self._rank >= len(found._finished):
             count = len(found._finished)
             self.is_told = True
@@ -343,7 +343,7 @@ class BeamSearch(Beam):
 
 
 def _key(request: GenerationRequest, options: BeamOptions) -> tuple[object, ...]:
-    """Return what is equal for two searches that find the same, and may share it."""
+    """Return a key that is equal for searches with the same result, which may share it."""
     return (
         options,
         request.prompt,
@@ -359,5 +359,5 @@ def _key(request: GenerationRequest, options: BeamOptions) -> tuple[object, ...]
 
 
 def _log_probabilities(logits: F32) -> F64:
-    """Return the log-probability of every token. Raises SamplingError for logits that are no numbers."""
+    """Return the log-probability of every token. Raises SamplingError for logits that are not numbers."""
     return log_probabilities(logits, np.arange(len(logits)))

@@ -59,7 +59,7 @@ class Generation(Sequence):
         self._speculator = _speculator(request, self.tokens)
         self._grammar = request.grammar
         self._allowed = request.grammar.allowed() if request.grammar else None
-        self._proposed: list[int] = []  # tokens for the positions behind the last one
+        self._proposed: list[int] = []  # tokens for the positions after the last one
         self._request = request
         self._sampler = Sampler(request.sampling, request.rules)
         self._sampler.begin([token for token in self.tokens if token >= 0])
@@ -103,14 +103,14 @@ class Generation(Sequence):
     def share(self, max_tokens: int, max_outputs: int) -> int:
         num_without = max(0, self.num_pending - len(self._proposed)) + max_outputs - 1
         shift = self._request.shift
-        # Where tokens are computed again before a shift, those behind the context wait for it.
+        # Where tokens are computed again before a shift, those after the context wait for it.
         room = max_tokens if shift is None else shift.context - len(self.slot.tokens)
         if self._is_scoring:
             room = min(room, max_outputs)
         return super().share(min(max_tokens, num_without, room), max_outputs)
 
     def outputs(self, begin: int, count: int) -> range:
-        """The logits of the last token that is known, and of the proposed tokens behind it.
+        """The logits of the last known token, and of the proposed tokens after it.
 
         Of all tokens while those of the prompt are scored.
         """
@@ -132,7 +132,7 @@ class Generation(Sequence):
         if self._grammar is not None or self._is_scoring or not self._sampler.takes_largest:
             return False
         if self._speculator is not None and self._speculator.propose():
-            return False  # computed together, these are sooner there
+            return False  # computed together, these are ready sooner
         return not self._sampler.rules_out or (self._took_largest and not for_sure)
 
     @property
@@ -215,7 +215,7 @@ class Generation(Sequence):
         self._num_accepted += num_accepted
 
     def _request_proposals(self, speculator: Speculator, row: OutputRow) -> None:
-        """Request a proposal that neither limit nor context cuts short, behind what `row` was for."""
+        """Request a proposal that neither limit nor context cuts short, after the token that `row` is for."""
         room = self._request.limit - self._length - 1
         context = self._request.context
         last = place(self.images, len(self.tokens) - 1)
@@ -308,7 +308,7 @@ def _speculator(request: GenerationRequest, tokens: Items[int]) -> Speculator | 
 
 
 def _following_speculator(request: GenerationRequest, tokens: Items[int]) -> Speculator | None:
-    """The speculator behind the tokens that are known; None where nothing is to be proposed."""
+    """The speculator after the known tokens; None where nothing is to be proposed."""
     if request.max_proposed <= 0:
         return None
     if request.draft is None:

@@ -121,7 +121,7 @@ def _numbers(logits: F32) -> F32:
 
 
 class PromptSequence(Sequence):
-    """A prompt that is computed for what the cache holds of it then; its outputs have no rows."""
+    """A prompt that is computed only to fill the cache; its outputs have no rows."""
 
     __slots__ = ()
 
@@ -191,7 +191,7 @@ class EmbeddingSequence(Sequence):
 def embeddings(vectors: F32, normalize: bool) -> F32:
     """The model's vectors of some texts, one row each, of length 1 if `normalize` is set.
 
-    Raises ModelError for a row that is not all finite numbers: it could be compared with nothing.
+    Raises ModelError for a row with a number that is not finite: it could not be compared with any other.
     """
     is_finite = np.isfinite(vectors).all(axis=1)
     if not is_finite.all():

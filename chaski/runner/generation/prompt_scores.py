@@ -15,7 +15,7 @@ __all__ = ["PromptScorer"]
 
 
 class PromptScorer:
-    """Collects the logits behind each token of a prompt but the last, in order.
+    """A collector of the logits after each token of a prompt but the last, in order.
 
     num_top: number of top log-probabilities to report for each token.
     """
@@ -30,7 +30,7 @@ class PromptScorer:
 
     @property
     def is_done(self) -> bool:
-        """True if the logits of the whole prompt are there."""
+        """True if the logits of the whole prompt are complete."""
         return self._num_taken == len(self._prompt) - 1
 
     def take(self, begin: int, rows: npt.NDArray[np.float32]) -> int:
@@ -50,7 +50,7 @@ class PromptScorer:
     def event(self) -> PromptScores | None:
         """Return the scores of the prompt once: None until all are known, and after they were given.
 
-        Raises SamplingError for logits that are no numbers.
+        Raises SamplingError for logits that are not numbers.
         """
         rows, self._rows = self._rows, []
         for row in (row for several in rows for row in several):

@@ -37,13 +37,13 @@ class TextDecoder(Protocol):
 
 
 class Shift(Struct, frozen=True):
-    """The context shift: `num_keep` tokens of a full context stay, and about half of the rest goes."""
+    """The context shift: `num_keep` tokens of a full context stay; about half of the others are dropped."""
 
     context: int
     num_keep: int
 
     def dropped(self, groups: Groups = ()) -> range:
-        """Return the positions to drop: no group in part, but one that begins in the kept tokens whole."""
+        """Return the positions to drop: groups are dropped whole, also one that begins in the kept tokens."""
         count = max((self.context - self.num_keep) // 2, 1)
         count -= count % SHIFT_MULTIPLE if count > SHIFT_MULTIPLE else 0
         return range(not_inside(self.num_keep, groups), outside(self.num_keep + count, groups))
@@ -68,7 +68,7 @@ class GenerationRequest(Struct, frozen=True, kw_only=True):
     rules           the tokens that its options rule out
     end_ids         tokens that end it
     shown_ends      those of them whose text is part of the answer
-    stop            texts that end it, behind its first `rules.min_tokens` tokens
+    stop            texts that end it, after its first `rules.min_tokens` tokens
     keeps_stop      they are part of the answer
     prompt_logprobs number of top log-probabilities for each token of the prompt; None for no scores at all
     decoder         makes the text; None when nobody reads it

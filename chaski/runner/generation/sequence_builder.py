@@ -157,7 +157,7 @@ class SequenceBuilder(PromptBuilder):
         return BeamSearch(request, options, rank)
 
     def prompt(self, prepared: Prepared) -> PromptSequence:
-        """Return the sequence that computes a prompt and nothing behind it."""
+        """Return the sequence that computes a prompt and nothing after it."""
         prompt, limits = prepared.prompt, prepared.limits
         sequence = PromptSequence(prompt.tokens, prompt.groups, prompt.images, limits.cache_salt)
         sequence.may_store, sequence.adapters = not limits.no_store, self._applied(limits.adapter)

@@ -1,4 +1,4 @@
-"""Stop strings and the pairing of text with tokens: state machines without input or output of their own.
+"""Stop strings and the pairing of text with tokens: state machines without input or output.
 
 They stand between the UTF-8 decoder and the reader of the answer. The split of a text into tokens never
 changes the text in all.
@@ -68,7 +68,7 @@ class _Match:
             self._fallbacks.append(self._extend(self._fallbacks[-1], character))
 
     def advance(self, character: str) -> bool:
-        """Take in one character, and return whether the stop string is complete with it."""
+        """Process one character, and return whether the stop string is complete with it."""
         self.length = self._extend(self.length, character)
         return self.length == len(self.stop)
 
@@ -113,7 +113,7 @@ class PieceStream:
     def feed(self, piece: TokenText, may_stop: bool = True) -> tuple[Text | None, bool]:
         """Return the event that is ready, if any, and whether a stop string ended the text.
 
-        Without `may_stop` the piece is no part of a stop string. Later ones may be.
+        Without `may_stop` the piece is not part of a stop string. Later ones may be.
         """
         self._pending.append((self._fed, piece.token))
         self._fed += len(piece.text)

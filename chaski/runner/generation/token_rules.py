@@ -41,7 +41,7 @@ def _spellings(words: Iterable[str], tokenizer: Tokenizer) -> Iterable[tuple[int
     for word in words:
         alone, behind = (_encoded(text, tokenizer) for text in (word, " " + word.lstrip()))
         yield alone
-        # A space that is a token of its own would only rule out one way of coming to the same word.
+        # A separate space token would only rule out one spelling of the same word.
         if behind[-len(alone) :] != alone:
             yield behind
 

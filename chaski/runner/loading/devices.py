@@ -1,7 +1,7 @@
 """The devices of a model: GPUs as far as their memory goes, and the processor for the layers that are left.
 
-What fits is known only when caches and plans have their places, so places are tried until one fits. No bit
-of any answer depends on them.
+The fit is known only when caches and plans have their places, so places are tried until one fits. No bit of
+any answer depends on them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _log = logging.getLogger(__name__)
 def reserve(parts: ModelParts, backend: str | None = None) -> ReservedModel:
     """Reserve places for a model with a backend; None for the one that the environment asks for.
 
-    Without a choice of the user's it has as many layers on GPUs as fit there. `ReservedModel.check` tells
-    where nothing fits. Raises what opening a backend and placing a model raise.
+    Unless the user chose, it has as many layers on GPUs as fit there. `ReservedModel.check` reports where
+    nothing fits. Raises what opening a backend and placing a model raise.
     """
     name = Environment.read().backend if backend is None else backend
     is_own_choice = name != AUTO

@@ -38,8 +38,9 @@ def choose_engine(
     projector  the encoder of images that the model has in another file
     text       whether an unknown tokenizer is a reason for llama.cpp; ids can be computed without one
 
-    Raises UnsupportedError where that engine cannot have it, or is not installed, and for files of no model;
-    where llama.cpp would be tried and is not installed, the error of `native_gap` that says how to get it.
+    Raises UnsupportedError if that engine cannot load the model or is not installed, and for files of no
+    model. If llama.cpp would be tried and is not installed, raises the error of `native_gap`, which says how
+    to install it.
     """
     check_is_model(file)
     engine = _forced(requested)
@@ -55,7 +56,8 @@ def choose_engine(
     if engine is None and gap is None:
         return NATIVE
     if is_installed():
-        # Where nobody asked for it, and ours is what they would expect, its other promises are news.
+        # A user who did not choose llama.cpp for a model that ours computes does not expect its weaker
+        # promises.
         is_news = engine is None and file.architecture in ARCHITECTURES
         level = logging.WARNING if is_news else logging.INFO
         _log.log(level, "llama.cpp computes %s: %s", file.path.name, gap or "it is asked for")
@@ -68,7 +70,8 @@ def choose_engine(
 def usual_engine(file: GGUFFile, requested: str | None = None, projector: Path | None = None) -> str:
     """Return the engine of a model, installed or not.
 
-    It is the one requested, else that of the environment, else ours where it lacks nothing for the model.
+    It is the requested one, else the one that the environment names, else ours if it lacks nothing for the
+    model.
     """
     gap = _forced(requested) or native_gap(file) or _smaller_gap(file, projector)
     return gap if isinstance(gap, str) else LLAMA_CPP if gap else NATIVE
@@ -95,11 +98,11 @@ def is_installed() -> bool:
 
 
 def native_gap(file: GGUFFile) -> ChaskiError | None:
-    """Return the error that tells what a model takes and our engine lacks; None if nothing.
+    """Return the error that names what a model needs and our engine lacks; None if nothing.
 
     The file's header says it, and no weight is read. Tensors that are missing, left over, or of another shape
     than ours may be those of a variant that llama.cpp knows, or of a damaged file: the error names them.
-    Numbers that no model can have are no gap; they are told when the file is loaded.
+    Impossible numbers are no gap; loading the file reports them.
     """
     if file.architecture not in ARCHITECTURES:
         return UnsupportedError(
@@ -121,9 +124,9 @@ def native_gap(file: GGUFFile) -> ChaskiError | None:
 
 
 def projector_gap(file: GGUFFile, path: Path) -> ChaskiError | None:
-    """Return the error that tells why our engine cannot see with a projector; None if it can.
+    """Return the error that says why our engine cannot see with a projector; None if it can.
 
-    A file that is damaged is no gap.
+    A damaged file is no gap.
     """
     try:
         with open_model(path) as projector:

@@ -1,7 +1,7 @@
 """`Estimate`: the memory that loading a model would take, worked out without taking it.
 
 As a program, `python -m chaski.runner.loading.estimate`, it reads a question from standard input and writes
-its answer as JSON: the server asks in a process of its own, since the files of models come from strangers.
+its answer as JSON: the server asks in a separate process, since the files of models come from strangers.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Estimate(Struct, frozen=True):
         return cls(parts.size, needs, memory_limit(Environment.read(), left) if is_cached else 0)
 
     def fits(self, freeable: int = 0) -> bool:
-        """Return whether all devices have enough, with so many more bytes of the host's memory."""
+        """Return whether all devices have enough, with that many more bytes of the host's memory."""
         more = {HOST: freeable}
         return all(
             self.needs.total[name] <= self.needs.available[name] + more.get(name, 0)
@@ -73,7 +73,7 @@ class Estimate(Struct, frozen=True):
 
 
 def describe(model: OpenedModel, context: int | None, parallel: int | None, freeable: int) -> dict[str, Any]:
-    """Return the estimate as the server tells it, and smaller sizes that fit where this one does not."""
+    """Return the estimate as the server's answer, with smaller sizes that fit if this one does not."""
     estimate = Estimate.of(model, context, parallel)
     needs, size = estimate.needs, estimate.size
     fits = estimate.fits(freeable)

@@ -1,4 +1,4 @@
-"""The files of a model: its own, and that of its encoder of images where that is another one."""
+"""The files of a model: its own, and that of its image encoder if that is separate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class OpenedModel(Struct, frozen=True):
-    """A model that was looked up once, with what goes without saying for it, and its file, open.
+    """A model that was looked up once, with its defaults, and its open file.
 
     `tokenizer` is that of the file, if it was read already.
     """
@@ -51,9 +51,9 @@ class OpenedModel(Struct, frozen=True):
         return cls(found, defaults, file)
 
     def expecting_text(self) -> OpenedModel:
-        """Return the same with its tokenizer, whose tables are built from now on beside the rest of loading.
+        """Return the same with its tokenizer, whose tables are built while the rest is loaded.
 
-        A file with a fault stays as it is: whoever gives it text is told.
+        A faulty file is returned as it is: encoding a text reports the fault.
         """
         from chaski.text.tokenizer import file_tokenizer
 
@@ -67,7 +67,7 @@ class OpenedModel(Struct, frozen=True):
     def open_projector(self, path: str | os.PathLike[str] | None = None) -> GGUFFile | None:
         """Open the projector that is asked for, else the one that the model is stored with.
 
-        One that it is stored with and that cannot be used here is left out, with a warning: text needs none.
+        A stored projector that cannot be used here is left out with a warning: text needs none.
         """
         return stored_projector(self.found, self.file) if path is None else open_model(found_projector(path))
 
@@ -116,7 +116,7 @@ def _way_out() -> str:
 
 
 def found_projector(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a projector. Raises ModelNotFoundError where there is no file."""
+    """Return the path of a projector. Raises ModelNotFoundError if the file is missing."""
     if not Path(path).is_file():
         raise ModelNotFoundError(f"there is no projector file {os.fspath(path)}")
     return Path(path)

@@ -19,7 +19,7 @@ __all__ = ["GPUWishes", "checked_split"]
 class GPUWishes(Struct, frozen=True):
     """The options of a user on GPUs. None and empty leave a choice to the memory that the GPUs have.
 
-    num_gpu  how many of the last layers are on GPUs, where the output is one more behind the last
+    num_gpu  number of trailing layers on GPUs, counting the output as one
     main_gpu  the number of the GPU that has the model where one is enough
     tensor_split  how much of the model each GPU takes, in the driver's order
     split  `layers` or `rows`, where several GPUs have all of a model
@@ -36,7 +36,7 @@ class GPUWishes(Struct, frozen=True):
 
     @classmethod
     def of(cls, num_gpu: int | None, main_gpu: int | None, tensor_split: Sequence[float] | None) -> Self:
-        """Fill in from the environment what is None. Raises OptionError for what cannot be meant."""
+        """Fill in options that are None from the environment. Raises OptionError for invalid options."""
         environment = Environment.read()
         num_gpu = environment.num_gpu if num_gpu is None else num_gpu
         return cls(
@@ -49,7 +49,7 @@ class GPUWishes(Struct, frozen=True):
         )
 
     def whole(self, gpus: Sequence[Device], num_layers: int) -> Sequence[GPUOptions]:
-        """Return where all of a model with so many layers may be, the best place first.
+        """Return the places for all of a model with that many layers, the best first.
 
         Raises OptionError for no such GPU.
         """
@@ -78,12 +78,12 @@ class GPUWishes(Struct, frozen=True):
         return GPUOptions(numbers, None, shares, self.split, self.spared)
 
     def some(self, gpus: Sequence[Device], layers: int) -> Sequence[GPUOptions]:
-        """Return where so many layers may be, the best place first: on the last of several GPUs."""
+        """Return the places for that many layers, the best first: on the last of several GPUs."""
         return [replace(place, layers=layers, split="layers") for place in self.whole(gpus, len(gpus))]
 
 
 def checked_split(shares: Sequence[float]) -> tuple[float, ...]:
-    """Return shares of GPUs. Raises OptionError for what is none."""
+    """Return shares of GPUs. Raises OptionError for a value that is no share."""
     are_shares = all(isinstance(share, int | float) and 0 <= share < math.inf for share in shares)
     if not are_shares or not any(shares):
         raise OptionError(

@@ -48,7 +48,7 @@ __all__ = ["load", "load_parts"]
 
 @contextmanager
 def _naming_limits() -> Iterator[None]:
-    """Turn the ends of memory and of threads into OutOfMemoryError with the limits of this process."""
+    """Turn a lack of memory or threads into OutOfMemoryError with the limits of this process."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -104,17 +104,17 @@ def load(
     backend       auto: an NVIDIA GPU where there is one, else the processor; cpu; cuda: GPUs; sharded: the
                   nodes that CHASKI_NODES names, together; or reference: the definition of every operation in
                   NumPy
-    num_gpu       how many of the last layers are on GPUs, where the output is one more behind the last; as
-                  many as fit by default, and 0 for none
+    num_gpu       number of trailing layers on GPUs, counting the output as one; as many as fit by default,
+                  and 0 for none
     main_gpu      the number of the GPU of a model that one has room for; that with the most free memory by
                   default
     tensor_split  how much of the model each GPU takes; as much as its free memory allows by default
-    engine        native, or None for whoever has the architecture; llama.cpp computes in workers only
+    engine        native, or None for the one that has the architecture; llama.cpp computes in workers only
     progress      called with the loaded share, from 0 to 1
 
-    What is not given comes from the model's own parameters, then from the environment, see `chaski.env`.
-    All memory is reserved here. Raises ModelNotFoundError, StoreError, GGUFError, UnsupportedError,
-    ModelError, AdapterError, OutOfMemoryError or OptionError.
+    Options that are not given come from the model's own parameters, then from the environment, see
+    `chaski.env`. All memory is reserved here. Raises ModelNotFoundError, StoreError, GGUFError,
+    UnsupportedError, ModelError, AdapterError, OutOfMemoryError or OptionError.
     """
     from chaski.text.tokenizer import check_tokenizer
 
@@ -185,7 +185,7 @@ def _read_weights(
     is_stored: bool,
     description: str,
 ) -> Engine:
-    """Read the weights -> an engine. Releases everything where memory is missing, or that fails."""
+    """Read the weights -> an engine. Releases everything if memory is missing or reading fails."""
     with ExitStack() as undo:
         undo.callback(reserved.close)
         reserved.check()
@@ -258,7 +258,7 @@ def _as_llm(
 
 
 def _answers(file: GGUFFile) -> FoundAnswers | None:
-    """Return the answers that a model's file brings, unless nobody wants them."""
+    """Return the prewritten answers of a model's file, unless they are turned off."""
     if ANSWERS not in file.metadata or not Environment.read().answers:
         return None
     return FoundAnswers(file, _open_encoder)

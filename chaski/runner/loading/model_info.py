@@ -25,7 +25,7 @@ class ModelInfo:
     """The properties of a model that its files give, read once. Safe to use from several threads.
 
     stored: the stored part of its chat format. sources: all sources of the chat format.
-    fill_in_tokens: the texts of the tokens before, behind and in place of the inserted text, or None.
+    fill_in_tokens: the texts of the tokens before, after and in place of the inserted text, or None.
     """
 
     def __init__(self, model: StoredModel) -> None:
@@ -150,7 +150,7 @@ class ModelInfo:
 
     @cached_property
     def capabilities(self) -> list[str]:
-        """Ollama's words for what the model can do."""
+        """Ollama's words for the capabilities of the model."""
         if not self.makes_text:
             return ["rerank"] if self.is_ranking else ["embedding"]
         found = ["completion"]

@@ -49,7 +49,7 @@ class PartOptions(Struct, frozen=True, kw_only=True):
 
 
 class ModelParts(Struct, frozen=True):
-    """Network, files, sizes and draft, and what backends are told. See `chaski.load`.
+    """Network, files, sizes and draft, and the settings for backends. See `chaski.load`.
 
     `draft` is the file of a draft model, `attached` a draft that is no model by itself.
     """
@@ -67,7 +67,7 @@ class ModelParts(Struct, frozen=True):
 
     @classmethod
     def of(cls, model: OpenedModel, asked: PartOptions) -> ModelParts:
-        """Fill in what is not asked for, from the model's own parameters and the environment."""
+        """Fill in missing options from the model's own parameters and the environment."""
         environment, loading = Environment.read(), model.defaults.loading
         encoder = model.open_projector(asked.projector)
         network = build_model(model.file, encoder)
@@ -140,7 +140,7 @@ class ReservedModel:
     """
 
     def __init__(self, parts: ModelParts, backend: str, *options: Options) -> None:
-        """`backend`: its name. `options`: what it is told beside the options of the parts."""
+        """`backend`: its name. `options`: its settings in addition to the options of the parts."""
         self._parts = parts
         with ExitStack() as undo:
             self.backend: Backend = open_backend(backend, *parts.options, *options)

@@ -39,7 +39,7 @@ def prefix_folder() -> Path:
 
 
 def memory_limit(environment: Environment, available: int) -> int:
-    """Return what blocks in memory may take where so many bytes are available: an eighth, or as it says."""
+    """Return the limit of blocks in memory: what the environment says, or an eighth of `available`."""
     if environment.prefix_cache == "off":
         return 0
     most = environment.prefix_cache_memory
@@ -64,10 +64,10 @@ def prefixes_of(model: StoredModel) -> dict[str, Any]:
 
 
 def disk_limits(environment: Environment) -> DiskLimits:
-    """Return what files may take: 10 GB, or a tenth of what is free, unless the environment says.
+    """Return the limit of files: 10 GB, or a tenth of the free space, unless the environment says.
 
-    What is free is without the files that are there: counting them would take longer than loading a model.
-    So they stop growing at a tenth of what they leave.
+    The free space does not count the existing files: counting them would take longer than loading a model. So
+    they stop growing at a tenth of the space that they leave.
     """
     most = environment.prefix_cache_disk
     if most is None:

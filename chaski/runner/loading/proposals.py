@@ -1,4 +1,4 @@
-"""The words for what proposes tokens of a model besides its own text."""
+"""The words for the source of a model's proposed tokens, other than its own text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def has_heads(file: GGUFFile) -> bool:
 def proposals(has_heads: bool, draft: Path | None) -> str:
     """Return what proposes tokens, in words; empty where only the text itself does, or nothing.
 
-    `draft` is the file that is given as a draft, which takes the place of the model's own heads.
+    `draft` is the file that is given as a draft, which replaces the model's own heads.
     """
     from chaski.formats.gguf import open_gguf
     from chaski.model.drafts import is_attached

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["find_or_pull", "pull"]
 
-# Registries that a name may be loaded from at once: who writes their names out means them.
+# Registries that a name may be loaded from directly: a name that spells them out is deliberate.
 _LOADABLE = ("hf.co/", "huggingface.co/")
 
 _log = logging.getLogger(__name__)
@@ -26,12 +26,12 @@ _log = logging.getLogger(__name__)
 def pull(model: str, *, insecure: bool = False, progress: ProgressOption = False) -> None:
     """Fetch a model into the store.
 
-    Its name is `llama3.2:1b`, `hf.co/USER/REPOSITORY:QUANT` or `HOST/NAMESPACE/MODEL:TAG`. What is here
-    already is not fetched again. `insecure` allows a registry without TLS, where the name says `http://`.
-    `progress=True` draws a bar; a function is called with the share of the bytes that are known of.
-    Raises ModelNotFoundError, RegistryError, DigestError, StoreError or OptionError.
+    Its name is `llama3.2:1b`, `hf.co/USER/REPOSITORY:QUANT` or `HOST/NAMESPACE/MODEL:TAG`. Blobs that are
+    here already are not fetched again. `insecure` allows a registry without TLS, where the name says
+    `http://`. `progress=True` draws a bar; a function is called with the share of the bytes that are known
+    of. Raises ModelNotFoundError, RegistryError, DigestError, StoreError or OptionError.
     """
-    # A model that is here is loaded without what speaks to registries.
+    # A local model is loaded without importing the code for registries.
     from chaski.chat.several import progress_of
     from chaski.env import Environment
     from chaski.store import pull as store_pull

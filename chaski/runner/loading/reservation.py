@@ -55,7 +55,7 @@ class MemoryNeeds(Struct, frozen=True):
 
     @property
     def total(self) -> ByDevice:
-        """All bytes on each device that any are needed on, in the order of `available`."""
+        """All bytes on each device that needs any, in the order of `available`."""
         caches = [kind.num_bytes for kind in self.caches]
         shared = {device: -num_bytes for device, num_bytes in self.shared.items()}
         plans = self.plans or {}, self.adapted
@@ -69,7 +69,7 @@ class MemoryNeeds(Struct, frozen=True):
         return [device for device, num_bytes in self.total.items() if num_bytes > self.available[device]]
 
     def check(self) -> None:
-        """Raise OutOfMemoryError, with a table of what is needed on each device, where one has too little."""
+        """Raise OutOfMemoryError, with a table of the needs on each device, if one has too little."""
         if not self.missing:
             return
         total = self.total
@@ -109,7 +109,7 @@ class Reservation:
         projector: GGUFFile | None = None,
         draft: AttachedDraft | None = None,
     ) -> None:
-        """`draft` takes the place of a block of the model's own that proposes."""
+        """`draft` replaces a block of the model's own that proposes."""
         model.context = size.capacity
         place_weights(model, file, backend, projector, draft)
         vision = vision_of(model)

@@ -27,7 +27,7 @@ def context_size(
 ) -> int:
     """Tokens that a sequence may hold. Never more than the model was made for, unless that is asked for.
 
-    most: what the model can compute, for one that has a row for each position.
+    most: the limit of a model that has a row for each position.
     """
     if asked is None:
         return min(trained, at_least("num_ctx", usual or _DEFAULT_CONTEXT, 1))
@@ -57,7 +57,7 @@ def usual_texts(context: int) -> int:
 def cache_size(parallel: int, context: int, num_batch: int) -> CacheSize:
     """Return the size of a cache for `parallel` sequences of `context` tokens, with a batch that fits all.
 
-    Raises OptionError for numbers that are no size.
+    Raises OptionError for numbers that are no valid sizes.
     """
     parallel = at_least("parallel", parallel, 1)
     if parallel * context > _MAX_CELLS:
@@ -73,8 +73,8 @@ def cache_size(parallel: int, context: int, num_batch: int) -> CacheSize:
 def thread_count(asked: int | None, usual: int | None) -> int | None:
     """Return the number of threads to compute on; None for the default. Raises OptionError.
 
-    A few more than there are processors are slow, and let pass with a warning, as recipes come from other
-    machines; many more are a mistake.
+    A few more threads than processors are slow, but allowed with a warning, since recipes come from other
+    machines; many more are refused as a mistake.
     """
     threads = usual if asked is None else asked
     if threads is None:
@@ -89,7 +89,7 @@ def thread_count(asked: int | None, usual: int | None) -> int | None:
 
 
 def at_least(name: str, value: int, smallest: int) -> int:
-    """Return the value. Raises OptionError if it is no whole number, or too small."""
+    """Return the value. Raises OptionError if it is not a whole number, or too small."""
     if not isinstance(value, int) or value < smallest:
         raise OptionError(f"{name} = {value!r} must be a whole number of at least {smallest}")
     return value

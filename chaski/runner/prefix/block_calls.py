@@ -1,4 +1,4 @@
-"""Calls about blocks of prompts, for those who choose among several models: typed values.
+"""Calls about blocks of prompts, for a caller that chooses among several models: typed values.
 
 Blocks are numbers here, the first eight bytes of their names. Two names with one number cost the time of a
 prompt at most.

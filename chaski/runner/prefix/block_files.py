@@ -5,8 +5,8 @@
 The parts of each leaf of the cache are positions, `first_last` or a state's one, with `+` between them and
 `,` between leaves. A file has a line of magic, the size and checksum of its head, the head in JSON (its own
 name, tokens, and size and checksum of each part), and the parts. It appears under its name when it is
-complete. So an index is a list of names, several processes may use a folder at once, and what a crash leaves
-is noticed by sizes and checksums.
+complete. So an index is a list of names, several processes may use a folder at once, and sizes and checksums
+reveal the leftovers of a crash.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Take = Callable[[int, int], U8]
 
 SUFFIX = ".block"
 TEMPORARY = ".tmp"
-# Files that a crash left half written are removed after so many seconds.
+# Files that a crash left half written are removed after this many seconds.
 _ABANDONED = 3600.0
 
 
@@ -69,7 +69,7 @@ _NAME = re.compile(r"([0-9a-f]{32})-([0-9a-f]{32})-(\d{1,9})-(\d{1,3})-([0-9_+,]
 
 
 class FiledBlock(Struct, frozen=True):
-    """A block as the name of its file describes it. `num_bytes` is what its parts take in memory."""
+    """A block as the name of its file describes it. `num_bytes` is the size of its parts in memory."""
 
     name: bytes
     before: bytes
@@ -140,7 +140,7 @@ def pieces(block: Block) -> list[memoryview]:
 
 
 def opened(path: Path, flags: int = os.O_RDONLY) -> FileIO:
-    """Open a regular file, which may be there already. Raises OSError, for a pipe or a device too."""
+    """Open a regular file, which may exist already. Raises OSError, for a pipe or a device too."""
     return FileIO(regular_descriptor(path, flags), "rb" if flags == os.O_RDONLY else "rb+")
 
 
@@ -212,7 +212,7 @@ def read_block(
 
 
 def read_bytes(file: FileIO, count: int) -> U8:
-    """Read so many bytes -> (bytes,), fewer where the file ends before. Raises OSError."""
+    """Read that many bytes -> (bytes,), fewer where the file ends before. Raises OSError."""
     data = np.empty(count, np.uint8)
     return data[: _read_into(file, data)]
 

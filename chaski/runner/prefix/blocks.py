@@ -29,7 +29,7 @@ class Part(Struct, frozen=True, eq=False):
 
 
 class KnownBlock(Protocol):
-    """A block that somebody holds: its tokens begin at position `begin` and end before `end`."""
+    """A block that is referenced: its tokens begin at position `begin` and end before `end`."""
 
     @property
     def name(self) -> bytes: ...

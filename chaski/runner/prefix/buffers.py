@@ -1,4 +1,4 @@
-"""Memory of blocks that is used again: fresh pages cost more than what is copied into them."""
+"""Memory of blocks that is used again: fresh pages cost more than the copying into them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _MOST_SPARE = 64 << 20
 
 
 class Buffers:
-    """Hands out arrays, and takes those back that nobody refers to any more, by kind and size.
+    """A pool that hands out arrays, and takes unreferenced ones back, by kind and size.
 
     Safe to use from several threads.
     """
 
     def __init__(self) -> None:
-        # An array may be given back wherever its last reference goes, also while this thread has the lock.
+        # An array may be given back wherever its last reference ends, also while this thread has the lock.
         self._lock = threading.RLock()
         self._spare: dict[tuple[int, int], list[U8]] = {}
         self._spare_bytes = 0

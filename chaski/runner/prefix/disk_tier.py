@@ -1,8 +1,8 @@
 """The tier of files: blocks that outlive the process, up to a number of bytes.
 
-A thread writes, reads the list of files, and removes those that were not used for the longest time; nobody
-who computes waits for it. Several processes may use one folder. What is missing, damaged or cannot be written
-is a block less, and never an error of a request.
+A thread writes files, reads their list, and removes the least recently used ones; computation never waits for
+it. Several processes may use one folder. A missing, damaged or unwritable file costs one block, and never
+fails a request.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _log = logging.getLogger(__name__)
 # Blocks in memory that wait to be written, in bytes, and the names of those that found no room there.
 _MAX_WAITING = 256 << 20
 _MAX_PUT_OFF = 1 << 16
-# While others compute, the thread writes for a quarter percent of a core's time, and else as fast as it can:
-# whoever takes a core for a moment holds up all threads of a batch.
+# While others compute, the thread writes for a quarter percent of a core's time, otherwise as fast as it can:
+# taking a core for a moment delays all threads of a batch.
 _PAUSES = 399
 _LONGEST_PAUSE = 10.0
-# After a write that failed, no other one is tried for so many seconds.
+# After a write that failed, no other one is tried for this many seconds.
 _PAUSE = 30.0
-# Other processes write, too: their files are counted again after so many of our own.
+# Other processes write, too: their files are counted again after this many of our own.
 _RECOUNT = 64
-# A speed that differs by this share from the kept one takes its place.
+# A speed that differs by this share from the kept one replaces it.
 _OTHER_SPEED = 0.1
 # Errors of a process that has too few descriptors or too little memory to read an intact file.
 _SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
@@ -66,7 +66,7 @@ class DiskLimits(Struct, frozen=True):
 
 
 class DiskTier:
-    """The blocks of one model in `folder`, which lies beside those of others in its parent.
+    """The blocks of one model in `folder`, which lies next to those of others in its parent.
 
     `sizes` returns the bytes of each part of a block, leaf by leaf. `describe` is kept in the folder for
     people. `prefill` is the speed of the model's prompts, at first as an earlier process kept it. `tree`
@@ -112,7 +112,7 @@ class DiskTier:
         self._thread.start()
 
     def use(self) -> TierUse:
-        """Tell how much is there."""
+        """Return how much is stored."""
         blocks = self._tree.files()
         num_tokens = sum(block.end - block.begin for block in blocks)
         num_bytes = sum(block.num_bytes for block in blocks)
@@ -129,7 +129,7 @@ class DiskTier:
         return self._tokens[filed.name]
 
     def refresh(self) -> None:
-        """Take notice, sooner or later, of files that other processes have written. The first time waits."""
+        """Notice, sooner or later, files that other processes have written. The first time waits."""
         if not self._is_listed.is_set():
             self._is_listed.wait(5.0)
         elif time.monotonic() - self._looked_at > 1.0:
@@ -137,7 +137,7 @@ class DiskTier:
             self._submit(self._list)
 
     def read(self, filed: FiledBlock, take: Take = new_memory) -> Future[Block | None]:
-        """Read a block in another thread; its result is None where that cannot be done.
+        """Read a block in another thread; its result is None if reading fails.
 
         Parts are read into what `take` gives.
         """
@@ -146,7 +146,7 @@ class DiskTier:
         return self._readers.submit(self._read, filed, take)
 
     def put(self, block: Block, has_room: bool = False) -> None:
-        """Write a block, sooner or later; it is put off where too much waits, unless it `has_room`."""
+        """Write a block in the background; it is postponed if too much waits, unless it `has_room`."""
         filed = FiledBlock.of(block)
         if self._tree.in_file(block.name) is not None:
             return
@@ -171,9 +171,9 @@ class DiskTier:
         self._submit(lambda: self._touch(listed))
 
     def drop(self, filed: FiledBlock, error: Exception | None = None) -> None:
-        """Forget a block and its file, if it is there.
+        """Forget a block and its file, if it exists.
 
-        Where the process is short of descriptors or memory, the file stays: nothing is wrong with it.
+        If the process is short of descriptors or memory, the file stays: it is intact.
         """
         if error is not None and not isinstance(error, FileNotFoundError):
             self.num_failed += 1
@@ -185,7 +185,7 @@ class DiskTier:
                 os.unlink(self.folder / filed.file_name)
 
     def set_busy(self, is_busy: bool) -> None:
-        """Say whether the processor has something better to do than to write files."""
+        """Set whether computation has priority over writing files."""
         if is_busy == self._is_idle.is_set():
             if is_busy:
                 self._is_idle.clear()
@@ -193,12 +193,12 @@ class DiskTier:
                 self._is_idle.set()
 
     def settle(self, seconds: float) -> bool:
-        """Wait until all is written, or for so many seconds; return whether it is."""
+        """Wait until all is written, or for that many seconds; return whether it is."""
         is_done = threading.Event()
         return self._submit(is_done.set) and is_done.wait(seconds)
 
     def close(self, seconds: float = 5.0) -> None:
-        """Write what waits, for so many seconds at most."""
+        """Write what waits, for that many seconds at most."""
         self.set_busy(False)
         self._submit(self._keep_speed)
         self.settle(seconds)
@@ -294,7 +294,7 @@ class DiskTier:
             self._is_idle.wait(min(pause, _LONGEST_PAUSE))
 
     def _may_write(self, filed: FiledBlock) -> bool:
-        """Return whether it can be found again, behind a block that is there, and the day has room for it."""
+        """Return whether it can be found again, after an existing block, and the day has room for it."""
         has_way = filed.begin == 0 or self._tree.in_file(filed.before) is not None
         if not has_way or filed.num_bytes > self._limits.max_bytes:
             self.num_dropped += 1
@@ -323,7 +323,7 @@ class DiskTier:
         self._keep_speed()
 
     def _keep_speed(self) -> None:
-        """Keep the speed of prompts for the next process, if it is another one than the kept one."""
+        """Keep the speed of prompts for the next process, if it differs from the kept one."""
         rate, kept = self.prefill.rate, self._kept_rate
         if rate is not None and (kept is None or abs(rate - kept) > _OTHER_SPEED * kept):
             write_speed(self.folder, rate)

@@ -1,4 +1,4 @@
-"""The folder of the prefix cache on disk: a folder of blocks for each model, and what is done with all."""
+"""The folder of the prefix cache on disk: a folder of blocks for each model, and operations on all."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _EARLY = 1.0
 
 
 class FolderUse(Struct, frozen=True):
-    """The blocks of one model: `model` is what it was loaded as, `used` the time of the last use."""
+    """The blocks of one model: `model` is the name that it was loaded by, `used` the time of the last use."""
 
     path: Path
     model: str
@@ -73,7 +73,7 @@ def make_folder(folder: Path, description: str) -> None:
 
 @contextmanager
 def day_log(root: Path) -> Iterator[DayLog]:
-    """Read how much was written today, and write what the caller adds. Others wait meanwhile."""
+    """Read how much was written today, and add the caller's bytes. Other processes wait meanwhile."""
     with opened(root / _DAY_LOG, os.O_RDWR | os.O_CREAT) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         today = datetime.now(UTC).date().isoformat()
@@ -85,14 +85,14 @@ def day_log(root: Path) -> Iterator[DayLog]:
         try:
             yield log
         finally:
-            # One write over what was there, which is as long: whoever is killed leaves the one or the other.
+            # One write over content of the same length: a killed process leaves the old or the new one.
             file.seek(0)
             file.write(f'{{"day": "{today}", "bytes": {log.num_bytes:20}}}'.encode())
             file.truncate()
 
 
 def folder_uses(root: Path) -> list[FolderUse]:
-    """Return what the models use, the one that was used last first."""
+    """Return the use of all models, the most recently used first."""
     found = []
     for folder in _folders(root):
         files = list(_files(folder))
@@ -109,10 +109,10 @@ def used_bytes(root: Path) -> int:
 
 
 def hold_file(path: Path, used: int, seconds: float = 0.0) -> None:
-    """Count a file as used at a time in nanoseconds, and hold it for so many seconds from then on.
+    """Count a file as used at a time in nanoseconds, and hold it for that many seconds from then on.
 
     The time until which it is held is that of its last access: it outlives the process, and all that share
-    the folder see it. What the file was held for before it is held for again, if that is longer.
+    the folder see it. An earlier, longer hold is kept.
     """
     with suppress(OSError):
         held = max(seconds, _held_for(os.stat(path, follow_symlinks=False), time.time()))
@@ -122,7 +122,7 @@ def hold_file(path: Path, used: int, seconds: float = 0.0) -> None:
 def _held_for(stat: os.stat_result, now: float) -> float:
     """Return for how many seconds from its last use a file is held; 0 for one that is not held now.
 
-    A time that nobody sets, because the clock was set back meanwhile or others set it, holds nothing.
+    An implausible time, after the clock was set back or others set it, holds nothing.
     """
     seconds = stat.st_atime - stat.st_mtime
     is_held = now < stat.st_atime <= now + LONGEST + _EARLY and 0 < seconds <= LONGEST + _EARLY
@@ -130,10 +130,10 @@ def _held_for(stat: os.stat_result, now: float) -> float:
 
 
 def make_room(root: Path, max_bytes: int) -> int:
-    """Remove what was not used for the longest time, until no more bytes are left -> how many are.
+    """Remove the least recently used blocks, until at most that many bytes are left -> the bytes left.
 
-    A block goes after those behind it: without it nobody finds them. Those that are held stay, as far as
-    they take half of the bytes.
+    A block is removed after its successors: they cannot be found without it. Held blocks stay, as far as they
+    take half of the bytes.
     """
     files = {file.name: file for folder in _folders(root) for file in _files(folder)}
     num_behind = dict.fromkeys(files, 0)
@@ -157,9 +157,9 @@ def make_room(root: Path, max_bytes: int) -> int:
 
 
 def _kept(files: Mapping[bytes, _File], most: int) -> set[bytes]:
-    """Return the files that are held, those that were used last first, in so many bytes.
+    """Return the files that are held, those that were used last first, in that many bytes.
 
-    A file is among them with all before it: nobody would find it without them.
+    A file is listed together with its predecessors: it cannot be found without them.
     """
     found: set[bytes] = set()
     for file in sorted((file for file in files.values() if file.is_held), key=lambda file: -file.used):
@@ -202,7 +202,7 @@ def _folders(root: Path) -> list[Path]:
 
 
 def _files(folder: Path) -> Iterator[_File]:
-    """Yield the blocks of a folder; what a crash has left is removed."""
+    """Yield the blocks of a folder; leftovers of a crash are removed."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Sequences that wait for another one, which is computing the beginning of their prompt for them."""
+"""Sequences that wait for another sequence to compute the beginning of their prompt."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LEAST = 64
 class Following(Struct, frozen=True):
     """`sequence` starts when the slot of `leader` holds the `length` tokens that both begin with.
 
-    The leader has no more of them to compute than the sequence would have, so nobody waits for longer than
-    it would compute.
+    The leader has no more of them to compute than the sequence itself, so waiting never takes longer than
+    computing.
     """
 
     sequence: Sequence
@@ -27,5 +27,5 @@ class Following(Struct, frozen=True):
 
     @property
     def is_ready(self) -> bool:
-        """True when there is nothing more to wait for: the tokens are there, or the leader has ended."""
+        """True when the wait is over: the tokens are computed, or the leader has ended."""
         return not self.leader.is_running or len(self.slot.tokens) >= self.length

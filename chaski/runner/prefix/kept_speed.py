@@ -1,7 +1,7 @@
-"""The speed of a model's prompts, kept beside its blocks for the next process.
+"""The speed of a model's prompts, kept next to its blocks for the next process.
 
-It decides only whether blocks are copied or tokens computed: a wrong one costs time, and the first prompt
-that is computed takes its place. A file that is missing or damaged is a speed that is not known.
+It only decides whether blocks are copied or tokens computed: a wrong speed costs time, and the first computed
+prompt replaces it. A missing or damaged file means an unknown speed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def read_speed(folder: Path) -> float | None:
 
 
 def write_speed(folder: Path, rate: float) -> None:
-    """Keep a speed, if the folder is there and takes it."""
+    """Keep a speed, if the folder exists and is writable."""
     text = f"{rate:.4g}".encode()
     temporary = folder / f"{secrets.token_hex(8)}{TEMPORARY}"
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Names of blocks: a hash of all tokens up to its end, and of all else that its numbers depend on.
+"""Names of blocks: hashes of all tokens up to the block's end, and of all else that its numbers depend on.
 
 A block has `BLOCK` tokens of a sequence, from a position that is a multiple of it. Its name is a hash of the
 name before it and of its tokens, so that equal names mean equal histories. The first name before all others
@@ -29,7 +29,7 @@ def first_name(identity: bytes, *parts: str) -> bytes:
 
 
 def block_name(before: bytes, tokens: Sequence[int]) -> bytes:
-    """Return the name of the block of these tokens (BLOCK at most) behind another one."""
+    """Return the name of the block of these tokens (BLOCK at most) after another one."""
     found = blake2b(before, digest_size=_NAME_BYTES)
     try:
         found.update(array("i", tokens))
@@ -39,7 +39,7 @@ def block_name(before: bytes, tokens: Sequence[int]) -> bytes:
 
 
 def chain_names(first: bytes, tokens: Sequence[int]) -> list[bytes]:
-    """Return the first name, and those of all whole blocks of a sequence behind it."""
+    """Return the first name, and those of all whole blocks of a sequence after it."""
     names = [first]
     for begin in range(0, len(tokens) - BLOCK + 1, BLOCK):
         names.append(block_name(names[-1], tokens[begin : begin + BLOCK]))

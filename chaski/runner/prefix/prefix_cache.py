@@ -23,7 +23,7 @@ __all__ = ["PrefixCache", "length_to_keep"]
 class PrefixCache:
     """`parallel` slots, each of which knows the tokens that the cache holds for it.
 
-    `policy` says how prompts take over what was computed for others; None turns that off. `tiers` keep it
+    `policy` decides how prompts reuse what was computed for others; None turns that off. `tiers` keep it
     beyond the cells.
     """
 
@@ -40,7 +40,7 @@ class PrefixCache:
     def start(self, sequence: Sequence) -> Slot | Restoration | None:
         """Start a sequence with the prefix that slots hold -> its slot; None while no slot is free.
 
-        Where the tiers have more of it, that is what comes back, and has to end before the sequence starts.
+        If the tiers hold more of it, a restoration is returned, which has to end before the sequence starts.
         """
         placement = self._placement(sequence)
         if placement is None:
@@ -76,7 +76,7 @@ class PrefixCache:
         slot.is_free = False
 
     def fork(self, sequence: Sequence, source: Slot) -> None:
-        """Let a sequence go on behind the tokens of another slot, whose cells it shares."""
+        """Let a sequence continue after the tokens of another slot, whose cells it shares."""
         slot, length = sequence.slot, len(source.tokens)
         self._cache.copy_prefix(source.index, slot.index, length)
         slot.continue_from(source, length)
@@ -114,7 +114,7 @@ class PrefixCache:
         restoration.slot.is_free = True
 
     def note(self, sequence: Sequence) -> None:
-        """Note the blocks that the batch of a sequence completes that is computed now, to keep them then."""
+        """Note the blocks that a sequence completes in the current batch, to keep them afterwards."""
         slot = sequence.slot
         length = self._length_to_keep(sequence)
         if length // naming.BLOCK > slot.num_kept:
@@ -124,7 +124,7 @@ class PrefixCache:
             slot.num_kept = length // naming.BLOCK
 
     def note_end(self, sequence: Sequence) -> None:
-        """Note what a sequence that ended has in its last block."""
+        """Note the last block of a sequence that ended."""
         length = self._length_to_keep(sequence)
         slot = sequence.slot
         if length > slot.num_kept * naming.BLOCK:
@@ -140,11 +140,11 @@ class PrefixCache:
 
     @property
     def must_keep(self) -> bool:
-        """True if what was noted may be lost when another batch is computed."""
+        """True if the noted blocks may be lost when another batch is computed."""
         return bool(self._captures) and self._cache.overwrites
 
     def keep_noted(self) -> None:
-        """Copy what was noted to the tiers, after its batch was computed and before another one is.
+        """Copy the noted blocks to the tiers, after their batch was computed and before the next one is.
 
         It may wait for several batches, unless it `must_keep`.
         """
@@ -153,14 +153,14 @@ class PrefixCache:
             self.tiers.copy(captures)
 
     def drop_noted(self) -> None:
-        """Forget what was noted: nobody knows whether it was computed."""
+        """Forget the noted blocks: they may not have been computed."""
         self._captures = []
 
     def block(self, names: list[bytes], tokens: list[int], begin: int) -> Future[Block | None] | Block | None:
         """Return the block of `tokens` at `begin`, out of the cells of a slot or from the tiers.
 
-        `names` are those of the blocks before it, and the first name. It is None where nobody has it. Nothing
-        may be computed meanwhile.
+        `names` are those of the blocks before it, and the first name. It is None if the block is stored
+        nowhere. Nothing may be computed meanwhile.
         """
         assert self.tiers is not None
         wanted = tokens[: begin + naming.BLOCK]
@@ -173,7 +173,7 @@ class PrefixCache:
         return self.tiers.read_named(naming.block_name(names[begin // naming.BLOCK], wanted[begin:]))
 
     def _length_to_keep(self, sequence: Sequence) -> int:
-        """Return how many tokens of a sequence are as everybody would compute them."""
+        """Return how many tokens of a sequence any other sequence would compute the same."""
         return 0 if self.tiers is None else length_to_keep(sequence.slot)
 
     def _capture(self, sequence: Sequence, names: list[bytes], begin: int, end: int | None = None) -> None:
@@ -185,7 +185,7 @@ class PrefixCache:
             self._captures.append(capture)
 
     def _hold(self, sequence: Sequence) -> None:
-        """Hold the whole blocks of what a sequence wants to be held."""
+        """Hold the whole blocks that a sequence asks to hold."""
         if self.tiers is None:
             sequence.holds = ()
         if not sequence.holds or self.tiers is None:
@@ -197,7 +197,7 @@ class PrefixCache:
             self.tiers.hold(chain[1 : length // naming.BLOCK + 1], seconds)
 
     def _hold_behind(self, sequence: Sequence, names: list[bytes], begin: int, end: int | None) -> None:
-        """Hold the block at `begin`, which may have tokens of the answer, if what is held ends in it."""
+        """Hold the block at `begin`, which may have tokens of the answer, if the held tokens end in it."""
         assert self.tiers is not None
         seconds = max((each for length, each in sequence.holds if length > begin), default=0)
         if seconds:
@@ -214,7 +214,7 @@ class PrefixCache:
         return slot.names
 
     def _find(self, sequence: Sequence, slot: Slot) -> FoundPrefix | None:
-        """Find what the tiers have beyond the tokens that a slot holds; it cuts no group in two."""
+        """Find the tokens that the tiers hold beyond those of a slot; it cuts no group in two."""
         if self.tiers is None:
             return None
         first = self.tiers.first_name(sequence.cache_salt, sequence.adapter_key)
@@ -252,7 +252,7 @@ class PrefixCache:
         """Drop tokens of a full sequence; the rest is moved, or computed again where it cannot be.
 
         The choice depends on the sequence alone, since moved keys are not the same numbers as computed ones.
-        Keys that others hold too are computed again for this sequence alone before they are moved.
+        Shared keys are computed again for this sequence alone before they are moved.
         """
         slot, groups = sequence.slot, sequence.groups
         as_computed = dropped.start if slot.shifted_at is None else min(dropped.start, slot.shifted_at)
@@ -274,7 +274,7 @@ class PrefixCache:
         slot.shifted_at = as_computed  # from now on no other prompt shares the moved keys
 
     def _can_move(self, slot: Slot, dropped: range) -> bool:
-        """Return whether tokens behind `dropped` can move down: all are as computed, or all moved before."""
+        """Return whether tokens after `dropped` can move down: all are as computed, or all moved before."""
         is_alike = slot.shifted_at is None or slot.shifted_at <= dropped.start
         if not is_alike or dropped.stop >= len(slot.tokens):
             return False
@@ -298,5 +298,5 @@ def _owner(sequence: Sequence) -> tuple[str, str]:
 
 
 def length_to_keep(slot: Slot) -> int:
-    """Return how many tokens of a slot hold for everybody: the keys of none of them were moved."""
+    """Return how many tokens of a slot any sequence may share: the keys of none of them were moved."""
     return len(slot.tokens) if slot.shifted_at is None else min(slot.shifted_at, len(slot.tokens))

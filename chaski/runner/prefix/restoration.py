@@ -1,4 +1,4 @@
-"""A prefix on its way back from the tiers to the cells of a slot, some of it between any two batches."""
+"""A prefix on its way from the tiers to the cells of a slot, a part of it between any two batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PATIENCE = 10.0
 
 
 class BlockMissing(Exception):  # noqa: N818, nobody but the prefix cache sees it
-    """A block is not there any more, or took too long."""
+    """A block is gone, or took too long."""
 
 
 class _Read(Struct, frozen=True):
@@ -37,7 +37,7 @@ class _Read(Struct, frozen=True):
 class Restoration:
     """The prefix `found` for `sequence`, which has `slot` and waits for it.
 
-    The slot holds the tokens before it. Those that come back are room without content until it is done.
+    The slot holds the tokens before it. The restored tokens have room but no content until it is done.
     """
 
     def __init__(self, tiers: PrefixTiers, sequence: Sequence, slot: Slot, found: FoundPrefix) -> None:
@@ -53,7 +53,7 @@ class Restoration:
         self._by_tier = {"memory": 0, "disk": 0}
 
     def report(self) -> Restored:
-        """Tell what came back, when all has."""
+        """Report what came back, once all of it has."""
         computing = self._tiers.prefill.seconds(self.found.length - self.found.start)
         seconds = perf_counter() - self._started
         saved = max(0.0, computing - seconds) if isfinite(computing) else 0.0
@@ -61,7 +61,7 @@ class Restoration:
         return Restored(self._by_tier["memory"], self._by_tier["disk"], seconds, saved, positions)
 
     def advance(self, max_bytes: int) -> bool:
-        """Copy blocks that are there, about `max_bytes` of them -> whether that was the last.
+        """Copy available blocks, about `max_bytes` of them -> whether that was the last.
 
         Nothing may be computed meanwhile. Raises BlockMissing.
         """
@@ -71,7 +71,7 @@ class Restoration:
         while max_bytes > 0:
             self._read_ahead()
             if not self._reads:
-                if any(self._missing):  # a part that was there is not any more
+                if any(self._missing):  # a part has disappeared
                     raise BlockMissing
                 self._tiers.count(self.found, self.report())
                 return True
@@ -84,7 +84,7 @@ class Restoration:
         return False
 
     def _adopt(self) -> list[Extent | None]:
-        """Make room for what comes back."""
+        """Make room for the restored tokens."""
         attended = attended_in(self.sequence.images, range(self.found.length))
         is_missing = bool(attended) and attended[-1].positions.start >= self.found.start
         first = attended[0].positions.start if is_missing else None
@@ -105,7 +105,7 @@ class Restoration:
             self._reads.append(_Read(block, self._tiers.read(block), perf_counter()))
 
     def _first(self) -> Block | None:
-        """Return the next block if it is there. Raises BlockMissing."""
+        """Return the next block if it is ready. Raises BlockMissing."""
         read = self._reads[0]
         block = read.result
         tier = "memory"

@@ -10,8 +10,8 @@ __all__ = ["NOTHING_RESTORED", "Restored"]
 class Restored(Struct, frozen=True):
     """Tokens of a prompt that came back from `memory` and from `disk` in `seconds`, and what time that saved.
 
-    It is what computing them would have taken, by the speed so far, less what it took. They are those at
-    `positions`.
+    The saved time is that of computing them, by the speed so far, less the time that restoring took. The
+    tokens are those at `positions`.
     """
 
     memory: int = 0

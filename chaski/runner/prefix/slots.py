@@ -20,15 +20,15 @@ __all__ = ["Placement", "Policy", "Slot", "common_prefix", "place", "shared_pref
 
 
 class Slot(Struct, eq=False):
-    """`index` is the sequence id in the cache; `tokens` are what the cache holds there.
+    """`index` is the sequence id in the cache; `tokens` are those that the cache holds there.
 
     `groups` are those of the sequence that runs in it, or ran last. `last_used` grows with every use; 0 means
-    never. From position `shifted_at` on the keys were moved: computing the same tokens would give others, so
-    no other prompt may take them over. Only prompts with the same `cache_salt` and `adapter_key` may take
-    over any: adapters make other keys and values of the same tokens.
+    never. From position `shifted_at` on the keys were moved: computing the same tokens would give other keys,
+    so no other prompt may reuse them. Only prompts with the same `cache_salt` and `adapter_key` may reuse
+    any: adapters change the keys and values of the same tokens.
 
-    `names` are the first name of its sequence and those of its whole blocks, as far as anybody asked for
-    them; so many of these, `num_kept`, are in the tiers behind the cells, or were not worth it.
+    `names` are the first name of its sequence and the names of its whole blocks, as far as they were needed;
+    `num_kept` of these are in the tiers, or were not worth keeping.
     """
 
     index: int
@@ -50,7 +50,7 @@ class Slot(Struct, eq=False):
             self.shifted_at = None
 
     def forget_names(self, length: int) -> None:
-        """Forget the names of blocks behind the first `length` tokens."""
+        """Forget the names of blocks after the first `length` tokens."""
         del self.names[length // naming.BLOCK + 1 :]
         self.num_kept = min(self.num_kept, length // naming.BLOCK)
 
@@ -117,12 +117,12 @@ def place(
 
 
 def _usable(slot: Slot, prompt: list[int], groups: Groups) -> int:
-    """Return how much of a prompt a slot holds: the same tokens and groups, and no group in part."""
+    """Return how much of a prompt a slot holds: the same tokens and groups, and only whole groups."""
     return shared_prefix(slot.tokens[: slot.shifted_at], slot.groups, prompt, groups)
 
 
 def shared_prefix(tokens: list[int], their_groups: Groups, prompt: list[int], groups: Groups) -> int:
-    """Return how much of a prompt `tokens` begin with: the same tokens and groups, and no group in part."""
+    """Return how much of a prompt `tokens` begin with: the same tokens and groups, and only whole groups."""
     length = common_prefix(tokens, prompt)
     different = set(their_groups) ^ set(groups)
     length = min((group.start for group in different if group.start < length), default=length)

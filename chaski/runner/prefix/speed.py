@@ -8,7 +8,7 @@ __all__ = ["Speed"]
 
 
 class Speed:
-    """A rate in units a second; the latest measurements count most. `rate` is None where nothing is known."""
+    """A rate in units a second; the latest measurements count most. `rate` is None before the first one."""
 
     def __init__(self, guess: float | None = None) -> None:
         self.rate = guess
@@ -16,13 +16,13 @@ class Speed:
 
     @classmethod
     def recalled(cls, rate: float | None) -> Speed:
-        """Return a rate that somebody else has measured: the first measurement takes its place."""
+        """Return a rate that was measured elsewhere, and that the first measurement replaces."""
         speed = cls(rate)
         speed._is_recalled = True
         return speed
 
     def measure(self, count: float, seconds: float) -> None:
-        """Take in that `count` units took so long."""
+        """Record the time that `count` units took."""
         if count > 0 and seconds > 0:
             rate = count / seconds
             is_first = self.rate is None or self._is_recalled
@@ -30,5 +30,5 @@ class Speed:
             self._is_recalled = False
 
     def seconds(self, count: float) -> float:
-        """Return how long so many units would take; for ever, if nothing is known."""
+        """Return how long that many units would take; infinity if nothing is known."""
         return math.inf if self.rate is None else count / self.rate

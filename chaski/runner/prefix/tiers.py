@@ -1,7 +1,7 @@
 """The tiers behind the cells of an engine: blocks in host memory, and in files.
 
-A prompt takes the longest chain of blocks that any tier holds, whoever computed them, as far as that is
-quicker than to compute: by the speeds that were measured so far.
+A prompt takes the longest chain of blocks that the tiers hold, as far as copying is quicker than computing,
+by the speeds measured so far.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from chaski.runner.prefix.use import TierUse
 
 __all__ = ["Capture", "FoundPrefix", "PrefixTiers", "TierCounts", "part_sizes"]
 
-# Fewer tokens than these are computed anew: they are quicker computed than looked after.
+# Fewer tokens than this are computed again, which is quicker than keeping them.
 _FEWEST = 16
 # Part of the time of computing that a copy of a state may take.
 _STATE_SHARE = 0.01
@@ -60,7 +60,7 @@ class Capture(Struct, frozen=True):
 
 
 class _Arriving(Struct, frozen=True):
-    """A block in memory whose bytes are there when these copies are done."""
+    """A block in memory whose bytes are complete when these copies are done."""
 
     block: Block
     copies: Sequence[Future[None]]
@@ -111,9 +111,9 @@ class PrefixTiers:
         return self._firsts[parts]
 
     def find(self, first: bytes, tokens: Sequence[int], start: int, most: int) -> FoundPrefix | None:
-        """Find the longest prefix of `tokens`, `most` of them at most, that can be had beyond `start`.
+        """Find the longest prefix of `tokens`, `most` of them at most, that is available beyond `start`.
 
-        Returns None where there is none, or computing is quicker.
+        Returns None if there is none, or if computing is quicker.
         """
         if most - start < _FEWEST:
             return None
@@ -130,9 +130,9 @@ class PrefixTiers:
         return FoundPrefix(start, length, blocks)
 
     def hold(self, chain: Sequence[bytes], seconds: float) -> None:
-        """Hold the blocks of a chain, from its first block on, for so many seconds from their last use.
+        """Hold the blocks of a chain, from its first block on, for that many seconds from their last use.
 
-        They may be there, or come later.
+        They may exist already, or come later.
         """
         self.tree.pin(chain, seconds)
         self._touch(chain)
@@ -148,8 +148,8 @@ class PrefixTiers:
     ) -> Capture | None:
         """Note where the block of a sequence at `begin` lies, all of it or the rest, if it is worth keeping.
 
-        `names` are those of the blocks before it, and the first name. `with_states` keeps the states whose
-        bytes are not worth it else. What is noted must be copied before anything else is computed.
+        `names` are those of the blocks before it, and the first name. `with_states` also keeps states that
+        are otherwise not worth their bytes. The noted cells must be copied before anything else is computed.
         """
         own = tuple(tokens[begin : begin + naming.BLOCK])
         if len(own) < _FEWEST:
@@ -174,7 +174,7 @@ class PrefixTiers:
     def copy(self, captures: Iterable[Capture]) -> None:
         """Copy blocks out of cells, into memory and on their way to files.
 
-        Their bytes may arrive later; files are written when they are there.
+        Their bytes may arrive later; files are written once they have.
         """
         for capture in captures:
             block, copies = self._copied(capture)
@@ -227,7 +227,7 @@ class PrefixTiers:
         return None if block is None else self.read(block)
 
     def take_in(self, blocks: Sequence[Block]) -> None:
-        """Keep the blocks of a sequence in memory, each behind the one before it."""
+        """Keep the blocks of a sequence in memory, each after the one before it."""
         for block in blocks:
             known = self.tree.in_memory(block.name)
             if known is None or not known.has_all(block.all_spans()):
@@ -235,7 +235,7 @@ class PrefixTiers:
         self.tree.touch(block.name for block in reversed(blocks))
 
     def drop_end(self, names: Sequence[bytes]) -> None:
-        """Forget blocks of a sequence, from the last one back to one that another sequence goes on from."""
+        """Forget blocks of a sequence, from the last one back to one that another sequence continues from."""
         for name in reversed(names):
             if self.tree.children(name):
                 return
@@ -249,14 +249,14 @@ class PrefixTiers:
         return part_sizes(self._leaves, filed)
 
     def restorable(self, blocks: Sequence[KnownBlock]) -> int:
-        """Return how many tokens of a sequence, whose blocks these are, can come back with them."""
+        """Return how many tokens of a sequence, whose blocks these are, can be restored with them."""
         length = blocks[-1].end if blocks else 0
         while (least := self._restorable(blocks, 0, length)) < length:
             length = least
         return length
 
     def _read(self, index: int, extent: Extent, block_begin: int, copies: list[Future[None]]) -> Part:
-        """Copy a part of a block out of the cells of a leaf; what is not done at once joins `copies`."""
+        """Copy a part of a block out of the cells of a leaf; unfinished copies join `copies`."""
         leaf, room = self._leaves[index], room_of(extent.begin, extent.end)
         is_whole = len(extent.cells) == room
         data = self._buffers.take(index, leaf.rows.num_bytes(room), is_whole)
@@ -267,7 +267,7 @@ class PrefixTiers:
         return Part(extent.begin, extent.end, data)
 
     def adopt(self, sequence: int, length: int, first_image: int | None) -> list[Extent | None]:
-        """Make room in all leaves for the tokens up to `length`; what has to be written comes back.
+        """Make room in all leaves for the tokens up to `length`; return what has to be written.
 
         `first_image` is as `LeafCache.adopt` wants it.
         """
@@ -322,11 +322,11 @@ class PrefixTiers:
         return Blocks(tuple(map(block_number, names)), len(tokens))
 
     def uses(self) -> tuple[TierUse, ...]:
-        """Tell what the tiers hold. Callable from any thread."""
+        """Report what the tiers hold. Callable from any thread."""
         return (self.tree.use(), *(() if self.disk is None else (self.disk.use(),)))
 
     def set_busy(self, is_busy: bool) -> None:
-        """Say whether the machine computes: then files are written more slowly, and not all of them."""
+        """Set whether the machine computes: files are then written more slowly, and not all of them."""
         if self.disk is not None:
             self.disk.set_busy(is_busy)
             if not is_busy:
@@ -377,7 +377,7 @@ class PrefixTiers:
             self.disk.touch(latest)
 
     def _pays(self, blocks: Sequence[KnownBlock], num_tokens: int) -> bool:
-        """Return whether it is quicker to copy these blocks than to compute so many tokens."""
+        """Return whether it is quicker to copy these blocks than to compute that many tokens."""
         seconds = self._copying.seconds(sum(block.num_bytes for block in blocks))
         if self.disk is not None:
             in_files = sum(block.num_bytes for block in blocks if _tier(block) == "disk")
@@ -387,8 +387,8 @@ class PrefixTiers:
     def _is_kept(self, leaf: LeafCache, extent: Extent, end: int) -> bool:
         """Return whether a part of a block that ends before `end` is worth its bytes.
 
-        Rows are, and states where sequences and prompts end. Of others there is one in as many tokens as
-        take a hundred times as long to compute as a state takes to come back.
+        Rows are, and states where sequences and prompts end. Of other states one is kept for every stretch of
+        tokens that takes a hundred times as long to compute as a state takes to restore.
         """
         if not extent.is_state or extent.ends_prompt or end % naming.BLOCK:
             return True
@@ -409,7 +409,7 @@ def part_sizes(leaves: Sequence[LeafCache], filed: FiledBlock) -> Sequence[Seque
 
 
 def _write(leaf: LeafCache, wanted: Extent | None, part: Part, block_begin: int) -> int:
-    """Copy what is wanted of a part -> the number of cells."""
+    """Copy the wanted cells of a part -> the number of cells."""
     if wanted is None or wanted.is_state != (part.begin == part.end):
         return 0
     room = room_of(part.begin, part.end)

@@ -91,7 +91,7 @@ class PrefixTree:
         return (path if best is None else [*path, best]), length + most
 
     def get(self, name: bytes) -> KnownBlock | None:
-        """Return a block, from memory if it is there; None if it is unknown."""
+        """Return a block, from memory if possible; None if it is unknown."""
         with self._lock:
             return self._blocks.get(name) or self._files.get(name)
 
@@ -157,7 +157,7 @@ class PrefixTree:
             self._children.setdefault(filed.before, {})[filed.name] = None
 
     def drop(self, name: bytes) -> None:
-        """Drop a block from memory, if it is there."""
+        """Drop a block from memory."""
         with self._lock:
             block = self._blocks.pop(name, None)
             if block is not None:
@@ -190,7 +190,7 @@ class PrefixTree:
     # Pin
 
     def pin(self, path: Sequence[bytes], seconds: float) -> None:
-        """Pin the blocks of a path from its root for so many seconds from their last use, `LONGEST` at most.
+        """Pin the blocks of a path from its root for `seconds` from their last use, `LONGEST` at most.
 
         They are used now; some may not be there yet. A pin that lasts longer stays as it is.
         """

@@ -1,4 +1,4 @@
-"""The report on what a tier holds."""
+"""The report on the content of a tier."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A small model proposes the next tokens of a large one (Leviathan et al. 2023, "Speculative Decoding").
 
-It has the same vocabulary, and a cache of its own with as many slots. Before it proposes, a slot is brought
+It has the same vocabulary, and its own cache with as many slots. Before it proposes, a slot is brought
 to what the sequence is now: tokens that were rejected, or forgotten by a shift, are dropped, and those that
 are missing are computed. It computes for all sequences together, and always takes its top token.
 """
@@ -27,7 +27,7 @@ __all__ = ["DraftModel", "DraftModelSpeculator"]
 
 
 class _Job(Struct, eq=False):
-    """A request for `most` tokens behind `tokens`, which `slot` is to hold; `pending` are to be computed."""
+    """A request for `most` tokens after `tokens`, which `slot` is to hold; `pending` are to be computed."""
 
     slot: int
     cache_salt: str
@@ -87,7 +87,7 @@ class DraftModel:
             raise
 
     def _bring_up(self, job: _Job) -> None:
-        """Drop what the slot holds beyond the tokens. The last one is always computed, to propose from it."""
+        """Drop content beyond the tokens of the job. The last one is always computed, to propose from it."""
         held = self._held[job.slot]
         tokens = list(job.tokens)
         same = common_prefix(held, tokens) if self._cache_salts[job.slot] == job.cache_salt else 0
@@ -163,7 +163,7 @@ class DraftModelSpeculator:
         self._num_tokens += len(list(tokens))
 
     def record_acceptance(self, num_proposed: int, num_accepted: int) -> None:
-        """Take in how many tokens of the last proposal were accepted."""
+        """Record how many tokens of the last proposal were accepted."""
         self._length.record_acceptance(num_proposed, num_accepted, self._num_tokens)
 
     def request(self, max_tokens: int, slot: int, row: OutputRow, place: int) -> None:

@@ -1,4 +1,4 @@
-"""Loading a draft model beside another model: the same vocabulary, slots, threads and devices."""
+"""Loading a draft model alongside another model: the same vocabulary, slots, threads and devices."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The n-gram speculator proposes what the text itself says (Saxena 2023, "Prompt Lookup Decoding").
+"""The n-gram speculator proposes repetitions of the text (Saxena 2023, "Prompt Lookup Decoding").
 
 Answers often repeat parts of the prompt: code that is edited, a text that is summarized, names. When the last
-tokens stood in the sequence before, the tokens that followed them there are proposed.
+tokens occurred earlier in the sequence, it proposes the tokens that followed them there.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _NGRAM = 3
 
 
 class NgramSpeculator:
-    """A `Speculator` that knows the tokens of one sequence, and where each n-gram of it stood last."""
+    """A `Speculator` that knows the tokens of one sequence, and where each n-gram of it occurred last."""
 
     def __init__(self, tokens: Iterable[int], max_proposed: int) -> None:
         self._tokens: list[int] = []
-        self._behind: dict[tuple[int, ...], int] = {}  # position of the token behind an n-gram
+        self._behind: dict[tuple[int, ...], int] = {}  # position of the token after an n-gram
         self._length = ProposalLength(max_proposed)
         self._requested = 0
         self.extend(tokens)
@@ -38,7 +38,7 @@ class NgramSpeculator:
             held.append(token)
 
     def record_acceptance(self, num_proposed: int, num_accepted: int) -> None:
-        """Take in how many tokens of the last proposal were accepted."""
+        """Record how many tokens of the last proposal were accepted."""
         self._length.record_acceptance(num_proposed, num_accepted, len(self._tokens))
 
     def request(self, max_tokens: int, slot: int, row: OutputRow | None = None, place: int = 0) -> None:
@@ -52,5 +52,5 @@ class NgramSpeculator:
         behind = self._behind.get(tuple(held[-_NGRAM:])) if length > 0 else None
         if behind is None:
             return []
-        # Entries below 0 stand for an image, and are no tokens that could come.
+        # Entries below 0 stand for an image, and are not tokens that could come.
         return list(takewhile(lambda token: token >= 0, held[behind : behind + length]))

@@ -1,7 +1,8 @@
 """A model proposes its own next tokens, by a block for multi-token prediction (see `chaski.model.nextn`).
 
-The block reads the hidden state that the last token was chosen from, proposes a token, and then goes on from
-its own hidden state. What it stores meanwhile is taken back: with the next batch the model stores it anew.
+The block reads the hidden state that the last token was chosen from, proposes a token, and then continues
+from its own hidden state. Its stores are taken back: the model stores the same tokens again with the next
+batch.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ _LAST, _MOST_RARE = 64, 1 / 16
 
 
 class Proposer(Struct, frozen=True):
-    """A program, and what it costs to propose with it: see `PayingLength`."""
+    """A program, and the cost of proposing with it: see `PayingLength`."""
 
     program: ProposingProgram | BlockProgram
     cost: ProposingCost
 
 
 class _Asked(ProposalRequest, eq=False, kw_only=True):
-    """A request, and who is to fill it."""
+    """A request, and the proposer that fills it."""
 
     proposer: Proposer
 
@@ -39,7 +40,7 @@ class _Asked(ProposalRequest, eq=False, kw_only=True):
 class OwnHeads:
     """The proposing part of an engine's model. Where `common` is given, it proposes common tokens only.
 
-    They are what is proposed where a text has hardly any others.
+    Only these are proposed where a text has hardly any others.
     """
 
     def __init__(self, whole: Proposer, common: Proposer | None = None) -> None:
@@ -57,7 +58,7 @@ class OwnHeads:
         """Reserve what proposing takes.
 
         `program` compiles it, for that many of the first tokens or all; `cost` is that of a share of the
-        output layer. `vocab_size` is None where it proposes tokens in an order of its own.
+        output layer. `vocab_size` is None where it proposes tokens in its own order.
         """
         whole = Proposer(program(None), cost(1.0))
         common = None if vocab_size is None else num_common_tokens(vocab_size)
@@ -107,7 +108,7 @@ class OwnHeads:
 
 
 class OwnSpeculator:
-    """A `Speculator` that proposes what the text repeats, and asks the model's heads where it does not."""
+    """A `Speculator` that proposes repetitions of the text, and otherwise asks the model's heads."""
 
     def __init__(self, heads: OwnHeads, tokens: Items[int], max_proposed: int) -> None:
         self._heads = heads
@@ -122,14 +123,14 @@ class OwnSpeculator:
         self._repeating.extend(tokens)
 
     def record_acceptance(self, num_proposed: int, num_accepted: int) -> None:
-        """Take in how many tokens of the last proposal were accepted, for whoever made it."""
+        """Record how many tokens of the last proposal were accepted, for its source."""
         if self._is_repeated:
             self._repeating.record_acceptance(num_proposed, num_accepted)
         else:
             self._length.record_acceptance(num_proposed, num_accepted, len(self._tokens))
 
     def request(self, max_tokens: int, slot: int, row: OutputRow, place: int) -> None:
-        """Ask for the next proposal, of at most `max_tokens`, behind a token that was chosen from `row`."""
+        """Ask for the next proposal, of at most `max_tokens`, after a token that was chosen from `row`."""
         self._repeating.request(max_tokens, slot)
         self._proposed = self._repeating.propose()
         self._is_repeated = bool(self._proposed)

@@ -1,7 +1,7 @@
 """Proposing the next tokens of a sequence, so that they can be computed in one batch with the last one.
 
 The sampler decides about each token as it would have without a proposal. So a proposal changes how soon a
-token is there, never which one.
+token is ready, never which token it is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Draft", "PayingLength", "ProposalLength", "Speculator"]
 
 _FIRST_LENGTH, _FIRST_PAUSE = 3, 16
 
-# Right ones of the proposed tokens, before any was tried; and how much the others count after each proposal.
+# The assumed share of right tokens before any was tried, and the weight of earlier ones after each proposal.
 _PRIOR = 1.0, 2.0
 _MEMORY = 0.85
 
@@ -32,7 +32,7 @@ class Speculator(Protocol):
         """Append tokens that are certain."""
 
     def record_acceptance(self, num_proposed: int, num_accepted: int) -> None:
-        """Take in how many tokens of the last proposal were accepted."""
+        """Record how many tokens of the last proposal were accepted."""
 
     def request(self, max_tokens: int, slot: int, row: OutputRow, place: int) -> None:
         """Ask for the next proposal, of at most `max_tokens`; the sequence runs in the slot of that index.
@@ -70,7 +70,7 @@ class Pauses:
         self._ends_at = 0
 
     def begin(self, num_tokens: int) -> None:
-        """Begin one, in a sequence of so many tokens."""
+        """Begin one, in a sequence of that many tokens."""
         self._ends_at = num_tokens + self._next
         self._next *= 2
 
@@ -79,7 +79,7 @@ class Pauses:
         self._next = _FIRST_PAUSE
 
     def includes(self, num_tokens: int) -> bool:
-        """Return whether nothing is proposed in a sequence of so many tokens."""
+        """Return whether nothing is proposed in a sequence of that many tokens."""
         return num_tokens < self._ends_at
 
 
@@ -100,7 +100,7 @@ class ProposalLength:
         return 0 if self._pauses.includes(num_tokens) else min(self._length, self._most)
 
     def record_acceptance(self, num_proposed: int, num_accepted: int, num_tokens: int) -> None:
-        """Take in how many proposed tokens were accepted, and how many tokens the sequence has after that."""
+        """Record how many proposed tokens were accepted, and how many tokens the sequence has after that."""
         if num_accepted == num_proposed:
             self._length = min(2 * self._length, self._most)
             self._pauses.reset()
@@ -116,10 +116,10 @@ class ProposalLength:
 class PayingLength:
     """The number of tokens to propose where a model makes them: as many as pay for themselves.
 
-    `cost` is the time that proposing takes beside batches that make a token without. What comes
-    back depends on the share of proposed tokens that was right lately, each behind right ones: with it, a
-    batch makes 1 + right + right² + … tokens. Where no length makes tokens sooner than plain batches, nothing
-    is proposed for a while, and then one token.
+    `cost` is the time of proposing, relative to a batch that makes a token without a proposal. The gain
+    depends on the recent share of right tokens, each after right ones: with it, a batch makes 1 + right +
+    right² + … tokens. Where no length makes tokens sooner than plain batches, nothing is proposed for a
+    while, and then one token.
     """
 
     def __init__(self, most: int, cost: ProposingCost) -> None:
@@ -135,7 +135,7 @@ class PayingLength:
         return min(max(self._best(), 1), self._most)
 
     def record_acceptance(self, num_proposed: int, num_accepted: int, num_tokens: int) -> None:
-        """Take in how many proposed tokens were accepted, and how many tokens the sequence has after that."""
+        """Record how many proposed tokens were accepted, and how many tokens the sequence has after that."""
         self._right = _MEMORY * self._right + num_accepted
         self._tried = _MEMORY * self._tried + min(num_accepted + 1, num_proposed)
         if self._best() == 0:

@@ -1,8 +1,8 @@
 """The speculator of an answer that was computed before, in part, and is computed again.
 
 An answer that another machine began is known as far as its reader has it. Its tokens are proposed in long
-runs, so that they are computed about as fast as a prompt. The sampler draws each of them again, so it stands
-behind them where it stood before.
+runs, so that they are computed about as fast as a prompt. The sampler draws each of them again, so it ends in
+the same state as before.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["WrittenSpeculator"]
 
 
 class WrittenSpeculator:
-    """A `Speculator` of tokens that are known; behind them, or where one is another, `following` proposes."""
+    """A `Speculator` of known tokens; after them, or after a mismatch, `following` proposes."""
 
     def __init__(self, written: Iterable[int], following: Speculator | None) -> None:
         self._left = deque(written)
@@ -35,7 +35,7 @@ class WrittenSpeculator:
             self._following.extend(new)
 
     def record_acceptance(self, num_proposed: int, num_accepted: int) -> None:
-        """Take in how many tokens of the last proposal were accepted; known ones teach nothing."""
+        """Record how many tokens of the last proposal were accepted; known tokens teach nothing."""
         if self._following is not None and not self._is_own:
             self._following.record_acceptance(num_proposed, num_accepted)
 

@@ -1,1 +1,1 @@
-"""Saved states: what the cache holds of one sequence, in a file of its own."""
+"""Saved states: what the cache holds of one sequence, in its own file."""

@@ -1,6 +1,6 @@
-"""Files of saved states: the blocks of one sequence, and a head that says what they are of.
+"""Files of saved states: the blocks of one sequence, and a head that describes them.
 
-A file has a line of magic, the blocks as they are in files of their own, the head in JSON, and the size and
+A file has a line of magic, the blocks as they are in their own files, the head in JSON, and the size and
 checksum of the head. The head names the blocks, and what their numbers depend on.
 """
 
@@ -60,8 +60,8 @@ def write_state(
 ) -> tuple[list[FiledBlock], int]:
     """Write a state -> its blocks, and the bytes of the file.
 
-    `blocks` are those of the sequence in order. The file takes the place of another one when it is complete.
-    Raises StateError where nothing can be written, or the file would have more than `max_bytes`.
+    `blocks` are those of the sequence in order. The file replaces an earlier one when it is complete. Raises
+    StateError where nothing can be written, or the file would have more than `max_bytes`.
     """
     written: list[FiledBlock] = []
     sizes: list[int] = []
@@ -111,7 +111,7 @@ def summary(path: Path) -> StateSummary:
 
 
 def bytes_beside(path: Path) -> int:
-    """Return the bytes of all files beside a file, and remove what a crash has left of some."""
+    """Return the bytes of all files next to a file, and remove leftovers of a crash."""
     total = 0
     with suppress(OSError), os.scandir(path.parent) as entries:
         for entry in entries:
@@ -193,7 +193,7 @@ def _read(
 
 
 def _described(path: Path, file: FileIO, total: int) -> tuple[dict[str, Any], int]:
-    """Return what the head says, and where it begins."""
+    """Return the content of the head, and where it begins."""
     end = total - _TAIL.size
     if end < len(_MAGIC):
         raise FormatError(f"{path}: the saved state is cut off")

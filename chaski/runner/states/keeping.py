@@ -1,4 +1,4 @@
-"""Saving what an engine holds of a sequence to a file, and taking it back.
+"""Saving what an engine holds of a sequence to a file, and loading it again.
 
 Blocks are copied out of cells between two batches, one at a time, and written while others compute. A state
 that is loaded goes into the memory tier of the prefix cache, from where the next prompt takes it.
@@ -27,11 +27,11 @@ __all__ = ["answered_state"]
 
 
 def answered_state(engine: Engine, prompts: SequenceBuilder, call: StateCall) -> SavedState:
-    """Do what a call says, and wait for it.
+    """Execute a call, and wait for it.
 
     Raises UnsupportedError for a model without a prefix cache, StateError where a state is not of this model
-    or cannot be kept, FormatError for a damaged file, OptionError for a slot that is not there or empty,
-    BusyError for one that is to be erased while it is in use, and what `prompts` raises.
+    or cannot be kept, FormatError for a damaged file, OptionError for a slot that does not exist or is empty,
+    BusyError for erasing a slot in use, and what `prompts` raises.
     """
     engine.check_fork()
     if engine.tiers is None:
@@ -73,7 +73,7 @@ class _Keeper:
         return self._save(path, first, sequence.adapter_key, sequence.tokens[:length])
 
     def save_slot(self, call: SaveSlot) -> SavedState:
-        """Save the tokens of a slot that everybody would compute as it did."""
+        """Save the tokens of a slot that any sequence would compute the same."""
         found: list[tuple[list[int], str]] = []
 
         def look() -> None:
@@ -97,7 +97,7 @@ class _Keeper:
         return SavedState(self._tiers.restorable(blocks), num_bytes, perf_counter() - started)
 
     def erase(self, number: int, cache_salt: str) -> SavedState:
-        """Forget the tokens of a slot, and their blocks behind which no other sequence goes on."""
+        """Forget the tokens of a slot, and those of its blocks that no other sequence continues from."""
         started = perf_counter()
         erased: list[int] = []
 
@@ -131,7 +131,7 @@ class _Keeper:
         return SavedState(self._tiers.restorable(written), num_bytes, perf_counter() - started)
 
     def _blocks(self, first: bytes, tokens: list[int]) -> Iterator[Block]:
-        """Yield the blocks of a sequence, up to the first that nobody holds any more."""
+        """Yield the blocks of a sequence, up to the first that is gone."""
         names = _names(first, tokens)
         for begin in range(0, len(tokens), naming.BLOCK):
             block = self._block(names, tokens, begin)

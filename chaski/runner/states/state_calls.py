@@ -11,7 +11,7 @@ __all__ = ["EraseSlot", "LoadState", "SaveSlot", "SaveState", "SavedState", "Sta
 
 
 class SaveState(Sendable, frozen=True):
-    """Compute what nobody has computed of a prompt, and write its state to a file. Answered by `SavedState`.
+    """Compute the missing part of a prompt, and write its state to a file. Answered by `SavedState`.
 
     call  a request for an answer to the prompt; only what decides the prompt and its owner counts
     path  the file, by its absolute path

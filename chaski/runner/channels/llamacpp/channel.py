@@ -1,4 +1,4 @@
-"""Answers calls by llama.cpp, from threads of its own: the near end of a `Channel`, like `EngineChannel`."""
+"""The near end of a `Channel`, like `EngineChannel`: answers calls by llama.cpp, from its own threads."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from chaski.text.tokenizer.vocabulary import TokenType, read_vocabulary
 
 __all__ = ["LlamaCppChannel"]
 
-# Number of answers that may wait besides those that llama.cpp computes at once.
+# Number of answers that may wait in addition to those that llama.cpp computes at once.
 _WAITING = 32
 
 
@@ -148,9 +148,9 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
             self._flush()
 
     def _may_share(self, cache_salt: str) -> bool:
-        """Return whether a prompt may be taken over from earlier ones: not once there were two salts.
+        """Return whether a prompt may reuse earlier ones: false once there were two salts.
 
-        llama.cpp knows no salts, and the time of an answer would tell what others asked.
+        llama.cpp has no salts, so the time of an answer would reveal what others asked.
         """
         if len(self._salts) < 2:
             self._salts.add(cache_salt)
@@ -177,7 +177,7 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
         return self.info
 
     def _live(self) -> LiveSequences:
-        """Tell of none: llama.cpp has its sequences to itself."""
+        """Report none: llama.cpp does not show its sequences."""
         return LiveSequences(seconds=perf_counter(), totals=TokenTotals(), num_sequences=0, sequences=())
 
     def _adapters(self, call: AdapterCall) -> Iterable[AdapterInfo]:
@@ -207,7 +207,7 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
 
 
 def _anonymous_bytes() -> int:
-    """Memory of this process that is no mapped file; 0 where the system does not tell."""
+    """Memory of this process outside of mapped files; 0 where the system does not report it."""
     try:
         with open("/proc/self/status") as status:
             return next(int(line.split()[1]) * 1024 for line in status if line.startswith("RssAnon:"))

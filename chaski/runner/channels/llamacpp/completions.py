@@ -1,7 +1,7 @@
 """Requests and answers in llama.cpp's terms: our requests as its JSON, its pieces as our events.
 
-A piece has the text of a token and its id. Where a character takes several tokens, llama.cpp tells the last
-id only; see `LostIds` for the others.
+A piece has the text of a token and its id. If a character takes several tokens, llama.cpp reports only the
+last id; see `LostIds` for the others.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _repeat_penalty(prepared: Prepared) -> dict[str, Any]:
 
 
 def _window(prepared: Prepared, window: int | None) -> int:
-    """Return the number of tokens to look at. llama.cpp has no word for all, and keeps room for this many."""
+    """Return the number of tokens to look at. llama.cpp has no value for all, and keeps room for them."""
     most = prepared.limit if prepared.num_keep is None else min(prepared.limit, prepared.context)
     return most if window is None else min(window, most)
 
@@ -104,7 +104,7 @@ def _grammar(prepared: Prepared, controls: Mapping[str, int]) -> dict[str, Any]:
     limits = prepared.limits
     if limits.constraint is None:
         return {}
-    if limits.ignore_eos:  # it would go on behind the end of the grammar, with anything
+    if limits.ignore_eos:  # it would write anything after the end of the grammar
         raise UnsupportedError(
             "the engine llama.cpp cannot use option ignore_eos together with a format; leave it out"
         )
@@ -113,7 +113,7 @@ def _grammar(prepared: Prepared, controls: Mapping[str, int]) -> dict[str, Any]:
 
 
 def empty_answer(prepared: Prepared, load_seconds: float) -> Done:
-    """The answer of no tokens, which llama.cpp does not know."""
+    """The answer without tokens, which llama.cpp does not support."""
     return Done(
         reason="length",
         prompt_tokens=len(prepared.prompt.tokens),
@@ -129,7 +129,7 @@ def empty_answer(prepared: Prepared, load_seconds: float) -> Done:
 class AnswerReader:
     """The pieces of one answer as events.
 
-    controls: the texts of tokens that are not part of answers. lost: finds ids that are not told.
+    controls: the texts of tokens that are not part of answers. lost: finds ids that are not reported.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ class ImagePrompt(Prompt, frozen=True):
     pieces: tuple[str | Image, ...] = ()
 
     def followed_by(self, token_ids: Sequence[int]) -> Prompt:
-        """Raise UnsupportedError: pieces are no tokens."""
+        """Raise UnsupportedError: pieces are not tokens."""
         raise UnsupportedError(_ONLY_TEXTS)
 
     def shortened(self, excess: int, keep: int) -> Prompt:

@@ -1,4 +1,4 @@
-"""Ids that llama.cpp does not tell: of tokens before the last one of a text that came in one piece.
+"""Ids that llama.cpp does not report: those of all but the last token of a piece of text.
 
 It holds text back until characters are whole, or until it is known not to begin a stop string.
 """

@@ -1,4 +1,4 @@
-"""Prompts for llama.cpp: written as for our own engine, made tokens of by llama.cpp."""
+"""Prompts for llama.cpp: written as for our own engine, tokenized by llama.cpp."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class LlamaPrompts(PromptBuilder):
         return _Encoder(self._server, self._vocabulary)
 
     def _shifts(self, limits: AnswerOptions) -> bool:
-        """Return whether the answer goes on where the context is full; never where llama.cpp reads images."""
+        """Return whether the answer continues in a full context; false where llama.cpp reads images."""
         return self._server.can_shift and super()._shifts(limits)
 
     def _written(

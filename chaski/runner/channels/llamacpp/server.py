@@ -45,7 +45,7 @@ class LlamaServer:
     While it loads, the interpreter stands still.
 
     has_vision    whether it reads images
-    can_shift     whether answers may go on where the context is full; not where there is a projector
+    can_shift     whether answers may continue where the context is full; not where there is a projector
     media_marker  the text that stands for an image in a prompt
     """
 
@@ -67,7 +67,7 @@ class LlamaServer:
                 "the standard error says what is wrong; it may not know the architecture either"
             ) from None
         finally:
-            # llama.cpp takes signals for itself, and would end without the process.
+            # llama.cpp installs its own signal handlers, and would end without the process.
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         self.can_shift = settings.projector is None
@@ -117,7 +117,7 @@ class LlamaServer:
                 raise ChaskiError(f"llama.cpp ended in the middle of an answer: {error!r}") from None
 
     def close(self) -> None:
-        """Take the socket away. The model itself goes with the process."""
+        """Take the socket away. The model itself ends with the process."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _reply(
@@ -198,7 +198,7 @@ def _private_folder() -> Path:
 
 
 def _refusal(status: int, data: bytes) -> ChaskiError:
-    """The error that a reply tells."""
+    """The error that a reply reports."""
     try:
         error = json.loads(data)
         error = error.get("error", error)

@@ -106,7 +106,7 @@ class LlamaSettings(Struct, frozen=True, kw_only=True):
         return encoder + sum(tensor.nbytes for tensor in file.tensors.values())
 
     def check_memory(self, file: GGUFFile) -> None:
-        """Raise OutOfMemoryError where weights, keys and values are more than there is room for.
+        """Raise OutOfMemoryError if weights, keys and values exceed the available memory.
 
         Keys and values are counted as if every layer kept all tokens, which some do not.
         """
@@ -121,7 +121,7 @@ class LlamaSettings(Struct, frozen=True, kw_only=True):
             )
 
     def _bytes_per_token(self, file: GGUFFile) -> float:
-        """Return the bytes that a token adds to the cache; 0 where the file does not tell."""
+        """Return the bytes that a token adds to the cache; 0 if the file does not say."""
 
         def number(key: str, default: int = 0) -> int:
             value = file.metadata.get(f"{file.architecture}.{key}", default)

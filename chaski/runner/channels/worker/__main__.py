@@ -43,7 +43,7 @@ Leaving = list[Callable[[], None]]
 
 
 def main() -> None:
-    """Load what the first message says, then answer calls until the parent closes the socket, or ends."""
+    """Load the model of the first message, then answer calls until the parent closes the socket, or ends."""
     faulthandler.enable()
     # Prompts of users must not be left on the disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -104,7 +104,7 @@ def _open(
 
 
 def _receive(link: Link, arrived: Arrived, leaving: Leaving, replies: _Replies) -> None:
-    """Ends the process with the stream, whatever it computes: nobody is there to hear of it."""
+    """Ends the process with the stream, even during a computation: no reader is left for its result."""
     try:
         while messages := link.receive():
             for number, message in messages:
@@ -136,7 +136,7 @@ def _serve(service: Channel, replies: _Replies, arrived: Arrived) -> None:
 
 
 class _Replies:
-    """Sends replies. After one that tells of a lost node or GPU the process ends; the next opens it anew."""
+    """Sends replies. After one that tells of a lost node or GPU the process ends; the next opens it again."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -161,7 +161,7 @@ class _Replies:
 
 
 class _Shares:
-    """Tells the progress of loading, a hundred times at most."""
+    """A sender of the progress of loading, a hundred messages at most."""
 
     def __init__(self, number: int, link: Link) -> None:
         self._number = number

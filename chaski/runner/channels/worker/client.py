@@ -51,7 +51,7 @@ class LoadOptions(TypedDict, total=False):
 
 
 class Worker(ChannelMethods):
-    """A model in a process of its own, with the methods of an `LLM`. Safe to use from several threads.
+    """A model in its own process, with the methods of an `LLM`. Safe to use from several threads.
 
     The process starts with the first request; `info` starts it too. If it dies, the requests that it was
     answering fail with WorkerError. The next request starts another process, which also answers those that
@@ -119,7 +119,7 @@ class Worker(ChannelMethods):
     def close(self) -> None:
         """End the process; requests that it was answering fail with WorkerError, and so do later ones.
 
-        In a fork the worker goes on, for the process that started it.
+        In a fork the worker continues, for the process that started it.
         """
         atexit.unregister(self.close)
         if self._fork_guard.is_forked:

@@ -45,7 +45,7 @@ class Link:
             self._socket.sendall(self._take_queued())
 
     def flush_some(self) -> bool:
-        """Send as much of the queue as goes without waiting -> whether that was all."""
+        """Send as much of the queue as the socket takes without waiting -> whether that was all."""
         if not self._sending.acquire(blocking=False):
             return False
         try:
@@ -63,7 +63,7 @@ class Link:
     def receive(self) -> list[tuple[int, WireMessage]]:
         """The messages that have come; waits for the first of them. None come at the end of the stream.
 
-        One that the end cut off is not among them. Raises WorkerError for what is no message.
+        An incomplete message at the end is not among them. Raises WorkerError for bytes that are no message.
         """
         messages: list[tuple[int, WireMessage]] = []
         with suppress(ConnectionResetError):
@@ -78,7 +78,7 @@ class Link:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Release the socket, when nobody receives any more."""
+        """Release the socket once no thread receives from it."""
         self.shutdown()
         self._socket.close()
 

@@ -41,7 +41,7 @@ Again: TypeAlias = Callable[[ReplyCallback, ModelCall, InFlight], None]
 
 
 class OpenCalls:
-    """Sends calls, and passes replies on to those who wait for them. Safe to use from several threads.
+    """Sends calls, and passes replies on to their callers. Safe to use from several threads.
 
     Calls are numbered from 1. The end of the link is the end of all calls, and of this object.
     """
@@ -99,7 +99,7 @@ class OpenCalls:
             self._sends.put(True)
 
     def take(self, number: int, message: WireMessage) -> None:
-        """Take what the other end says about a call."""
+        """Handle a message of the other end about a call."""
         if isinstance(message, Received):
             self._unread.pop(number, None)
         elif isinstance(message, Failure):

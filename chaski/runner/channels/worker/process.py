@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 _LOADING = 0  # the number of the first message
 # Seconds that a process which has nothing to do any more may take to go.
 _GRACE = 2.0
-# A small model makes a thousand batches of text a second. Pieces that come within so many seconds wake the
+# A small model makes a thousand batches of text a second. Pieces that come within this many seconds wake the
 # readers together, since waking them costs more than the pieces do.
 _MOMENT = 0.003
 _ADVICE: dict[int, str] = {
@@ -62,7 +62,7 @@ class Process:
 
     @property
     def error(self) -> ChaskiError | None:
-        """What the process ended with; None while it runs."""
+        """The error that the process ended with; None while it runs."""
         return self._calls.error
 
     @property
@@ -154,6 +154,6 @@ def _spawn(end: socket.socket, folder: Path) -> subprocess.Popen[bytes]:
         pass_fds=[end.fileno()],
         cwd=folder,
         env=child_environment(),
-        # Ctrl-C on a terminal goes to a whole group: what it means is for the parent to decide.
+        # Ctrl-C on a terminal goes to a whole group: the parent decides what it means.
         process_group=0,
     )
