@@ -11,14 +11,14 @@ __all__ = ["AttentionSpan"]
 
 
 class AttentionSpan(Struct, frozen=True):
-    """The part of its own sequence that a token sees in a layer; without options all up to itself.
+    """The part of its own sequence that a token sees in a layer; by default all up to itself.
 
     window  how many tokens a token sees, itself included (the meaning of the models' papers; the reference
             engine shows one more)
     chunk   positions are cut into chunks of this length, and a token sees its own chunk only
     memory  how many tokens of a sequence are kept between batches, at least as many as are visible: with
             more, a shorter prefix can be resumed; None is the window, and without a window all
-    ahead   how many tokens behind itself a token of a group sees at most; None is all of the group
+    ahead   how many tokens after itself a token of a group sees at most; None is all of the group
     hidden  how many tokens at the beginning of a sequence no other token sees
     is_previous  a token sees the one before it and nothing else; the first one sees itself
     """
@@ -58,7 +58,7 @@ class AttentionSpan(Struct, frozen=True):
         return seen if hidden is None else f"{seen} but the first {hidden}"
 
     def num_cells(self, sequences: int, capacity: int, max_batch: int) -> int:
-        """Cells for what is kept of each sequence, and where that is not all, for one batch in total."""
+        """Cells for the kept tokens of each sequence, and where these are not all, for one batch in total."""
         kept = self.kept(capacity)
         return sequences * capacity if kept is None else sequences * kept + max_batch
 
@@ -79,7 +79,7 @@ class AttentionSpan(Struct, frozen=True):
         return first
 
     def visible_ends(self, positions: Sequence[int], ends: Sequence[int]) -> Sequence[int]:
-        """The position behind the last one that each of `positions` sees, where groups show up to `ends`."""
+        """The position after the last one that each of `positions` sees, where groups show up to `ends`."""
         if self.is_previous:
             return [max(1, position) for position in positions]
         if self.ahead is None:

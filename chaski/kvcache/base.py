@@ -1,4 +1,4 @@
-"""The two faces of a key/value cache, and what a layer stores in it.
+"""The two interfaces of a key/value cache, and what a layer stores in it.
 
 A layer sees `LayerCache`: store this batch, get the history. The runner sees `Cache`: sequences that start,
 share, shrink and end. A layer is given its own cache; there is no current layer.
@@ -74,7 +74,7 @@ def kv_buffers(
 
 
 class LayerCache(Protocol):
-    """The face of a cache for one attention layer, while its graph is recorded."""
+    """The interface of a cache for one attention layer, while its graph is recorded."""
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, AnyMask]:
         """Store k and v (n, kv_heads, size) of this batch; returns what `ops.attention` reads.
@@ -84,10 +84,10 @@ class LayerCache(Protocol):
 
 
 class Cache(Protocol):
-    """The face of a cache for the runner. Sequence ids are 0, 1, … below the number that it was made for."""
+    """A cache as the runner sees it. Sequence ids are 0, 1, … below the number that it was made for."""
 
     def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[Any]:
-        """Declare the cache's inputs in `graph`, with `prefix` before their names -> a face for each layer.
+        """Declare the cache's inputs in `graph`, with `prefix` before their names -> one interface per layer.
 
         It is a `LayerCache` for a layer that attends, and a `RecurrentLayer` for a recurrent one.
         """
@@ -98,7 +98,7 @@ class Cache(Protocol):
 
     @property
     def overwrites(self) -> bool:
-        """True if later tokens of a sequence may be stored over earlier ones of its own."""
+        """True if later tokens of a sequence may be stored over its own earlier ones."""
 
     def length(self, sequence: int) -> int:
         """The number of tokens of `sequence`, which is the position of the next one."""
@@ -115,17 +115,17 @@ class Cache(Protocol):
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         """Make `target` exactly the first `length` tokens of `source`. Shares storage, copies nothing.
 
-        Of a prefix that cannot be shared `target` gets no more than `shareable(source, length)`.
+        If a prefix cannot be shared, `target` gets no more than `shareable(source, length)`.
         """
 
     def shareable(self, sequence: int, position: int) -> int:
-        """Return how many tokens of `sequence`, at most `position`, another can share and resume behind."""
+        """Return how many tokens of `sequence`, at most `position`, another can share and continue from."""
 
     def can_resume(self, sequence: int, position: int) -> bool:
         """True if the next token of `sequence` may be written at `position`: all that it sees is stored."""
 
     def resumable(self, sequence: int, position: int) -> int:
-        """The number of tokens of `sequence`, `position` at most, that can stay for others to follow them.
+        """The number of tokens of `sequence`, at most `position`, that can stay for others to follow them.
 
         It is the highest position up to `position` that `can_resume` allows.
         """
@@ -133,12 +133,12 @@ class Cache(Protocol):
     def remove(self, sequence: int, begin: int, end: int | None = None, distance: int | None = None) -> None:
         """Drop the tokens at positions begin to end (None: to the end of the sequence).
 
-        What is behind a middle moves down to its place, keys and all: these are turned back by `distance`,
-        which is the number of dropped tokens where it is None.
+        Tokens after a removed middle move down, and their keys are rotated back by `distance`, by default the
+        number of dropped tokens.
 
-        A tail is dropped together with what cannot be resumed of the rest, so that
+        Dropping a tail also drops the tokens before it that cannot be resumed, so that
         `resumable(sequence, begin)` tokens stay. Raises NotSupportedError, and changes nothing, where it
-        cannot; `remove(sequence, 0)` always works. What moves must not be shared: see `first_shared`.
+        cannot; `remove(sequence, 0)` always works. Tokens that move must not be shared: see `first_shared`.
         """
 
     def check_remove(self, sequence: int, begin: int, end: int | None = None) -> None:
@@ -149,27 +149,27 @@ class Cache(Protocol):
         """
 
     def first_shared(self, sequence: int, begin: int) -> int:
-        """The first position that others share storage of, of what `remove` of a middle to `begin` writes to.
+        """The first position of shared storage among those that `remove` of a middle to `begin` writes to.
 
         It is among those from `begin` on, or in the same page before it; the length where there is none.
         """
 
     def forget(self, sequences: Iterable[int]) -> None:
-        """Empty these sequences, whatever an operation that failed has left of them.
+        """Empty these sequences, in whatever state a failed operation left them.
 
-        What is stored for others, and free, is found anew from what the other sequences list.
+        Owners and free storage are found again from the lists of the other sequences.
         """
 
     @property
     def leaves(self) -> Sequence[LeafCache]:
-        """The caches that it is made of, one a kind of layers; itself where there is one."""
+        """Its component caches, one for each kind of layers; itself if there is only one."""
 
     def close(self) -> None:
         """Give the storage back."""
 
 
 class LeafCache(Cache, Protocol):
-    """A cache of layers of one kind, whose content can be kept elsewhere, and comes back the same."""
+    """A cache of layers of one kind, whose content can be kept elsewhere and restored exactly."""
 
     is_state: bool
     """True where a cell is what all tokens before it leave behind, not what is kept of one."""
@@ -187,20 +187,20 @@ class LeafCache(Cache, Protocol):
         """Cells of each layer."""
 
     def held(self, sequence: int, begin: int, end: int) -> Sequence[Extent]:
-        """Return what it holds of the tokens of `sequence` at positions `begin` to `end`, and their cells.
+        """Return the content of the tokens of `sequence` at positions `begin` to `end`, and their cells.
 
-        Of states it is those that these tokens have left behind, in ascending order.
+        For states, it returns those that these tokens have left behind, in ascending order.
         """
 
     def restorable(self, spans: Sequence[Span], start: int, length: int) -> int:
         """Return the largest number of tokens, up to `length`, that a sequence can be restored to.
 
-        `spans`, in ascending order, can be had again, and the sequence still holds its first `start` tokens.
+        `spans`, in ascending order, can be restored, and the sequence still holds its first `start` tokens.
         The answer is `start` where nothing helps.
         """
 
     def adopt(self, sequence: int, length: int, first_image: int | None = None) -> Extent | None:
-        """Make room for what comes back: `sequence` has `length` tokens from now on, more than before.
+        """Make room for restored content: `sequence` has `length` tokens from now on, more than before.
 
         Where an image is among the new ones that layers attend to, the last of these comes with the next
         batch of the sequence, and `first_image` is the position of the first one of all its tokens.

@@ -64,7 +64,7 @@ _Group = Mapping[int, LayerKind]
 def _groups(layers: Sequence[LayerKind]) -> list[_Group]:
     """The layers that share a cache: their heads may differ, but not which tokens they keep.
 
-    Recurrent ones come last. They never refuse a batch, so none of their states has to be taken back.
+    Recurrent ones come last. They never refuse a batch, so their states never have to be taken back.
     """
     groups: dict[str, dict[int, LayerKind]] = {}
     for number, layer in enumerate(layers):

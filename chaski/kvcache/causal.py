@@ -1,8 +1,8 @@
 """The causal cache: every token sees its own sequence up to itself, or a window or chunk of it.
 
 A cell is one row of every layer's key and value storage. A sequence is the table of its cells by position;
-several sequences may list the same cell (a shared prefix). What is done for a batch is done with numbers for
-each run of tokens of one sequence, and with arrays for what there is one of for each token or cell.
+several sequences may list the same cell (a shared prefix). The work for a batch uses plain numbers for each
+run of tokens of one sequence, and arrays for all that exists once for each token or cell.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ _EVERYTHING = AttentionSpan()
 class CausalCache:
     """Keys and values of `sequences` sequences of up to `capacity` tokens, for every layer in `shapes`.
 
-    A batch has up to `max_batch` tokens. Where `span` bounds what is kept, there are cells for that of every
-    sequence, and for one batch. When a batch finds no room all sequences are trimmed to it, the idle ones
-    too, so that there is a free cell for every token while each sequence stays within its capacity.
+    A batch has up to `max_batch` tokens. Where `span` bounds what is kept, there are cells for the kept
+    tokens of every sequence, and for one batch. When a batch finds no room all sequences are trimmed to it,
+    the idle ones too, so that there is a free cell for every token while each sequence stays within its
+    capacity.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class CausalCache:
         return [CausalLayer(keys, values, cells, mask) for keys, values in self._layers]
 
     def record_stored(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[StoredLayer]:
-        """Declare inputs as `record` does, for a graph that stores nothing -> a face for each layer."""
+        """Declare inputs as `record` does, for a graph that stores nothing -> an interface for each layer."""
         mask = self._masks.declare(graph, tokens, self._max_history(), prefix)
         return [
             StoredLayer(ops.stored(graph, keys), ops.stored(graph, values), mask)
@@ -203,7 +204,7 @@ class CausalCache:
             raise NotSupportedError(f"{what}: the next token would see some that need not be there any more")
 
     def first_shared(self, sequence: int, begin: int) -> int:
-        # Tokens that stay before the removed ones are copied into the page of the first one behind them.
+        # Tokens that stay before the removed ones are copied into the page of the first token after them.
         stored = self._table.stored(sequence, self._table.floor(begin))
         return self.length(sequence) - len(stored) + self._table.cells.first_shared(stored)
 
@@ -251,7 +252,7 @@ class CausalCache:
         begin = self.length(sequence)
         coming = {sequence: length - begin}
         if self._kept is not None and self._table.room(1) < length - begin:
-            # More tokens than those of a batch may come: they take the place of what leaves the window.
+            # More tokens than those of a batch may come: they replace the tokens that leave the window.
             self._table.trim(self._kept, coming)
         self._table.append(coming)
         return next(iter(self.held(sequence, begin, length)), None)
@@ -261,7 +262,7 @@ class CausalCache:
         self._key_shift = self._copy = None
 
     def _first_needed(self, length: int) -> int:
-        """The first position that a sequence of so many tokens has stored, however much was trimmed."""
+        """The first position that a sequence of that many tokens has stored, however much was trimmed."""
         return 0 if self._kept is None else self._span.first_visible([length])[0]
 
     def _is_visible(self, position: int, first: int) -> bool:
@@ -277,7 +278,7 @@ class CausalCache:
         return everything if visible is None else min(everything, sequences * (visible - 1) + self._max_batch)
 
     def _check_batch(self, batch: Batch, last: Mapping[int, int], counts: Mapping[int, int]) -> None:
-        """Raise CacheFullError for a sequence that gets too long; the rest is the runner's own promise."""
+        """Raise CacheFullError for a sequence that gets too long; the runner guarantees the rest."""
         assert len(batch.tokens) <= self._max_batch, f"{len(batch.tokens)} tokens in a batch"
         for sequence, count in counts.items():
             length = self._table.lengths[sequence]
@@ -293,7 +294,7 @@ class CausalCache:
 
 
 def _group_ends(batch: Batch, positions: Sequence[int]) -> Sequence[int]:
-    """The position behind the group of each token; a token that is in none is its own."""
+    """The position after the group of each token; a token without a group is its own group."""
     ends: list[int] | None = None if batch.ends is None else batch.ends.tolist()
     return [position + 1 for position in positions] if ends is None else ends
 
@@ -309,7 +310,7 @@ def _key_shift(
 
 
 class CausalLayer(Struct, frozen=True):
-    """One layer's face of the cache, while a graph is recorded."""
+    """One layer's interface of the cache, while a graph is recorded."""
 
     keys: KVBuffer
     values: KVBuffer
@@ -321,7 +322,7 @@ class CausalLayer(Struct, frozen=True):
 
 
 class StoredLayer(Struct, frozen=True):
-    """One layer's face of the cache in a graph that stores nothing."""
+    """One layer's interface of the cache in a graph that stores nothing."""
 
     keys: Tensor
     values: Tensor

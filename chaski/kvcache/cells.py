@@ -18,7 +18,7 @@ I32 = npt.NDArray[np.int32]
 
 
 class Cells:
-    """`count` cells, each owned by any number of sequences; one that nobody owns is free.
+    """`count` cells, each owned by any number of sequences; a cell without owners is free.
 
     Memory is read quickest where a token's position and cell are the same modulo `alignment`.
     """
@@ -56,14 +56,14 @@ class Cells:
         return np.flatnonzero(~is_used).astype(np.int32)
 
     def recount(self, owned: Iterable[I32]) -> None:
-        """Count all owners anew: each of `owned` has the cells of one."""
+        """Count all owners again: each item of `owned` has the cells of one."""
         self._owners[:] = 0
         for cells in owned:
             self._owners[cells] += 1
         self.num_free = self.count - int(np.count_nonzero(self._owners))
 
     def take(self, cell: int, num_cells: int) -> int:
-        """Take `cell` and those behind it, `num_cells` or as many as are free in a row; returns how many."""
+        """Take `cell` and those after it, `num_cells` or as many as are free in a row; returns how many."""
         owners = self._view[cell : cell + num_cells]
         taken = next(compress(count(), owners), len(owners))
         owners[:taken] = self._ones[:taken]
@@ -73,8 +73,8 @@ class Cells:
     def room(self, num_cells: int, offset: int) -> int:
         """The first of `num_cells` cells to take: in the longest free run, at a cell whose place is `offset`.
 
-        The place of a cell is its number modulo the alignment. Who writes before it keeps half of what is
-        left of the run. Only where no run has such a cell is it another one.
+        The place of a cell is its number modulo the alignment. It leaves half of the remaining run free for
+        the sequence that grows in front of it. Another cell is returned only if no run has such a cell.
         """
         free = np.flatnonzero(self._owners == 0)
         assert len(free), f"{num_cells} more cells are needed and none is free"

@@ -1,12 +1,13 @@
-"""The encoder cache: keys and values of the last image, the same for every token behind it.
+"""The encoder cache: keys and values of the last image, the same for every token after it.
 
 The rows of an image come with one batch; their keys and values stay until its position is removed. A graph
 is recorded once for batches with and without images: how many rows come, and how many tokens see any, are
 run-time sizes. Tokens that stand before the first image see nothing, and cross-attention is not computed for
 them: so their states do not depend on what comes later.
 
-Storage has a place for one image of each sequence. Sequences that begin alike share a place; whoever gets an
-image while others look at the same place takes another one, and there is one, because each holds one at most.
+Storage has a place for one image of each sequence. Sequences that begin alike share a place. A sequence that
+gets an image while others use its place takes another one, which exists because each sequence holds one at
+most.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class _Held(Struct, frozen=True):
 class _State(Struct, frozen=True):
     """The length of a sequence, and its image.
 
-    A token at one of the positions `lost` would see an image whose rows are no longer there.
+    A token at one of the positions `lost` would see an image whose rows are gone.
     """
 
     length: int = 0
@@ -67,7 +68,7 @@ class _State(Struct, frozen=True):
         return _State(self.length - count, image, self._lost_without(begin, stop))
 
     def _lost_without(self, begin: int, stop: int) -> range | None:
-        """The lost positions after a removal: those before `begin` stay, those behind `stop` move down."""
+        """The lost positions after a removal: those before `begin` stay, those after `stop` move down."""
         if self.lost is None or begin < self.lost.start <= stop:
             return None
         count = stop - begin
@@ -149,7 +150,7 @@ class EncoderCache:
         """Give an image of the batch a place."""
         assert image.num_rows <= self._max_rows, f"an image of {image.num_rows} rows"
         state = self._states[image.sequence]
-        # Its rows take the place of those that a token before it would have to see.
+        # Its rows replace those that an earlier token would have to see.
         first = batch.positions[np.argmax(batch.sequences == image.sequence)]
         assert state.image is None or first >= image.position, "an image in the middle of a batch"
         held = _Held(image.position, image.num_rows, self._place_for(image.sequence))
@@ -157,7 +158,7 @@ class EncoderCache:
         return held
 
     def _place_for(self, sequence: int) -> int:
-        """One that no other sequence looks at: its own if it can be."""
+        """The place is one that no other sequence uses: its own if possible."""
         others = {
             state.image.place
             for index, state in enumerate(self._states)
@@ -241,7 +242,7 @@ class EncoderCache:
 
     def adopt(self, sequence: int, length: int, first_image: int | None = None) -> Extent | None:
         state = self._states[sequence].longer(length - self._states[sequence].length)
-        if first_image is not None:  # until its rows come, no token behind it can be followed
+        if first_image is not None:  # until its rows come, no token after it can be followed
             state = replace(state, lost=range(first_image + 1, length + 1))
         self._states[sequence] = state
         return None
@@ -255,7 +256,7 @@ def _joined(arrays: Sequence[npt.NDArray[np.int32]]) -> npt.NDArray[np.int32]:
 
 
 class EncoderLayer(Struct, frozen=True):
-    """One layer's face of the cache, while a graph is recorded.
+    """One layer's interface of the cache, while a graph is recorded.
 
     `encoded` (rows, row_size) is what this batch brings of images, if anything. `attending` (n,) int32 are
     the tokens of the batch that see an image.

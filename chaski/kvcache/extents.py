@@ -1,4 +1,4 @@
-"""Extents: what a cache holds of some tokens of a sequence, for whoever keeps it outside of the cells."""
+"""Extents: what a cache holds of some tokens of a sequence, to be kept outside of the cells."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Key shift: keys move to lower positions, rotated back by the angles of the distance.
 
-What stays before them in a page is copied beside them: a page has one place for each position.
+Tokens that stay before them in a page are copied next to them: a page has one place for each position.
 
 A rotary embedding rotates a key by position · frequency, so a key that moves down by d positions rotates back
-by d · frequency, whatever its position was. Values know no position. A key in 16 bits is rounded once more
-with each move.
+by d · frequency, whatever its position was. Values do not depend on positions. A key in 16 bits is rounded
+once more with each move.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The kinds of layers by what they keep of the tokens before. A model declares one value for each layer.
+"""The kinds of layers, by what they keep of earlier tokens. A model declares one value for each layer.
 
 A layer that keeps nothing, as one that only feeds forward, is not declared.
 """
@@ -119,7 +119,7 @@ class Recurrent(Struct, frozen=True):
     """A recurrence: what its states look like, in the order in which the layer will find them.
 
     A recurrence in chunks has states where a position is a multiple of `chunk`. For the tokens since then it
-    has `tokens`: what is kept of the last `ring` tokens of a sequence.
+    has `tokens`: what it keeps of the last `ring` tokens of a sequence.
     """
 
     states: tuple[StateShape, ...]
@@ -136,7 +136,7 @@ class Recurrent(Struct, frozen=True):
         return self.num_rows(size.sequences)
 
     def num_rows(self, sequences: int) -> int:
-        """Rows for so many sequences. Where no token can be taken back, a batch writes two states of each."""
+        """Rows for that many sequences. If no token can be taken back, a batch writes two states of each."""
         return self.checkpoints.num_rows(sequences, written=1 if self.ring else 2)
 
     def rows(self, types: KVTypes, size: CacheSize) -> Sequence[BufferRow]:

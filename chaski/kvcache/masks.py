@@ -1,4 +1,4 @@
-"""The forms of masks that backends may ask for. Caches themselves think in spans, as chaski's backends do.
+"""The forms of masks that backends may ask for. Caches themselves work with spans, as chaski's backends do.
 
 Dense masks and masks by pages are for other backends, see `chaski.ml.backend.CacheConfig`.
 """

@@ -42,7 +42,7 @@ class PagedTable(Table):
                 self.lengths[sequence] = begin
 
     def _fresh(self, sequence: int, begin: int) -> int:
-        """The first cell of a free page: the next one behind the sequence, or from its home on."""
+        """The first cell of a free page: the next one after the sequence, or from its home on."""
         is_empty = begin == self.firsts[sequence]
         near = self._spacing * sequence if is_empty else int(self._rows[sequence, begin - 1]) + 1
         pages = self.cells.free_pages(self._page)

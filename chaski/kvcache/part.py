@@ -33,7 +33,7 @@ class CachePart:
         self._places = [(kinds[layer], kinds[:layer].count(kinds[layer])) for layer in layers]
 
     def record(self, graph: Graph, tokens: Dim) -> list[Any]:
-        """Declare the inputs of the caches in `graph` -> a face for each layer, as `Cache.record` does."""
+        """Declare the inputs of the caches in `graph` -> one interface per layer, as `Cache.record` does."""
         faces = {kind: cache.record(graph, tokens, f"{kind}.") for kind, cache in self._caches.items()}
         return [faces[kind][index] for kind, index in self._places]
 
@@ -62,8 +62,8 @@ class CachePart:
 class StoredPart(CachePart):
     """The layers with these numbers in the model, which a second program reads, and adds nothing to.
 
-    However far it goes on, its tokens stand where the next one of their sequence will be, and see what that
-    one will see before itself.
+    However many tokens it computes, they stand at the position of the next token of their sequence, and see
+    what that token will see before itself.
     """
 
     def __init__(self, cache: Cache, layers: Sequence[int]) -> None:

@@ -1,13 +1,13 @@
-"""The recurrent cache: states that every token changes, and checkpoints of them to go back to.
+"""The recurrent cache: states that every token changes, and checkpoints of them to return to.
 
 A state is a row of every layer's storage. A batch reads the row that a sequence had and writes another one,
 so nothing is ever copied: a state that is shared with other sequences, or stays as a checkpoint, is simply
 held on to. Row 0 holds zeros, with which every sequence begins. A batch with the end of a prompt writes the
-state before its last token, too: the same prompt goes on from there when it comes again, since the logits of
-its last token must be computed anew.
+state before its last token, too: the same prompt continues from there when it comes again, since the logits
+of its last token must be computed again.
 
 Layers that compute in chunks have states where a position is a multiple of the chunk, and a row for each
-later token. These rows are a sequence's own: it can drop the last of them, and nobody shares them. A full
+later token. These rows belong to one sequence and are never shared, so it can drop the last of them. A full
 chunk stays open until the next token comes, so that its last token can be dropped as well.
 """
 
@@ -74,7 +74,7 @@ class _Track(Struct):
 
 
 class _Rows:
-    """Rows that any number of tracks hold; one that nobody holds is free. Row 0 is never handed out."""
+    """Rows held by any number of tracks; a row without holders is free. Row 0 is never handed out."""
 
     def __init__(self, count: int) -> None:
         self._holders = [0] * count
@@ -89,7 +89,7 @@ class _Rows:
         return row
 
     def recount(self, states: Iterable[_State]) -> None:
-        """Count all holders anew: each of `states` is one."""
+        """Count all holders again: each of `states` is one."""
         self._holders = [0] * len(self._holders)
         for state in states:
             self._holders[state.row] += 1
@@ -228,7 +228,7 @@ class RecurrentCache:
             self._tracks[sequence] = rest
 
     def first_shared(self, sequence: int, begin: int) -> int:
-        """States are written once and read by whoever holds them, so nothing of a sequence is shared."""
+        """States are written once and then only read, so nothing of a sequence is shared."""
         return self.length(sequence)
 
     def forget(self, sequences: Iterable[int]) -> None:
@@ -300,10 +300,10 @@ class RecurrentCache:
         self._rows.hold(target.states())
 
     def _retire(self, track: _Track) -> None:
-        """Make checkpoints of all recent states but the newest, or let go of them.
+        """Make checkpoints of all recent states but the newest, or release them.
 
-        Of too many the oldest goes, but never the end of the last prompt: what comes next begins there,
-        unless it goes on behind the answer.
+        If there are too many, the oldest is released, but never the end of the last prompt: the next sequence
+        begins there, unless it continues after the answer.
         """
         policy, kept = self._checkpoints, track.checkpoints
         *older, newest = track.recent
@@ -322,7 +322,7 @@ class RecurrentCache:
 
 
 class RecurrentLayer(Struct, frozen=True):
-    """One layer's face of the cache, while a graph is recorded: what operations on states ask for.
+    """One layer's interface of the cache, while a graph is recorded: what operations on states ask for.
 
     `states` and `rows` are the layer's, in the order in which it declared them. `segments` (n, 5) int32 has
     for each state that the batch writes: the tokens from begin to end, the first of the sequence's tokens in

@@ -1,7 +1,7 @@
 """The cells of every sequence by position: how sequences grow, share, and shrink at either end.
 
-Plain numbers for what is looked at one by one, arrays for what is moved: a decode step looks at one cell a
-sequence, and runs when none of this is in the processor's caches.
+Plain numbers for single entries, arrays for moved ones: a decode step looks at one cell a sequence, and runs
+when none of this is in the processor's caches.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Table:
         return self._rows[sequence, max(begin, self.firsts[sequence]) : stop]
 
     def append(self, counts: Mapping[int, int]) -> None:
-        """Take cells for more tokens of sequences: behind the last one, or at the home of an empty one."""
+        """Take cells for more tokens of sequences: after the last one, or at the home of an empty one."""
         cells, numbers, alignment = self.cells, self._numbers, self.cells.alignment
         for sequence, count in counts.items():
             row, begin = self._views[sequence], self.lengths[sequence]
@@ -52,7 +52,7 @@ class Table:
             cell = self._spacing * sequence if is_empty else row[begin - 1] + 1
             self.lengths[sequence] = end = begin + count
             while begin < end:
-                # Behind the last cell comes the first one, so that a window goes round its storage.
+                # After the last cell comes the first one, so that a window wraps around its storage.
                 cell = 0 if cell == cells.count else cell
                 taken = 0 if (cell - begin) % alignment else cells.take(cell, end - begin)
                 if not taken:
@@ -62,15 +62,15 @@ class Table:
                 begin, cell = begin + taken, cell + taken
 
     def room(self, num_sequences: int) -> int:
-        """Cells that a batch of so many sequences can count on."""
+        """Cells that a batch of that many sequences can count on."""
         return self.cells.num_free
 
     def is_open(self, sequence: int, position: int) -> bool:
-        """Return whether the sequence may go on at `position` when others may share the tokens before it."""
+        """Return whether the sequence may continue at `position` if others may share the tokens before it."""
         return True
 
     def floor(self, position: int) -> int:
-        """The highest position up to this one at which others may go on with what is before it."""
+        """The highest position up to this one at which others may continue with what is before it."""
         return position
 
     def kept_in_page(self, sequence: int, position: int) -> int:
@@ -105,18 +105,18 @@ class Table:
         self.firsts[target], self.lengths[target] = first, length
 
     def drop_tail(self, sequence: int, begin: int) -> None:
-        """Let go of the tokens from position `begin` on."""
+        """Release the tokens from position `begin` on."""
         self.cells.release(self.stored(sequence, begin))
         self.firsts[sequence] = min(self.firsts[sequence], begin)
         self.lengths[sequence] = begin
 
     def skip(self, sequence: int, position: int) -> None:
-        """Let go of all tokens of a sequence, which goes on at `position` with nothing stored before it."""
+        """Release all tokens of a sequence, which continues at `position` with nothing stored before it."""
         self.drop_tail(sequence, 0)
         self.firsts[sequence] = self.lengths[sequence] = position
 
     def drop_middle(self, sequence: int, begin: int, end: int) -> None:
-        """Let go of the tokens from position `begin` to `end`; those behind them move down."""
+        """Release the tokens from position `begin` to `end`; those after them move down."""
         self.cells.release(self.stored(sequence, begin, end))
         moved = self.stored(sequence, end)
         length = self.lengths[sequence] - (end - begin)
@@ -136,7 +136,7 @@ class Table:
                 self.firsts[sequence] = first
 
     def forget(self, sequences: Iterable[int]) -> None:
-        """Empty these sequences, and count the owners of cells anew from what the others list."""
+        """Empty these sequences, and count the owners of cells again from the lists of the others."""
         for sequence in sequences:
             self.firsts[sequence] = self.lengths[sequence] = 0
         self.cells.recount(self.stored(sequence) for sequence in range(len(self.lengths)))
