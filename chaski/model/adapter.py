@@ -31,7 +31,7 @@ def match_adapter(
     found: dict[int, LoraMatrices] = {}
     for name, pair in adapter.tensors.items():
         parts = joined.get(name, [])
-        # A joined tensor may have the name of one of its parts: rows tell which of the two it is.
+        # A joined tensor may have the name of one of its parts: rows show which of the two it is.
         if name in weights and pair.b.shape[0] != sum(weight.shape[0] for _, weight in parts):
             parts = [(name, weights[name])]
         if not parts:

@@ -1,6 +1,6 @@
-"""Drafts that are no models by themselves: they read what their target computes, and propose what comes next.
+"""Drafts that are not models by themselves: they read states of their target, and propose tokens.
 
-The target notes hidden states while its graph is recorded, and behind it the draft records what it stores
+The target notes hidden states while its graph is recorded, and after it the draft records what it stores
 with each batch: so its keys and values are shared, dropped and taken over with those of the target. A second
 plan proposes (`chaski.model.proposing`).
 """
@@ -68,8 +68,8 @@ class AttachedDraft(Module):
     Embeddings and output layer, `token_embd` and `output`, are the target's where it has none.
 
     hidden_layers  the layers of the target whose inputs it reads; the number of all layers stands for the
-                   output of the last one. The last layer then computes all tokens, where else it goes on with
-                   those that need logits (`HiddenStates.last` has these without that)
+                   output of the last one. The last layer then computes all tokens, where else it continues
+                   with those that need logits (`HiddenStates.last` has these without that)
     token_ids      the token of each row of logits; None where these are the target's
     """
 
@@ -96,13 +96,13 @@ class AttachedDraft(Module):
 
     @property
     def proposing_layers(self) -> Sequence[int]:
-        """The layers whose caches `propose` takes: its own, behind those of the target."""
+        """The layers whose caches `propose` takes: its own, after those of the target."""
         first = len(self.target.model.layer_kinds())
         return range(first, first + len(self.layer_kinds()))
 
     @abstractmethod
     def store(self, inputs: Inputs, hidden: HiddenStates, caches: Sequence[Any]) -> Tensor | None:
-        """Record what is stored with each batch of the target -> the rows to propose from (outputs, size).
+        """Record the storage for each batch of the target -> the rows to propose from (outputs, size).
 
         `caches` are those of `layer_kinds`.
         """
@@ -170,7 +170,7 @@ class AttachedDraft(Module):
 
 
 class StepDraft(AttachedDraft):
-    """A draft that proposes one token, and goes on from its own hidden state: a `Proposing`.
+    """A draft that proposes one token, and continues from its own hidden state: a `Proposing`.
 
     hidden_size  the size of the rows that `store` returns, and that `propose` takes and returns
     """
@@ -201,7 +201,7 @@ class StepDraft(AttachedDraft):
 
 
 class BlockDraft(AttachedDraft):
-    """A draft that proposes several tokens at once, in place of masks behind the last token.
+    """A draft that proposes several tokens at once, one for each mask after the last token.
 
     block_size  the most tokens of a block, the last one of the sequence among them
     mask_token  what stands where no token is known yet

@@ -1,4 +1,4 @@
-"""Proposing a block of tokens at once: the last token of a sequence and masks behind it, in one batch."""
+"""Proposing a block of tokens at once: the last token of a sequence and masks after it, in one batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The output layer of a model that ranks: scores of labels in place of logits or a vector."""
+"""The output layer of a model that ranks: scores of labels instead of logits or a vector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a model's metadata strictly: what would change the maths and is not known here is an error."""
+"""Reading a model's metadata strictly: an unknown key that would change the maths is an error."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class DecoderConfig(Struct, frozen=True):
         arch = file.architecture
         hidden_size = file.get(f"{arch}.embedding_length", int)
         num_heads = same_in_all_layers(file, f"{arch}.attention.head_count")
-        # Ollama's converter writes 0 for what a checkpoint does not say.
+        # Ollama's converter writes 0 for values that a checkpoint does not contain.
         head_size = file.get(f"{arch}.attention.key_length", int, 0) or hidden_size // num_heads
         pooling = read_pooling(file) or pooling
         is_causal = file.get(f"{arch}.attention.causal", bool, is_causal)

@@ -55,7 +55,7 @@ class DeltaConfig(Struct, frozen=True):
         )
 
     def kind(self) -> Recurrent:
-        """The kind of such a layer: what it keeps of earlier tokens."""
+        """The kind of such a layer: the part of earlier tokens that it keeps."""
         return gated_delta(
             key_heads=self.key_heads,
             value_heads=self.value_heads,

@@ -1,4 +1,4 @@
-"""The dense layers that sentence-transformers puts behind the pooling of a model of embeddings."""
+"""The dense layers that sentence-transformers puts after the pooling of a model of embeddings."""
 
 from __future__ import annotations
 

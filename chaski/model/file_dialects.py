@@ -1,8 +1,8 @@
 """Files of Ollama's converters, read under llama.cpp's names: a table with one row for each family.
 
 Ollama's converters (one file a family in the folder `convert` of its repository) name some keys and tensors
-in another way, and leave out what the models of its own engine take for granted. All code behind `open_model`
-sees llama.cpp's names with nothing missing. What a row does not mention is the same in both.
+in another way, and leave out what the models of its own engine take for granted. All code after `open_model`
+sees llama.cpp's names with nothing missing. Keys that a row does not mention are the same in both.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
 _VISION = ("v.", "mm.")
 _AUDIO = ("a.", "mm.a.")
 _EXPERT_SIZE = {"expert_feed_forward_length": "blk.*.ffn_down_exps.weight"}
-# Families that begin as Llama's have this size of a head, and beside it the turned elements as they follow
+# Families that begin as Llama's have this size of a head, and also the turned elements as they follow
 # from the hidden size, which are others where heads are larger or smaller.
 _HEADS = {"attention.head_dim": "rope.dimension_count"}
 _YARN = {
@@ -164,7 +164,7 @@ DIALECTS: Mapping[str, Dialect] = {
     ),
     "gemma4": Dialect(
         tensors={"blk.*.ffn_gate_inp.per_expert_scale": "blk.*.ffn_down_exps.scale"},
-        by_merges="gemma4",  # its converter names another one beside them
+        by_merges="gemma4",  # its converter names another one in addition to them
         left_out=_AUDIO,
     ),
     "gemma4-assistant": _GEMMA4_ASSISTANT,
@@ -265,7 +265,7 @@ _VARIANTS = {("gemma3", "dense.0.weight"): "gemma3 with dense layers"}
 
 
 def open_model(path: str | Path) -> GGUFFile:
-    """Open the GGUF file of a model or a projector, whoever wrote it, in llama.cpp's names.
+    """Open the GGUF file of a model or a projector, of any converter, in llama.cpp's names.
 
     Raises what `open_gguf` and `in_our_names` do.
     """
@@ -313,7 +313,7 @@ def in_our_names(file: GGUFFile) -> GGUFFile:
 
 
 def _cut_vocabulary(tensors: dict[str, TensorInfo], metadata: dict[str, GGUFValue], count: int) -> None:
-    """Leave `count` tokens; those behind them stand for images and sounds."""
+    """Leave `count` tokens; those after them stand for images and sounds."""
     table = tensors.get("token_embd.weight")
     if table is None or table.shape[0] <= count:
         return
@@ -394,7 +394,7 @@ def _first(tensors: Mapping[str, TensorInfo], name: str) -> TensorInfo | None:
 
 
 def _means_pre(file: GGUFFile, token: tuple[int, str] | None) -> bool:
-    """Return whether a file leaves its pre-tokenizer open, and has the token that tells its family."""
+    """Return whether a file leaves its pre-tokenizer open, and has the token that identifies its family."""
     if file.get(f"{_TOKENIZER}model", str, "") != "gpt2":
         return False
     if file.get(f"{_TOKENIZER}pre", str, "") not in ("", "default"):

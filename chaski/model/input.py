@@ -24,7 +24,7 @@ class ImageRows(Struct, frozen=True):
 class HiddenStates:
     """The hidden states that an attached draft reads, noted while its target records a batch.
 
-    `layers` are the numbers of the layers whose inputs are kept, of all tokens. The number behind that of the
+    `layers` are the numbers of the layers whose inputs are kept, of all tokens. The number after that of the
     last layer stands for its output. `last` is that output, of the rows that need logits only.
     """
 
@@ -70,7 +70,7 @@ class Inputs(Struct, frozen=True):
 
     `images` is there for models that see, and `types` (tokens,) for those that tell two texts apart: 0 in the
     first, 1 in the second. `coordinates` (tokens, 3) are there where rows of images stand in a grid, see
-    `EncoderShape.has_grid`. `hidden` takes in what an attached draft reads.
+    `EncoderShape.has_grid`. `hidden` collects the states that an attached draft reads.
     """
 
     tokens: Tensor
@@ -84,8 +84,8 @@ class Inputs(Struct, frozen=True):
     def enter(self, layer: Module, layers: Sequence[Module], x: Tensor) -> Tensor | None:
         """Return the rows that `layer` keeps after its attention, and note its input `x` for a draft.
 
-        All layers keep all rows, which is None, but the last one keeps the rows that need outputs. If a draft
-        reads the output of the last layer, that layer keeps all rows, too, and `leave` drops them.
+        All layers keep all rows (None), except the last one, which keeps the rows that need outputs. If a
+        draft reads the output of the last layer, that layer keeps all rows, too, and `leave` drops them.
         """
         if self.hidden is not None:
             self.hidden.enter(layers.index(layer), len(layers), x)
@@ -115,7 +115,7 @@ class Inputs(Struct, frozen=True):
     def with_deep_images(self, x: Tensor, layer: int) -> Tensor:
         """The output of a layer, with parts of the rows of images added at their places.
 
-        Some encoders make rows that are several times as long as an embedding: behind the embedding they have
+        Some encoders make rows that are several times as long as an embedding: after the embedding they have
         a part for each of the first layers (deepstack, Meng et al. 2024, arXiv 2406.04334). There `x` has all
         tokens.
         """
@@ -126,7 +126,7 @@ class Inputs(Struct, frozen=True):
         return ops.scatter(x, x.rows(places) + part, places)
 
     def _part_of_images(self, x: Tensor, index: int) -> Tensor | None:
-        """A part of the rows of images, each as long as a row of `x`; None behind the last one."""
+        """A part of the rows of images, each as long as a row of `x`; None after the last one."""
         if self.images is None:
             return None
         whole, size = self.images.rows.shape[1], x.shape[1]

@@ -1,7 +1,8 @@
 """The treatment of each metadata key of llama.cpp: read, refused by name, or known to change no number.
 
 The names are those of its `llama-arch.cpp`, without the architecture. A key that would change what a model
-computes, and that its architecture does not read, is an error, so that no model is silently another one.
+computes, and that its architecture does not read, is an error, so that no model is silently computed as
+another one.
 """
 
 from __future__ import annotations
@@ -239,7 +240,7 @@ def check_keys(file: GGUFFile) -> None:
 
 def _is_neutral(file: GGUFFile, name: str, value: Any, neutral: tuple[object, ...]) -> bool:
     values = value.tolist() if isinstance(value, np.ndarray) else [value]
-    if name == "attention.sliding_window":  # one that sees all of the context is none
+    if name == "attention.sliding_window":  # a window as long as the context counts as none
         length = file.metadata.get(f"{file.architecture}.context_length")
         return all(each == 0 or (isinstance(length, int) and each >= length) for each in values)
     other = file.metadata.get(f"{file.architecture}.{_SAME_AS.get(name, '')}")

@@ -1,7 +1,8 @@
 """Refuses numbers that no model can have, whatever its architecture: they would break or exhaust us.
 
 A file comes from a stranger. Its sizes are checked against the tensors that it really has, before anything is
-built from them. Numbers that contradict each other are found when the model is built, and blamed on the file.
+built from them. Numbers that contradict
+each other are found when the model is built, and blamed on the file.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _KINDS = {
 
 
 def check_is_model(file: GGUFFile) -> None:
-    """Raise UnsupportedError for a file that is not a model; the message says what the file is."""
+    """Raise UnsupportedError for a file that is not a model; the message names the kind of the file."""
     kind = file.metadata.get("general.type")
     if not isinstance(kind, str) or kind not in _NO_MODELS:
         arch = file.metadata.get("general.architecture")

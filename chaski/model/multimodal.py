@@ -96,7 +96,7 @@ class EncoderShape(Struct, frozen=True):
                            several times as many, see `Inputs.with_deep_images`
     heads                  its attention
     max_tiles              as many of the largest tile have at least the rows of the largest image
-    pool                   the attention behind the layers in which rows look at patches, if there is one
+    pool                   the attention after the layers in which rows look at patches, if there is one
     has_grid               images have a `grid`, and the text model turns tokens by coordinates
     """
 
@@ -118,7 +118,7 @@ class PatchHistory(LayerCache, Protocol):
     def windows(self) -> LayerCache:
         """Return the same history, of which each patch sees only its window.
 
-        `Image.arrays` has `windows` then: the first patch of each one's window and the one behind the last.
+        `Image.arrays` has `windows` then: the first patch of each one's window and the one after the last.
         """
 
 

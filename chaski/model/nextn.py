@@ -1,11 +1,11 @@
 """Multi-token prediction (Gloeckle et al. 2024) as DeepSeek V3 and Qwen 3 Next have it.
 
-A block behind the last layer reads the embedding of a token and the model's hidden state of the token before,
-and predicts the token behind both. Run again on its own hidden state, it predicts one token more.
+A block after the last layer reads the embedding of a token and the model's hidden state of the token before,
+and predicts the token after both. Run again on its own hidden state, it predicts one token more.
 
 Its keys and values of a token depend on that token and those before, as in any layer. So the model stores
 them with each batch, and they are shared, dropped and taken over with all others. The first token of a
-sequence has no hidden state before it, and nobody sees its keys.
+sequence has no hidden state before it, and no token sees its keys.
 """
 
 from __future__ import annotations

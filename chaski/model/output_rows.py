@@ -1,4 +1,4 @@
-"""Rows of a batch's outputs, which stay where they were computed until somebody reads them."""
+"""Rows of a batch's outputs, which stay where they were computed until they are read."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ __all__ = ["PerLayerBlock", "PerLayerInputs"]
 
 
 class PerLayerInputs(Module):
-    """The vectors of all layers: from a table of their own, and from what the first layer reads."""
+    """The vectors of all layers: from their own table, and from the input of the first layer."""
 
     inline = True
 

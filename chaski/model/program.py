@@ -41,7 +41,7 @@ class Adapted(Struct, frozen=True, eq=False):
 
 
 class Run(Struct, frozen=True, eq=False):
-    """A batch that was launched. Its results stay until nobody has this any more."""
+    """A batch that was launched. Its results stay for as long as a reference to this object exists."""
 
     launch: Launch
     num_outputs: int
@@ -55,7 +55,7 @@ class Run(Struct, frozen=True, eq=False):
     def top_logits(self) -> npt.NDArray[np.float32]:
         """The top logits and their ids of the batch (len(batch.outputs), 2, max_top_logits): a view.
 
-        They are in descending order, equal ones by id. Elements behind the number that was asked for have no
+        They are in descending order, equal ones by id. Elements after the number that was asked for have no
         meaning.
         """
         if not self.max_top_logits:
@@ -80,7 +80,7 @@ class Program:
 
     Where these are logits, the plan also finds up to `max_top_logits` top logits of each row.
     `has_coordinates`: tokens are turned by coordinates, which a batch has where it has images.
-    `draft` stores with each batch what it proposes from; its caches are behind those of the model.
+    `draft` stores with each batch what it proposes from; its caches are after those of the model.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Program:
         self.digest = graph_digest(graph)
         self._plan = backend.compile(graph)
         self._adapted: Adapted | None = None
-        self._open: deque[Launch] = deque()  # those that nobody has waited for yet
+        self._open: deque[Launch] = deque()  # batches that are not waited for yet
 
     @property
     def stages(self) -> int:
@@ -124,9 +124,10 @@ class Program:
         return self._backend.launches_ahead and self.max_top_logits > 0
 
     def adapted(self, slots: int) -> Adapted:
-        """Return the plan of batches with adapters, which the first call compiles, for so many at a time.
+        """Return the plan of batches with adapters, which the first call compiles, for that many at a time.
 
-        Batches without any go on with the other plan. Raises UnsupportedError for a backend without adapters.
+        Batches without adapters keep using the other plan. Raises UnsupportedError for a backend without
+        adapters.
         """
         if self._adapted is None:
             weights = frozenset(weight for _, weight in self._model.weights() if len(weight.shape) == 2)
@@ -195,7 +196,7 @@ class Program:
         return values
 
     def launch(self, values: Mapping[str, Input], num_top_logits: Sequence[int] = ()) -> Run:
-        """Begin to compute the batch that was prepared last, behind those that were launched before.
+        """Begin to compute the batch that was prepared last, after those that were launched before.
 
         `num_top_logits`: for each output the number of top logits that `top_logits` returns; none if empty.
         """
@@ -232,7 +233,7 @@ class Program:
 
 
 def _record(model: Model, inputs: Inputs, caches: Sequence[Any], draft: AttachedDraft | None) -> Tensor:
-    """Record a forward pass -> its outputs, and behind it what an attached draft stores."""
+    """Record a forward pass -> its outputs, and after it what an attached draft stores."""
     if draft is None or inputs.hidden is None:
         return model(inputs, caches)
     count = len(model.layer_kinds())

@@ -45,14 +45,14 @@ _LARGE_VOCABULARY = 1 << 15
 
 
 class ProposingCost(Struct, frozen=True):
-    """The time of a proposal, and of each of its tokens besides, as shares of a batch that makes a token."""
+    """The time of a proposal, and of each further token of it, as shares of a batch that makes a token."""
 
     token: float
     proposal: float = 0.0
 
 
 class ProposalRequest(Struct, eq=False):
-    """A request for `most` tokens behind `token`, the last of a sequence, which was chosen from `row`.
+    """A request for `most` tokens after `token`, the last of a sequence, which was chosen from `row`.
 
     `saved` is how much smaller than positions the numbers are that turn text there: see
     `chaski.chat.image_rows`.
@@ -126,9 +126,10 @@ def num_common_tokens(vocab_size: int) -> int | None:
 
 
 def proposing_cost(model: Proposing, file: GGUFFile, output_share: float = 1.0) -> ProposingCost:
-    """Return the share of the bytes that a token reads of the whole model, that one to propose reads.
+    """Return the bytes read to propose a token, as a share of those that the whole model reads for a token.
 
-    They are what decoding takes its time for. To propose one it reads `output_share` of the output layer.
+    Reading them takes most of the time of decoding. To propose one it reads `output_share` of the output
+    layer.
     """
     output = output_bytes(file)
     own = layer_bytes(file, f"blk.{model.proposing_layers[0]}.") + output_share * output
@@ -155,7 +156,7 @@ def output_bytes(file: GGUFFile) -> float:
 
 
 class ProposingProgram:
-    """A plan that proposes a token behind each of up to `sequences` tokens of different sequences.
+    """A plan that proposes a token after each of up to `sequences` tokens of different sequences.
 
     `most_tokens`: only the first ones of the vocabulary are proposed. `part` has the layers that it takes,
     where it does not store in them; `choice` chooses tokens where `propose` returns no logits.
@@ -200,7 +201,7 @@ class ProposingProgram:
         self.cache.undo_forward(first)
 
     def _step(self, batch: Batch, hidden: F32) -> tuple[list[int], F32]:
-        """Compute a batch -> the top tokens behind its tokens, and their hidden states, a view.
+        """Compute a batch -> the top tokens after its tokens, and their hidden states, a view.
 
         It stays in the cache until that takes it back.
         """
@@ -216,7 +217,7 @@ class ProposingProgram:
 
 
 def places(batch: Batch) -> npt.NDArray[np.int32]:
-    """Return what turns the tokens of a batch of text to propose behind, one number for each."""
+    """Return the numbers that rotate the tokens of a batch of text to propose after, one for each."""
     assert batch.coordinates is not None, "tokens to propose behind have coordinates"
     return np.ascontiguousarray(batch.coordinates[:, 0])
 

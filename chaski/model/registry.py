@@ -79,7 +79,7 @@ class ModelConfig(Protocol):
 
     @property
     def is_causal(self) -> bool:
-        """True if no token sees those behind it. Else a text is computed as one group, in one batch."""
+        """True if no token sees those after it. Else a text is computed as one group, in one batch."""
 
 
 class Model(Protocol):
@@ -129,8 +129,8 @@ def build_model(file: GGUFFile, projector: GGUFFile | None = None) -> Model:
     """The model of the file's architecture, its weights declared but not bound yet.
 
     `projector` is a file that holds an encoder of images for it, where that is not in the file itself.
-    Raises UnsupportedError for a file that is no model, for an architecture that has no file here, or none
-    that takes a projector, and ModelError for a model that cannot be.
+    Raises UnsupportedError for a file that is not a model, for an unknown architecture, or one that takes no
+    projector, and ModelError for an impossible model.
     """
     check_is_model(file)
     kind = _model_of(file)

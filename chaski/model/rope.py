@@ -84,7 +84,7 @@ def read_rope(file: GGUFFile, head_size: int) -> RopeConfig:
 
 
 def read_axes(file: GGUFFile, pairs: int, usual: list[int], *, interleaved: bool = False) -> tuple[int, ...]:
-    """Read which of time, row and column turns each pair: the first so many, the next, the rest.
+    """Read which of time, row and column turns each pair: the first ones, the next, the rest.
 
     `interleaved`: rows and columns take every third pair each, from the second and the third on, until they
     have their number; time has the others (Qwen 3-VL). `usual` holds where the file does not say it.

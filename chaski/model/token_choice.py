@@ -1,4 +1,4 @@
-"""Choosing tokens from what a program that proposes has computed: all of the vocabulary, or near clusters."""
+"""Choosing tokens from the results of a program that proposes: from the vocabulary, or near clusters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TokenChoice(Protocol):
     def count(self) -> int: ...
 
     def record(self, graph: Graph, counts: Tensor, found: Tensor) -> None:
-        """Record behind the results (n, size) of `Proposing.propose`; `counts` (n,) is an input."""
+        """Record after the results (n, size) of `Proposing.propose`; `counts` (n,) is an input."""
 
     def tokens(self, launch: Launch) -> list[int]:
         """Return the token of each row of a launch."""

@@ -43,7 +43,7 @@ def place_weights(
 ) -> None:
     """Give every weight of `model` its place in `backend`, to be loaded from `file` or its `projector`.
 
-    Those of an attached draft have theirs behind them, and are loaded from its own file.
+    The weights of an attached draft come after them, and are loaded from its own file.
 
     Raises what `match_weights` does.
     """
@@ -99,7 +99,7 @@ def _rows(name: str, shape: tuple[int, ...]) -> int:
 
 
 def _row_axis(name: str, shape: tuple[int, ...]) -> int:
-    """Matrices have columns behind their rows, a bias has rows only."""
+    """Matrices have columns after their rows, a bias has rows only."""
     return len(shape) - 2 if name.endswith(".weight") and len(shape) > 1 else len(shape) - 1
 
 

@@ -61,7 +61,7 @@ class Attention(Module):
 
 
 class Layer(Module):
-    """Norms stand behind each sum. `attn` takes the states and `context`, what it needs beside them."""
+    """Norms come after each sum. `attn` takes the states and `context`, its other inputs."""
 
     def __init__(self, config: DecoderConfig, attn: Attention, ffn: Callable[[Tensor], Tensor]) -> None:
         self.attn = attn

@@ -51,7 +51,7 @@ class Projections(Module):
 
 
 class Unprojections(Module):
-    """The product of each state but the first with a matrix of its own, of which files have one tensor."""
+    """The product of each state but the first with its own matrix, of which files have one tensor."""
 
     inline = True
     joined = Joined("altup_unembd_proj", _MATRICES)
@@ -188,7 +188,7 @@ class Model(Decoder):
         self._local, self._global = local.rope(neox=True), config.rope.rope(neox=True)
 
     def layer_kinds(self) -> Sequence[LayerKind]:
-        """Kinds of the layers that store; the others read what the last one of their kind has stored."""
+        """Kinds of the layers that store; the others read what the last layer of their kind has stored."""
         c = self.config
         return [
             Causal(

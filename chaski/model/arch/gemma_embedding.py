@@ -15,7 +15,7 @@ from chaski.model.input import Inputs
 
 
 class Model(TextModel):
-    """A window shows as much behind a token as before it."""
+    """A window shows as much after a token as before it."""
 
     def __init__(self, file: GGUFFile) -> None:
         config = DecoderConfig.read(file, is_causal=False)

@@ -19,7 +19,7 @@ from chaski.model.input import Inputs
 
 _PERIOD = 2
 _ALPHA, _LIMIT = 1.702, 7.0
-# Thoughts are dropped between turns, so prompts often go on from far before the end.
+# Thoughts are dropped between turns, so prompts often continue from far before the end.
 _MEMORY = 4096
 
 

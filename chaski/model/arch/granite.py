@@ -39,7 +39,7 @@ class Attention(llama.Attention):
 
 
 class Layer(llama.Layer):
-    """`factor` is that of what both blocks add to the states."""
+    """`factor` multiplies all that both blocks add to the states."""
 
     def __init__(
         self, config: DecoderConfig, attn: Attention, ffn: Callable[[Tensor], Tensor], factor: float

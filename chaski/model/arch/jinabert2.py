@@ -35,7 +35,7 @@ class Attention(bert.Attention):
 
 
 class Layer(bert.Layer):
-    """The one for code adds what went into attention twice, with a norm behind each sum."""
+    """The one for code adds what went into attention twice, with a norm after each sum."""
 
     def __init__(
         self, config: DecoderConfig, attn: Attention, ffn: Callable[[Tensor], Tensor], is_added_twice: bool

@@ -56,7 +56,7 @@ class Attention(Module):
 class Layer(Module):
     """Two blocks, each of which reads a norm of the states and adds to them.
 
-    `attn` takes the norm and `context`: what it needs besides, such as ropes and a cache.
+    `attn` takes the norm and `context`: its other inputs, such as ropes and a cache.
 
     `outputs` is None in all layers but the last. The last one stores the keys and values of all tokens, then
     computes only the rows that `outputs` lists: those whose logits the caller asked for.

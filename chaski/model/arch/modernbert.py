@@ -44,7 +44,7 @@ class Layer(Module):
 
 
 class Classifier(classifier.Classifier):
-    """The layer before the scores has GELU and a norm behind it."""
+    """The layer before the scores has GELU and a norm after it."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__(config)
@@ -73,7 +73,7 @@ class Model(Module):
         if config.pooling is Pooling.RANK:
             _require_first(file)
             self.cls = Classifier(config)
-        # Half of the window is behind a token, and half before it.
+        # Half of the window is after a token, and half before it.
         self._reach = window // 2
         local = config.rope.unscaled(file.get(f"{arch}.rope.freq_base_swa", float, 10000.0))
         self._local, self._global = local.rope(neox=True), config.rope.rope(neox=True)

@@ -13,7 +13,7 @@ from chaski.model.arch import jinabert3
 
 
 class SumBias(Module):
-    """A bias of what all experts return together, where the file has one."""
+    """A bias of the joint result of all experts, where the file has one."""
 
     def __init__(self, size: int) -> None:
         self.bias = Weight((size,), optional=True, plain=True)

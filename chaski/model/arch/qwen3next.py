@@ -36,7 +36,7 @@ from chaski.model.output_rows import HIDDEN
 
 
 class GatedAttention(qwen3.Attention):
-    """Each head has a query and, behind it, a gate, whose sigmoid multiplies the head's result."""
+    """Each head has a query and, after it, a gate, whose sigmoid multiplies the head's result."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__(config)
@@ -77,7 +77,7 @@ class Layer(Module):
 
 
 class Head(Layer):
-    """The block behind the last layer: it predicts the token after the next one, see `NextnTensors`."""
+    """The block after the last layer: it predicts the token after the next one, see `NextnTensors`."""
 
     attn: GatedAttention
 
@@ -94,7 +94,7 @@ class Head(Layer):
 
 
 class Model(Decoder):
-    """The first of the blocks behind the last layer, which predict more tokens at once, proposes."""
+    """The first of the blocks after the last layer, which predict more tokens at once, proposes."""
 
     token_ids = None
 

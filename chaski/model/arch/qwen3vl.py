@@ -1,6 +1,6 @@
 """Qwen 3-VL, text (Bai et al. 2025, arXiv 2511.21631): Qwen 3, turned by three coordinates in turn.
 
-Parts of the rows of images are added behind its first layers, see `Inputs.with_deep_images`.
+Parts of the rows of images are added after its first layers, see `Inputs.with_deep_images`.
 """
 
 from __future__ import annotations

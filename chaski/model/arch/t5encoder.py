@@ -18,7 +18,7 @@ from chaski.model.input import Inputs
 from chaski.model.pooling import Pooling
 from chaski.same_bits import logarithm, logarithms
 
-_FURTHEST = 128  # of the distances that have buckets of their own; files do not say it
+_FURTHEST = 128  # of the distances that have their own buckets; files do not say it
 
 
 class RelativeBias(Module):
@@ -104,7 +104,7 @@ class Model(Module):
 def _buckets(distances: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
     """The buckets of the positions of keys relative to the query's.
 
-    A half of them is for keys behind the query; of each half, one half is for a distance each, and the rest
+    A half of them is for keys after the query; of each half, one half is for a distance each, and the rest
     for ranges that grow with the distance.
     """
     half = count // 2

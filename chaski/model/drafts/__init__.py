@@ -1,4 +1,4 @@
-"""The table of attached drafts: files that are no models, and propose tokens for one that they are given to.
+"""The table of attached drafts: files that are not models, and propose tokens for a given model.
 
 Each is a module of this folder with a class `Draft`, an `AttachedDraft`.
 """
@@ -24,7 +24,7 @@ ATTACHED = {
 
 
 def is_attached(file: GGUFFile) -> bool:
-    """True for the file of a draft that is no model by itself."""
+    """True for the file of a draft that is not a model by itself."""
     return file.architecture in ATTACHED
 
 

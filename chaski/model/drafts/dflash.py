@@ -1,10 +1,10 @@
 """DFlash (Chen et al. 2026, arXiv 2602.06036): a draft that proposes a block of tokens at once.
 
 Hidden states of some of the target's layers, fused to one row, give each of the draft's layers keys and
-values of all tokens that the target has computed. A block is the last token and masks behind it. It sees
+values of all tokens that the target has computed. A block is the last token and masks after it. It sees
 these keys and its own, all of them, and says what stands in place of each mask. Its own keys are not kept.
 
-In layers with a window the tokens of a block see none behind themselves, as published drafts were trained.
+In layers with a window the tokens of a block see none after themselves, as published drafts were trained.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Draft(BlockDraft):
         return self.logits(self.output_norm(x), most_tokens)
 
     def _check(self) -> None:
-        """Raise OptionError for a target of other sizes, ModelError for numbers that are no draft's."""
+        """Raise OptionError for a target of other sizes, ModelError for invalid numbers."""
         path, size, vocab_size = self.file.path, self._own.hidden_size, self.target.model.config.vocab_size
         if not self.hidden_layers or min(self.hidden_layers) < 0:
             raise ModelError(

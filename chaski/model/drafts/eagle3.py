@@ -1,7 +1,7 @@
 """EAGLE-3 (Li et al. 2025, arXiv 2503.01840): a layer that reads hidden states of three layers of its target.
 
 For each token the layer reads the token's embedding and, fused to one row, the states of the token before. It
-predicts the token behind, and goes on from its own output in place of the fused row.
+predicts the token after that, and continues from its own output instead of the fused row.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class WideAttention(Attention):
 
 
 class Layer(Module):
-    """`normalized`: the norm of the fused states is added to, in place of these."""
+    """`normalized`: the norm of the fused states is added to, instead of these."""
 
     def __init__(self, config: DecoderConfig, normalized: bool) -> None:
         size, eps = config.hidden_size, config.eps
@@ -158,7 +158,7 @@ class Draft(StepDraft):
         return tensors["d2t"].shape[-1] if "d2t" in tensors else self.target.model.config.vocab_size
 
     def _check(self) -> None:
-        """Raise OptionError for a target of other sizes, ModelError for numbers that are no draft's."""
+        """Raise OptionError for a target of other sizes, ModelError for invalid numbers."""
         file, target = self.file, self.target
         if self._own.num_layers != 1 or not self.hidden_layers or min(self.hidden_layers) < 0:
             raise ModelError(

@@ -1,8 +1,8 @@
 """Gemma 4's assistant (Google 2026): layers that query the keys and values which their target has stored.
 
-It reads the embedding of the last token and the target's hidden state before it, proposes a token, and goes
-on from its own state, brought to the size of the target's. It stores nothing: however many tokens it has
-proposed, it stands where the next token of the sequence will be. The assistants of E2B and E4B have their
+It reads the embedding of the last token and the target's hidden state before it, proposes a token, and
+continues from its own state, brought to the size of the target's. It stores nothing: however many tokens it
+has proposed, it stands where the next token of the sequence will be. The assistants of E2B and E4B have their
 vocabulary in clusters; files of llama.cpp's converter have none, and then all tokens get logits.
 """
 
@@ -179,7 +179,7 @@ class Draft(StepDraft):
         return numbers[-1]
 
     def _read_clusters(self) -> tuple[Linear, Clusters]:
-        """The output layer of the small ones. Raises ModelError for clusters that are none."""
+        """The output layer of the small ones. Raises ModelError for invalid clusters."""
         file, info = self.file, self.file.tensors[_ORDERING]
         arch, size = file.architecture, self._own.hidden_size
         order = dequantize(info.data, info.type, info.shape).ravel().astype(np.int64)

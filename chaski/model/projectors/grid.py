@@ -1,4 +1,4 @@
-"""The rows of an image in a grid of tiles (LLaVA 1.6): without its borders, a row behind each line."""
+"""The rows of an image in a grid of tiles (LLaVA 1.6): without its borders, a row after each line."""
 
 from __future__ import annotations
 

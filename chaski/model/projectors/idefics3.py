@@ -1,6 +1,6 @@
 """Idefics 3 (Laurençon et al. 2024), SmolVLM (Marafioti et al. 2025): SigLIP, and a matrix for its squares.
 
-An image is cut into tiles, and comes as a whole behind them. transformers computes the place of a patch from
+An image is cut into tiles, and comes as a whole after them. transformers computes the place of a patch from
 fractions of the image, which gives the patches of a whole tile their own places in all published sizes.
 """
 

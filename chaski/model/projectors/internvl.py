@@ -1,6 +1,6 @@
 """InternVL 2.5, 3 and 3.5 (Chen et al. 2024; Zhu et al. 2025): InternViT, and two matrices for its squares.
 
-An image is cut into tiles in the grid that is most like it, and comes as a whole behind them. GELU is exact,
+An image is cut into tiles in the grid that is most like it, and comes as a whole after them. GELU is exact,
 as in transformers; llama.cpp approximates it.
 """
 

@@ -1,6 +1,6 @@
 """LFM2-VL (Liquid AI 2025): SigLIP 2 for images of any proportions, and three layers for its squares.
 
-A large image is cut into tiles, and comes as a whole behind them. The table of places is for a square of
+A large image is cut into tiles, and comes as a whole after them. The table of places is for a square of
 patches; for other sizes it is resized, by a product with a matrix that comes with the image.
 """
 

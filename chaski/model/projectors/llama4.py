@@ -1,6 +1,6 @@
 """Llama 4's encoder of images (Meta 2025): axial rope, a row of the class, an adapter for its squares.
 
-An image is cut into tiles, and comes as a whole behind them. GELU is exact, as in transformers; llama.cpp
+An image is cut into tiles, and comes as a whole after them. GELU is exact, as in transformers; llama.cpp
 approximates it.
 """
 
@@ -31,7 +31,7 @@ _MAX_TILES = 16  # where a file does not say it, as those of llama.cpp and Ollam
 class VisionConfig(Struct, frozen=True):
     """`square` patches become one row each way.
 
-    second_norm: what the file calls the second norm of a layer. llama.cpp's converter gave it the name of
+    second_norm: the file's name for the second norm of a layer. llama.cpp's converter gave it the name of
     another norm of Gemma 4's in some releases.
     """
 
@@ -159,7 +159,7 @@ class Tower(Module):
 
 
 class Projector(Module):
-    """GGUF calls the matrices of the adapter `model.mlp.1` and `2`, and the one behind it `model.fc`."""
+    """GGUF calls the matrices of the adapter `model.mlp.1` and `2`, and the one after it `model.fc`."""
 
     def __init__(self, config: VisionConfig, sizes: tuple[int, int], row_size: int) -> None:
         self.model = _Model(config.hidden_size * config.square**2, sizes, row_size)

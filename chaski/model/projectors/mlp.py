@@ -163,7 +163,7 @@ class Projector(Module):
 
 
 class LineEnd(Module):
-    """The row behind each line of patches of a grid."""
+    """The row after each line of patches of a grid."""
 
     def __init__(self, row_size: int) -> None:
         self.image_newline = Weight((1, row_size), plain=True, stored=(row_size,))
@@ -208,7 +208,7 @@ class Vision(Module):
         return Image.of_tiles(tiles, (len(order),), order)
 
     def _tile(self, square: Values, kept: I32, has_end: bool = False) -> Tile:
-        """A square of which some patches become rows, with the end of a line behind them or not."""
+        """A square of which some patches become rows, with the end of a line after them or not."""
         c = self._config
         first, cut = int(c.has_class), patches(square, c.patch_size)
         pixels = np.zeros((first + c.num_patches, cut.shape[-1]), np.float32)

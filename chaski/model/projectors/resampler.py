@@ -59,7 +59,7 @@ class Resampler(Module):
         return self.proj(self.ln_post(self.attn.out(seen)))
 
     def _places(self, graph: Graph, x: Tensor) -> Tensor:
-        """The embedding of each patch's column, and beside it that of its row."""
+        """The embedding of each patch's column, and next to it that of its row."""
         patches, half = x.shape[0], self._size // 2
         assert isinstance(patches, Dim)
         parts = []
@@ -139,7 +139,7 @@ def _rows_of(file: GGUFFile, name: str) -> int:
 
 
 def _waves(count: int, num_frequencies: int) -> npt.NDArray[np.float32]:
-    """Sines, and beside them cosines, of the numbers up to `count` times falling frequencies."""
+    """Sines, and next to them cosines, of the numbers up to `count` times falling frequencies."""
     frequencies = 1 / _ROPE_BASE ** (
         np.arange(num_frequencies, dtype=np.float32) / np.float32(num_frequencies)
     )

@@ -17,7 +17,7 @@ __all__ = ["SigLIPConfig", "Tower"]
 
 
 class SigLIPConfig(Struct, frozen=True):
-    """`side` patches are next to each other in an image of `edge` pixels; what is behind them is cut off."""
+    """`side` patches are next to each other in an image of `edge` pixels; what is after them is cut off."""
 
     edge: int
     patch_size: int

@@ -55,7 +55,7 @@ class TextModel(Decoder):
             for is_near in sliding_layers(file, config.num_layers, _PERIOD)
         ]
         self._softcap = file.get(f"{arch}.final_logit_softcapping", float, 0.0)
-        # Layers with a window have a base of their own, and no scaling.
+        # Layers with a window have their own base, and no scaling.
         local = config.rope.unscaled(file.get(f"{arch}.rope.freq_base_swa", float, 10000.0))
         self._local, self._global = local.rope(neox=True), config.rope.rope(neox=True)
 

@@ -1,4 +1,4 @@
-"""Gemma 4's experts: they read a norm of their own, are chosen by another, and stand beside a dense block."""
+"""Gemma 4's experts: they read their own norm, are chosen by another, and work alongside a dense block."""
 
 from __future__ import annotations
 

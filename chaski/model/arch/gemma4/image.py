@@ -40,7 +40,7 @@ def num_positions(file: GGUFFile, needed: int) -> int:
 
 
 def sees_both_ways(file: GGUFFile, row_size: int) -> bool:
-    """True if the rows of an image see each other in the text model; only in the smallest models they do not.
+    """True if the rows of an image see each other in the text model, as in all but the smallest models.
 
     Files of others do not say it, and llama.cpp decides by the size of a row.
     """

@@ -78,7 +78,7 @@ class ExpertLayer(Layer):
 
 
 class Model(Decoder):
-    """The last layers store nothing: they read what the last one of their kind before them has stored.
+    """The last layers store nothing: they read what the last earlier layer of their kind has stored.
 
     Where the rows of an image see each other, they do so in layers with a window only, and within it.
     """
@@ -112,7 +112,7 @@ class Model(Decoder):
         return kinds
 
     def _ahead(self, layer: Layer) -> int | None:
-        """The number of rows of its image that a row sees behind itself, 0 in layers that see all before."""
+        """The number of rows of its image that a row sees after itself, 0 in layers that see all before."""
         has_groups = self.vision is not None and self.vision.is_bidirectional
         return 0 if has_groups and layer.window is None else None
 

@@ -23,7 +23,7 @@ _COLORS = 3
 
 
 class Tower(Module):
-    """Norms stand before the matrix, behind it and behind the positions: `patch_norm` 1 to 3."""
+    """Norms come before the matrix, after it and after the positions: `patch_norm` 1 to 3."""
 
     def __init__(self, patch_size: int, size: int, count: int) -> None:
         self.patch_embd = PatchEmbedding(patch_size, size)

@@ -127,7 +127,7 @@ def _turned(x: Tensor, ropes: tuple[Tensor, Tensor]) -> Tensor:
 
 
 class Tower(Module):
-    """The embeddings of columns come first in their table, those of rows behind them."""
+    """The embeddings of columns come first in their table, those of rows after them."""
 
     def __init__(self, config: VisionConfig) -> None:
         size, count = config.hidden_size, config.num_positions

@@ -18,7 +18,7 @@ from chaski.model.input import Inputs
 
 
 class Attention(llama.Attention):
-    """Queries have a table of their own: what rotates all of a query can scale it too."""
+    """Queries have their own table: what rotates all of a query can scale it too."""
 
     def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache, q_rope: Tensor | None = None) -> Tensor:
         c = self._config

@@ -187,6 +187,6 @@ class Vision(Module):
 
 
 def _layout(rows: int, columns: int) -> Layout:
-    """Row by row, a token behind each."""
+    """Row by row, a token after each."""
     breaks = ["[IMG_BREAK]"] * (rows - 1)
     return tuple(chain.from_iterable((columns, end) for end in [*breaks, "[IMG_END]"]))

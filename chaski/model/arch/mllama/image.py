@@ -20,7 +20,7 @@ _MULTIPLE = 8  # to which the rows of a tile are filled up
 class Tiling(Struct, frozen=True):
     """Up to `max_tiles` tiles of `edge` pixels, in patches of `patch_size`.
 
-    What is computed does not depend on the image: all tiles, used or not, take part.
+    The computation does not depend on the image: all tiles, used or not, take part.
     """
 
     edge: int

@@ -206,7 +206,7 @@ class Vision(Module):
     is_bidirectional = False
 
     def __init__(self, config: VisionConfig, row_size: int, tower: Tower, num_deep: int = 0) -> None:
-        """`num_deep`: how many parts of a row are added behind layers of the text model."""
+        """`num_deep`: how many parts of a row are added after layers of the text model."""
         self._config = config
         self.shape = EncoderShape(
             max_patches=config.max_rows * config.patches_a_row,
@@ -260,7 +260,7 @@ def merged(x: Tensor, squares: Sequence[Tensor]) -> Tensor:
 
 
 def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
-    """Rows of one size, behind each other."""
+    """Rows of one size, after each other."""
     size = parts[0].shape[1]
     assert isinstance(size, int)
     return ops.concat([(part, index * size, 1) for index, part in enumerate(parts)])

@@ -23,7 +23,7 @@ class Limits(Struct, frozen=True):
 class Patches(Struct, frozen=True):
     """pixels (n, elements of a patch), places (n, 2): row and column of each patch.
 
-    windows (n, 2)  the first patch of each one's window, and the one behind the last
+    windows (n, 2)  the first patch of each one's window, and the one after the last
     squares (square², rows)  the patches of each square in the order of rows: of all squares the first, ...
     grid  rows and columns of squares
     """

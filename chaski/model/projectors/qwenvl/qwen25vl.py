@@ -31,7 +31,7 @@ class Vision(encoder.Vision):
 
 
 def _full(file: GGUFFile, num_layers: int) -> frozenset[int]:
-    """The layers in which all patches see each other: listed, or every so many."""
+    """The layers in which all patches see each other: listed, or at regular intervals."""
     prefix = f"{file.architecture}.vision"
     if f"{prefix}.fullatt_block_indexes" in file.metadata:
         return frozenset(file.get(f"{prefix}.fullatt_block_indexes", list[int]).tolist())

@@ -1,8 +1,8 @@
 """Qwen 3-VL's encoder of images (Bai et al. 2025, arXiv 2511.21631).
 
 It has a table of places for a square of patches, which is stretched over the patches of an image: each takes
-its share of four places. States behind some layers become parts of the rows, which the text model adds
-behind its first layers (deepstack, Meng et al. 2024, arXiv 2406.04334).
+its share of four places. States after some layers become parts of the rows, which the text model adds
+after its first layers (deepstack, Meng et al. 2024, arXiv 2406.04334).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Tower(encoder.Tower):
 
 
 class DeepMergers(Module):
-    """The mergers of states behind layers."""
+    """The mergers of states after layers."""
 
     def __init__(self, config: VisionConfig, row_size: int, names: Iterable[str]) -> None:
         for name in names:
