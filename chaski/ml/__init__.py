@@ -73,8 +73,8 @@ def open_together(
     name    what `open_backend` knows it by
     split   `layers` or `rows`
     shares  how much of the layers each device takes; None for as much as its free memory allows
-    behind_first  how many of the last layers the devices behind the first share in any case, where the
-                  output is one more behind the last; None for any
+    behind_first  number of trailing layers that the devices after the first share in any case, counting the
+                  output as one; None for any
 
     Raises what opening a device raises.
     """
@@ -101,7 +101,7 @@ def usual_backend() -> tuple[str, Sequence[Device]]:
 
 
 def gpus_of(name: str) -> Sequence[Device]:
-    """Return the GPUs that a backend may compute with, and what is free there; none for other backends.
+    """Return the GPUs that a backend may compute with, and their free memory; none for other backends.
 
     Raises what opening the backend raises.
     """
@@ -119,7 +119,7 @@ def serve_member(
     folders  where files of models are looked for by their names
 
     Raises OptionError for a bad address, UnsupportedError for a backend that cannot have parts, and
-    ClusterError where nobody can listen there.
+    ClusterError if it cannot listen there.
     """
     from chaski.ml.sharded.serving import MemberServer, listening_address
 
@@ -143,7 +143,7 @@ def measure_machine(
     """Measure this machine for the scaling model, in some tenths of a second.
 
     `weight_bytes`: the size of a model, which may fit in a cache. `crowds`: numbers of threads that are
-    larger than that of processors. What else runs shows in the result.
+    larger than that of processors. Other running programs affect the result.
     Raises ValueError if this build or this machine does not have the instruction set.
     """
     from chaski.ml.cpu.thread_rates import measure_machine

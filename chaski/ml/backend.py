@@ -99,10 +99,10 @@ class NodesOptions(Struct, frozen=True):
 class GPUOptions(Struct, frozen=True):
     """Where a model is on a machine with GPUs. No bit of any result depends on it.
 
-    `numbers`: the GPUs that hold it. `layers`: how many of the last layers they hold, where the output is one
-    more behind the last; what is left stays on the processor. None for everything. `shares`: how much of it
-    each GPU takes; None for as much as its free memory allows. `split`: `layers` or, over several GPUs that
-    hold everything, `rows`. `spared`: bytes of each GPU that stay free.
+    `numbers`: the GPUs that hold it. `layers`: number of trailing layers on them, counting the output as one;
+    the others stay on the processor. None for everything. `shares`: how much of it each GPU takes; None for
+    as much as its free memory allows. `split`: `layers` or, over several GPUs that hold everything, `rows`.
+    `spared`: bytes of each GPU that stay free.
     """
 
     numbers: tuple[int, ...] = (0,)
@@ -134,7 +134,7 @@ class CacheConfig(Struct, frozen=True):
 
     `padding`: the number of cells is a multiple of it.
     `alignment`: attention is fastest where a token's position and cell are the same modulo it.
-    `page`: cells are given out in whole pages of so many, and a token at position p is in cell p % page of
+    `page`: cells are given out in whole pages of that many, and a token at position p is in cell p % page of
     one. A page has tokens of one sequence, and of those that share all of its tokens up to a page's end.
     `permuted_values`: values lie transposed for each head, cells innermost. Its `kv_buffer` sees to that.
     """
@@ -151,13 +151,13 @@ class CacheConfig(Struct, frozen=True):
         return -(-(cells + 2 * (self.page - 1) * sequences) // multiple) * multiple
 
     def spaced(self, cells: int) -> int:
-        """Return `cells`, rounded up so that the cells behind them begin at a panel and a page."""
+        """Return `cells`, rounded up so that the cells after them begin at a panel and a page."""
         multiple = math.lcm(self.alignment, self.page)
         return -(-cells // multiple) * multiple
 
 
 class Device(Struct, frozen=True):
-    """A processor with memory of its own.
+    """A processor with its own memory.
 
     `name` is its own on this machine, and short: `HOST`, or the like of `cuda:0`. `model` is the product.
     `features` names the instruction sets of a processor; `variants`, by the type of weights and a range of
@@ -298,21 +298,21 @@ class AdapterSlots(Protocol):
 class CellRows(Protocol):
     """The rows of several buffers in the same cells, as bytes that the host can keep.
 
-    A block has room for so many cells of each buffer. Its bytes mean something to this backend, for buffers
-    of the same shapes: what is read from cells and written to others gives the same results there, bit by
-    bit. Nothing may be computed meanwhile that writes to these cells.
+    A block has room for that many cells of each buffer. Its bytes have a meaning only for this backend, and
+    buffers of the same shapes: bytes read from cells and written to others give the same results there, bit
+    by bit. Nothing may be computed meanwhile that writes to these cells.
     """
 
     def num_bytes(self, room: int) -> int:
-        """The size of a block with room for so many cells."""
+        """The size of a block with room for that many cells."""
 
     def read(
         self, cells: npt.NDArray[np.int32], block: npt.NDArray[np.uint8], first: int, room: int
     ) -> Future[None] | None:
         """Copy `cells` (n,) to the places of a block from `first` on. Other bytes of the block stay.
 
-        Where that goes on meanwhile, a future is returned, whose result is there when the copy is. It copies
-        what the cells hold now, whatever is computed later.
+        If the copy continues in the background, a future is returned, which is done when the copy is. It
+        copies the present content of the cells, whatever is computed later.
         """
 
     def write(
@@ -344,7 +344,7 @@ class Backend(Protocol):
     def stages(self) -> int:
         """The number of batches that it computes at the same time, each on other devices than the others.
 
-        Of the batches that were launched so many are on their way from the first device to the last.
+        This many of the launched batches are on their way from the first device to the last.
         """
 
     @property
@@ -355,7 +355,7 @@ class Backend(Protocol):
         """
 
     def devices(self) -> Sequence[Device]:
-        """The devices that this backend may hold memory of, with what is available there now.
+        """The devices that this backend may hold memory of, with the memory available there now.
 
         Memory of the host is available to everybody: a backend that has only some of it need not list it.
         """
@@ -379,7 +379,7 @@ class Backend(Protocol):
     def kv_buffer(
         self, role: KVRole, cells: int, heads: int, size: int, dtype: DType, layer: int | None = None
     ) -> KVBuffer:
-        """Zeroed storage of a layer of the model; None for what is of no layer, such as an encoder's.
+        """Zeroed storage of a layer of the model; None for parts outside of layers, such as an encoder's.
 
         A backend of several devices places it where the weights of that layer are: `blk.LAYER.` in their
         names. Raises UnsupportedError where heads of that size cannot have that type.
@@ -405,7 +405,7 @@ class Backend(Protocol):
     def sibling(self) -> Backend:
         """Make a backend on the same threads and devices, for a model that computes in turns with this one.
 
-        It holds memory of its own, and `devices` of both tell what is left by both.
+        It has its own memory, and `devices` of both show what both leave free.
         """
 
     def memory(self) -> Memory:

@@ -1,4 +1,4 @@
-"""Attention and what else reads earlier tokens: rotary positions, storage, states of sequences."""
+"""Attention and other operations that read earlier tokens: rotary positions, storage, states of sequences."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CONTENTS = ("store", "stored", "rotate_cells", "copy_cells")
 def rope_table(positions: Tensor, rope: Rope) -> Tensor:
     """Cosines and sines for `rope` at `positions` (n,) int32 -> (n, 2, pairs), times the magnitude.
 
-    Where tokens have coordinates (n, axes) in place of a position, `rope.axes` says which of them turns each
+    Where tokens have coordinates (n, axes) instead of a position, `rope.axes` says which of them turns each
     pair. Equal coordinates give the bits of that position. The table is shared by all layers with this rope.
     """
     pairs, width = len(rope.frequencies), positions.shape[-1] if len(positions.shape) > 1 else 1
@@ -126,7 +126,7 @@ def copy_cells(sources: Tensor, targets: Tensor, buffer: KVBuffer) -> Tensor:
 
 
 class DistanceBias(Struct, frozen=True):
-    """A number that is added to the score of a key for its distance behind or before the query.
+    """A number that is added to the score of a key for its distance after or before the query.
 
     `table` (heads, 2 · reach + 1): that of the distance 0 is in the middle, and keys that are further away
     have the first or the last one (T5, Raffel et al. 2020; ALiBi, Press et al. 2022).

@@ -1,6 +1,6 @@
 """The table of elementwise operations: each is declared once, by its formula in NumPy and float32.
 
-A declaration says all that the rest of Python asks for: its name, its operands (the positional parameters),
+A declaration contains all that the rest of Python needs: its name, its operands (the positional parameters),
 its numbers (the keyword parameters) and what it means. Called with tensors it records a node; the reference
 backend computes by `formula`, and the cpu and cuda backends by the function of that name in
 `native/include/formulas.h`.

@@ -202,7 +202,7 @@ class Rope(Struct, frozen=True, eq=False):
     """A rotary embedding of heads (Su et al. 2021): it turns pairs of elements by position · frequency.
 
     `frequencies` (pairs,) float32 are in radians per position. The pairs are neighbours, (2j, 2j + 1), or
-    with `neox` (j, j + pairs), as in GPT-NeoX; elements behind the pairs stay. `magnitude` multiplies the
+    with `neox` (j, j + pairs), as in GPT-NeoX; elements after the pairs stay. `magnitude` multiplies the
     turned elements (YaRN has one; see `chaski.ml.nn.rope`).
     `axes` has for each pair which coordinate of a token turns it, where tokens have several (m-rope, Wang et
     al. 2024); None where they have one position.

@@ -43,7 +43,7 @@ def _operand(operand: Operand, numbers: Mapping[Tensor, int]) -> object:
 
 
 def _value(value: Any) -> object:
-    """Return something whose `repr` says all that matters about an attribute."""
+    """Return an object whose `repr` contains all that matters about an attribute."""
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return value
     if isinstance(value, Dim):

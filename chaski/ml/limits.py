@@ -112,7 +112,7 @@ def _memory_used(group: Path) -> int:
 def _cached_files(group: Path) -> int:
     """Return the bytes of files in memory of a group and of all groups below it."""
     counts = _statistics(group)
-    # Version 1 has the sums of groups below under names of their own.
+    # Version 1 has the sums of groups below under their own names.
     prefix = "total_" if "total_inactive_file" in counts else ""
     return sum(counts.get(f"{prefix}{name}", 0) for name in ("active_file", "inactive_file"))
 
@@ -136,7 +136,7 @@ def _groups(controller: str) -> Iterator[Path]:
         if mount.controllers and controller not in mount.controllers:
             continue
         own = paths.get(controller if mount.controllers else "", PurePosixPath("/"))
-        # A path outside of what is mounted is that of the host: the mount shows the container's own group.
+        # A path outside of the mount is that of the host: the mount shows the container's own group.
         is_inside = own.is_relative_to(mount.root) and ".." not in own.parts
         folder = mount.point / own.relative_to(mount.root) if is_inside else mount.point
         yield from (each for each in (folder, *folder.parents) if each.is_relative_to(mount.point))
@@ -166,13 +166,13 @@ def _unescaped(text: str) -> str:
 
 
 def _number(path: Path) -> int | None:
-    """Return the number in a file; None where there is no file, or no limit in it."""
+    """Return the number in a file; None if the file is missing, or has no limit."""
     text = _text(path)
     return int(text) if text.isdecimal() and int(text) < _NO_LIMIT else None
 
 
 def _text(path: Path) -> str:
-    """Return what is in a file of the system; nothing where it cannot be read."""
+    """Return the content of a file of the system, empty if it cannot be read."""
     with suppress(OSError, UnicodeDecodeError):
         return path.read_text().strip()
     return ""

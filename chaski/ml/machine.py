@@ -58,7 +58,7 @@ def usable_processors() -> int:
 
 @cache
 def largest_cache() -> int:
-    """Return the bytes of the largest cache of a processor; those of a small one where nobody tells."""
+    """Return the bytes of the largest cache of a processor, or of a small one if the system reports none."""
     sizes = (path.read_text().strip() for path in _PROCESSORS.glob("cpu0/cache/index*/size"))
     found = [int(size[:-1]) << 10 for size in sizes if size[-1:] == "K" and size[:-1].isdecimal()]
     return max(found, default=_SMALL_CACHE)
@@ -105,7 +105,7 @@ def cpu_name() -> str:
 
 
 def cpu_model() -> str:
-    """The processor's name, and the numbers that tell it apart.
+    """The processor's name, and the numbers that identify it.
 
     Virtual machines give several generations one name, and Linux gives ARM processors none.
     """

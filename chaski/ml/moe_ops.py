@@ -2,8 +2,8 @@
 
 The meaning of each is its NumPy form in `chaski.ml.reference.moe_ops`. A token that chooses `count`
 experts makes `count` pairs. From `dispatch` to `combine` there is one row for each pair, sorted by expert and
-then by token, so that each expert that anybody chose is read once. The shape is (n, count, …) then, of which
-only the product n · count has a meaning.
+then by token, so that each chosen expert is read once. The shape is (n, count, …) then, of which only the
+product n · count has a meaning.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def group_by_expert(routes: Tensor, experts: int) -> Tensor:
     """The order of rows for `routes` (n, 2, count) -> (n, count, 4) int32, for the operations below.
 
     It has four lists of n · count entries: the pair of a row; the row of a pair; the numbers of the chosen
-    experts in ascending order; and where the rows of each of them end. Entries behind the last chosen expert
+    experts in ascending order; and where the rows of each of them end. Entries after the last chosen expert
     are experts without rows.
     """
     shape = (routes.shape[0], routes.shape[2], 4)

@@ -97,7 +97,7 @@ def embedding(ids: Tensor, table: Weight) -> Tensor:
 
 
 def product(x: Tensor, weight: Weight) -> Tensor:
-    """x (n, rows) times `weight` (rows, columns), a plain one: `linear` for what a file holds transposed."""
+    """x (n, rows) times `weight` (rows, columns), plain: `linear` for a transposed matrix."""
     require(x.shape[1:] == weight.shape[:1] and weight.plain, "product", x.shape, weight.shape)
     return x.graph.record("product", (x, weight), (x.shape[0], weight.shape[1]))
 
@@ -229,8 +229,8 @@ def top_k(x: Tensor, counts: Tensor, max_k: int) -> Tensor:
     """The largest elements of each row of x (n, size), and where they are -> (n, 2, max_k).
 
     `counts` (n,) int32 says how many of a row, up to `max_k`. They come in descending order, equal ones by
-    ascending index; their indices, behind them, are numbers as well, exact below 2**24. Where a row has NaN,
-    the first one comes first. What is behind the last one is not defined.
+    ascending index; their indices, after them, are numbers as well, exact below 2**24. Where a row has NaN,
+    the first one comes first. Entries after the last one are not defined.
     """
     require(len(x.shape) == 2 and counts.shape == x.shape[:1], "top_k", x.shape, counts.shape)
     return x.graph.record("top_k", (x, counts), (x.shape[0], 2, max_k), max_k=max_k)

@@ -1,8 +1,8 @@
 """A model of the time that a plan takes on any number of threads.
 
-A run on one thread, whose work is cut into the pieces that so many threads would take, says what each piece
-costs. The model hands the pieces out as the plan does, in order, to whoever is free; all wait for the last
-one at the end of a phase. On several threads a piece takes longer than on one by three rules:
+A run on one thread, whose work is cut into pieces as for several threads, shows what each piece
+costs. The model hands the pieces out as the plan does, in order, to whichever thread is free; all wait for
+the last one at the end of a phase. On several threads a piece takes longer than on one by three rules:
 
 * The part of its time in which its bytes could be read at one thread's bandwidth grows as the bandwidth of
   each thread shrinks. It overlaps with computing no more than on one thread.
@@ -228,7 +228,7 @@ def predict(
     """Predict a batch, which is cut for that many threads.
 
     `processors`: of the machine that computes; one for each thread by default. Raises KeyError where there
-    are more threads than that, and the machine was not measured with so many.
+    are more threads than that, and the machine was not measured with that many.
     """
     workers = min(threads, processors or threads)
     memory = memory or Memory()

@@ -1,4 +1,4 @@
-"""Plans, which are launched with arrays, and launches, whose results are fetched when somebody reads them."""
+"""Plans, which are launched with arrays, and launches, whose results are fetched when they are read."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ class Plan(Protocol):
 
 @runtime_checkable
 class ReadsAhead(Protocol):
-    """A plan whose weights can be brought nearer to where it computes before its inputs are there."""
+    """A plan whose weights can be brought nearer to the computing device before its inputs arrive."""
 
     @property
     def bytes_to_read_ahead(self) -> int:
         """Bytes of weights that stay there, of all plans together."""
 
     def read_ahead(self, descriptor: int, most: int) -> int | None:
-        """Read weights of the next launch, up to `most` bytes of them -> how many are there for it.
+        """Read weights of the next launch, up to `most` bytes of them -> the bytes that are ready for it.
 
         None: it ended before that, as there is something to read from the descriptor.
         """

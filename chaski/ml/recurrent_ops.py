@@ -48,8 +48,8 @@ def chunked_conv(
 def previous_row(x: Tensor, states: KVBuffer, rows: KVBuffer, segments: Tensor) -> Tensor:
     """For each token of the batch the row of x (n, size) that the token before had; zeros for the first.
 
-    It is a convolution that takes the row before and nothing of its own. `states`, `rows` and `segments` are
-    those of `chunked_conv` with two taps.
+    It is a convolution that takes only the row before. `states`, `rows` and `segments` are those of
+    `chunked_conv` with two taps.
     """
     (size,) = x.shape[1:]
     assert isinstance(size, int)

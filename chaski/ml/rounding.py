@@ -30,7 +30,7 @@ def product_types(graph: Graph, type_of: TypeOf) -> frozenset[QuantType]:
 
 
 class Rounding:
-    """What the nodes of a graph read as int8, and what they read as floats.
+    """The results that the nodes of a graph read as int8, and those that they read as floats.
 
     A reshaped value is read as its source is. So are rows that `dispatch` sorts for products of experts.
 

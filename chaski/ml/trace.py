@@ -16,7 +16,7 @@ __all__ = ["Column", "PlanTrace", "TracedRun", "TracedStep"]
 
 
 class Column(IntEnum):
-    """The columns of pieces; `END` is the item behind the last one, times are nanoseconds."""
+    """The columns of pieces; `END` is the item after the last one, times are nanoseconds."""
 
     THREAD = 0
     STEP = 1
@@ -70,8 +70,8 @@ class TracedRun(Struct, frozen=True, eq=False):
 class PlanTrace(Struct):
     """All runs of the plans of a backend.
 
-    `cut_for`: the number of threads for which the work of each step is cut into pieces, whoever computes
-    them; None for the threads that there are.
+    `cut_for`: the number of threads for which the work of each step is cut into pieces, whichever thread
+    computes them; None for the threads that there are.
     """
 
     cut_for: int | None = None

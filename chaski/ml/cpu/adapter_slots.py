@@ -24,7 +24,7 @@ _ALIGNMENT = 64
 class _ReadyMemory:
     """Memory for the next adapter, which another thread takes from the system in advance.
 
-    Most of the time to load an adapter is what the system takes to hand out its memory, page by page.
+    Most of the time to load an adapter is the system's time to hand out memory, page by page.
     """
 
     def __init__(self) -> None:
@@ -36,14 +36,14 @@ class _ReadyMemory:
         return 0 if self._ready is None else self._ready[0]
 
     def take(self, num_bytes: int) -> _native.Weights:
-        """Return memory of so many bytes, or some more."""
+        """Return memory of that many bytes, or some more."""
         ready, self._ready = self._ready, None
         if ready is not None and num_bytes <= ready[0] <= 2 * num_bytes:
             return ready[1]
         return _native.Weights(num_bytes)
 
     def prepare(self, num_bytes: int) -> None:
-        """Let so many bytes be ready soon."""
+        """Let that many bytes be ready soon."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._prepare, args=(num_bytes,), daemon=True)
             self._thread.start()
@@ -55,7 +55,7 @@ class _ReadyMemory:
 
 
 class CPUAdapterSlots:
-    """See `AdapterSlots`. `native` is what the steps of plans read."""
+    """See `AdapterSlots`. `native` is the object that the steps of plans read."""
 
     def __init__(self, slots: int, matrices: int) -> None:
         self.native = _native.LoraTable(slots, matrices)

@@ -1,11 +1,11 @@
 """Brings matrices from their files into the memory that kernels read.
 
-Most of a warm start is new memory: the system clears every page before it hands it out. A file that lies in
-the system's memory already can be computed with as it is, a little slower, so `load` only says where matrices
-are, the first run reads them there, and a thread takes the memory and lays them out behind it. So it is with
-a file on the disk that is small: then the first run computes while the disk reads. Any other file is read
-here, once, which shows how far it is. Memory that processes share is laid out by one of them; the others wait
-for it as they would for themselves.
+Most of a warm start is new memory: the system clears every page before it hands it out. A file that is
+already in the system's memory can be used as it is, a little more slowly: `load` only records where matrices
+are, the first run reads them there, and a thread lays them out in memory in the background. So it is with a
+file on the disk that is small: then the first run computes while the disk reads. Any other file is read here,
+once, which shows how far it is. Memory that processes share is laid out by one of them; the others wait for
+it as they would for themselves.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ __all__ = ["Loading"]
 _log = logging.getLogger(__name__)
 
 # Matrices are laid out in groups of about this size, between which progress is shown and `close` is seen. A
-# model that is smaller is there at once.
+# smaller model is loaded at once.
 GROUP_BYTES = 64 << 20
 
-# While one is laid out, the disk reads so many of the next ones.
+# While one is laid out, the disk reads this many of the next ones.
 GROUPS_AHEAD = 2
 
 # Share of a file that must be in memory for it to count as there.
 WARM = 0.99
 
-# A file on the disk that is no larger is there within seconds; whoever waits for a larger one sees progress.
+# A file on the disk up to this size is read within seconds; for a larger one the caller sees progress.
 SOON_BYTES = 2 << 30
 
-# Without a run in so many seconds the thread begins anyway.
+# Without a run in this many seconds the thread begins anyway.
 PATIENCE = 1.0
 
 # Seconds between two looks at whether another process has laid the matrices out.
@@ -172,7 +172,7 @@ class Loading:
                 part.touch()
             self._lay_out(pool, groups, lambda share: None)
         except Exception as error:
-            self._failure = error  # for whoever computes next
+            self._failure = error  # for the next run
         finally:
             atexit.unregister(self.close)
 

@@ -35,7 +35,7 @@ F32 = npt.NDArray[np.float32]
 
 
 class Computing(Struct, frozen=True):
-    """What the plans of a backend compute with.
+    """The shared resources of the plans of a backend.
 
     weights       vectors of the model; None if no weights are placed
     weight_bytes  bytes of all weights, which decide about kernels
@@ -98,7 +98,7 @@ class CPUPlan:
             self._outputs[name] = (view, rows)
         self._newest: weakref.ref[CPULaunch] | None = None
         self.is_running = False
-        # Other data need caches, too, and what was read first has to be there still when the last has come.
+        # Other data need caches too, and the first weights must still be cached when the last have been read.
         self.bytes_to_read_ahead: int = largest_cache() // 2
 
     def launch(self, inputs: Mapping[str, Input], sizes: Mapping[str, int] | None = None) -> CPULaunch:
@@ -134,7 +134,7 @@ class CPUPlan:
         self._plan.touch()
 
     def wait(self) -> None:
-        """Compute what was launched last to its end."""
+        """Finish the computation that was launched last."""
         if self.is_running:
             if self._tracer is not None:
                 self._tracer.join()
@@ -178,7 +178,7 @@ class CPULaunch:
         return view[begin : size if end is None else min(end, size)]
 
     def drop(self, output: str) -> None:
-        """Do nothing: who launches again on a processor has read what there is."""
+        """Do nothing: on a processor, a caller that launches again has read all results."""
 
     def keep(self) -> None:
         """Copy the results, which are computed, before the next run overwrites them."""

@@ -1,12 +1,12 @@
-"""Memory that processes of one user share: whoever loads the same weights finds it, and one of them fills it.
+"""Memory shared by the processes of one user that load the same weights; one of them fills it.
 
 It is a file without a name (memfd). So it needs no folder with room, and the system frees it with its last
-user, however that one ends. A process that has such memory says so by a socket whose abstract name holds the
-key, the process and the descriptor. Others find the name in the system's list and open the descriptor under
-/proc, which the system allows to the same user only.
+user, however that process ends. A process that has such memory announces it by a socket whose abstract name
+holds the key, the process and the descriptor. Others find the name in the system's list and open the
+descriptor under /proc, which the system allows to the same user only.
 
-Whoever holds the lock fills it. The lock ends with its process; then the next one begins anew. Full memory is
-sealed: nobody can write there any more, and by the seal all see that it is complete.
+The process that holds the lock fills it. The lock ends with its process; then the next process begins again.
+Full memory is sealed: no process can write there any more, and the seal shows that it is complete.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PAGE = 2 << 20
 
 _NAME = "chaski-weights"
 _SOCKETS = Path("/proc/net/unix")
-# Two processes that begin at the same time wait so many seconds for each other, at most.
+# Two processes that begin at the same time wait this many seconds for each other, at most.
 _PATIENCE = 1.0
 
 
@@ -37,10 +37,10 @@ class SharedMemory:
     """Memory of a key, in whole pages, which this process reads by `descriptor`. At first it is empty."""
 
     def __init__(self, key: str, descriptor: int) -> None:
-        """Say that this process has it. `descriptor` is closed in the end."""
+        """Announce that this process has it. `descriptor` is closed in the end."""
         self.descriptor = descriptor
         name = socket.socket(socket.AF_UNIX)
-        with suppress(OSError):  # then nobody finds it here
+        with suppress(OSError):  # then no process finds it here
             name.bind(f"\0{_NAME}/{key}/{os.getpid()}/{descriptor}".encode())
         self._close = weakref.finalize(self, _close, name, descriptor)
 
@@ -48,7 +48,7 @@ class SharedMemory:
     def of(cls, key: str, size: int, common: Path) -> SharedMemory | None:
         """Return the memory of `key`, found or new; None where the system does not share it well.
 
-        `common`: a file of all who want that key; its lock keeps them from making two.
+        `common`: a file of all processes that want that key; its lock keeps them from making two.
         """
         if size < PAGE or not _native.can_share_huge_pages():
             return None
@@ -67,7 +67,7 @@ class SharedMemory:
 
     @property
     def is_taken(self) -> bool:
-        """True if somebody has filled it, or is doing that: it takes no more memory."""
+        """True if a process has filled it, or is filling it: it takes no more memory."""
         if self.is_complete or not self.lock():
             return True
         self.unlock()
@@ -88,7 +88,7 @@ class SharedMemory:
         return True
 
     def unlock(self) -> None:
-        """Let another one fill it."""
+        """Let another process fill it."""
         fcntl.flock(self.descriptor, fcntl.LOCK_UN)
 
     @contextmanager
@@ -101,7 +101,7 @@ class SharedMemory:
             os.close(descriptor)
 
     def seal(self) -> None:
-        """Say that it is complete; in vain while anybody else has it mapped to be written."""
+        """Mark it as complete; this fails while another process has it mapped for writing."""
         with self.writing() as descriptor, suppress(OSError):
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL)
 
@@ -117,7 +117,7 @@ def _close(name: socket.socket, descriptor: int) -> None:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Hold the lock of a file, or go on without it after a while: then there may be two memories of a key."""
+    """Hold the lock of a file, or continue without it after a while: then a key may have two memories."""
     end = time.monotonic() + _PATIENCE
     with path.open("rb") as file:
         while time.monotonic() < end:

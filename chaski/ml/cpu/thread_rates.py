@@ -1,4 +1,4 @@
-"""Measurement of what the scaling model wants to know of this machine."""
+"""Measurement of the properties of this machine that the scaling model needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ I64 = npt.NDArray[np.int64]
 # stays where it stays when it computes, in memory or in a cache.
 _LEAST, _MOST = 1 << 20, 512 << 20
 
-# The best of so many turns counts.
+# The best of this many turns counts.
 _TURNS = 3
 
 # Rows that are copied in each phase of a plan: few enough for the innermost caches of one core.
@@ -37,7 +37,7 @@ def measure_machine(
 ) -> Machine:
     """Measure one thread, powers of two, all processors, and `crowds`, in some tenths of a second each.
 
-    `weight_bytes`: the size of a model, which may fit in a cache. What else runs shows in the result.
+    `weight_bytes`: the size of a model, which may fit in a cache. Other running programs affect the result.
     Raises ValueError if this build or this machine does not have the instruction set.
     """
     isa = _native.isa_names()[-1] if isa == "auto" else isa
@@ -51,7 +51,7 @@ def measure_machine(
             speeds[count] = max(speeds[count], _native.multiply_add_rate(pool, isa, "int8") or 0.0)
     rates = {}
     for count, pool in pools.items():
-        # No thread is faster for having others beside it.
+        # Other threads never make a thread faster.
         bandwidth = min(bandwidths[count], count * bandwidths[1])
         speed = min(speeds[count] / speeds[1], float(count))
         rates[count] = ThreadRates(bandwidth, speed, *_waits(pool, isa))
@@ -62,7 +62,7 @@ def measure_machine(
 
 @cache
 def reading_rate(threads: int, isa: str = "auto") -> float:
-    """Return the bytes a second that so many threads read from memory, measured once.
+    """Return the memory bandwidth of that many threads in bytes a second, measured once.
 
     It takes some tenths of a second.
 
@@ -96,7 +96,7 @@ def _batch(threads: int, isa: str) -> float:
 def _copies(pool: _native.ThreadPool, isa: str, cut_for: int) -> Sequence[I64]:
     """The pieces of runs of `_plan`: those in which threads shared the work most evenly.
 
-    A thread that lost its core, or slept, leaves the work to the others, who then wait for nobody.
+    A thread that lost its core, or slept, leaves the work to the others, which do not wait for it.
     """
     plan = _plan(pool, isa, cut_for)
     plan.trace()

@@ -3,7 +3,7 @@
 Kernels leave open how far ahead they ask for weights and how many panels they unpack at once, as no choice
 changes a bit of a result (`native/include/variants.h`). Models measure the variants while they compute, and
 the picks are kept in a small file, by processor, instruction set, number of threads and version. Small
-models, which lie in the processor's caches at least in part, have picks of their own. A file that is damaged,
+models, which lie in the processor's caches at least in part, have their own picks. A file that is damaged,
 or of another version, counts as none.
 """
 
@@ -25,7 +25,7 @@ __all__ = ["KernelVariants", "Picks", "variants_file"]
 Picks = dict[str, dict[str, str]]
 """Names of variants by the type of weights, small models' apart, and the class of numbers of tokens."""
 
-# Bytes of weights of a large model, and what the types of weights of small ones are called.
+# Bytes of weights of a large model, and the name for the types of weights of small ones.
 _LARGE = 256 << 20
 _SMALL = " in small models"
 
@@ -50,11 +50,11 @@ class KernelVariants:
                 native.settle()
 
     def of(self, weight_bytes: int) -> _native.VariantPicks:
-        """Return what picks for a model with so many bytes of weights."""
+        """Return the picks for a model with that many bytes of weights."""
         return self._of_models["" if weight_bytes >= _LARGE else _SMALL]
 
     def picks(self) -> Picks:
-        """Return what is picked so far."""
+        """Return the picks so far."""
         picks: Picks = {}
         for suffix, native in self._of_models.items():
             for type, tokens, variant in native.picks():

@@ -53,7 +53,7 @@ class StoredMatrix(Struct, frozen=True):
 
     @property
     def end(self) -> int:
-        """The place behind its last byte in the file."""
+        """The place after its last byte in the file."""
         rows, columns = self.info.shape[-2:]
         return self.place + (rows - 1) * self.stride + row_bytes(self.info.type, columns)
 
@@ -75,7 +75,7 @@ class WeightFiles:
         self._identity = self._identity_now()
 
     def attach(self, matrices: Sequence[StoredMatrix]) -> None:
-        """Tell matrices where they are, which are computed with from there until they are laid out."""
+        """Set the addresses of matrices, which are read there until they are laid out."""
         for matrix in matrices:
             matrix.target.take_from(self._files[matrix.info.path], matrix.place)
 
@@ -85,7 +85,7 @@ class WeightFiles:
         return next(iter(self._files), None)
 
     def key(self, isa: str) -> str:
-        """Return the same text for everybody whose panels are the same: those of the same matrices.
+        """Return a text that is equal for equal panels: those of the same matrices.
 
         Another build may lay them out in another way.
         """

@@ -31,7 +31,7 @@ def open(options: BackendOptions, cpu: CPUOptions, gpus: GPUOptions) -> Backend:
 
 
 def gpus() -> Sequence[Device]:
-    """Return the GPUs that can compute, in the driver's order, with what is free there. Raises as `open`."""
+    """Return the GPUs that can compute, in the driver's order, with their free memory. Raises as `open`."""
     with _packages():
         from chaski.ml.cuda.driver import found_gpus
 

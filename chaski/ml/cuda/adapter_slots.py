@@ -109,7 +109,7 @@ class CUDAAdapterSlots:
             self._address = 0
 
     def _write(self, slot: int) -> None:
-        """Tell the device of a slot, when nothing computes with it any more."""
+        """Update a slot on the device, when nothing computes with it any more."""
         self._gpu.wait()
         self._upload(self.address + slot * self._table[slot].nbytes, self._table[slot])
 

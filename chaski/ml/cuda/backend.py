@@ -65,7 +65,7 @@ class Vector:
 class CUDABackend:
     """Computes with kernels that are compiled for the GPU when they are first needed.
 
-    Storage, weights and results have the bits of the cpu backend, and so has what the host keeps of them.
+    Storage, weights and results have the bits of the cpu backend, and so has the host's copy of them.
     """
 
     name = "cuda"

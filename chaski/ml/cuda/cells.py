@@ -39,10 +39,10 @@ class _Turn:
 
 
 class CUDACells:
-    """`CellRows`: a block has the cells of one storage behind those of another.
+    """`CellRows`: a block has the cells of one storage after those of another.
 
     Blocks go through memory of the device, and through memory of the host that the device copies to and from
-    at full speed. Threads take what was read from there to its block, so that nobody waits for it.
+    at full speed. Threads take what was read from there to its block, so that no caller waits for it.
     """
 
     def __init__(self, gpu: GPU, storages: Sequence[object]) -> None:
@@ -77,7 +77,7 @@ class CUDACells:
         self._gpu.wait_uploads()
 
     def release(self) -> None:
-        """Give all memory back, when what was read is where it belongs."""
+        """Give all memory back, once all that was read is in its place."""
         with suppress(DeviceError):  # what failed there was nobody's yet
             self._end()
         if self._threads is not None:
@@ -102,7 +102,7 @@ class CUDACells:
         return turn
 
     def _begin(self, cells: I32, size: int) -> _Turn:
-        """Take memory, and upload `cells` behind `size` bytes."""
+        """Take memory, and upload `cells` after `size` bytes."""
         needed = aligned(size, 256) + 4 * len(cells)
         turn = self._free_turn()
         try:
@@ -144,7 +144,7 @@ class CUDACells:
             own[:, places] = part[:, places]
 
     def _parts(self, block: U8, room: int) -> Iterator[npt.NDArray[Any]]:
-        """Yield what a block has of the cells of each storage: (heads, room, bytes)."""
+        """Yield the part of a block for the cells of each storage: (heads, room, bytes)."""
         begin = 0
         for storage in self._storages:
             for width in storage.widths:

@@ -1,4 +1,4 @@
-"""What a plan needs of a GPU: memory, kernels, and one queue in which all happens in order.
+"""The parts of a GPU that a plan needs: memory, kernels, and one queue in which all happens in order.
 
 `driver.py` has the GPU of this machine. Tests have one that computes on the host.
 """
@@ -49,14 +49,14 @@ class KernelLaunch(Struct, frozen=True):
 
 
 class GPU(Protocol):
-    """A device with one queue. Whatever is asked for happens behind what was asked for before.
+    """A device with one queue. All requests are executed in order.
 
     Its methods raise DeviceError where the device fails, and OutOfMemoryError where memory ends.
     """
 
     @property
     def device(self) -> Device:
-        """What it is, and the memory that is available now."""
+        """Its description, and the memory that is available now."""
 
     @property
     def rule(self) -> str:
@@ -78,7 +78,7 @@ class GPU(Protocol):
     def staging(self, size: int) -> U8:
         """Take memory of the host that `upload` copies from at full speed, and `fetch` to.
 
-        It is given back with the array, which must live until what was asked for is copied.
+        It is given back with the array, which must live until the copy is done.
         """
 
     def upload(self, address: int, staged: npt.NDArray[Any]) -> None:
@@ -88,9 +88,9 @@ class GPU(Protocol):
         """Wait until all uploads so far are copied."""
 
     def fetch(self, address: int, staged: npt.NDArray[Any]) -> None:
-        """Begin to copy memory to a part of what `staging` gave, when all before is computed.
+        """Begin to copy memory to a part of what `staging` gave, after all earlier work.
 
-        It is there when `wait` returns, or what `mark` returned.
+        It has arrived when `wait`, or the function that `mark` returned, returns.
         """
 
     def mark(self) -> Callable[[], None]:
@@ -106,10 +106,10 @@ class GPU(Protocol):
         """Make one thing of launches that follow each other, to be run many times."""
 
     def run(self, recorded: object) -> None:
-        """Begin to compute what was recorded."""
+        """Begin to compute recorded work."""
 
     def launch(self, launches: Sequence[KernelLaunch]) -> None:
-        """Begin to compute what is not worth recording: it may not come again."""
+        """Begin to compute work that is not worth recording: it may not come again."""
 
     def wait(self) -> None:
         """Wait until everything is computed."""

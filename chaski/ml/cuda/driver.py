@@ -1,7 +1,7 @@
 """The NVIDIA GPU of this machine, through NVIDIA's own Python packages.
 
-Kernels are compiled by the runtime compiler for the device that is there, and kept in a folder of the user's
-cache. Every error of the driver becomes a ChaskiError.
+The runtime compiler compiles kernels for the present device, and a folder of the user's cache keeps them.
+Every error of the driver becomes a ChaskiError.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ def _version(capability: tuple[int, int]) -> str:
 
 
 def _checked(result: Sequence[Any], what: str = "a call of the driver") -> Any:
-    """The values that a call returns behind its status. Raises the error that the status stands for."""
+    """The values that a call returns after its status. Raises the error that the status stands for."""
     status, *values = result
     if status == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
         raise OutOfMemoryError(f"the GPU has no room for {what}; use a smaller context or a smaller model")
@@ -312,7 +312,7 @@ def _checked(result: Sequence[Any], what: str = "a call of the driver") -> Any:
 
 
 def _cached_code(program: Program, architecture: str) -> bytes:
-    """The machine code of a program, from the user's cache where it is there."""
+    """The machine code of a program, from the user's cache if it is there."""
     major, minor = nvrtc.nvrtcVersion()[1:]
     name = digest_of(program, architecture, f"{major}.{minor}")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chaski" / "cuda"
@@ -336,7 +336,7 @@ def compile_program(
 ) -> bytes:
     """Compile a program for an architecture such as `sm_90` -> machine code. It needs no GPU.
 
-    `tell` gets what the compiler says. Raises ComputationError with its messages where it fails.
+    `tell` receives the messages of the compiler. Raises ComputationError with its messages where it fails.
     """
     known = headers()
     status, made = nvrtc.nvrtcCreateProgram(

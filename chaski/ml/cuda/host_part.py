@@ -1,4 +1,4 @@
-"""The nodes of a graph that the host computes, as plans of its backend, and what it keeps of them."""
+"""The nodes of a graph that the host computes, as plans of its backend, and the results that it keeps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_KEPT = 1 << 17
 
 
 def add_host_parts(graph: Graph, lowering: Lowering, host: Backend) -> list[Derived]:
-    """Compile what is made of each input, and place the results among what is uploaded."""
+    """Compile the results of each input, and place them among the uploads."""
     by_input: dict[str, list[Tensor]] = {}
     for node in graph.nodes:
         if node.op in HOST_OPERATIONS:
@@ -41,8 +41,8 @@ def add_host_parts(graph: Graph, lowering: Lowering, host: Backend) -> list[Deri
 class _HostPart:
     """Computes the nodes that one input has, which is (rows,) positions or (rows, parts) of them.
 
-    What is made of a position is the same in every batch, so it is computed once and kept, unless positions
-    have several parts.
+    The results of a position are the same in every batch, so they are computed once and kept, unless
+    positions have several parts.
     """
 
     def __init__(self, name: str, nodes: Sequence[Tensor], host: Backend) -> None:
@@ -77,7 +77,7 @@ class _HostPart:
         return [launch.rows(str(index)) for index in range(self._count)]
 
     def _fill(self, count: int) -> None:
-        """Compute all rows up to so many, and some ahead."""
+        """Compute all rows up to that many, and some ahead."""
         end = min(_MOST_KEPT, max(256, 2 * count))
         parts = [self._kept] if self._filled else []
         for begin in range(self._filled, end, self._most):

@@ -1,7 +1,7 @@
 """One walk over a graph, which becomes steps: kernels with their arguments.
 
-What depends on nothing but the inputs is computed on the host and uploaded with them: the angles of rotary
-embeddings, whose last bits are those of the host's library, and lists of what attention has to do.
+Values that depend on nothing but the inputs are computed on the host and uploaded with them: the angles of
+rotary embeddings, whose last bits are those of the host's library, and the lists of work for attention.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Quantized(Struct, frozen=True):
 
     @property
     def fields(self) -> Sequence[Buffer | None]:
-        """What kernels are told of it."""
+        """The form in which kernels receive it."""
         return self.values, self.scales, self.sums, self.supers
 
 
@@ -172,8 +172,8 @@ class Lowering:
 
     `multiprocessors`: how many blocks of threads keep the device busy. `shared_memory`: how many bytes a
     block of threads may share. `sums`: the products that a sum takes in, each with that sum. `together`:
-    products that one step computes, by the first of them. `staged`: what is uploaded. `rounding`: which
-    values products read as int8. `checks`, `derived`: what the host does before a run.
+    products that one step computes, by the first of them. `staged`: the uploads. `rounding`: which values
+    products read as int8. `checks`, `derived`: the host's work before a run.
     `shared_parts`: what several nodes have of one thing, by its kind and the node that it is made of.
     """
 
@@ -206,7 +206,7 @@ class Lowering:
         self._waiting[node] = emit
 
     def taken(self, node: Operand) -> bool:
-        """Whether a node waits; if so it does not any more, and the caller computes it."""
+        """Return whether a node waits; if so, it stops waiting, and the caller computes it."""
         return self._waiting.pop(source_of(node), None) is not None
 
     def finish(self, *nodes: Tensor) -> None:
@@ -253,7 +253,7 @@ class Lowering:
         self.steps.append(Step(choose, [self.place(x) if isinstance(x, Tensor) else x for x in arguments]))
 
     def for_each(self, program: str, kernel: str, node: Operand, elements: int, *arguments: Any) -> None:
-        """Add a step with a thread for each of so many elements of each row of `node`."""
+        """Add a step with a thread for each of that many elements of each row of `node`."""
         dim = self.dim(node)
 
         def choose(sizes: Sizes) -> Kernel:
@@ -380,7 +380,7 @@ def _groups(
 
 
 def largest_of(array: npt.NDArray[np.int32]) -> int:
-    """The largest of numbers read without a sign, so that what is negative is too large; 0 for none."""
+    """The largest of numbers read without a sign, so that negative ones are too large; 0 for none."""
     size = array.size
     if size > _FEW:
         return int(np.maximum.reduce(array.view(np.uint32), axis=None))
@@ -416,7 +416,7 @@ def sequences_of(spans: npt.NDArray[np.int32]) -> int:
 
 
 def tiles_of(spans: npt.NDArray[np.int32], most: int) -> npt.NDArray[np.int32]:
-    """Neighbours of one sequence, up to so many at a time -> (tiles, 2) [first token, tokens]."""
+    """Neighbours of one sequence, up to that many at a time -> (tiles, 2) [first token, tokens]."""
     origins = spans[:, 0] - spans[:, 2]
     is_first = np.concatenate([[True], origins[1:] != origins[:-1]])
     runs = np.flatnonzero(is_first)

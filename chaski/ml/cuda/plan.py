@@ -43,9 +43,9 @@ __all__ = ["CUDALaunch", "CUDAPlan"]
 F32 = npt.NDArray[np.float32]
 
 _ALIGNMENT = 256
-# Results with rows of up to so many bytes, such as top logits, are copied to the host with each run.
+# Results with rows of up to this many bytes, such as top logits, are copied to the host with each run.
 _SHORT = 4096
-# The copies of so many runs are kept; later ones are made in their places.
+# The copies of this many runs are kept; later ones are made in their places.
 _COPIES = 2
 
 
@@ -53,7 +53,7 @@ class CUDAPlan:
     """A graph compiled for one batch size at most, with all the memory that it will ever use.
 
     `host` computes what depends on the inputs only. `not_copied` are the results that stay on the device
-    until somebody reads them.
+    until they are read.
     """
 
     def __init__(self, graph: Graph, gpu: GPU, host: Backend) -> None:
@@ -85,7 +85,7 @@ class CUDAPlan:
         self.not_copied = [name for name in self._outputs if name not in self._copied]
         # Memory of the host that results are copied to, by the number of a run's copies.
         self._landings: dict[tuple[str, int], F32] = {}
-        # Behind the arena lie constants, and then what is uploaded.
+        # After the arena lie constants, and then the uploads.
         staged = [*self._inputs.values(), *(each for one in self._derived for each in one.targets)]
         self._constants, begin = _in_row(_constants(self._steps), arena)
         self._uploads = Uploads(staged, list(self._dims), begin)
@@ -149,7 +149,7 @@ class CUDAPlan:
         return launch
 
     def wait(self) -> None:
-        """Wait until what was launched is computed."""
+        """Wait until the launched work is computed."""
         self._gpu.wait()
 
     def rows(self, output: str, launch: CUDALaunch, begin: int, end: int | None) -> F32:
@@ -165,7 +165,7 @@ class CUDAPlan:
         return rows
 
     def _make_way(self) -> None:
-        """Let the next run overwrite what the newest one has on the device, and an older one on the host."""
+        """Let the next run overwrite the newest results on the device, and older ones on the host."""
         launches = [found() for found in self._newest]
         if len(launches) == _COPIES and launches[0] is not None:
             launches[0].keep(self._copied)
@@ -205,7 +205,7 @@ class CUDAPlan:
     def time_kernels(self, repeat: int = 20) -> Iterator[tuple[str, float]]:
         """Run each kernel of the last run alone, many times in a row -> name with sizes, and seconds.
 
-        What the kernels compute is lost, and so is what they store: it is for measuring.
+        The results and stores of the kernels are lost: this is for measuring.
         """
         known: dict[tuple[str, Any], float] = {}
         for step in self._steps:
@@ -247,7 +247,7 @@ class CUDAPlan:
     def _read(
         self, inputs: Mapping[str, Input], sizes: dict[str, int]
     ) -> tuple[dict[str, npt.NDArray[Any]], list[npt.NDArray[Any]], dict[int, int]]:
-        """Return the inputs as arrays, and what is uploaded of them; their sizes are added to `sizes`.
+        """Return the inputs as arrays, and their uploads; their sizes are added to `sizes`.
 
         The last of what is returned are the addresses of results that elements are taken from, by the numbers
         of the inputs: see `Uploads.send`.
@@ -367,7 +367,7 @@ class CUDALaunch:
             self._wait = mark()
 
     def keep(self, outputs: Iterable[str]) -> None:
-        """Keep results that somebody may read, before they are overwritten."""
+        """Keep results that may still be read, before they are overwritten."""
         for name in outputs:
             if name not in self._kept and name not in self._dropped:
                 self._kept[name] = self.rows(name).copy()
@@ -375,7 +375,7 @@ class CUDALaunch:
 
 @lru_cache(4096)
 def _class_of(size: int, most: int) -> int:
-    """The next power of two, at most the maximum: kernels are recorded for so many rows."""
+    """The next power of two, at most the maximum: kernels are recorded for that many rows."""
     return min(most, 1 << max(0, size - 1).bit_length())
 
 
@@ -397,7 +397,7 @@ def _constants(steps: Sequence[Step]) -> list[Constant]:
 
 
 def _in_row(constants: Sequence[Constant], begin: int) -> tuple[dict[Constant, int], int]:
-    """Places for arrays one behind the other -> the place of each, and the end."""
+    """Places for arrays one after the other -> the place of each, and the end."""
     places = {}
     for constant in constants:
         places[constant] = begin

@@ -30,7 +30,7 @@ _SHARED = (
 
 
 def native_headers() -> Path:
-    """The folder of the native core's headers: in a wheel beside the kernels, else in the sources."""
+    """The folder of the native core's headers: in a wheel next to the kernels, else in the sources."""
     installed = KERNELS / "native"
     return installed if installed.exists() else Path(__file__).parents[3] / "native" / "include"
 
@@ -50,6 +50,6 @@ def text_of(file: str) -> str:
 
 
 def digest_of(program: Program, *parts: str) -> str:
-    """A name for what a program is compiled from; `parts` are what else decides what comes of it."""
+    """Return a digest of the sources of a program; `parts` are the other inputs of its compilation."""
     texts = (repr(program), text_of(program.file), *headers().values(), *OPTIONS, *parts)
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:32]

@@ -41,7 +41,7 @@ class KVStorage:
 
     @property
     def fields(self) -> tuple[int, ...]:
-        """What kernels are told of it."""
+        """The form in which kernels receive it."""
         self.take()
         return self.address, self.cells, self.heads, self.size, int(self.in_panels)
 

@@ -25,7 +25,7 @@ _PROGRAM = Program("unpack")
 
 
 class Uploads:
-    """Places for arrays on the device, behind one another from `begin` on, and behind them for their copy.
+    """Places for arrays on the device, one after the other from `begin` on, and after them for their copy.
 
     The sizes of dimensions are the first array. All elements have four bytes.
     """

@@ -18,7 +18,7 @@ class History(Protocol):
 
 
 class SharedHistory:
-    """A layer's history that layers behind it read as well: the first one stores, the others `attend`."""
+    """A layer's history that layers after it read as well: the first one stores, the others `attend`."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -68,7 +68,7 @@ def attend(
     softcap: float = 0.0,
     bias: ops.DistanceBias | None = None,
 ) -> Tensor:
-    """Look at keys and values that are stored, as `attention` does behind `History.update`."""
+    """Look at keys and values that are stored, as `attention` does after `History.update`."""
     keys, values, mask = stored
     attended = ops.attention(q, keys, values, mask, scale, sinks, softcap, bias)
     heads, value_size = attended.shape[1:]

@@ -1,8 +1,8 @@
 """Modules: a tree of weights whose attribute paths are the tensor names of the file.
 
 `self.attn_q = Linear(…)` inside `self.blk[3]` is bound to `blk.3.attn_q.weight`. A module whose class sets
-`inline` adds no component of its own, because GGUF has none there (`blk.3.attn.attn_q` does not exist).
-A file may hold the rows of several parts in one tensor where the module says so: see `joined`.
+`inline` adds no component to the name, because GGUF has none there (`blk.3.attn.attn_q` does not exist). A
+file may hold the rows of several parts in one tensor where the module says so: see `joined`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["Joined", "Module"]
 
 
 class Joined(Struct, frozen=True):
-    """One tensor of a file in place of several: `whole` holds the rows of `parts`, one part after the other.
+    """One tensor of a file instead of several: `whole` holds the rows of `parts`, one part after the other.
 
-    Both are names of modules: `blk.3.attn_qkv.weight` is there for `blk.3.attn_q.weight` and the others.
+    Both are names of modules: `blk.3.attn_qkv.weight` stands for `blk.3.attn_q.weight` and the others.
     """
 
     whole: str

@@ -1,4 +1,4 @@
-"""A mixture of experts in place of the feed-forward block: what varies between models are parameters."""
+"""A mixture of experts instead of the feed-forward block: what varies between models are parameters."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def _values(info: TensorInfo) -> F32:
 
 
 def adapt(y: F32, x: F32, lists: I32, uses: I32, table: ReferenceAdapterSlots, *, matrix: int) -> F32:
-    """y plus what the adapters of each row's list make of x, one after the other."""
+    """Add to y the results of the adapters of each row's list, one after the other."""
     changed = y.copy()
     scales = uses[:, 2].copy().view(np.float32)
     for row in np.flatnonzero(lists >= 0):

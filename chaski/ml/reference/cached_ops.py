@@ -1,4 +1,4 @@
-"""The definition of attention and of what else reads earlier tokens, in NumPy and float32."""
+"""The definition of attention and of other operations that read earlier tokens, in NumPy and float32."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def gated_delta(
 class _Recurrence(Struct):
     """One head of a sequence: rows of its last tokens, its state at the last boundary, and a place for more.
 
-    States are (key size, value size). The state is that at the boundary `since`: a full chunk behind it stays
+    States are (key size, value size). The state is that at the boundary `since`: a full chunk after it stays
     open until the next token.
     """
 

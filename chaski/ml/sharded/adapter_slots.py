@@ -53,7 +53,7 @@ class ShardedSlots(HeldTable):
         self._members.ask_all("put_adapter", fields, arrays)
 
     def clear(self, slot: int) -> None:
-        """Empty a slot soon: who drops an adapter's last use comes here, and waits for no member."""
+        """Empty a slot soon: the last use of an adapter calls this as it ends, and waits for no member."""
         fields = {**self._fields, "slot": slot}
         with suppress(ClusterError):  # the memory of one that is lost or closed is released already
             members = [self._members[member] for member in range(len(self._members))]
@@ -62,7 +62,7 @@ class ShardedSlots(HeldTable):
     def _parts(
         self, pairs: Mapping[int, LoraMatrices], member: int
     ) -> Iterator[tuple[int, TensorInfo, TensorInfo, float]]:
-        """Yield what a member has of the pairs: all of A, and those rows of B that it has of the matrix."""
+        """Yield a member's part of the pairs: all of A, and those rows of B that it has of the matrix."""
         for matrix, (a, b, scale) in pairs.items():
             places = self._places.get(matrix, {})
             if member in places:
@@ -88,7 +88,7 @@ class ShardedSlots(HeldTable):
 
 
 def note_adapted(graph: Graph, placed: Mapping[Tensor, Placed], units: Units) -> None:
-    """Tell the tables of a graph where the matrices are that adapters change."""
+    """Set the places of the matrices that adapters change in the tables of a graph."""
     for node in graph.nodes:
         if node.op != "adapt":
             continue

@@ -34,9 +34,9 @@ I32 = npt.NDArray[np.int32]
 
 
 class ShardedBackend:
-    """Members, each a process with a backend of its own, compute what one backend would, bit by bit.
+    """Members, each a process with its own backend, compute what one backend would, bit by bit.
 
-    A layer, or a row of a matrix, is on one member only. Members read weights from files of their own.
+    A layer, or a row of a matrix, is on one member only. Members read weights from their own files.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ShardedBackend:
         """The last backend of these members that closes ends them.
 
         shares  how much each member takes of the layers, or of all rows; None for what `usual_shares` gives
-        behind_first  how many of the last layers members behind the first have in any case, see `LayerSplit`
+        behind_first  how many of the last layers members after the first have in any case, see `LayerSplit`
         name  what `open_backend` knows it by
         """
         self.name = name
@@ -68,7 +68,7 @@ class ShardedBackend:
 
     @property
     def rule(self) -> str:
-        """The bits are those of the members; what is kept of cells is cut as the model is."""
+        """The bits are those of the members; the kept content of cells is cut as the model is."""
         return f"{self._members.rule} by {self._splitting.description}"
 
     @property
@@ -86,7 +86,7 @@ class ShardedBackend:
 
     @property
     def launches_ahead(self) -> bool:
-        """A batch that follows another one is launched when that one's results are here."""
+        """A batch that follows another one is launched when the results of the earlier one are here."""
         return False
 
     def devices(self) -> Sequence[Device]:
@@ -121,7 +121,7 @@ class ShardedBackend:
         )
 
     def load(self, progress: ProgressCallback) -> None:
-        """Nobody takes memory before it is known that all members have enough."""
+        """No member takes memory before all members are known to have enough."""
         needed, devices = self.memory(), {device.name: device for device in self.devices()}
         for held in needed.devices:
             available = devices[held.device].available_bytes
@@ -243,7 +243,7 @@ class ShardedBackend:
         return self._members[member].node.device_name(device)
 
     def _usual_split(self, num_bytes: int) -> Splitting:
-        """By the shares that were given, else by speed, and by what is left on the devices of members."""
+        """By the given shares, else by speed, and by the free memory on the devices of members."""
         shares, are_known = self._shares, True
         if shares is None:
             asked = {"backend": self._number, "measure": True}
@@ -257,7 +257,7 @@ class ShardedBackend:
 
 
 class ShardedCells:
-    """`CellRows` of several members: the block of one lies behind that of another."""
+    """`CellRows` of several members: the block of one lies after that of another."""
 
     def __init__(self, members: Members, has_rows: Sequence[bool], backend: int, number: int) -> None:
         self._together = members

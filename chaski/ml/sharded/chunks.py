@@ -60,7 +60,7 @@ class Chunks(Struct, frozen=True):
 
 
 def row_parts(count: int) -> Iterator[tuple[int, slice]]:
-    """Yield the parts of so many rows that are computed and sent one by one: their numbers, and the rows."""
+    """Yield the parts of that many rows that are computed and sent singly: their numbers, and the rows."""
     for number, begin in enumerate(range(0, count, ROWS)):
         yield number, slice(begin, min(begin + ROWS, count))
 
@@ -102,7 +102,7 @@ def _behind_attention(graph: Graph) -> dict[Tensor, None]:
 
 
 def _part(graph: Graph, nodes: Collection[Tensor], dim: Dim) -> Graph:
-    """Some nodes as a graph for few rows; what it has of others are inputs, and outputs of theirs."""
+    """Some nodes as a graph for few rows; results of other nodes are inputs, and outputs of their graphs."""
     own = set(nodes)
     numbers = {node: number for number, node in enumerate(graph.nodes)}
     copy = Graph(graph.dtype, product_types=graph.product_types)

@@ -1,4 +1,4 @@
-"""What members are told, as JSON and arrays: pieces of graphs, weights, storage. Nothing of it is code."""
+"""Messages to members, as JSON and arrays: pieces of graphs, weights, storage. Nothing of it is code."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Arrays = list[npt.NDArray[Any]]
 
 
 def encode_pieces(pieces: Sequence[Piece], arrays: Arrays) -> list[Fields]:
-    """Arrays among the attributes of operations are put behind `arrays`."""
+    """Arrays among the attributes of operations are put after `arrays`."""
     return [
         {
             "gathers": [
@@ -181,7 +181,7 @@ def encode_tensor(info: TensorInfo, file: int) -> Fields:
 
 
 def encode_content(info: TensorInfo) -> Fields:
-    """Describe a matrix whose bytes, and no others, travel beside this."""
+    """Describe a matrix whose bytes, and no others, travel next to this."""
     row = info.shape[-1] // info.type.block_size * info.type.block_bytes
     return {**encode_tensor(info, 0), "path": str(info.path), "offset": 0, "strides": [row]}
 

@@ -17,13 +17,13 @@ __all__ = ["Exchange", "Meanwhile"]
 
 F32 = npt.NDArray[np.float32]
 
-# Rows of up to so many bytes are sent at once, where nothing waits to be sent: they fit in what the system
-# keeps of a connection.
+# Rows of up to this many bytes are sent at once if nothing waits to be sent: they fit in the system's buffer
+# for a connection.
 _SMALL = 1 << 14
 
 _ENDED = "the connection to another node ended"
 
-# What is sent in place of a value that will not come.
+# Sent instead of a value that will not come.
 _NOTHING = (1 << 32) - 1
 _NO_ROWS = np.zeros((0, 0), np.float32)
 
@@ -32,7 +32,7 @@ Meanwhile = Callable[[int], None]
 
 
 class _Target:
-    """A connection for what is sent to a member. A thread sends large rows, and what comes behind them."""
+    """A connection for values to a member. A thread sends large rows, and all that follows them."""
 
     def __init__(self, values: ValueChannel) -> None:
         self._values = values
@@ -59,20 +59,21 @@ class _Target:
             try:
                 self._values.send(*each)
             except OSError:
-                return  # whoever waits for an answer of that member is told so
+                return  # threads that wait for an answer of that member get the error
             self._sent += 1
 
 
 class _Source:
-    """A connection for what a member sends, which is read by whoever waits for it, or by a thread meanwhile.
+    """A connection for values from a member, read by the thread that waits for them or by a separate one.
 
-    A system keeps only so much that nobody reads. So where much comes while others compute, a thread reads.
+    A system buffers only a limited amount of unread data. So where much comes while others compute, a thread
+    reads.
     """
 
     def __init__(self, values: ValueChannel) -> None:
         self._values = values
         self._found: queue.SimpleQueue[tuple[At, Rows] | Exception] = queue.SimpleQueue()
-        # Held by a thread that says what it has found, and whether it goes on.
+        # Held by a thread that says what it has found, and whether it continues.
         self._lock = threading.Lock()
         self._is_wanted = self._is_reading = False
 
@@ -85,7 +86,7 @@ class _Source:
                 threading.Thread(target=self._read, name="chaski-values", daemon=True).start()
 
     def receive(self, meanwhile: Meanwhile) -> tuple[At, Rows]:
-        """Return what comes next. Raises OSError or EOFError at the end, or ClusterError."""
+        """Return the next value. Raises OSError or EOFError at the end, or ClusterError."""
         with self._lock:
             is_found = self._is_reading or not self._found.empty()
         if is_found:
@@ -106,7 +107,7 @@ class _Source:
             found: tuple[At, Rows] | Exception
             try:
                 found = self._values.receive()
-            except Exception as error:  # whoever waits has to know it, whatever it is
+            except Exception as error:  # the waiting thread has to know of any error
                 found = error
             with self._lock:
                 self._found.put(found)
@@ -117,41 +118,41 @@ class _Source:
 class Exchange:
     """The connections of one member to all others, one for each direction.
 
-    Whoever computes reads what it waits for itself, unless there are many rows. A thread for each target
-    sends large values, so that two members that send to each other both come to read.
+    The computing thread reads the values that it waits for itself, unless there are many rows. A thread for
+    each target sends large values, so that two members that send to each other both come to read.
     """
 
     def __init__(self) -> None:
         self._targets: dict[int, _Target] = {}
         self._sources: dict[int, _Source] = {}
         self._changed = threading.Condition()
-        # By source: what comes while something else is waited for, of later runs too.
+        # By source: values that arrive while another one is waited for, of later runs too.
         self._values: dict[tuple[int, At], Rows] = {}
         self._given_up: set[tuple[int, int]] = set()
         self._run = -1
         self.num_bytes = 0
 
     def send_to(self, member: int, values: ValueChannel) -> None:
-        """Use a connection for what is sent to a member."""
+        """Use a connection for values to a member."""
         with self._changed:
             self._targets[member] = _Target(values)
             self._changed.notify_all()
 
     def receive_from(self, member: int, values: ValueChannel) -> None:
-        """Use a connection for what a member sends."""
+        """Use a connection for values from a member."""
         with self._changed:
             self._sources[member] = _Source(values)
             self._changed.notify_all()
 
     def wait_connected(self, members: int, seconds: float) -> bool:
-        """Wait until so many other members are connected -> whether they are."""
+        """Wait until that many other members are connected -> whether they are."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: len(self._sources) == len(self._targets) == members, seconds
             )
 
     def begin(self, run: int, has_many_rows: bool = False) -> None:
-        """Begin a run: what is left of earlier ones is forgotten.
+        """Begin a run: values of earlier ones are forgotten.
 
         has_many_rows  values come in parts, while this member computes others
         """
@@ -197,7 +198,7 @@ class Exchange:
         return found.floats() if isinstance(found, RoundedRows) else found
 
     def close(self) -> None:
-        """End all connections; whoever waits for a value gets an error."""
+        """End all connections; threads that wait for a value get an error."""
         with self._changed:
             targets, sources = list(self._targets.values()), list(self._sources.values())
         for target in targets:

@@ -21,7 +21,7 @@ _SAMPLES, _SAMPLE = 256, 4096
 class SameFile(Struct, frozen=True):
     """A file as one node has it: its path, its size, and a hash of its beginning and of many samples.
 
-    The beginning of a model's file says all of it but the weights; the samples tell weights apart.
+    The beginning of a model's file contains all of it but the weights; the samples distinguish weights.
     """
 
     path: str
@@ -37,7 +37,7 @@ class SameFile(Struct, frozen=True):
     def find(self, folders: Sequence[Path]) -> Path:
         """Return where this node has the file: at the same path, or by its name in one of the folders.
 
-        Raises ModelNotFoundError where it is nowhere, ModelError where only other files are there.
+        Raises ModelNotFoundError if it is nowhere, ModelError if only other files are there.
         """
         path = Path(self.path)
         names = [path, *(folder / path.name for folder in folders)]

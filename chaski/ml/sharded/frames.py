@@ -1,4 +1,4 @@
-"""Messages on a connection: a few fields as JSON, and arrays behind them as they are in memory.
+"""Messages on a connection: a few fields as JSON, and arrays after them as they are in memory.
 
 What members send each other for every layer has no JSON: its cost would be that of the computation.
 """
@@ -49,14 +49,14 @@ class ValueChannel(Protocol):
     def awaited(self) -> int | None:
         """Return a descriptor that can be read from as soon as more comes.
 
-        None where some is there already, or where there is no descriptor.
+        None if data have arrived already, or if there is no descriptor.
         """
 
     def receive(self) -> tuple[At, Rows]:
         """Return the next rows. Raises EOFError at the end, OSError, or ClusterError."""
 
     def close(self) -> None:
-        """End the connection; whoever receives from it is told so."""
+        """End the connection; a thread that receives from it notices the end."""
 
 
 class Channel(Protocol):
@@ -72,13 +72,13 @@ class Channel(Protocol):
         """Let `receive` raise TimeoutError where nothing comes for so long, if that can happen here."""
 
     def finish_within(self, seconds: float) -> None:
-        """Let `receive` raise TimeoutError after so long in all, until `expect_within` says otherwise."""
+        """Let `receive` raise TimeoutError after that time in all, until `expect_within` says otherwise."""
 
     def values(self) -> ValueChannel:
-        """Go on with values on the same connection, of which nothing else was read."""
+        """Continue with values on the same connection, of which nothing else was read."""
 
     def close(self) -> None:
-        """End the connection; whoever receives from it is told so."""
+        """End the connection; a thread that receives from it notices the end."""
 
 
 _LENGTH = struct.Struct("<I")
@@ -93,7 +93,7 @@ class _Connection:
     """One end of a connection, which is read in large pieces."""
 
     def __init__(self, connection: socket.socket, rest: bytes = b"") -> None:
-        """`rest`: what was read of it already, and taken by nobody."""
+        """`rest`: bytes that were read from it already, and not consumed."""
         self._connection = connection
         self._sending, self._reading = threading.Lock(), threading.Lock()
         self._buffer = memoryview(bytearray(_BUFFER))
@@ -102,7 +102,7 @@ class _Connection:
         self._deadline: float | None = None  # as `monotonic` counts
 
     def close(self) -> None:
-        """End the connection; whoever receives from it is told so."""
+        """End the connection; a thread that receives from it notices the end."""
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         with self._reading:  # its descriptor may be another one's as soon as it is closed

@@ -52,7 +52,7 @@ class Member:
         self.name = node.name
         self._outgoing = outgoing
         self._lost = lost
-        # Releasing what somebody drops sends a request, in whatever a thread is doing.
+        # Dropping the last reference to an object sends a request, whatever the thread is doing.
         self._lock = threading.RLock()
         self._numbers = count()
         self._open: dict[int, tuple[Future[Message], Share | None]] = {}
@@ -105,11 +105,11 @@ class Member:
     def ask(
         self, kind: str, fields: Mapping[str, Any] | None = None, arrays: Sequence[npt.NDArray[Any]] = ()
     ) -> Message:
-        """Send a request, and wait for the reply. Raises what the member has met, with its name."""
+        """Send a request, and wait for the reply. Raises the error that the member met, with its name."""
         return self.start(kind, fields, arrays).result()
 
     def tell_alive(self) -> None:
-        """Say that the head lives."""
+        """Send a sign of life of the head."""
         with suppress(OSError):
             self._requests.send({})
 
@@ -162,7 +162,7 @@ class Member:
 
 
 class Members:
-    """All members of a model. One that is lost is the end of all: nobody can compute without the others.
+    """All members of a model. The loss of one member ends all: no member can compute without the others.
 
     Raises ClusterError for one that cannot be reached, does not know the key, or computes other bits.
     """
@@ -237,7 +237,7 @@ class Members:
         return next(self._runs)
 
     def release(self, run: int) -> None:
-        """Note a run whose results nobody has any more."""
+        """Note a run whose results are no longer referenced."""
         self._released.append(run)
 
     def send_together(self, requests: Sequence[Request]) -> None:
@@ -253,7 +253,7 @@ class Members:
     ) -> list[Message]:
         """Ask all members at once -> their replies. Raises the first error of any.
 
-        `share` is called with the done share of all, where members tell their own.
+        `share` is called with the loaded share of all, as members report their own.
         """
         shares = [0.0] * len(self)
 
@@ -292,7 +292,7 @@ class Members:
             member.fail(self._failure)
 
     def _send_all(self) -> None:
-        """Send what is to be sent, until the members are closed. A launch says what nobody has any more."""
+        """Send what is queued, until the members are closed. A launch also lists results that are gone."""
         while (requests := self._outgoing.get()) is not None:
             released: list[int] | None = None
             for request in requests:
@@ -309,7 +309,7 @@ class Members:
                 member.tell_alive()
 
     def _check_alike(self, about: Sequence[Mapping[str, Any]]) -> None:
-        """What follows the same rule of numbers gives the same bits, on whatever device."""
+        """Members that follow the same rule of numbers give the same bits, on any device."""
         first = about[0]
         for member, other in zip(self._all, about, strict=True):
             if other["rule"].split()[:2] != first["rule"].split()[:2]:

@@ -1,4 +1,4 @@
-"""Splitting by layers: each member has a run of layers with their storage, and what lies between travels."""
+"""Splitting by layers: each member has a run of layers and their storage; values between them are sent."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _TABLE, _OUTPUT = "token_embd.weight", "output.weight"
 class LayerSplit:
     """Runs of layers whose weights take shares of the bytes of all weights.
 
-    What is of no layer is on the first member, but what makes the outputs, which is on the last. Where the
+    Parts outside of layers are on the first member, except the output part, which is on the last. Where the
     table of tokens makes them, both have it: otherwise the first member would wait for the last one.
     """
 
     def __init__(self, shares: Sequence[float], behind_first: int | None = None) -> None:
-        """`behind_first`: how many of the last layers the members behind the first share; None for any.
+        """`behind_first`: how many of the last layers the members after the first share; None for any.
 
-        The output is one more layer behind the last.
+        The output counts as one more layer.
         """
         self._shares = shares
         self._behind_first = behind_first
@@ -73,7 +73,7 @@ class LayerSplit:
     def place_nodes(self, graph: Graph, free: FreeNodes) -> Mapping[Tensor, Placed]:
         """A node is where its weights and its storage are, others where the last of their operands is.
 
-        What others need there anyway travels instead of what is made of it.
+        Values that other members need anyway are sent instead of those computed from them.
         """
         places: dict[Tensor, int] = {}
         movable: list[Tensor] = []
@@ -83,7 +83,7 @@ class LayerSplit:
             fixed = {self._member_with(x, node) for x in node.operands if isinstance(x, Weight | KVBuffer)}
             tensors = [x for x in node.operands if isinstance(x, Tensor) and x in places]
             fixed |= {places[x] for x in tensors if x.op in CONTENTS}
-            if node.op == "adapt":  # where the matrix is that it changes
+            if node.op == "adapt":  # where the changed matrix is
                 fixed.add(places[tensors[0]])
             if len(fixed) > 1:
                 raise UnsupportedError(
@@ -170,7 +170,7 @@ def _cut(
 def _ends(sizes: Sequence[int], shares: Sequence[float], before: int, after: int) -> Sequence[int]:
     """How many layers the members have so far: where the bytes are nearest to their shares.
 
-    `before` and `after` are bytes that lie on the first and on the last member beside their layers.
+    `before` and `after` are bytes on the first and on the last member in addition to their layers.
     """
     if len(sizes) < len(shares):
         raise OptionError(f"{len(sizes)} layers cannot be split over {len(shares)} nodes: name fewer nodes")

@@ -1,4 +1,4 @@
-"""Connections between members: TLS, and on both ends the proof that the other one knows the key.
+"""Connections between members: TLS, and on both ends the proof that the other end knows the key.
 
 A connection carries messages one way only, so that each end of it is used by one thread at a time.
 """
@@ -21,9 +21,9 @@ __all__ = ["Listener", "connect"]
 
 
 class Listener:
-    """Takes connections at an address, and hands each one to `accepted`, in a thread of its own.
+    """A listener that takes connections at an address, and hands each to `accepted` in a separate thread.
 
-    Raises ClusterError where nobody can listen there.
+    Raises ClusterError if it cannot listen there.
     """
 
     def __init__(self, host: str, port: int, key: bytes, accepted: Callable[[socket.socket], None]) -> None:
@@ -41,7 +41,7 @@ class Listener:
         self._thread.start()
 
     def close(self) -> None:
-        """Listen no more. What was accepted goes on."""
+        """Listen no more. Accepted connections continue."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

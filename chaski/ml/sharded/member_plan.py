@@ -1,4 +1,4 @@
-"""A member's share of a plan: its pieces, computed one after the other by a backend of its own."""
+"""A member's share of a plan: its pieces, computed one after the other by its own backend."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OnRows = Callable[[str, int, F32], None]
 
 
 class Rows:
-    """A result of one run, which stays what it is until nobody has it any more."""
+    """A result of one run, unchanged for as long as it is referenced."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class _PiecePlan:
 
 
 class _ReadingAhead:
-    """Reads weights of a piece, and of those behind it, while the piece waits for values."""
+    """Reads weights of a piece, and of those after it, while the piece waits for values."""
 
     def __init__(self, plans: Sequence[ReadsAhead | None], first: int) -> None:
         """`plans`: those of all pieces, None for one that cannot; `first`: the number of the piece."""
@@ -186,7 +186,7 @@ class _ReadingAhead:
 class MemberPlan:
     """The pieces of a graph that the member `own` computes. `results` are values that may be asked for.
 
-    `bytes` is what values between pieces take at most, besides the memory of the backend.
+    `bytes` is the most that values between pieces take, in addition to the memory of the backend.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class MemberPlan:
         return results
 
     def _send_rows(self, piece: Piece, name: str, first: int, rows: F32) -> None:
-        """Send rows of a value, from the number `first` on, to whoever waits for them, in parts.
+        """Send rows of a value, from the number `first` on, to the members that wait for them, in parts.
 
         Rows of a table that is cut are sent together, when all are there.
         """
@@ -250,7 +250,7 @@ class MemberPlan:
     def _gathered(
         self, gather: Gather, values: Values, inputs: Arrays, count: int, meanwhile: Meanwhile
     ) -> F32 | _Arriving:
-        """A value of so many rows."""
+        """A value of that many rows."""
 
         def parts_of(number: int, rows: slice) -> Sequence[F32]:
             return [
@@ -302,7 +302,7 @@ def _read_last(pieces: Sequence[Piece]) -> Sequence[Sequence[str]]:
 
 
 def _most_bytes(pieces: Sequence[Piece], unread: Sequence[Sequence[str]]) -> int:
-    """The bytes of values that are there at the same time, in the largest batch."""
+    """The bytes of values that exist at the same time, in the largest batch."""
     most = 0
     alive: dict[str, int] = {}
     for piece, dropped in zip(pieces, unread, strict=True):

@@ -60,7 +60,7 @@ class RemoteNode:
 
 
 class LocalNodes:
-    """Members in threads of this process, one for each device: they have no other machine to tell apart."""
+    """Members in threads of this process, one for each device, without other machines to distinguish."""
 
     def __init__(self, openings: Mapping[str, OpenBackend]) -> None:
         """`openings`: what opens the backend of each device, by the device's name."""
@@ -97,7 +97,7 @@ def pipe() -> tuple[Pipe, Pipe]:
 
 
 class _PipeEnd:
-    """One end of a connection within this process. What is put into it is taken at the other end."""
+    """One end of a connection within this process. A value that is put into it is taken at the other end."""
 
     def __init__(self, incoming: queue.SimpleQueue[Any], outgoing: queue.SimpleQueue[Any]) -> None:
         self._incoming = incoming
@@ -105,7 +105,7 @@ class _PipeEnd:
         self._is_closed = False
 
     def close(self) -> None:
-        """End the connection; whoever receives from it is told so."""
+        """End the connection; a thread that receives from it notices the end."""
         self._is_closed = True
         self._incoming.put(None)
         self._outgoing.put(None)

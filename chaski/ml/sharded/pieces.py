@@ -1,7 +1,7 @@
-"""A graph cut into pieces: what each member computes, and what it sends and waits for between two pieces.
+"""A graph cut into pieces: the work of each member, and the values sent and awaited between two pieces.
 
-The nodes have levels. What a node reads from other members was computed on a lower level, so that everything
-that travels between two levels does so at once.
+The nodes have levels. Values that a node reads from other members were computed on a lower level, so that all
+values between two levels are sent at once.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class OwnedRows(Struct, frozen=True):
 class Gather(Struct, frozen=True):
     """A value put together of the parts of `sources`, which each member calls `part`, and sends as `number`.
 
-    `leading` names the dimension of its rows, which have `width` elements. Where there are none, none travel.
-    `groups`: the parts stand side by side in each of so many groups of a row.
+    `leading` names the dimension of its rows, which have `width` elements. Without rows, nothing is sent.
+    `groups`: the parts stand side by side in each of that many groups of a row.
     """
 
     value: str
@@ -48,8 +48,8 @@ class Send(Struct, frozen=True):
     """A value that other members wait for, of some rows only where those of a table are cut.
 
     `leading` names the dimension of its rows; where there are none, nothing is sent.
-    `block`: the elements of the blocks in which all that read it round it to int8, so that it may travel as
-    that; 0 where somebody reads floats, or a block has elements of several members.
+    `block`: the size of the blocks in which all its readers round it to int8, so that it may be sent as that;
+    0 if a reader needs floats, or a block has elements of several members.
     """
 
     value: str
@@ -61,7 +61,7 @@ class Send(Struct, frozen=True):
 
 
 class Piece(Struct):
-    """What a member does on one level: gather, compute, send.
+    """The work of a member on one level: gather, compute, send.
 
     The inputs of the graph are inputs of the whole graph, by their names, or values of the same names.
     `ids` has inputs whose ids become places in the member's part of a table. The outputs are values.
@@ -105,7 +105,7 @@ def cut_graph(
     """Return the pieces of each member, and where the outputs are. Every input is free.
 
     `units`: how much members have of what is cut. `blocks` has the values that are only read to be rounded in
-    blocks of so many elements.
+    blocks of that many elements.
     """
     return _Cutting(graph, placed, held, free, units, blocks).cut()
 
@@ -146,7 +146,7 @@ class _Cutting:
             for member in range(self._members):
                 if (node, member) in self._wanted:
                     pieces[member][self._levels[node]].add(node)
-        # What later pieces of a member read are outputs of earlier ones, which they have to be told.
+        # Outputs of earlier pieces that later pieces of a member read have to be listed for it.
         for name, result in results.items():
             for member in result.members:
                 node = self._graph.outputs[name]
@@ -164,7 +164,7 @@ class _Cutting:
             yield from self._sources(operand, axis)
 
     def _sources(self, operand: Operand, axis: int | None) -> Iterator[tuple[Tensor, int | None]]:
-        """What everybody computes again is not read; its operands are."""
+        """Values that every member computes itself are not read; their operands are."""
         if isinstance(operand, Tensor) and not self._free.has(operand):
             if operand.op == "group_by_expert":
                 yield from self._sources(operand.operands[0], None)
@@ -211,7 +211,7 @@ class _Cutting:
         return Result(self.value(node), members, _groups(node.shape, place.axis), leading.name, top)
 
     def _find_wanted(self, results: Mapping[str, Result]) -> None:
-        """Find what is computed for the outputs and for storage, from the last node to the first."""
+        """Find the nodes that are computed for the outputs and for storage, from the last to the first."""
         for name, result in results.items():
             self._wanted |= {(self._graph.outputs[name], member) for member in result.members}
         for node in reversed(self._graph.nodes):
@@ -267,7 +267,7 @@ class _Cutting:
         return 0 if any(width % block for width in widths) else block
 
     def value(self, node: Tensor) -> str:
-        """The name of what a member itself has of a node's result."""
+        """The name of a member's own part of a node's result."""
         return f"value {self._numbers[node]}"
 
     def gathered_value(self, node: Tensor) -> str:
@@ -284,7 +284,7 @@ class _Cutting:
         return self._free.has(node)
 
     def local_shape(self, node: Tensor, member: int) -> Shape:
-        """The shape of what a member has of a node's result."""
+        """The shape of a member's own part of a node's result."""
         place = self._placed.get(node)
         if place is None or place.axis is None:
             return node.shape
@@ -300,7 +300,7 @@ class _Cutting:
         return cuts(size, self._units)[member]
 
     def held(self, weight: Weight, member: int, as_part: bool) -> Weight:
-        """A weight as a member has it. Raises UnsupportedError where it has not what is needed."""
+        """A weight as a member has it. Raises UnsupportedError if it lacks what is needed."""
         held = self._held[weight][member]
         found = held.part if as_part else held.whole
         if found is None:
@@ -385,7 +385,7 @@ class _PieceBuilder:
         return own
 
     def _read(self, node: Tensor, axis: int | None) -> Tensor:
-        """What the member has of a value: all of it, or its part along an axis."""
+        """A member's part of a value: all of it, or its part along an axis."""
         if (node, axis) not in self._local:
             self._local[node, axis] = self._found(node, axis)
         return self._local[node, axis]

@@ -103,7 +103,7 @@ class Splitting(Protocol):
 
     @property
     def description(self) -> str:
-        """All that decides how storage is cut, for what is kept beyond this process."""
+        """All that decides how storage is cut, for content that is kept beyond this process."""
 
     def place(
         self, weights: Sequence[tuple[Weight, TensorInfo]]
@@ -144,7 +144,7 @@ class FreeNodes:
 def joined(parts: Sequence[npt.NDArray[Any]], groups: int) -> npt.NDArray[Any]:
     """Put the parts of members side by side, (rows, own width) each -> (rows, width).
 
-    With `groups`, each of so many groups of columns consists of a group of every part.
+    With `groups`, each of that many groups of columns consists of a group of every part.
     """
     if len(parts) == 1:
         return parts[0]

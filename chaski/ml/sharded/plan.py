@@ -45,7 +45,7 @@ class ShardedPlan:
         self._dims = {d.name: d.maximum for node in graph.nodes for d in node.shape if isinstance(d, Dim)}
         self._results = results
         self._plan = {"backend": backend, "plan": number}
-        # What each member is told: the inputs that any of its pieces reads.
+        # The inputs that are sent to each member: those that any of its pieces reads.
         self._read = [_read_inputs(some, graph.inputs) for some in pieces]
         self._taking_part = [number for number, some in enumerate(pieces) if some]
 

@@ -40,7 +40,7 @@ class RoundedRows(Struct, frozen=True):
         return self.data.nbytes
 
     def floats(self) -> F32:
-        """Return rows that are rounded alike. Raises ClusterError where the bytes are none of such rows."""
+        """Return rows that are rounded alike. Raises ClusterError for bytes that are not such rows."""
         try:
             return _native.unrounded_rows(self.data, self.rows, self.width, self.block == SUPER_BLOCK)
         except ValueError as error:

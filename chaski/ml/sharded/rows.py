@@ -26,7 +26,7 @@ _WITH_MATRICES = (*PRODUCTS, "product")
 class RowSplit:
     """Parts of all matrices. Heads are cut where their number is a multiple of all units together.
 
-    Experts are cut along their rows, not between them, so that the work is shared alike whoever is chosen.
+    Experts are cut along their rows, not between them, so that the work is shared alike whichever are chosen.
     """
 
     def __init__(self, units: Units) -> None:
@@ -105,7 +105,7 @@ class RowSplit:
         return Placed(everybody, axis, needs, axis is not None and node.op in (*_WITH_MATRICES, *ATTENTION))
 
     def _top_of_parts(self, node: Tensor, axes: Axes) -> Placed | None:
-        """The largest elements of each part, which whoever reads the result puts in order."""
+        """The largest elements of each part, which the reader of the result puts in order."""
         if node.op != "top_k" or axes.get(_tensor(node, 0)) != 1:
             return None
         size = _tensor(node, 0).shape[1]
@@ -156,7 +156,7 @@ def _same(node: Tensor, axis: int, units: Units) -> int | None:
 
 
 def _but_the_last(node: Tensor, axis: int, units: Units) -> int | None:
-    """What is computed along the last dimension has to see all of it."""
+    """An operation along the last dimension has to see all of it."""
     return axis if axis < len(node.shape) - 1 else None
 
 
@@ -166,7 +166,7 @@ def _reshaped(node: Tensor, axis: int, units: Units) -> int | None:
 
 
 def _places(shape: Shape, units: Units) -> Sequence[int]:
-    """Where the parts along the first dimension behind the rows end, in elements of a row."""
+    """Where the parts along the first dimension after the rows end, in elements of a row."""
     size, *inner = (size for size in shape[1:] if isinstance(size, int))
     return [end * math.prod(inner) for _, end in cuts(size, units)]
 

@@ -26,12 +26,12 @@ def listening_address(text: str) -> tuple[str, int]:
 
 
 class MemberServer:
-    """Listens until `close`. Each head has a session with memory of its own.
+    """Listens until `close`. Each head has a session with its own memory.
 
     folders  where files are looked for by their names, besides the paths that a head has them at
     speed    of this machine; None where nobody measures it
 
-    Raises ClusterError where nobody can listen at the address.
+    Raises ClusterError if it cannot listen at the address.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class MemberServer:
         return self._sessions.num_bytes
 
     def wait_idle(self, seconds: float) -> bool:
-        """Wait until there is no session any more -> whether that came."""
+        """Wait until all sessions have ended -> whether they have."""
         return self._sessions.wait_idle(seconds)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a member does for one head: the process that runs a model, and computes parts of it here."""
+"""The work of a member for one head: the process that runs a model, and computes parts of it here."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ALIVE = 3.0
 SILENCE = 15.0
 """Seconds without a sign of life after which the other end counts as lost."""
 
-# Results of up to so many bytes are sent at once; larger ones are asked for.
+# Results of up to this many bytes are sent at once; larger ones are asked for.
 _SMALL = 1 << 16
 
 OpenBackend = Callable[[BackendOptions], Backend]
@@ -197,7 +197,7 @@ class Session:
         }, []
 
     def _join(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
-        """Connect to the members behind this one, and wait for those before it."""
+        """Connect to the members after this one, and wait for those before it."""
         addresses = fields["addresses"]
         for member in range(self._own + 1, len(addresses)):
             for is_outwards in (True, False):
@@ -213,7 +213,7 @@ class Session:
         return {}, []
 
     def _devices(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
-        """The devices of the backend, and behind them this machine, where it is none of them."""
+        """The devices of the backend, and after them this machine, where it is none of them."""
         devices = list(self._part(fields).backend.devices())
         if all(each.name != HOST for each in devices):
             memory = total_memory(), available_memory()
@@ -301,7 +301,7 @@ class Session:
         return {}, []
 
     def _memory(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
-        """What the backend holds, and what values between pieces take beside it."""
+        """What the backend holds, and what values between pieces take in addition."""
         part = self._part(fields)
         values = max((plan.bytes for plan in part.plans), default=0)
         held = part.backend.memory() + Memory((DeviceMemory(HOST, plans=values),))

@@ -1,4 +1,4 @@
-"""The sessions of a member: connections find theirs by what they say first."""
+"""The sessions of a member: the first message of a connection assigns it to one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Sessions"]
 
 
 class Sessions:
-    """What a member computes, for each head that has connected.
+    """The work of a member for each head that has connected.
 
     connect  connects to another member by the address that heads know it by
     opening  opens the backend of a session
@@ -51,7 +51,7 @@ class Sessions:
             return sum(session.exchange.num_bytes for session in self._sessions.values())
 
     def wait_idle(self, seconds: float) -> bool:
-        """Wait until there is no session any more -> whether that came."""
+        """Wait until all sessions have ended -> whether they have."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._sessions, seconds)
 
@@ -65,7 +65,7 @@ class Sessions:
             thread.join()
 
     def take(self, channel: Channel) -> None:
-        """Take a connection by what it says first: requests, replies, or values of another member.
+        """Assign a connection by its first message: requests, replies, or values of another member.
 
         With replies this runs the session, until its end.
         """

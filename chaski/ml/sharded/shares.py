@@ -1,4 +1,4 @@
-"""How much of a model each node takes: where nobody says it, by speed, as far as the memory goes."""
+"""How much of a model each node takes: by default in proportion to speed, as far as the memory goes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _MOST_UNITS = 64
 
 
 def usual_shares(num_bytes: int, memory: Sequence[float], speeds: Sequence[float | None]) -> Sequence[float]:
-    """Return shares of weights that take `num_bytes`, for nodes with so many free bytes each.
+    """Return shares of weights that take `num_bytes`, for nodes with that many free bytes each.
 
-    Nodes with more than their memory has room for leave the rest to the others. Where a speed is not known,
-    or memory is scarce everywhere, shares are those of the memory. Speeds count in steps of a factor of 1.4,
-    so that the cut, by which what is kept of prompts is named, does not change with every measurement.
+    Nodes with more than their memory has room for leave the rest to the others. If a speed is not known, or
+    memory is scarce everywhere, shares are those of the memory. Speeds count in steps of a factor of 1.4, so
+    that the cut, which is part of the names of kept prompts, does not change with every measurement.
     """
     room = [_WEIGHTS * each for each in memory]
     known = [speed for speed in speeds if speed]

@@ -51,7 +51,7 @@ def adapt(lowering: Lowering, node: Tensor, *_: Operand) -> None:
 
 
 def _adapt(lowering: Lowering, node: Tensor, adapt: Tensor, residual: Tensor | None) -> None:
-    """A product, the changes of adapters to it, and behind them a residual.
+    """A product, the changes of adapters to it, and after them a residual.
 
     Native steps of one phase compute it: while one thread waits for the memory of adapters, others multiply.
     """

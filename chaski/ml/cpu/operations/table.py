@@ -56,7 +56,7 @@ OPERATIONS: Mapping[str, Callable[..., None]] = {
 
 
 def lower(graph: Graph, weights: _native.Weights | None, threads: int, is_plain: bool) -> Lowering:
-    """Walk a graph once, in the order in which it was recorded; see `Lowering` for what comes of it."""
+    """Walk a graph once, in the order in which it was recorded; see `Lowering` for the result."""
     lowering = Lowering(graph, weights, threads, is_plain)
     for node in graph.nodes:
         OPERATIONS[node.op](lowering, node, *node.operands)

@@ -4,7 +4,7 @@
 namespace chaski::CHASKI_ISA {
 
 // The matrices of an adapter for one matrix of the model, in panels of 16 rows. The rank is 0 where the
-// adapter does not change that one. Whoever writes it is chaski/ml/cuda/adapter_slots.py.
+// adapter does not change that one. chaski/ml/cuda/adapter_slots.py writes it.
 struct Lora {
     const uint8_t* a;  // [rank / 16][columns][16]
     const uint8_t* b;  // [rows / 16][rank][16]

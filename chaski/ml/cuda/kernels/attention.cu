@@ -7,7 +7,7 @@ namespace chaski::CHASKI_ISA {
 constexpr bool kIntegerKeys = kKeys == DType::I16, kIntegerValues = kValues == DType::I16;
 constexpr bool kBlockKeys = StorageOf<kKeys>::kInBlocks;
 
-// What a block of threads knows, in shared memory.
+// The state of a block of threads, in shared memory.
 struct Workspace {
     union {
         float floats[kRows][kSize];

@@ -1,6 +1,6 @@
-// What the kernels of attention share: their argument, what a block of threads has of it, and how chunks are
-// joined. Compiled for the types of keys and values (CHASKI_KEYS, CHASKI_VALUES), their sizes, and for so
-// many queries at a time (CHASKI_ROWS).
+// Shared by the kernels of attention: their argument, a block's part of it, and the joining of chunks.
+// Compiled for the types of keys and values (CHASKI_KEYS, CHASKI_VALUES), their sizes, and for this many
+// queries at a time (CHASKI_ROWS).
 //
 // A block of threads has the query heads that share one key/value head, of one token or of some neighbours.
 // It goes through the history in chunks of 256 entries, one entry for each thread. With few tokens each chunk
@@ -100,7 +100,7 @@ CHASKI_INLINE float last_factor(const Attention& a, int64_t head, float maximum,
     return factor / total;
 }
 
-// What is known of a row.
+// The state of a row.
 struct Known {
     float maximum = -infinity();
     float total = 0.0f;

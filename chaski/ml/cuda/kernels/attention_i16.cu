@@ -2,8 +2,8 @@
 // which a number of 16 bits is two bytes.
 //
 // Keys and values are the rows of the left operand, queries and weights the columns of the right one. So a
-// key or a value is taken apart once for up to kRows queries, and columns without a query do not matter:
-// nothing of a column goes into another one.
+// key or a value is taken apart once for up to kRows queries, and columns without a query do not matter: no
+// column affects another one.
 //
 // The right operands lie in shared memory as they are multiplied: of 32 elements of a row, thread t of four
 // has 16 bytes, the low ones and the high ones of its 4 elements of the first 16, and those of the others.
@@ -30,11 +30,11 @@ constexpr int kScores = kChunk + 16, kScoresOfPair = 2 * kScores + 8;
 constexpr bool kStaged = CHASKI_STAGED;  // whether values are copied while scores are found
 constexpr int kPieces = kValueSize / 8;  // of 16 bytes, of a value
 
-// What a block of threads knows, in shared memory.
+// The state of a block of threads, in shared memory.
 struct Workspace {
     alignas(16) uint8_t queries[kRows][kQueryBytes];
     alignas(16) float scores[kRows / 2][kScoresOfPair];
-    // Operands; else they take the place of the scores.
+    // Operands; else they replace the scores.
     alignas(16) uint8_t weights[CHASKI_SPLIT ? kRows : 1][2 * kChunk + 64];
     alignas(16) uint8_t values[kStaged ? kChunk : 1][2 * kValueSize];
     alignas(8) float sums[CHASKI_SPLIT ? 1 : kRows][kValueSize + 4];  // of all chunks so far
@@ -318,7 +318,7 @@ CHASKI_INLINE float factor_of_block(int32_t largest_bits, float sum, float* step
     return factor;
 }
 
-// As an operand: lane l has entries l, l + 16, l + 32 and l + 48. What is not usable becomes 0, NaNs too.
+// As an operand: lane l has entries l, l + 16, l + 32 and l + 48. Unusable values become 0, NaNs too.
 CHASKI_INLINE void put_weights(const float* weights, float factor, int row, int block, Workspace& w) {
     uint32_t values[kOwn];
     for (int i = 0; i < kOwn; ++i) values[i] = static_cast<uint32_t>(device::round(weights[i] * factor));
@@ -415,7 +415,7 @@ CHASKI_INLINE void weigh_blocks(const Attention& a, const Rows& rows, const Part
 #else
 
 // f over the lanes of a group for each of four numbers -> that of number lane / 4. The tree is that of
-// over_lanes; lanes hand over what others go on with.
+// over_lanes; lanes pass on what others continue with.
 template <class T, class F>
 CHASKI_INLINE T for_four(const T (&v)[4], const F& f) {
     const bool is_late = (lane() & 8) != 0, is_odd = (lane() & 4) != 0;
@@ -428,7 +428,7 @@ CHASKI_INLINE T for_four(const T (&v)[4], const F& f) {
     return one;
 }
 
-// Scores become weights, and what is known of all rows goes on by a chunk; a row by a group of 16 lanes.
+// Scores become weights, and the state of all rows advances by a chunk; a row by a group of 16 lanes.
 CHASKI_INLINE void weigh_rows(const Attention& a, const Rows& rows, const Part& part, Workspace& w) {
     for_rows(rows, [&](int r) {
         float s[kBlocks * kOwn], total = 0.0f, sums[kBlocks], step;
@@ -469,7 +469,7 @@ CHASKI_INLINE void weigh_rows(const Attention& a, const Rows& rows, const Part& 
 struct Values {
     uint32_t pairs[2][2][4];  // [step][half][entry]
 
-    // load(i): the two elements of entry i of the chunk, or, where t is not 0, of that 2 t behind it.
+    // load(i): the two elements of entry i of the chunk, or, where t is not 0, of that 2 t after it.
     template <class Load>
     CHASKI_INLINE void load(int block, const Load& load) {
 #pragma unroll
@@ -554,8 +554,8 @@ CHASKI_INLINE uint32_t place_of_piece(uint32_t piece, uint32_t entry) {
     return kPieces % 8 == 0 ? piece ^ (entry & 6) : piece;
 }
 
-// A block of threads for each task, key/value head, and tile of kRows query heads. What a chunk needs is
-// asked for as soon as its cells are known.
+// A block of threads for each task, key/value head, and tile of kRows query heads. The data of a chunk are
+// requested as soon as its cells are known.
 CHASKI_KERNEL(attention_chunk, Attention) {
     static_assert(kRows <= kChunk / kLanes);  // a group has one row at most
     const int32_t token = a.tasks[2 * blockIdx.x], chunk = a.tasks[2 * blockIdx.x + 1];

@@ -1,7 +1,7 @@
 // What kernels ask of the processor, in its own instructions. Tests have another file of this name, in which
 // a block of threads runs on the host (tests/cuda/emulated/device.h).
 //
-// Every rounding is said: the compiler is told not to fuse a product and a sum.
+// Every rounding is explicit: the compiler is told not to fuse a product and a sum.
 #pragma once
 
 #include <cstdint>
@@ -111,7 +111,7 @@ inline int32_t largest_of_warp(int32_t v) { return __reduce_max_sync(0xffffffffu
 inline uint32_t votes(bool is_set) { return __ballot_sync(0xffffffffu, is_set); }
 inline int32_t count_bits(uint32_t x) { return __popc(x); }
 inline void barrier() { __syncthreads(); }
-// Has 16 or 4 bytes copied to shared memory, those `kAt` bytes behind both addresses. Copies up to an
+// Has 16 or 4 bytes copied to shared memory, those `kAt` bytes after both addresses. Copies up to an
 // `end_copies` belong together, and `wait_copies` waits for those of this thread, but for the last `kLeft` of
 // such groups.
 template <int kAt = 0>

@@ -15,7 +15,7 @@ struct Embedding {
 #if defined(CHASKI_FORMAT)
 
 // A part of 32 elements of a block: one sub-block, or a pair of those of 16. All of it is read before any of
-// it is written, which could be what is read, for all that the compiler knows.
+// it is written: source and target may overlap, for all that the compiler knows.
 template <class Format>
 struct Part {
     static constexpr int kSub = Format::kSub;

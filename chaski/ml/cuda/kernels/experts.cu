@@ -104,7 +104,7 @@ struct ScaleExperts {
     float* y;
 };
 
-// A number in the logits that is none must not lead outside of the experts.
+// A NaN in the logits must not lead outside of the experts.
 CHASKI_INLINE int32_t index_of(float expert, int64_t experts) {
     return expert >= 0.0f && expert < static_cast<float>(experts) ? static_cast<int32_t>(expert) : 0;
 }

@@ -18,8 +18,8 @@ struct Group {
 
 constexpr int kExpertsBytes = 32;
 
-// What tells experts apart. Each matrix has so many `bytes`, and lies behind that of the expert before.
-// A row of activations is that of a pair, or, where it `gathers`, that of the pair's token.
+// The properties that distinguish experts. Each matrix has so many `bytes`, and lies after that of the expert
+// before. A row of activations is that of a pair, or, where it `gathers`, that of the pair's token.
 struct Experts {
     const Group* groups;
     int64_t count;  // of pairs of a token
@@ -43,7 +43,7 @@ struct Share {
     // Where the matrix, and where the bias of `rows` rows of a matrix, begins.
     CHASKI_INLINE int64_t weights() const { return expert * experts.bytes; }
     CHASKI_INLINE int64_t bias(int64_t rows) const { return expert * rows; }
-    // The activations of row number i of this share; of its last one behind that.
+    // The activations of row number i of this share; of its last one after that.
     CHASKI_INLINE int64_t source(int64_t i) const {
         const int64_t row = begin + i < end ? begin + i : end - 1;
         return experts.gathers ? experts.groups[row].pair / experts.count : row;

@@ -71,7 +71,7 @@ struct Panel {
         constexpr int kSub = Format::kSub;
         static_assert(Format::kOffset == 0 || kSub == 16, "an offset has the sums of 16 values");
         int32_t products[kTokens] = {}, mins[kTokens] = {};
-        // Super-scales are pairs of numbers of 16 bits behind their unit: shifts, and sums.
+        // Super-scales are pairs of numbers of 16 bits after their unit: shifts, and sums.
         const int32_t *supers[kTokens], *halves[kTokens];
         for (int n = 0; n < kTokens; ++n) {
             supers[n] =
@@ -176,7 +176,7 @@ struct Stage {
 
     // The first one.
     CHASKI_INLINE explicit Stage(const Matmul& a) : at(blockIdx.x), begin(0) { find(a); }
-    // The stage behind this one, for this block of threads.
+    // The stage after this one, for this block of threads.
     CHASKI_INLINE Stage next(const Matmul& a) const {
         Stage found = *this;
         found.begin += kBlocks;
@@ -249,7 +249,7 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
         x.number[i] = share.source(i);
         x.values[i] = a.values + x.number[i] * a.k;
     }
-    // Groups behind those that multiply add up what they have found one stage ago, one token each.
+    // Groups after those that multiply add up what they have found one stage ago, one token each.
     const int token = group() - kGroups;
     float y = 0.0f;
     for (int index = 0;; ++index) {

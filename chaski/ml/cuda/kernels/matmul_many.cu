@@ -2,10 +2,10 @@
 // with the tensor instructions for int8.
 //
 // A block of threads has kPanels panels of 16 rows and kTokens tokens, and goes along k, 256 elements at a
-// time: a stretch. What is stored of the next stretches is on its way to shared memory. While one stretch is
-// multiplied, the weights of the next one are unpacked there, codes less their offset as signed bytes, in the
-// order that tensor instructions take. One of these adds up 32 or 16 products, which is one sub-block; what
-// is an integer has no order. Each thread has its results' floats, and adds to them in ascending k.
+// time: a stretch. The stored data of the next stretches are on their way to shared memory. While one stretch
+// is multiplied, the weights of the next one are unpacked there, codes less their offset as signed bytes, in
+// the order that tensor instructions take. One of these adds up 32 or 16 products, which is one sub-block;
+// what is an integer has no order. Each thread has its results' floats, and adds to them in ascending k.
 #include "matmul_arguments.h"
 
 namespace chaski::CHASKI_ISA {
@@ -125,7 +125,7 @@ CHASKI_INLINE void unpack_super_block(const Format& block, int panel, int turn, 
     }
 }
 
-// `count` sub-blocks of 32, of blocks that lie behind each other.
+// `count` sub-blocks of 32, of blocks that lie after each other.
 template <class Format>
 CHASKI_INLINE void unpack_blocks(const uint8_t* weights, int count, int panel, int turn,
                                  Unpacked<Format>& to) {
@@ -410,7 +410,7 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
         slab.sources[i] = static_cast<uint32_t>(share.source(i) * (a.k / 32));
     }
     barrier();
-    // A panel is copied by so many threads.
+    // A panel is copied by this many threads.
     constexpr int kCopiers = kThreads / kPanels;
     const int copied = static_cast<int>(threadIdx.x) / kCopiers,
               first = static_cast<int>(threadIdx.x) % kCopiers;
@@ -440,7 +440,7 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
     const Place own;
     Results y = {};
     for (int stretch = 0; stretch < stretches; ++stretch) {
-        // Now this one's activations and the next one's weights are there, and nobody needs the stretch
+        // Now this one's activations and the next one's weights are there, and no thread needs the stretch
         // before.
         device::wait_copies<kStages - 3>();
         barrier();

@@ -17,7 +17,7 @@ struct Norm {
     Quantized quantized;
 };
 
-// A row in shared memory, lane by lane, with zeros behind its end: a lane adds up what lies side by side. The
+// A row in shared memory, lane by lane, with zeros after its end: a lane adds up what lies side by side. The
 // distances are such that neither writing neighbours nor reading lanes takes a bank twice.
 constexpr int kPositions = (kSize + kLanes - 1) / kLanes;  // of a lane
 constexpr int kStride = 4 * ((kPositions + 3) / 4 | 1);
@@ -41,7 +41,7 @@ CHASKI_INLINE float by_first_warp(float* result, const F& f) {
 }
 
 // The sum over a row, lane by lane, and then over lanes, by a warp, of which both halves do the same. A lane
-// reads well before it adds. A lane behind the end of a row has a zero more, which may turn -0 into +0.
+// reads well before it adds. A lane after the end of a row has a zero more, which may turn -0 into +0.
 template <class F>
 CHASKI_INLINE float row_sum(const float* row, const F& f) {
     constexpr int kAhead = 16, kEvenly = kPositions / (2 * kAhead) * 2 * kAhead;
@@ -129,8 +129,8 @@ CHASKI_INLINE void finish(const Norm& a, const Elements& y, int64_t at) {
     }
 }
 
-// Shared memory: a row, and the result of a sum. What is read before it is known whether a row exists is
-// memory of the plan, which has room for all rows of a launch.
+// Shared memory: a row, and the result of a sum. Memory that is read before it is known whether a row exists
+// belongs to the plan, which has room for all rows of a launch.
 CHASKI_KERNEL(rms_norm, Norm) {
     auto* row = reinterpret_cast<float*>(device::shared());
     const int64_t rows = *a.n * a.heads, at = static_cast<int64_t>(blockIdx.x) * kSize;

@@ -46,11 +46,11 @@ CHASKI_INLINE int32_t largest_of_block(int32_t bits) {
     return bits;
 }
 
-// A sum with 1.5 · 2²³ rounds what is below 2²², halves to even numbers; its low bits are those of what comes
-// of it.
+// A sum with 1.5 · 2²³ rounds numbers below 2²², halves to even numbers; its low bits are those of the
+// result.
 constexpr float kWhole = 12582912.0f;
 
-// Rounds x times a factor. `*sum` and `*magnitudes` are those of what comes of it, exactly.
+// Rounds x times a factor. `*sum` and `*magnitudes` are those of the result, exactly.
 CHASKI_INLINE void round_each(const float (&x)[kEach], float factor, float (&rounded)[kEach], float* sum,
                               float* magnitudes) {
     *sum = *magnitudes = 0.0f;

@@ -159,7 +159,7 @@ struct GatedDelta {
     }
 };
 
-// The shared memory of a block of threads, for one chunk. Keys, whose size is known at a launch, lie behind.
+// The shared memory of a block of threads, for one chunk. Keys, whose size is known at a launch, follow.
 struct Slab {
     float corrections[kChunk][kChunk];  // k_i k_j, then -(d_ij (k_i k_j))
     float answers[kChunk][kChunk];      // q_i k_j, then d_ij (q_i k_j)
@@ -182,7 +182,7 @@ struct Chunk {
     int first;
     int last;
     bool is_first;
-    bool is_passed;  // a token comes behind it
+    bool is_passed;  // a token comes after it
 
     CHASKI_INLINE Chunk(const GatedDelta& job, const ChunkSegment& of, int at)
         : a(job),

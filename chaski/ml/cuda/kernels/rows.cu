@@ -200,7 +200,7 @@ struct Rope {
     float* y;
 };
 
-// A thread for each pair, and one for each element behind the pairs.
+// A thread for each pair, and one for each element after the pairs.
 CHASKI_KERNEL(rope, Rope) {
     const int64_t each = a.size - a.pairs, i = thread(), row = i / each, j = i % each;
     if (row >= *a.n * a.heads) return;

@@ -120,8 +120,8 @@ CHASKI_INLINE Storage sized(Storage storage, bool in_panels) {
     return storage;
 }
 
-// A warp for each two heads of a token. What is read before it is known whether a head exists is memory of
-// the plan.
+// A warp for each two heads of a token. Memory that is read before it is known whether a head exists belongs
+// to the plan.
 CHASKI_KERNEL(store, Store) {
     constexpr int kSize = CHASKI_SIZE, kValueSize = CHASKI_VALUE_SIZE;
     const int64_t token = blockIdx.x, n = *a.n, cell = a.cells[token];
@@ -194,7 +194,7 @@ CHASKI_KERNEL(rotate_cells, RotateCells) {
     write_head<kType>(a.to, head, cell, exists, [&](int64_t i) { return turned[i]; });
 }
 
-// Cells and blocks of bytes that the host keeps: [head][place][bytes of a row], and behind these the scales
+// Cells and blocks of bytes that the host keeps: [head][place][bytes of a row], and after these the scales
 // [head][place]. The rows of a panel are taken apart.
 struct MoveCells {
     const int32_t* cells;

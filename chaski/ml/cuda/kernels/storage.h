@@ -21,7 +21,7 @@ struct StorageOf {
 
     static constexpr int kBytes = find_format(T)->bytes / find_format(T)->elements;  // of an element
     // Of a block: its bytes, and how many units of four bytes its codes have. The scale is in front of them
-    // in a row, and behind them in a panel.
+    // in a row, and after them in a panel.
     static constexpr bool kInBlocks = is_quantized(T);
     static constexpr int kBlockBytes = find_format(T)->bytes, kUnits = kBlockBytes / 4;
 
@@ -85,11 +85,11 @@ CHASKI_INLINE T over_lanes(T v, const F& f) {
     return v;
 }
 
-// A spread below this is no spread: its scale in half precision is zero.
+// A spread below this counts as none: its scale in half precision is zero.
 CHASKI_INLINE float inverse_scale(float d) { return (d < 0.0f ? -d : d) > 1e-15f ? 1.0f / d : 0.0f; }
 
-// What block `i` of a head is written with, by a group of 16 lanes: its scale, and the bytes of codes that
-// this lane has, `low` at its place and `high` 16 behind. The rounding is that of native/kernels/storage.cpp.
+// The input of block `i` of a head, by a group of 16 lanes: its scale, and the bytes of codes that this lane
+// has, `low` at its place and `high` 16 after it. The rounding is that of native/kernels/storage.cpp.
 struct Encoded {
     float d;
     uint8_t low;

@@ -3,7 +3,7 @@
 
 namespace chaski::CHASKI_ISA {
 
-// An array: where it begins behind the list of all, how many words of four bytes it has, and where it goes.
+// An array: where it begins after the list of all, how many words of four bytes it has, and where it goes.
 // Where it has a source, a negative word -1 - i stands for element i of that, the result of an earlier run.
 struct Part {
     int64_t begin;

@@ -35,9 +35,9 @@ _CHUNK = 256
 _NO_PAIRS = np.empty((0, 2), np.int32)
 # Queries of a block of threads that goes through a whole history, without tensor instructions and with them.
 _ROWS, _TENSOR_ROWS = 16, (32, 16, 8)
-# So many tokens have chunks of their own, and more, if few of them are neighbours.
+# This many tokens have chunks of their own, and more, if few of them are neighbours.
 _FEW, _MOST = 32, 256
-# attention_join.cu keeps the factors of so many chunks at a time, in blocks of so many threads.
+# attention_join.cu keeps the factors of this many chunks at a time, in blocks of this many threads.
 _JOINED_CHUNKS, _JOINING_THREADS = 128, 256
 
 
@@ -122,7 +122,7 @@ def _store(lowering: Lowering, keys: Tensor | None, values: Tensor | None) -> No
 
 
 def _taken_rope(lowering: Lowering, keys: Tensor) -> Tensor | None:
-    """The rope of the keys, if it waits and nothing else reads what it turns."""
+    """The rope of the keys, if it waits and nothing else reads its result."""
     x = keys.operands[0]
     assert isinstance(x, Tensor)
     if x not in lowering.waiting or lowering.uses[x] > 1:
@@ -356,7 +356,7 @@ def _tiles_dim(spans: Tensor, neighbours: int) -> str:
 
 
 def _tiles(lowering: Lowering, spans: Tensor, neighbours: int) -> Staged:
-    """Up to so many neighbours of a sequence together, shared by all layers with this mask."""
+    """Up to that many neighbours of a sequence together, shared by all layers with this mask."""
     dim, forms, tokens = _tiles_dim(spans, neighbours), _forms_dim(spans), spans.shape[0]
     known = lowering.shared_parts.get((dim, spans))
     if known is not None:

@@ -38,7 +38,7 @@ def _norm(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight | None, bi
     program = lowering.rounding_program("norms", node, ("CHASKI_SIZE", size))
     positions = -(-size // 16)  # of each of 16 lanes, and then how far apart lanes are
     shared = 4 * (16 * 4 * (-(-positions // 4) | 1) + 16 + 1)
-    # Rows of several heads are rounded by a step of their own.
+    # A separate step rounds rows of several heads.
     rounded = lowering.quantized_with(node) if heads == 1 else (None,) * 4
     y = lowering.new_if_read(node) if heads == 1 else lowering.new(node)
 

@@ -97,7 +97,7 @@ class _Product(Struct, frozen=True):
 
 
 class _Sharing(Struct, frozen=True):
-    """How matrices share the rows of so many tokens: one has all, or each expert those of some `pairs`.
+    """How matrices share the rows of that many tokens: one has all, or each expert those of some `pairs`.
 
     There are `pairs` of every token.
     """
@@ -154,7 +154,7 @@ def _product(lowering: Lowering, products: Sequence[_Product]) -> None:
 
 
 def _experts(lowering: Lowering, node: Tensor) -> tuple[Callable[[Sizes], _Sharing], Sequence[Any]]:
-    """How rows are shared, and the arguments of kernels that tell experts apart."""
+    """How rows are shared, and the arguments by which kernels distinguish experts."""
     dim = lowering.dim(node)
     if node.op != "expert_linear":
         return lambda sizes: _Sharing(sizes[dim]), ()
@@ -177,7 +177,7 @@ def _few_tokens(type: QuantType, columns: int, panels: int, sharing: _Sharing, l
     unit = 1 if not is_small else 4 if own <= 2 else 2
 
     def memory(groups: int) -> tuple[int, int]:
-        """Bytes of weights, and of what is found of them."""
+        """Bytes of weights, and of the results."""
         return (
             2 * groups * (unit * _LANES * type.block_bytes + 64),
             2 * groups * unit * steps * own * floats * 4 * _LANES,
