@@ -1,8 +1,8 @@
-"""DRY, "don't repeat yourself": penalties for tokens that would go on with a repetition.
+"""DRY, "don't repeat yourself": penalties for tokens that would continue a repetition.
 
-If the last tokens stood in the text before, the one that followed them there is lowered, the more the longer
-the repetition is. Texts such as line breaks end a repetition, so that lists and dialogues keep their form.
-Rule and options are those of llama.cpp's `dry` sampler, after a proposal of p-e-w.
+If the last tokens occurred earlier in the text, the token that followed them there is lowered, the more the
+longer the repetition is. Texts such as line breaks end a repetition, so that lists and dialogues keep their
+form. Rule and options are those of llama.cpp's `dry` sampler, after a proposal of p-e-w.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from chaski.sample.transforms import TokenIds
 
 __all__ = ["Repetitions", "suffix_lengths"]
 
-_MAX_LOG = 88.7  # e to the power of more is no float32
+_MAX_LOG = 88.7  # e to the power of more exceeds float32
 _RECENT = 256
 
 
@@ -60,7 +60,7 @@ class Repetitions:
         self._pass(token_id)
 
     def penalties(self) -> tuple[TokenIds, npt.NDArray[np.float64]]:
-        """The tokens that would repeat something, and what is subtracted from their logits, (m,) each."""
+        """The tokens that would repeat something, and the amounts subtracted from their logits, (m,) each."""
         options, size = self._options, self._size
         window = options.dry_penalty_last_n
         start = 0 if window is None else max(size - window, 0)
@@ -96,7 +96,7 @@ class Repetitions:
             self._pass(token_id)
 
     def _pass(self, token_id: int) -> None:
-        """Count the tokens behind the last breaker, which may reach over several tokens."""
+        """Count the tokens after the last breaker, which may reach over several tokens."""
         text = self._tail + self._rules.spell(token_id)
         begun = len(self._tail)
         is_end = any(text.find(mark, max(begun - len(mark) + 1, 0)) >= 0 for mark in self._rules.breakers)

@@ -2,9 +2,9 @@
 
 `llguidance` reads an answer in pieces, each by a regular expression, and takes the longest piece that there
 is. So everything that needs no recursion becomes one piece, as large as it gets: that is exact within a
-piece, and quick. Where two pieces stand beside each other, the first one takes as much as it can; an answer
+piece, and quick. Where two pieces stand next to each other, the first one takes as much as it can; an answer
 that would have to leave some of it to the second is not written. Blanks, for which that would happen often,
-are read one by one instead. What is written always follows the grammar.
+are read one by one instead. The written text always follows the grammar.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class _Writer:
                 return f"({' | '.join(written)})"
 
     def _rule(self, node: GbnfNode) -> str:
-        """A node as part of a rule: what needs no recursion becomes a piece of its own."""
+        """A node as part of a rule: a part without recursion becomes a separate piece."""
         match node:
             case Terminal() | Reference():
                 return self._piece(node)

@@ -122,7 +122,7 @@ class GbnfParser:
         return _SPACE_AND_LINES if self._depth else _SPACE
 
     def _next_word(self) -> int:
-        """Return the end of the blanks behind a name, which here may be that of the next rule."""
+        """Return the end of the blanks after a name, which here may be that of the next rule."""
         match = _NAME.match(self._text, self._at)
         if match is None:
             return self._at

@@ -1,6 +1,6 @@
 """Answers that follow a grammar: which tokens may come next, from `llguidance`.
 
-A grammar is compiled once for a vocabulary and kept; each answer has a copy of its own. It only rules tokens
+A grammar is compiled once for a vocabulary and kept; each answer has its own copy. It only rules tokens
 out, so an answer that would have followed it anyway is the same with and without it.
 """
 
@@ -30,7 +30,7 @@ _NUM_KEPT = 32
 # The limit of a grammar's branching within one token: arithmetic in GBNF needs more than the library's 50,000
 # for a vocabulary of 128k tokens. A grammar that needs more takes a twentieth of a second, and is an error.
 _MAX_ITEMS = 150_000
-# A small model would write blanks for ever.
+# A small model would write blanks forever.
 _BLANKS: Mapping[str, Any] = {"whitespace_pattern": r"\n? {0,20}"}
 # Older versions of the library, as inside of llama.cpp, repeat the pattern, and read separators as they are.
 _FIXED_BLANKS: Mapping[str, Any] = {
@@ -77,7 +77,7 @@ class Grammar:
 
     @uncut
     def accept(self, token_id: int) -> None:
-        """Continue behind a token."""
+        """Continue after a token."""
         self._matcher.consume_token(token_id)
 
 

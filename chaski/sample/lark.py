@@ -1,7 +1,7 @@
 """Grammars that answers must follow, in `llguidance`'s dialect of Lark.
 
 An answer follows a JSON schema, a regular expression, one of several texts, or a grammar of the user's. A
-model may think first: then the grammar takes a thought, up to the text that ends it, and the answer behind.
+model may think first: then the grammar takes a thought, up to the text that ends it, and then the answer.
 """
 
 from __future__ import annotations

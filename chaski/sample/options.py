@@ -90,7 +90,7 @@ class SamplingOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def has_dry(self) -> bool:
-        """True if DRY lowers the tokens that would go on with a repetition."""
+        """True if DRY lowers the tokens that would continue a repetition."""
         return self.dry_multiplier > 0 and self.dry_penalty_last_n != 0
 
     @property

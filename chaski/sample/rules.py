@@ -29,7 +29,7 @@ class TokenRules(Struct, frozen=True, kw_only=True):
     spell: Callable[[int], bytes] = lambda token_id: b""
 
     def ends(self, num_chosen: int) -> list[int]:
-        """Return the tokens that would end the answer too early after `num_chosen` of its own."""
+        """Return the tokens that would end the answer too early after `num_chosen` tokens."""
         if num_chosen < self.min_tokens:
             return sorted(self.never | self.end_ids)
         return sorted(self.never)

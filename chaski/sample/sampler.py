@@ -55,7 +55,7 @@ class Sampler:
     """Chooses the tokens of one sequence. Equal options, seed, history and logits give equal tokens."""
 
     def __init__(self, options: SamplingOptions, rules: TokenRules | None = None) -> None:
-        """`rules`: what the vocabulary makes of options that speak of texts and of ends."""
+        """`rules`: the options about texts and ends, in tokens of the vocabulary."""
         self.options = options
         self._rules = rules or TokenRules()
         self.seed = secrets.randbits(64) if options.seed is None else options.seed
@@ -74,7 +74,7 @@ class Sampler:
         self._notes_seen = options.repetition_penalty != 1
 
     def begin(self, prompt: Iterable[int]) -> None:
-        """Take in the tokens of the prompt, which penalties look at as well."""
+        """Record the tokens of the prompt, which penalties look at as well."""
         tokens = list(prompt)
         for token_id in tokens:
             self._note(token_id)
@@ -222,7 +222,7 @@ class Sampler:
         return top_k.choose(ids[:kept], logits[:kept], options, self._random.next_24(), excludes_top)
 
     def _excludes_top(self) -> bool:
-        """Return whether XTC excludes the top tokens. It draws a number of its own only where XTC is on."""
+        """Return whether XTC excludes the top tokens. It draws an extra number only if XTC is on."""
         probability = self.options.xtc_probability
         return probability > 0 and self._random.next_24() < probability * 2**24
 

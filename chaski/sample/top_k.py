@@ -1,8 +1,8 @@
 """Choosing from the top logits that a plan has found: the same token as `transforms` chooses, sooner.
 
 There are some dozens of them, and between two batches no cache of the processor holds any of this: then plain
-Python on numbers is quicker than NumPy, whose functions take 10 µs each for their first use. What is rounded
-stays NumPy's, since its bits count; behind it are whole numbers.
+Python on numbers is quicker than NumPy, whose functions take 10 µs each for their first use. Rounding stays
+NumPy's, since its bits count; after it come whole numbers.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ Logits = npt.NDArray[np.float32]
 TokenWeights = npt.NDArray[np.float64]
 
 _TOP_WEIGHT = 2.0**33
-# So many tokens at the top weight still add up to no more than 2**53.
+# This many tokens at the top weight still add up to no more than 2**53.
 MAX_VOCABULARY = 2**20
 
 _MIN_TEMPERATURE, _MAX_TEMPERATURE = 1e-7, 1e38
@@ -76,7 +76,7 @@ def choose(
 def add_bias(logits: Logits, ids: TokenIds, biases: Logits) -> Logits:
     """A copy of the logits with those of some tokens raised or lowered, as `logit_bias` of the OpenAI API.
 
-    logits: (vocabulary,); ids: distinct tokens, (m,), and what is added to each, (m,).
+    logits: (vocabulary,); ids: distinct tokens, (m,), and the amounts to add to each, (m,).
     """
     biased = logits.copy()
     biased[ids] += biases

@@ -1,6 +1,6 @@
 """Deterministic automata of patterns with look-ahead and anchors, and their complements as patterns.
 
-A state is a set of ways to go on. Each way is a stack of nodes that are still to match, the kind of the
+A state is a set of ways to continue. Each way is a stack of nodes that are still to match, the kind of the
 character before it, and the conditions that the rest of the text must meet: states of other automata.
 """
 
@@ -299,7 +299,7 @@ def _size(node: Node) -> int:
 
 
 def _classes(node: Node) -> list[Ranges]:
-    """Sets of all characters that the node never tells from each other."""
+    """Sets of all characters that the node never distinguishes."""
     sets = list(dict.fromkeys([*_sets(node), WORD]))
     bounds = sorted(
         {bound for ranges in [*sets, ANY] for first, last in ranges for bound in (first, last + 1)}

@@ -68,7 +68,7 @@ class _Closing:
         self.definitions: dict[str, Any] = {}
         self._names: dict[tuple[int, str, bool], str] = {}
         self._num_added = 0
-        # References by other names than paths are left as they are, with what they may mean.
+        # References by other names than paths are left as they are.
         if any(not _is_path(ref) for ref in _references(schema)):
             for key in _DEFINITIONS:
                 self.definitions |= _mapping(schema.get(key))
@@ -191,7 +191,7 @@ def _is_path(ref: object) -> bool:
 
 
 def _is_only_reference(schema: Schema) -> bool:
-    """Return whether a schema is a reference without anything beside it that speaks of keys."""
+    """Return whether a schema is a reference without anything next to it that speaks of keys."""
     parts = ("properties", "patternProperties", "required", "allOf", *_CHOICES, *_SAYS_OTHERWISE)
     return "$ref" in schema and not any(key in schema for key in parts)
 

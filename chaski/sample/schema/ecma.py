@@ -292,7 +292,7 @@ class _Parser:
         return self._class_of(union(ranges), properties, is_negative)
 
     def _range(self, first: int, last: int | Ranges) -> Ranges:
-        """A range; before a set of its own the dash is a character."""
+        """A range; before another set the dash is a character."""
         if not isinstance(last, int):
             return ((first, first), (0x2D, 0x2D), *last)
         if last < first:

@@ -15,7 +15,7 @@ _BESIDE = ("allOf", "anyOf", "$ref")
 
 
 def with_distinct_keys(schema: Any) -> Any:
-    """Return a closed schema with patterns for further keys, in place of `additionalProperties`.
+    """Return a closed schema with patterns for further keys, instead of `additionalProperties`.
 
     `llguidance` takes further keys with any escapes, so that `"\\\\u0061"` could give a declared `a` again.
     """

@@ -46,7 +46,7 @@ def has_large(schema: Any, definitions: Mapping[str, Any] | None = None) -> bool
 def lark_rules(schema: Mapping[str, Any], blanks: Mapping[str, Any]) -> str:
     """Return the name of a rule for a closed schema, and after it the rules.
 
-    Raises UnwrittenError for a schema that is no tree of objects, lists, choices and references.
+    Raises UnwrittenError for a schema that is not a tree of objects, lists, choices and references.
     """
     rules = _Rules(schema.get("$defs", {}), blanks)
     name = rules.symbol(schema)
