@@ -17,7 +17,7 @@ MAX_ADAPTERS = 8
 
 
 class AdapterChoice(Struct, frozen=True):
-    """An adapter that is loaded, and the factor by which its change counts, beside its file's own."""
+    """An adapter that is loaded, and the factor by which its change counts, in addition to its file's own."""
 
     name: str
     scale: float = 1.0

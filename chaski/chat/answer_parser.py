@@ -16,11 +16,11 @@ __all__ = ["AnswerParser"]
 class AnswerParser:
     """Reads the events of one answer, whose text has tags of thoughts and of calls.
 
-    Tokens go with the first event behind them that has a text; tokens with log-probabilities do not wait.
+    Tokens go with the first event after them that has a text; tokens with log-probabilities do not wait.
     """
 
     def __init__(self, parser: Parser, parallel_calls: bool = True) -> None:
-        """`parallel_calls`: whether calls behind the first one count."""
+        """`parallel_calls`: whether calls after the first one count."""
         self._parser = parser
         self._parallel_calls = parallel_calls
         self._token_ids: tuple[int, ...] = ()
@@ -30,7 +30,7 @@ class AnswerParser:
         self._is_first = True
 
     def begin(self, text: str) -> Sequence[Event]:
-        """Return the events of a text that the answer begins with, which nobody samples."""
+        """Return the events of a text that the answer begins with, and that is not sampled."""
         pieces = self._chosen(self._parser.feed(text))
         self._count(pieces, 0)
         return list(self._events(pieces, ()))
@@ -74,7 +74,7 @@ class AnswerParser:
             logprobs = ()
 
     def _chosen(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
-        """Return the pieces, without calls behind the first one unless `parallel_calls` is set."""
+        """Return the pieces, without calls after the first one unless `parallel_calls` is set."""
         kept: list[Piece] = []
         for piece in pieces:
             is_call = isinstance(piece, FoundCall)

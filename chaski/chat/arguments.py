@@ -64,9 +64,9 @@ def message_list(messages: object) -> list[Mapping[str, Any]]:
 def read_arguments(arguments: object, load: Callable[[str], Any] = load_json) -> Mapping[str, Any] | str:
     """Return the arguments of a call: a mapping, made of JSON where they are text.
 
-    load: reads JSON; raises ValueError or RecursionError for text that is none.
+    load: reads JSON; raises ValueError or RecursionError for invalid text.
 
-    Text that is not the JSON of an object is what a model wrote by mistake, and stays text.
+    Text that is not the JSON of an object is a mistake of the model, and stays text.
     """
     if isinstance(arguments, Mapping):
         return arguments

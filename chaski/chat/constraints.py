@@ -1,4 +1,4 @@
-"""The constraint of an answer (format, regex, choice, grammar) beside thoughts and demanded calls."""
+"""The constraint of an answer (format, regex, choice, grammar) alongside thoughts and demanded calls."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def after_thinking(options: Mapping[str, Any], lead: Lead | None) -> dict[str, A
 
 
 def is_constrained(options: Mapping[str, Any]) -> bool:
-    """Return whether an answer has to follow something."""
+    """Return whether the answer is constrained."""
     return any(options.get(name) is not None for name in _CONSTRAINTS)
 
 
 def require_no_other(options: Mapping[str, Any]) -> None:
-    """Refuse a constraint beside a call that is demanded; a format gives way to it."""
+    """Refuse a constraint alongside a call that is demanded; a format gives way to it."""
     other = next((name for name in _CONSTRAINTS[1:] if options.get(name) is not None), None)
     if other:
         raise OptionError(f"tool_choice and option {other} exclude each other; give one")

@@ -54,7 +54,7 @@ def continued(
 
 
 def _following(text: str, last: Mapping[str, Any], field: str, thinking_tags: tuple[str, str] | None) -> str:
-    """Return the beginning of an answer, with what the last message says of it."""
+    """Return the beginning of an answer that the last message gives."""
     opening, closing = thinking_tags or ("", "")
     is_thinking = bool(opening) and text.rstrip().endswith(opening.strip())
     if field == "thinking":

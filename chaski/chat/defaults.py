@@ -87,7 +87,7 @@ class Defaults(Struct, frozen=True):
         return StoredFormat(name, self.template, self.renderer, self.parser)
 
     def conversation(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """The messages behind the model's own; its system message only where theirs is not the first."""
+        """The model's own messages, then these; its system message only if these do not begin with one."""
         has_system = bool(messages) and messages[0].get("role") == "system"
         system = [{"role": "system", "content": self.system}] if self.system and not has_system else []
         return [*system, *self.opening, *messages]

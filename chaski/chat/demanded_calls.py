@@ -27,13 +27,13 @@ def chosen_tools(tools: Tools, choice: str) -> Tools:
 def schema_of_call(tools: Tools) -> Mapping[str, Any]:
     """The JSON schema of a call of one of the tools.
 
-    Raises OptionError for a tool whose parameters are no object.
+    Raises OptionError for a tool whose parameters are not an object.
     """
     return {"anyOf": [_schema(_function(tool), f"urn:tool:{index}") for index, tool in enumerate(tools)]}
 
 
 class DemandedCall:
-    """A parser for an answer that is one call as JSON, behind thoughts that another parser finds."""
+    """A parser for an answer that is one call as JSON, after thoughts that another parser finds."""
 
     def __init__(self, before: Parser) -> None:
         self._before = before
@@ -70,7 +70,7 @@ def _schema(function: Mapping[str, Any], label: str) -> Mapping[str, Any]:
     types = parameters.get("type", "object") if isinstance(parameters, Mapping) else None
     if "object" not in (types if isinstance(types, list) else [types]):
         raise OptionError(f"the parameters of the tool {name!r:.80} must be the schema of an object")
-    # With a name of its own, so that its references are to itself.
+    # With its own name, so that its references are to itself.
     arguments = named({"$id": label, **parameters, "type": "object"}, f"the tool {name!r:.80}")
     return {
         "type": "object",

@@ -90,7 +90,7 @@ class ChatFormat(Struct, frozen=True):
         return f"{before}{prompt}{behind}{suffix}{between}"
 
     def parser(self, prompt: str, tools: Tools = (), thinks: bool = True, thought: str = "") -> Parser:
-        """Return a parser of the answer to `prompt`; a `thought` at the end of the prompt goes on."""
+        """Return a parser of the answer to `prompt`; a `thought` at the end of the prompt continues."""
         from chaski.text.parsers.formats import parser_for
 
         tags, block = self.thinking_tags, self.call_block
@@ -193,7 +193,7 @@ def _check_variables(given: Collection[str], known: Collection[str]) -> None:
 
 
 def _thinking_variables(think: bool | str) -> dict[str, object]:
-    """Return the variables that tell a template whether to think (under two names), and how much."""
+    """Return the variables that set whether a template thinks (under two names), and how much."""
     effort = {"reasoning_effort": think} if isinstance(think, str) else {}
     return {"enable_thinking": bool(think), "thinking": bool(think), **effort}
 

@@ -6,9 +6,9 @@ content of the image. So all that compares tokens compares images: the prefix ca
 The position of a token is its number in the sequence. Some models turn queries and keys by three coordinates
 instead: time, row and column (m-rope, Wang et al. 2024, arXiv 2409.12191). The coordinates of a token of text
 are one number three times, and those of the next token are one more. An image whose rows stand in a grid
-begins at the number that a token would have there, n: its row (i, j) has (n, n + i, n + j), and text behind
-it goes on at n plus the longer side of the grid, however many rows there are. So coordinates follow from the
-images before a token, and whoever has a sequence can tell them: nothing stores them. Dropping whole images
+begins at the number that a token would have there, n: its row (i, j) has (n, n + i, n + j), and text after
+it continues at n plus the longer side of the grid, however many rows there are. So coordinates follow from
+the images before a token, and can be derived from its sequence: they are not stored. Dropping whole images
 and text lowers all three coordinates of what follows by the same number, its `extent`.
 """
 

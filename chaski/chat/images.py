@@ -40,7 +40,7 @@ ImageSource: TypeAlias = ImageFile | Image
 
 
 def image_bytes(image: ImageSource) -> bytes:
-    """The bytes of the file. Raises OptionError where there is none."""
+    """The bytes of the file. Raises OptionError if it cannot be read."""
     if isinstance(image, bytes):
         return image
     if isinstance(image, Image):
@@ -58,7 +58,7 @@ class ImageReader(Protocol):
 
 
 class RecentImages:
-    """Images as the encoder takes them, those that were asked for last: every turn of a chat sends all anew.
+    """The most recently requested images in the encoder's form: every turn of a chat sends all again.
 
     Safe to use from several threads.
     """

@@ -47,11 +47,11 @@ class Prompt(Struct, frozen=True):
     groups: Groups = ()
 
     def followed_by(self, token_ids: Sequence[int]) -> Prompt:
-        """Return the prompt with more tokens behind it."""
+        """Return the prompt with more tokens after it."""
         return Prompt([*self.tokens, *token_ids], self.images, self.groups)
 
     def shortened(self, excess: int, keep: int) -> Prompt:
-        """Return the prompt without `excess` tokens or more behind the first `keep`; no image is cut in part.
+        """Return the prompt without `excess` tokens or more after the first `keep`; no image is cut in part.
 
         Raises OptionError if an image at the end of the prompt would have to be cut.
         """
@@ -114,7 +114,7 @@ def lay_out(
 ) -> Prompt:
     """Return the prompt of a text with images at its placeholders; a placeholder without an image is shown.
 
-    The text that a model puts around an image is encoded together with the text beside it. `first` encodes
+    The text that a model puts around an image is encoded together with the text next to it. `first` encodes
     the first piece of text, `other` the others.
     """
     tokens: list[int] = []

@@ -19,9 +19,9 @@ _OTHER = "\ue0c4"
 
 
 class Mark(Struct, frozen=True):
-    """The prompt is kept for so many `seconds` up to a place: behind `characters` of a message's content.
+    """The prompt is kept for `seconds` up to a place: after `characters` characters of a message's content.
 
-    `message` is the number of the message in its conversation; one that is not there is the prompt's end.
+    `message` is the number of the message in its conversation; a missing one means the prompt's end.
     """
 
     message: int
@@ -30,7 +30,7 @@ class Mark(Struct, frozen=True):
 
 
 def altered(messages: Sequence[Mapping[str, Any]], mark: Mark) -> list[Mapping[str, Any]] | None:
-    """Return a conversation that is another one from the mark on; None if nothing is behind it."""
+    """Return a conversation that differs from the mark on; None if nothing follows it."""
     if mark.message >= len(messages):
         return None
     message = messages[mark.message]

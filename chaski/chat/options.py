@@ -151,7 +151,7 @@ def parse_options(options: Mapping[str, Any]) -> tuple[AnswerOptions, SamplingOp
 
 
 def merged_options(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a request over those of its model, of which a beam search takes what it can."""
+    """Return the options of a request over those of its model; a beam search takes those that it supports."""
     whole = {**defaults, **options}
     if not is_search(whole):
         return whole

@@ -14,7 +14,7 @@ class PreparedAnswers(Protocol):
     """Finds the answer to a question."""
 
     def find(self, question: str) -> str:
-        """Return the answer; what is not clear gets an answer, too."""
+        """Return the answer; an unclear question gets one, too."""
 
 
 def held_to_answer(

@@ -131,7 +131,7 @@ class PromptBuilder(PromptEncoder):
         """Prepare an answer; `images` are those that the request counts.
 
         Raises OptionError for a prompt that does not fit, unless it may be shortened, UnsupportedError for
-        what the model cannot do, and TemplateError.
+        features that the model lacks, and TemplateError.
         """
         match request:
             case Generate():
@@ -244,7 +244,7 @@ class PromptBuilder(PromptEncoder):
         return Conversation(chat_format, messages, tools, think, request.variables)
 
     def _written(self, conversation: Conversation, request: Chat, images: Items[Image]) -> tuple[str, Prompt]:
-        """Return the text and the prompt of a conversation, behind tokens of an earlier one."""
+        """Return the text and the prompt of a conversation, after tokens of an earlier one."""
         shown = _shown(conversation, images)
         text = conversation.render() + request.begun
         return text, self._read_placed(with_placeholders(text, len(shown)), shown, request)
@@ -343,7 +343,7 @@ class PromptBuilder(PromptEncoder):
         return end if self._shifts(limits) else min(end, self.context + 1)
 
     def _shifts(self, limits: AnswerOptions) -> bool:
-        """Return whether the answer goes on, by a context shift, where the context is full."""
+        """Return whether the answer continues, by a context shift, where the context is full."""
         return limits.shift and limits.num_predict != _TO_THE_END and limits.num_beams == 1
 
 

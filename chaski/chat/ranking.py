@@ -69,7 +69,7 @@ def checked_template(template: str | None, is_causal: bool) -> str | None:
 
 
 class Separators(Struct, frozen=True):
-    """The tokens before, between and behind the two texts that an encoder compares."""
+    """The tokens before, between and after the two texts that an encoder compares."""
 
     first: list[int]
     between: list[int]
@@ -77,7 +77,7 @@ class Separators(Struct, frozen=True):
 
     @classmethod
     def of(cls, file: GGUFFile, tokenizer: TextTokenizer) -> Separators:
-        """Those of a file: as around a single text, and between texts those behind one, and one more if the
+        """Those of a file: as around a single text, and between texts those after one, and one more if the
         file asks for it."""
         ends = tokenizer.encode("")
         first = ends[:1] if ends[:1] == [tokenizer.bos_id] else []

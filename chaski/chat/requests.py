@@ -67,7 +67,7 @@ class Chat(Sendable, frozen=True):
     tells_prompt  an event with the tokens of the prompt comes first
     draw        as in `Generate`
     marks       places up to which the prompt is kept for a time
-    begun       text that the answer begins with, behind the prompt; its events come first
+    begun       text that the answer begins with, after the prompt; its events come first
     usual_seed  as in `Generate`
     written     as in `Generate`
     """
@@ -150,7 +150,7 @@ def chat_request(
 ) -> tuple[Chat, list[ImageSource]]:
     """Return the request, and the images that it counts; `images` belong to the last message.
 
-    Raises OptionError for what is no conversation.
+    Raises OptionError for an invalid conversation.
     """
     turns, sources = detached(messages, images)
     return Chat(tuple(turns), tuple(tools or ()), dict(options), think=think), sources
@@ -170,7 +170,7 @@ def detached(
 ) -> tuple[list[Mapping[str, Any]], list[ImageSource]]:
     """Return messages whose `images` are numbers, and the images that these count, the last message's last.
 
-    Raises OptionError for what is no conversation.
+    Raises OptionError for an invalid conversation.
     """
     turns = message_list(messages)
     more = list(images)
@@ -194,7 +194,7 @@ def embed_request(texts: str | Iterable[str | Iterable[int]], truncate: bool, no
 
 
 def rank_request(query: str, documents: Iterable[str], truncate: bool) -> Rank:
-    """Return the request. Raises OptionError where the query or a document is no text."""
+    """Return the request. Raises OptionError if the query or a document is not a text."""
     if not isinstance(query, str):
         raise OptionError(f"the query is {query!r:.80}; it must be a text")
     return Rank(query, tuple(string_list(documents, "documents")), truncate)

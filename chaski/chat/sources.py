@@ -1,4 +1,4 @@
-"""The sources of a model's chat format: templates in its file, and what is stored beside it."""
+"""The sources of a model's chat format: templates in its file, and what is stored next to it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TemplateSources(Struct, frozen=True):
     jinja          template of its file
     bos, eos       texts of these tokens, for templates in Jinja
     go             template of Ollama that is stored with the model
-    renderer_name  name of the renderer that is stored in place of a template
+    renderer_name  name of the renderer that is stored instead of a template
     renderer       the renderer of that name, if it is known
     parser         name of the stored parser of answers; empty where the template shows the format
     tool_jinja     template of the file for conversations with tools, if it has one
@@ -57,7 +57,7 @@ class TemplateSources(Struct, frozen=True):
 
     @classmethod
     def of(cls, file: GGUFFile, stored: StoredFormat) -> TemplateSources:
-        """Read them off a model's file and what was stored with it."""
+        """Read them from a model's file and the stored model."""
         from chaski.text.template.renderers import find_renderer
 
         tokens = file.get("tokenizer.ggml.tokens", list[str], ())
