@@ -1,8 +1,8 @@
-"""Parsers of what models write: streamed text to content, thinking and tool calls.
+"""Parsers of answers: streamed text to content, thinking and tool calls.
 
-A parser is a machine with `feed(text)` and `flush()`. What it gives, joined, does not depend on how the
-text was cut. Text that looks like a tool call and is none comes out as content; nothing is lost. The parsers
-themselves are in `chaski.text.parsers.formats`, which is imported when a conversation is read.
+A parser is a machine with `feed(text)` and `flush()`. Its joined output does not depend on how the text was
+cut. Text that only looks like a tool call comes out as content; nothing is lost. The parsers themselves are
+in `chaski.text.parsers.formats`, which is imported when a conversation is read.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class CallBlock(Struct, frozen=True):
 
     With `is_bare` the opening is the first character of the call itself, and counts only at the start of the
     answer. A closing tag does not count inside of the `strings` of the block. JSON may have a name before it,
-    up to the mark `before_json`. Behind the closing tag there may be `orphan`, whose own opening is missing.
+    up to the mark `before_json`. After the closing tag there may be `orphan`, whose own opening is missing.
     """
 
     opening: str

@@ -27,7 +27,7 @@ def load_braces(text: str, quote: str) -> FoundCall:
 
 
 class _Braces:
-    """Reads values one after the other. A mark ends a text where the object or list can go on behind it."""
+    """Reads values one after the other. A mark ends a text where the object or list can continue after it."""
 
     def __init__(self, text: str, quote: str, position: int) -> None:
         self._text = text
@@ -35,7 +35,7 @@ class _Braces:
         self.position = position
 
     def value(self, depth: int) -> Any:
-        """Read a value and the blanks behind it."""
+        """Read a value and the blanks after it."""
         if depth > _MAX_DEPTH:
             raise ValueError("too deep")
         self._skip()

@@ -40,7 +40,7 @@ class Format(Struct, frozen=True):
 
     thinks   whether its models think; a model that does not may still write the tags
     special  the tags of thinking are never text: they count anywhere, even if thinking is off
-    wrapping silent tags around answers behind thoughts: they count while the model thinks by its template
+    wrapping silent tags around answers after thoughts: they count while the model thinks by its template
     spelling what stands before a list of calls in past answers, where the template does not write calls
     """
 
@@ -323,7 +323,7 @@ FORMATS: Mapping[str, Format] = {
     "solar": _SOLAR,
 }
 
-# Where a template writes no calls: what it tells the model to write. The more specific marks come first.
+# Where a template writes no calls: its instructions to the model. The more specific marks come first.
 _SIGNS = {
     "<|channel|>": "harmony",
     "<|tool_call>": "gemma4",
@@ -368,7 +368,7 @@ _THINKING_TAGS = (
 def choose_format(template: str, architecture: str = "") -> str:
     """Return the name of the format whose mark stands in a template; else that of the architecture.
 
-    For templates that write no calls; `choose_call_format` looks at what a template renders first.
+    For templates that write no calls; `choose_call_format` looks first at what a template renders.
     """
     found = next((name for sign, name in _SIGNS.items() if sign in template), None)
     return found or _ARCHITECTURES.get(architecture, "bare-json")

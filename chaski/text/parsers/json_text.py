@@ -28,7 +28,7 @@ class JsonScanner(Struct):
     escaped: bool = False
 
     def feed(self, text: str, start: int, end: int) -> int | None:
-        """Read `text[start:end]`; return the position behind the value if it ends there, else None."""
+        """Read `text[start:end]`; return the position after the value if it ends there, else None."""
         position = start
         while position < end:
             if self.escaped:
@@ -75,7 +75,7 @@ def load_json(text: str) -> Any:
 
 
 def load_enforced_json(text: str) -> Any:
-    """`load_json` for a text that a grammar made: a number that no double holds is the nearest that one does.
+    """`load_json` for a text that a grammar made: a number that no double holds becomes the nearest one.
 
     Grammars cannot bound exponents, so such a number is valid JSON of its schema, and cutting the answer off
     for it would be worse.

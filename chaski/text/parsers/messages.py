@@ -23,7 +23,7 @@ class MessageParser(ABC):
     """Reads headers and messages in turn. It begins where the prompt ends, inside of a header."""
 
     def __init__(self, ends: tuple[str, ...], headers: tuple[str, str], prompt: str = "") -> None:
-        """`prompt` is the text before the answer: a header or a message that it has begun goes on.
+        """`prompt` is the text before the answer: a header or a message that it has begun continues.
 
         `ends` are the marks that end messages; the first ends thoughts. `headers` are the headers of thoughts
         and of messages to the user.
@@ -39,7 +39,7 @@ class MessageParser(ABC):
     def lead(self) -> Lead | None:
         """The text that may stand before the message to the user: thoughts, and that message's header."""
         if self._header is None:
-            # A header that has begun with more than a role may go on in any way.
+            # A header that has begun with more than a role may continue in any way.
             return self._usual_lead if self._begun.strip() == _ROLE else None
         return replace(self._usual_lead, is_open=True) if self.is_thinking(self._header) else None
 
@@ -70,7 +70,7 @@ class MessageParser(ABC):
 
     @abstractmethod
     def end_of_call(self, text: str, final: bool) -> int | None:
-        """Return the index behind which end marks count in the text of a call; None if it is not complete."""
+        """Return the index after which end marks count in the text of a call; None if it is not complete."""
 
     def _pieces(self, final: bool = False) -> Iterator[Piece]:
         while True:

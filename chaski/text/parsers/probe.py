@@ -103,7 +103,7 @@ _READ_BACK = (
 )
 
 
-# Tags of functions, which templates put into tags of their own.
+# Tags of functions, which templates put into their own tags.
 _INNER = [
     block
     for name in ("qwen3-coder", "minimax-m2", "minicpm")
@@ -191,7 +191,7 @@ def answers(
 
 
 def _spoken(said: str, thought: str) -> Iterator[Mapping[str, str | None]]:
-    """Yield what a turn says beside its calls, the fullest first."""
+    """Yield what a turn says in addition to its calls, the fullest first."""
     if thought:
         yield {"content": said, "reasoning_content": thought, "thinking": thought}
     if said:
@@ -345,7 +345,7 @@ def _around_python(text: str, start: int) -> Iterator[Block]:
 
 
 def _before(text: str, end: int) -> str:
-    """Return what stands before a call, behind what was said and thought."""
+    """Return the text before a call, after content and thoughts."""
     return text[:end].rpartition(_SAID)[2].rpartition(_THOUGHT)[2]
 
 

@@ -118,7 +118,7 @@ def _is_finite(number: int | float) -> bool:
 
 
 class _RawCalls:
-    """Reads calls whose strings escape nothing: a quote ends a string where a call can continue behind it."""
+    """Reads calls whose strings escape nothing: a quote ends a string where a call can continue after it."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -149,7 +149,7 @@ class _RawCalls:
         return None
 
     def _behind(self, position: int, call: FoundCall) -> list[FoundCall] | None:
-        """Return the call and those behind its bracket at `position`."""
+        """Return the call and those after its bracket at `position`."""
         behind = self._after_blank(position + 1)
         if behind >= self._end:
             return [call]
@@ -157,7 +157,7 @@ class _RawCalls:
         return None if rest is None else [call, *rest]
 
     def _arguments(self, position: int) -> Iterator[tuple[dict[str, Any], int]]:
-        """Yield ways to read arguments, with the position of the bracket behind them."""
+        """Yield ways to read arguments, with the position of the bracket after them."""
         key = _KEY.match(self._source, position, self._end)
         if key is None:
             return
@@ -170,7 +170,7 @@ class _RawCalls:
                     yield {key[1]: value, **others}, last
 
     def _values(self, position: int) -> Iterator[tuple[Any, int]]:
-        """Yield ways to read a value, with the position behind it, the shortest first."""
+        """Yield ways to read a value, with the position after it, the shortest first."""
         quote = self._source[position : position + 1]
         is_text = quote in ("'", '"')
         ends = (quote,) if is_text else (",", ")")

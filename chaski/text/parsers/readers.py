@@ -1,7 +1,7 @@
 """Readers: the text of tool calls to `FoundCall`s, one for each way of writing them.
 
 A reader takes the text between the tags of its format, and the tools of the request. It returns the calls, or
-None where the text is no call; it never raises.
+None if the text is not a call; it never raises.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _FAULTS = (ValueError, RecursionError, MemoryError)
 
 
 def function_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the description of the tool's function; empty if there is none."""
+    """Return the description of the tool's function; empty if it has none."""
     function = tool.get("function")
     return function if isinstance(function, Mapping) else {}
 
@@ -79,7 +79,7 @@ class Schema(Struct, frozen=True):
         return Schema(None, self.root)
 
     def refuses(self, name: str) -> bool:
-        """Return whether the schema says that there is no property of this name."""
+        """Return whether the schema excludes a property of this name."""
         parts = [part.node for part in self._applicable()]
         closed = any(node.get("additionalProperties") is False for node in parts)
         return closed and not any(
@@ -140,7 +140,7 @@ class Schema(Struct, frozen=True):
 
 
 def parameters_of(name: str, tools: Tools) -> Schema:
-    """Return the schema of the tool's parameters; an empty one if there is none."""
+    """Return the schema of the tool's parameters; an empty one if it has none."""
     for function in map(function_of, tools):
         if function.get("name") == name and isinstance(function.get("parameters"), Mapping):
             return Schema(function["parameters"], function["parameters"])
@@ -215,7 +215,7 @@ def _read(text: str, kinds: frozenset[str]) -> Any:
         if isinstance(value, float) and value.is_integer() and "number" not in kinds and "integer" in kinds:
             return int(value)
         if isinstance(value, str):
-            # A value in quotes where no text is wanted: what is quoted counts.
+            # A value in quotes where no text is wanted: the quoted part counts.
             return text if "string" in kinds else _read(value, kinds) if len(value) < len(text) else text
         if _kind(value) in kinds:
             return value

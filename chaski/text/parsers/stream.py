@@ -22,7 +22,7 @@ class Block(Protocol):
     """A way of writing calls: what begins it, and a reader of one block.
 
     With `is_bare` the opening is the first character of the call itself, and counts only at the start of the
-    answer. Behind the block there may be `orphan`, a closing tag whose own opening is missing.
+    answer. After the block there may be `orphan`, a closing tag whose own opening is missing.
     """
 
     @property
@@ -218,7 +218,7 @@ class StreamParser:
         return bool(mark)
 
     def _without_orphan(self, final: bool) -> bool:
-        """Drop a closing tag without an opening behind a call; return whether that is decided."""
+        """Drop a closing tag without an opening after a call; return whether that is decided."""
         text = self._buffer.lstrip()
         if self._orphan.startswith(text) and not final and text != self._orphan:
             return False
@@ -252,7 +252,7 @@ class StreamParser:
         return bool(self._buffer) or final
 
     def _cut(self, marks: Sequence[str], final: bool) -> tuple[str, str, str, str]:
-        """Return the certain text, the blanks and the mark behind it (empty if there is none), the rest."""
+        """Return the certain text, the blanks and the mark after it (empty if there is none), the rest."""
         text = self._buffer
         if self._skips_blanks:
             text = text.lstrip()

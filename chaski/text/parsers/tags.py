@@ -1,9 +1,9 @@
 """Calls in tags, with values that stand as they are: `<function=f><parameter=p>value</parameter></function>`.
 
 Nothing is escaped in such a value, so it may contain the very tags that end it. A closing tag ends a value
-only where the call continues behind it: another parameter, or the end of the function and of the block.
+only where the call continues after it: another parameter, or the end of the function and of the block.
 Where both readings are possible, tags that are opened and closed inside of a value belong to it, and an end
-behind which other text and another end follow is no end.
+that is followed by other text and another end is no end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CDATA = ("<![CDATA[", "]]>")
 class Opening(Struct, frozen=True):
     """An opening tag: `before`, the name, `quote` and attributes if there is a quote, then `end`.
 
-    Without `end` the name goes on as far as its characters do. `value` is a tag between name and value.
+    Without `end` the name continues as far as its characters do. `value` is a tag between name and value.
     """
 
     before: str
@@ -80,7 +80,7 @@ class TagBlock(Struct, frozen=True):
 
 
 class TagReader:
-    """Reads one block, in a text that grows behind its opening."""
+    """Reads one block, in a text that grows after its opening."""
 
     def __init__(self, block: TagBlock, tools: Tools) -> None:
         self._block = block
@@ -131,7 +131,7 @@ class _Machine:
         self._arguments: dict[str, Any] = {}
         self._value: tuple[str, str, int] | None = None  # name, attributes, start
         self._value_end = 0
-        self._resume = 0  # where a value goes on if it has not ended
+        self._resume = 0  # where a value continues if it has not ended
         self._depth = 0
         self._candidate: Found | None = None
         self._scanner: JsonScanner | None = None
@@ -242,7 +242,7 @@ class _Machine:
             self._state = _State.FUNCTION
 
     def _closed(self) -> Found | None:
-        """Behind a function."""
+        """After a function."""
         if self._block.block is None:
             self._state = _State.BEHIND
             return None
@@ -257,7 +257,7 @@ class _Machine:
         return self._not_here()
 
     def _behind_block(self) -> Found | None:
-        """Behind a block: it has ended if nothing or another call follows."""
+        """After a block: it has ended if nothing or another call follows."""
         found = self._made(self._position)
         try:
             start = self._after_blank(self._position)
@@ -328,7 +328,7 @@ class _Machine:
         return opened is not None and opened[0] in self._names
 
     def _not_here(self) -> Found | None:
-        """The expected tag does not follow: the value continues, or this is no call."""
+        """The expected tag does not follow: the value continues, or this is not a call."""
         if self._value is None:
             if self._candidate is not None:
                 return self._candidate
@@ -356,7 +356,7 @@ class _Machine:
             self._calls.append(FoundCall(self._name, self._arguments))
 
     def _made(self, end: int) -> Found:
-        """Return all calls so far; they are kept, in case that the last value goes on."""
+        """Return all calls so far; they are kept, in case that the last value continues."""
         arguments = dict(self._arguments)
         if self._value is not None:
             arguments[self._value[0]] = self._typed(self._value)
@@ -428,7 +428,7 @@ class _Machine:
         return False
 
     def _wait(self) -> None:
-        """Raise _Wait unless there is no more text."""
+        """Raise _Wait unless the text has ended."""
         if not self._final:
             raise _Wait
 
@@ -441,7 +441,7 @@ class _Machine:
         return match.start(), match[0]
 
     def _after_blank(self, position: int) -> int:
-        """Return the position of the next character that is no blank. Raises _Wait if there is none."""
+        """Return the position of the next character that is not blank. Raises _Wait if there is none."""
         while position < len(self._text) and self._text[position].isspace():
             position += 1
         if position >= len(self._text):

@@ -30,8 +30,8 @@ _PROBE = "a text that no template has"
 class ChatTemplate:
     """A template in the dialect of Hugging Face transformers. Safe to use from several threads.
 
-    It sees plain data only, reads no files and changes nothing. Everything that goes wrong in it is a
-    `TemplateError`, and so is passing a limit: `RenderLimits` of time, output and intermediate values.
+    It sees plain data only, reads no files and changes nothing. Every error in it is a `TemplateError`, and
+    so is passing a limit: `RenderLimits` of time, output and intermediate values.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class ChatTemplate:
         tool_use: str | None = None,
         call_tags: tuple[str, str] = ("", ""),
     ) -> None:
-        """Compile the template; `bos_token` and `eos_token` are what it calls by these names.
+        """Compile the template; `bos_token` and `eos_token` are the template's names for them.
 
         tool_use: template for conversations with tools, for models that have two.
         call_tags: texts around a call of the model, for templates that do not write earlier calls.
@@ -68,8 +68,8 @@ class ChatTemplate:
 
         `extra` are further variables that this model's template knows (`enable_thinking`, `documents`).
         All are plain data, as from JSON; anything else in them is a `TemplateError`. Messages that the
-        template would refuse or leave out are changed to what it takes; see `Rewriting`. Where it reads lists
-        of parts only, as templates of many models that see do, a text becomes a list of one part.
+        template would refuse or leave out are adapted; see `Rewriting`. Where it reads lists of parts only,
+        as templates of many models that see do, a text becomes a list of one part.
         """
         variables: dict[str, Any] = _plain_data(
             {**self._usual, "tools": tools, "add_generation_prompt": add_generation_prompt, **extra}

@@ -1,8 +1,8 @@
-"""The meter of a template: it counts what it makes and how long it takes, and stops it at a limit.
+"""The meter of a template: it counts the bytes and the time that it uses, and stops it at a limit.
 
-Templates come from files that nobody vouches for, and run inside the process. Python cannot be interrupted
-while it makes one huge object, so whatever can make an object much larger than its parts asks here first,
-and whatever can be repeated asks here each time.
+Templates come from untrusted files, and run inside the process. Python cannot be interrupted while it makes
+one huge object, so whatever can make an object much larger than its parts asks here first, and whatever can
+be repeated asks here each time.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def guarded(limits: RenderLimits, deadline: float | None = None) -> Iterator[Met
     """Run foreign code under a new meter; any error from it becomes a `TemplateError`.
 
     `deadline` is that of several renderings (`deadline_of`); None gives this one the time of the limits.
-    A template opens no files and imports nothing: what the system refuses is not the template's fault.
+    A template opens no files and imports nothing: refusals of the system are not its fault.
     """
     try:
         with metering(limits, deadline) as meter:

@@ -12,8 +12,8 @@ from chaski.text.template.probes import Rendering
 class PlainTemplate:
     """Plain text: the contents of all messages, a blank line between them, and no roles.
 
-    A single message is thus the text that the model continues. It knows neither turns nor tools, so
-    whoever uses it tells the user.
+    A single message is thus the text that the model continues. It supports neither turns nor tools, so the
+    code that uses it tells the user.
     """
 
     variables: frozenset[str] = frozenset()

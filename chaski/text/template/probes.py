@@ -1,7 +1,7 @@
-"""Probes: small conversations with words that no template contains, which show what a template takes.
+"""Probes: small conversations with words that no template contains, which show what a template supports.
 
 A template that reads a message's `tools`, or that mentions thinking in a comment, names what it cannot do. So
-nothing here looks for words in the template; it looks for the words of the conversation in what is rendered.
+nothing here looks for words in the template; it looks for the words of the conversation in the rendered text.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return None if method is None else partial(method, text)
 
     def handle_exception(self, source: str | None = None) -> NoReturn:
-        """Raise what a rendering raised as it is.
+        """Raise the error of a rendering unchanged.
 
         Jinja would make another traceback, of lines in the template, which refers to the template's variables
         and to its own error: all that the template made would stay until the garbage collector comes.
@@ -115,11 +115,11 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     @property
     def counted(self) -> Callable[[Any], Any]:
-        """Called by compiled templates around what is compared, and around the condition of a loop."""
+        """Called by compiled templates around compared values, and around the condition of a loop."""
         return _counted
 
     def concat(self, pieces: Iterable[str]) -> str:
-        """Called by compiled templates for what a macro, a block or a `set` block has written."""
+        """Called by compiled templates for the text of a macro, a block or a `set` block."""
         return joined("", pieces)
 
     def concatenate(self, *values: Any) -> str:
@@ -141,7 +141,7 @@ class GenerationBlock(Extension):
 
 
 class _Formatter(SandboxedFormatter):
-    """Formats one text, and counts what it becomes while that is made."""
+    """Formats one text, and counts its size while it grows."""
 
     def __init__(self, env: Environment) -> None:
         super().__init__(env)

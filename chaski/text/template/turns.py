@@ -145,7 +145,7 @@ def _num_leading(messages: Sequence[Message]) -> int:
 
 
 def _merged(messages: Sequence[Message]) -> Message:
-    """Merge messages into one; everything except texts and calls is that of the first."""
+    """Merge messages into one; all other fields than texts and calls are those of the first."""
     if len(messages) == 1:
         return messages[0]
     found: dict[str, Any] = {}

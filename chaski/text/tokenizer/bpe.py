@@ -54,7 +54,7 @@ class PairEncoding(ABC):
         self._begun: _native.PairMerges | None = None
 
     def prepare(self) -> None:
-        """Begin to build the merge table, in a thread of its own.
+        """Begin to build the merge table, in a separate thread.
 
         Raises `TokenizerError` for tokens or merges that are not UTF-8.
         """

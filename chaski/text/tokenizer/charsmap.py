@@ -1,4 +1,4 @@
-"""The table of a SentencePiece normalizer: sequences of characters and what they become.
+"""The table of a SentencePiece normalizer: sequences of characters and their replacements.
 
 Format: the size of a trie in bytes (uint32), the trie, and the replacements as UTF-8, each ended by a zero.
 The trie is a double array of 32-bit units (https://github.com/s-yata/darts-clone), walked byte by byte.
@@ -29,7 +29,7 @@ _SIZE = 4
 def read_charsmap(metadata: Mapping[str, object]) -> bytes:
     """Return the table of a file, empty where it has none. Raises `TokenizerError` for a damaged one.
 
-    Behind this check no text leads a reader out of the table: each of its units is looked at, also those that
+    After this check no text leads a reader out of the table: each of its units is looked at, also those that
     no key reaches.
     """
     value = metadata.get(_NAME, ())

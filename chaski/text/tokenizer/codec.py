@@ -13,7 +13,7 @@ class Codec(Protocol):
         """True if `encode` puts a space in front of every text, which decoding then removes."""
 
     def prepare(self) -> None:
-        """Begin to build what `encode` needs, where that goes on beside other work: here nothing does.
+        """Begin to build what `encode` needs, if that can be done alongside other work: here it cannot.
 
         May raise `TokenizerError`, as `encode` will.
         """

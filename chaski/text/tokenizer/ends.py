@@ -1,7 +1,7 @@
 """The tokens that end an answer: those that the metadata names, and those with a known spelling.
 
 Converters type such tokens as they like, so their type decides nothing. The spellings, and what two of them
-mean beside others, are those that llama.cpp goes by (its `llama-vocab.cpp`).
+mean alongside others, are those that llama.cpp goes by (its `llama-vocab.cpp`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ FILL_IN_TEXTS: Mapping[str, tuple[str, ...]] = {
 """Spellings of the tokens around texts that are filled in, by role; a file may name the token of a role."""
 
 _NAMED_ENDS = ("eos", "eot", "eom")
-# Where a model begins another file, or goes on with nothing, it has answered.
+# A model that begins another file, or continues with nothing, has answered.
 _ENDS_OF_FILL_IN = ("fim_pad", "fim_rep", "fim_sep")
 
 
@@ -83,7 +83,7 @@ def find_marked(
     """named: the ids that the metadata has for `eos`, `eot`, `eom` and the roles of FILL_IN_TEXTS.
 
     listed: the ids of `eos_token_ids`. words: ids of ordinary text, whatever it spells. Raises
-    `TokenizerError` for a listed one that is no token.
+    `TokenizerError` for a listed id that is not a token.
     """
     if not all(isinstance(token_id, int) and 0 <= token_id < len(tokens) for token_id in listed):
         raise TokenizerError(
@@ -105,7 +105,7 @@ def find_marked(
 
 
 def _no_ends(present: Collection[str]) -> frozenset[str]:
-    """The spellings among those of a vocabulary that end no turn beside the others."""
+    """The spellings among those of a vocabulary that end no turn alongside the others."""
     calls = "<|call|>" in present or "<|calls|>" in present
     # In the formats of gpt-oss and Solar this ends a message, and a turn has several.
     ends_message = calls and ("<|return|>" in present or "<|flush|>" in present)

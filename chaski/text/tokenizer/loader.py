@@ -98,7 +98,7 @@ def _load_pairs(metadata: Mapping[str, object]) -> Tokenizer:
 
 
 def _load_gemma4(metadata: Mapping[str, object]) -> Tokenizer:
-    """One rule goes with this kind, whatever the file's name for it."""
+    """One rule belongs to this kind, whatever the file's name for it."""
     return _by_pairs(metadata, "gemma4")
 
 

@@ -176,15 +176,15 @@ _DEEPSEEK_V3_STYLE = PreTokenizer((_TRIPLE_DIGITS, _HAN_KANA, _DEEPSEEK_V3))
 _BLOOM_STYLE = PreTokenizer((_BLOOM,))
 _BAILING_STYLE = PreTokenizer((_words(_SINGLE_DIGIT, blanks=rf"\s*[\r\n]|{_SPACES}"),))
 
-# Three ways to cut digits in threes from the right. What is published looks from each three to the end of
-# the digits, which takes quadratic time; these give the same pieces. Behind the first group of digits, threes
-# from the left are threes from the right.
+# Three ways to cut digits in threes from the right. The published expression looks from each three to the end
+# of the digits, which takes quadratic time; these give the same pieces. After the first group of digits,
+# threes from the left are threes from the right.
 _NO_WORD = (
-    "(?![[\\w\u00b2\u00b3\u00b9\u00bc-\u00be]--[\u200c\u200d]])"  # what Oniguruma's \b is behind a digit
+    "(?![[\\w\u00b2\u00b3\u00b9\u00bc-\u00be]--[\u200c\u200d]])"  # what Oniguruma's \b is after a digit
 )
 _AYA_STYLE = PreTokenizer((rf"(?<!\d)\d{{1,3}}(?=(?:\d{{3}})*+{_NO_WORD})", _O200K))
 _THREES_FROM_THE_RIGHT = (r"\p{Nd}+", r"\A\p{Nd}{1,2}(?=(?:\p{Nd}{3})+\Z)", r"\p{Nd}{3}")
-# Published as `(?=(\d{3})+(?!\d))`. Numerals that are no decimal digits (½) stay with what is before them,
+# Published as `(?=(\d{3})+(?!\d))`. Numerals that are not decimal digits (½) stay with what is before them,
 # and so do one or two digits between such.
 _FEW = r"(?:[\p{N}&&[^\d]]|(?<!\d)\d{1,2}(?!\d))"
 _FIRST_DIGITS = r"(?<!\d)\d{1,2}(?=(?:\d{3})++(?!\d))"
@@ -346,7 +346,7 @@ PRETOKENIZERS: dict[str, PreTokenizer] = {
         (_TRIPLE_DIGITS, _HAN_KANA, _deepseek(r" ?[\p{P}\p{S}]+", r"[\r\n]"), _SINGLE_DIGIT)
     ),
     "afmoe": PreTokenizer((*_THREES_FROM_THE_RIGHT, _ASIAN_SCRIPTS, _DEEPSEEK_V3)),
-    # Nothing but numbers is cut off from what stands beside it.
+    # Nothing but numbers is cut off from what stands next to it.
     "superbpe": PreTokenizer((_DIGITS, _THREES_IN_A_NUMBER)),
     "bloom": _BLOOM_STYLE,
     "gpt3-finnish": _BLOOM_STYLE,

@@ -1,8 +1,8 @@
 """SentencePiece byte-pair encoding with scores (Kudo and Richardson 2018), `tokenizer.ggml.model` = `llama`.
 
-A GGUF file holds what a SentencePiece model file holds: pieces, scores, types and the normalizer's
-settings. So the model file is written again, and the `sentencepiece` library does the work. Field numbers
-are those of `sentencepiece_model.proto`.
+A GGUF file has the content of a SentencePiece model file: pieces, scores, types and the normalizer's
+settings. So the model file is written again, and the `sentencepiece` library does the work. Field numbers are
+those of `sentencepiece_model.proto`.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class SentencePieceBPE(Codec):
     def _unique_spellings(self) -> tuple[list[str], list[int]]:
         """Spellings and types as the library wants them: all different, none empty, one unknown token.
 
-        Tokens that must not come out of text, and all but the last of equal ones, get a name of their own.
+        Tokens that must not come out of text, and all but the last of equal ones, get separate names.
         Converters spell user-defined tokens with spaces.
         """
         tokens = string_list(self._vocabulary.tokens, "tokens")

@@ -19,7 +19,7 @@ _LONGEST = 128  # characters; the pattern nests once for each place where two to
 class SpecialSplitter:
     """Splits text at special tokens, in time linear in the text whatever the number of tokens.
 
-    The tokens `stripping` take the white space behind them with them.
+    The tokens `stripping` take the white space after them with them.
     """
 
     def __init__(self, ids: Mapping[str, int], stripping: AbstractSet[str] = frozenset()) -> None:

@@ -21,7 +21,7 @@ _HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN)
 class Tokenizer:
     """Text to token ids and back. Safe to use from several threads.
 
-    With `strips_after_special` a special token takes the white space behind it with it, but for those of
+    With `strips_after_special` a special token takes the white space after it with it, but for those of
     `_NEVER_STRIPPING`.
     """
 
@@ -56,7 +56,7 @@ class Tokenizer:
         return self._codec.prefix_space
 
     def prepare(self) -> None:
-        """Begin to build what `encode` needs, beside whatever else there is to do.
+        """Begin to build what `encode` needs, alongside other work.
 
         May raise `TokenizerError`, as `encode` will.
         """
@@ -68,9 +68,9 @@ class Tokenizer:
         """The token ids of a text.
 
         `add_special` adds BOS and EOS if the file says so, even where the text already has them.
-        `parse_special` turns the spelling of control tokens into those tokens: off for text that nobody
-        vouches for. User-defined tokens are found either way. Lone surrogates are read as U+FFFD.
-        `continues` is for a text in the middle of another: no space is put in front of it.
+        `parse_special` turns the spelling of control tokens into those tokens: off for untrusted text.
+        User-defined tokens are found either way. Lone surrogates are read as U+FFFD. `continues` is for a
+        text in the middle of another: no space is put in front of it.
         """
         splitter = self._all_special if parse_special else self._visible_special
         texts, specials = splitter.split(_SURROGATE.sub("\ufffd", text))

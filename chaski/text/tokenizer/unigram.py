@@ -52,13 +52,13 @@ class Unigram(Codec):
     def encode(self, texts: list[str], continues: bool = False) -> list[list[int]]:
         """Token ids of each text. The first call builds the trie of pieces and raises `TokenizerError` for a
         vocabulary that cannot be used."""
-        # The fast way does not tell which text has no piece.
+        # The fast way does not report which text has no piece.
         encoder = self._continuing_encoder if continues else self._encoder
         run = encoder.encode_batch if self._bytes else encoder.encode_batch_fast
         try:
             found = run(texts, add_special_tokens=False)
         except BaseException as error:
-            # A panic of the library is no Exception, and its class cannot be imported.
+            # A panic of the library is not an Exception, and its class cannot be imported.
             if type(error).__name__ != "PanicException":
                 raise
             raise TokenizerError(f"the tokenizer cannot encode this text: {str(error)[:200]}") from error
@@ -95,7 +95,7 @@ class Unigram(Codec):
         pieces = self._pieces()
         encoder = Tokenizer(models.Unigram(pieces, self._unknown))
         encoder.normalizer = normalizers.Sequence(self._normalizers(settings))
-        # Words are remembered, texts are not. Pieces that go on into the next word forbid it.
+        # Words are remembered, texts are not. Pieces that continue into the next word forbid it.
         if not any(SPACE in text[1:] for text, _ in pieces):
             encoder.pre_tokenizer = pre_tokenizers.Split(SPACE, "merged_with_next")
         return encoder

@@ -233,7 +233,7 @@ def _as_controls(types: NDArray[np.int32], ids: frozenset[int]) -> NDArray[np.in
 
 
 def _adds(metadata: Mapping[str, object], role: str, token_id: int | None, default: bool) -> bool:
-    """Return whether `encode` adds this token. Only a default gives way where there is no such token."""
+    """Return whether `encode` adds this token. Only a default gives way if the token does not exist."""
     adds = read_scalar(metadata, f"add_{role}_token", bool)
     if adds and token_id is None:
         raise TokenizerError(f"{PREFIX}add_{role}_token is true, but {PREFIX}{role}_token_id is missing")

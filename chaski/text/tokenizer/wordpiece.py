@@ -1,8 +1,8 @@
 """WordPiece (BERT, Devlin et al. 2018), `tokenizer.ggml.model` = `bert`: the longest token of a word first.
 
 GGUF marks tokens that begin a word with ▁, and those that continue one not at all; WordPiece marks the
-latter with ##. Hugging Face `tokenizers` does the rest as BERT's own code does: cleaning, case, accents,
-Chinese characters and punctuation as words of their own.
+latter with ##. Hugging Face `tokenizers` does the rest as BERT's own code does: cleaning, case, accents, and
+Chinese characters and punctuation as separate words.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[TemplateMessage
 def collate(messages: Iterable[TemplateMessage]) -> list[TemplateMessage]:
     """Merge neighbours of one role, with a blank line between; results of tools stay apart.
 
-    What else a message has, such as calls, is that of the first, as in the reference.
+    Other fields of a message, such as calls, are those of the first, as in the reference.
     """
     collated: list[TemplateMessage] = []
     for role, neighbours in groupby(messages, lambda message: message.role):
@@ -75,7 +75,7 @@ def as_value(messages: Iterable[TemplateMessage]) -> Slice:
 
 
 def read_tools(tools: Sequence[Mapping[str, Any]] | None) -> ToolList:
-    """Tools of the API. What the reference does not know in them, templates do not see either."""
+    """Tools of the API. Fields that the reference does not know are hidden from templates."""
     return ToolList(is_nil=True) if tools is None else ToolList([_tool(tool) for tool in tools])
 
 

@@ -1,4 +1,4 @@
-"""The place in the tokens of a Go template, with a look ahead; what goes wrong is said with its line."""
+"""The place in the tokens of a Go template, with a look ahead; errors name their line."""
 
 from __future__ import annotations
 

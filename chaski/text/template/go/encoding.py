@@ -47,7 +47,7 @@ def to_json(value: Value) -> str:
 
 
 def json_text(text: str) -> str:
-    """A string in JSON; bytes that are no text become U+FFFD."""
+    """A string in JSON; bytes that are not text become U+FFFD."""
     return json.dumps(_NOT_TEXT.sub("\ufffd", text), ensure_ascii=False).translate(_JSON)
 
 

@@ -55,7 +55,7 @@ class _Flow(Enum):
 
 
 def evaluate(templates: Mapping[str, Nodes], nodes: Nodes, data: Value) -> str:
-    """The text that `nodes` make of `data`; `templates` are those that they may call."""
+    """The text that `nodes` make of `data`; `templates` are the templates that they may call."""
     evaluator = _Evaluator(templates)
     try:
         evaluator.run(nodes, data)

@@ -201,7 +201,7 @@ def _json(value: Value) -> Value:
 
 
 def call(name: str, arguments: list[Value]) -> Value:
-    """The function's result; what it makes of its arguments is counted before, and its size after."""
+    """The function's result; conversions of its arguments are counted before, and its size after."""
     current_meter().tick()
     builtin = FUNCTIONS[name]
     if len(arguments) < builtin.least or (builtin.most is not None and len(arguments) > builtin.most):

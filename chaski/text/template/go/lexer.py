@@ -76,7 +76,7 @@ _UNFINISHED = {'"': "a string is not closed", "`": "a string is not closed", "'"
 
 
 def tokens(source: str) -> Iterator[Token]:
-    """All tokens, an END last. A piece that is no token is a `TemplateError`."""
+    """All tokens, an END last. A piece that is not a token is a `TemplateError`."""
     return _Lexer(source).tokens()
 
 
@@ -133,7 +133,7 @@ class _Lexer:
         yield self._advance(TokenKind.CLOSE, closing)
 
     def _check(self, kind: TokenKind, match: re.Match[str]) -> None:
-        """Refuse a character behind a name or a number that looks like a part of it."""
+        """Refuse a character after a name or a number that looks like a part of it."""
         after = self._source[match.end() : match.end() + 1]
         name = match.group().lstrip(".$")
         if kind in _NAMES and not (_AFTER_NAME.match(self._source, match.end()) and _is_name(name)):

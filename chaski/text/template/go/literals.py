@@ -47,7 +47,7 @@ def number(literal: str) -> int | float | complex:
 
 
 def _encoded(match: re.Match[str], quote: str) -> bytes:
-    """The bytes of a character in a string, where some escapes are a byte of their own."""
+    """The bytes of a character in a string, where some escapes are a single byte."""
     code = _code(match, quote)
     return bytes([code]) if match.lastgroup in _BYTES else chr(code).encode()
 
@@ -84,7 +84,7 @@ def _real(literal: str) -> int | float:
     if _DECIMAL_FLOAT.fullmatch(literal):
         return _finite(float(literal))
     value = int(literal, 0)
-    # Go looks for a sign of a float in the text, and sees an `e` behind a sign and `0x`.
+    # Go looks for a sign of a float in the text, and sees an `e` after a sign and `0x`.
     return float(value) if literal[0] in "+-" and set(literal) & set("eE") else value
 
 

@@ -77,7 +77,7 @@ class _Parser:
         return body
 
     def _body(self) -> Nodes:
-        """Nodes up to `else` or `end`, which are left for whoever asked."""
+        """Nodes up to `else` or `end`, which are left for the caller."""
         self._cursor.enter()
         nodes: list[Node] = []
         while self._cursor.keyword() not in ("else", "end"):

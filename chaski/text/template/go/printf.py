@@ -1,4 +1,4 @@
-"""Go's `fmt.Sprintf`: flags, width, precision, argument numbers, and what it writes for mistakes."""
+"""Go's `fmt.Sprintf`: flags, width, precision, argument numbers, and its notes about mistakes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def printf(format: str, arguments: Sequence[Value]) -> str:
 
 
 class _Printf:
-    """Goes through a format, and keeps which argument is next."""
+    """A walk through a format that tracks the next argument."""
 
     def __init__(self, format: str, arguments: Sequence[Value]) -> None:
         self._format = format
@@ -78,7 +78,7 @@ class _Printf:
             return f"%!{verb.letter}({'BADINDEX' if self._reordered else 'MISSING'})"
         value = self._arguments[self._next]
         self._next += 1
-        # Arguments may be shown again and again, so what is there already counts too.
+        # Arguments may be shown again and again, so existing text counts too.
         expect_text((value,), self._length + (verb.width or 0) + (verb.precision or 0))
         text = formatted(value, verb)
         self._length += len(text)

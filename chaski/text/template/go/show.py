@@ -45,7 +45,7 @@ def show(value: Value, named: bool = False) -> str:
 
 
 def show_all(values: Sequence[Value], newline: bool = False) -> str:
-    """Values one after the other: `print`, with blanks between two that are no strings, or `println`."""
+    """Values one after the other: `print`, with blanks between two that are not strings, or `println`."""
     return "".join(_with_blanks(values, newline)) + ("\n" if newline else "")
 
 
@@ -109,7 +109,7 @@ def _shortest(number: float, format: str) -> str:
 
 
 def _plain(digits: str, point: int) -> str:
-    """Digits with the decimal point behind the first `point` of them."""
+    """Digits with the decimal point after the first `point` of them."""
     if point <= 0:
         return "0." + "0" * -point + digits if digits != "0" else "0"
     whole = digits[:point].ljust(point, "0")

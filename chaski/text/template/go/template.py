@@ -29,9 +29,9 @@ _RESPONSE = ActionNode(PipeNode(1, (), False, (CommandNode((FieldNode(("Response
 class GoTemplate:
     """A template in Go's language with Ollama's data. Safe to use from several threads.
 
-    It sees plain data only, reads no files and changes nothing. Everything that goes wrong in it is a
-    `TemplateError` with the line, and so is passing one of the `RenderLimits`. The definitions are Go's
-    `text/template` and Ollama's `template` package.
+    It sees plain data only, reads no files and changes nothing. Every error in it is a `TemplateError` with
+    the line, and so is passing one of the `RenderLimits`. The definitions are Go's `text/template` and
+    Ollama's `template` package.
     """
 
     def __init__(self, source: str, limits: RenderLimits | None = None) -> None:
@@ -56,7 +56,7 @@ class GoTemplate:
     ) -> str:
         """The text of the conversation. Where an answer begins is up to the template.
 
-        `messages` and `tools` are those of Ollama's API. `think` is what the request says: yes, no, a
+        `messages` and `tools` are those of Ollama's API. `think` is the value in the request: yes, no, a
         level, or nothing.
         """
         if not add_generation_prompt:
@@ -126,7 +126,7 @@ class GoTemplate:
         return render
 
     def thinking_tags(self) -> tuple[str, str] | None:
-        """The texts right before and right behind `.Thinking`, such as `<think>` and `</think>`."""
+        """The texts right before and right after `.Thinking`, such as `<think>` and `</think>`."""
         around = text_around(self._templates[MAIN], "Thinking")
         if around is None or not all(text.strip() for text in around):
             return None

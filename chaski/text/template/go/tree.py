@@ -28,7 +28,7 @@ def names(templates: Mapping[str, Nodes]) -> frozenset[str]:
 
 
 def text_around(nodes: Nodes, field: str) -> tuple[str, str] | None:
-    """The text right before and right behind the first `{{ .Field }}`."""
+    """The text right before and right after the first `{{ .Field }}`."""
     for index, node in enumerate(nodes):
         if isinstance(node, ActionNode) and field in _pipe_names(node.pipe):
             return _text_at(nodes, index - 1), _text_at(nodes, index + 1)
@@ -65,7 +65,7 @@ class _Cut:
         return node
 
     def _pipe(self, pipe: PipeNode) -> PipeNode | None:
-        """Operands behind the field go as well, and the action with them if that leaves a command empty."""
+        """Operands after the field go as well, and the action with them if that leaves a command empty."""
         commands = []
         for command in pipe.commands:
             operands = tuple(operand for operand in command.operands if self._keeps(operand))

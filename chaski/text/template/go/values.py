@@ -1,7 +1,7 @@
 """The values that a Go template can meet: a closed set, as small as Go's own kinds.
 
 `None` is Go's nil without a type; `bool`, `int`, `float`, `complex` and `str` are themselves. A Go string is
-bytes, so a `str` here may hold single bytes that are no text, as Python's `surrogateescape` writes them.
+bytes, so a `str` here may hold single bytes that are not text, as Python's `surrogateescape` writes them.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Slice:
         return None
 
     def for_json(self) -> Value:
-        """Return the value that JSON shows in place of this one."""
+        """Return the value that JSON shows instead of this one."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """A map of strings. Whoever makes one gives its keys in the order of their bytes, as Go prints them."""
+    """A map of strings. Its creator orders the keys by their bytes, as Go prints them."""
 
     items: Mapping[str, Value]
     is_nil: bool = False
@@ -131,7 +131,7 @@ def is_true(value: Value) -> bool:
 def expect_text(values: Iterable[Value], length: int = 0) -> int:
     """Ask the meter before text of `length` characters and all text in the values is made -> its length.
 
-    What is not text counts as little. Escapes and quotes may still make a few characters of each.
+    Values that are not text count as little. Escapes and quotes may still make a few characters of each.
     """
     meter = current_meter()
     pending = list(values)

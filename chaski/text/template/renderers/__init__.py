@@ -1,8 +1,8 @@
 """Renderers: ways of writing conversations that Ollama stores with a model by name alone.
 
 Each is a template here, in the language of chat templates: what all conversations have, parts that families
-share, and a file of its own. Where a model's maker publishes a template, that one says how to write; what it
-leaves open (an answer that goes on, results without ids) is as in Ollama.
+share, and its own file. Where a model's maker publishes a template, that one says how to write; what it
+leaves open (an answer that continues, results without ids) is as in Ollama.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["RENDERERS", "Renderer", "find_renderer"]
 
 
 class Renderer(Struct, frozen=True):
-    """parts: files that make the template, one behind the other. parser: the format of the answers."""
+    """parts: files that make the template, one after the other. parser: the format of the answers."""
 
     parser: str
     parts: tuple[str, ...]
@@ -67,12 +67,12 @@ RENDERERS: Mapping[str, Renderer] = {
 }
 """The renderers by the names that stores use, and `harmony`."""
 
-# One name has two renderers: models with at least so many weights use the other one.
+# One name has two renderers: models with at least this many weights use the other one.
 _LARGER = {"gemma4": (10**10, "gemma4-large")}
 
 
 def find_renderer(name: str, num_weights: int) -> Renderer | None:
-    """The renderer of a model that has so many weights; None for a name that is not known."""
+    """The renderer of a model that has that many weights; None for a name that is not known."""
     least, larger = _LARGER.get(name, (0, name))
     return RENDERERS.get(larger if num_weights >= least else name)
 
