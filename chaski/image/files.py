@@ -40,8 +40,8 @@ def open_image(data: bytes, max_bytes: int = MAX_BYTES, max_pixels: int = MAX_PI
     """The picture in a file, upright, (height, width, 3).
 
     Transparent parts show white, as in Hugging Face's processors. Of 16 bits a channel the upper 8 count.
-    Color profiles are not applied. Raises ImageError for what is no image, is cut off or damaged, or exceeds
-    a limit; how many pixels there are is judged before they are decoded.
+    Color profiles are not applied. Raises ImageError for a file that is not an image, is cut off or damaged,
+    or exceeds a limit; the number of pixels is checked before they are decoded.
     """
     if len(data) > max_bytes:
         raise ImageError(f"the image has {len(data)} bytes; at most {max_bytes} are allowed")
@@ -101,7 +101,7 @@ def _upright(image: Image) -> Image:
     }
     try:
         turn = turns.get(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # a camera's notes that cannot be read say nothing of the picture
+    except Exception:  # unreadable notes of a camera do not change the picture
         return image
     return image if turn is None else image.transpose(turn)
 

@@ -32,7 +32,7 @@ def in_grid(pixels: Pixels, edge: int, canvases: Sequence[Size], normal: Normal)
 
 
 def _best_canvas(size: Size, canvases: Sequence[Size]) -> Size:
-    """The canvas on which most of the picture's pixels can be told apart; of equal ones the smallest."""
+    """The canvas that shows the most of the picture's pixels; of equal ones the smallest."""
 
     def usefulness(canvas: Size) -> tuple[int, int]:
         scale = min(canvas[1] / size[1], canvas[0] / size[0])
@@ -68,7 +68,7 @@ class SpareTiles(Struct, frozen=True):
 
 
 def in_spare_tiles(pixels: Pixels, tiling: SpareTiles, normal: Normal) -> tuple[list[Values], Size]:
-    """LFM2-VL's way: all of the picture in its proportions; behind the tiles of a large one.
+    """LFM2-VL's way: all of the picture in its proportions; after the tiles of a large one.
 
     Returns the tiles and the whole, and the rows and columns of the tiles, (1, 1) where there are none.
     Raises ImageError for sides too unequal to be shown with the rows that there may be.
@@ -103,7 +103,7 @@ def _whole_size(size: Size, tiling: SpareTiles) -> Size:
 
 
 def in_rounded_tiles(pixels: Pixels, edge: int, max_tiles: int, normal: Normal) -> tuple[Values, Size]:
-    """Llama 4's way: as Llama 3.2's; behind several tiles all of the picture in one; values in BF16.
+    """Llama 4's way: as Llama 3.2's; after several tiles all of the picture in one; values in BF16.
 
     Returns the tiles row by row (count, edge, edge, 3), and their rows and columns without that of the whole.
     """

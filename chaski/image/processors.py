@@ -124,7 +124,7 @@ def _shrunk(edge: float, square: int) -> int:
 
 
 def in_tiles(pixels: Pixels, edge: int, max_tiles: int, normal: Normal) -> tuple[Values, Size]:
-    """Llama 3.2's way: in proportion on the best canvas of tiles, with black below or beside it.
+    """Llama 3.2's way: in proportion on the best canvas of tiles, with black below or next to it.
 
     Returns the tiles (count, edge, edge, 3), and their rows and columns.
     """
@@ -139,7 +139,7 @@ def in_tiles(pixels: Pixels, edge: int, max_tiles: int, normal: Normal) -> tuple
 def in_aspect_tiles(pixels: Pixels, edge: int, counts: range, normal: Normal) -> Values:
     """InternVL's way: stretched over the grid of `counts` tiles whose proportions are most like its own.
 
-    Returns the tiles row by row and, where there are several, all of the picture behind them
+    Returns the tiles row by row and, where there are several, all of the picture after them
     (count, edge, edge, 3).
     """
     rows, columns = likest_grid(pixels, edge, counts)
@@ -172,7 +172,7 @@ def in_slices(
 ) -> tuple[list[Values], Size]:
     """MiniCPM-V's way: in its own proportions, as many pixels as a square of `edge` has, in whole patches.
 
-    Returns all of the picture and behind it, where it is larger than that, slices of it row by row, each of
+    Returns all of the picture and after it, where it is larger than that, slices of it row by row, each of
     as many pixels; and the rows and columns of slices, (0, 0) where there are none.
     """
     size = pixels.shape[0], pixels.shape[1]
@@ -220,7 +220,7 @@ def _multiple(length: float, divisor: int) -> int:
 def in_split_tiles(pixels: Pixels, edge: int, longest_edge: int, normal: Normal) -> tuple[Values, Size]:
     """Idefics 3's and SmolVLM's way: the longer side to `longest_edge`, then both up to whole tiles.
 
-    Returns the tiles row by row with all of the picture as one tile behind them, (count, edge, edge, 3), and
+    Returns the tiles row by row with all of the picture as one tile after them, (count, edge, edge, 3), and
     their rows and columns. A picture that is one tile comes alone, with (0, 0).
     """
     fitted = resize(pixels, _even_size(pixels, longest_edge), "lanczos")
