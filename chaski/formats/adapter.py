@@ -82,7 +82,7 @@ class AdapterFile:
         return max(pair.rank for pair in self._tensors.values())
 
     def digest(self) -> str:
-        """Return the SHA-256 of what is computed with, in hexadecimal digits: alpha, names, types, values."""
+        """Return the SHA-256 of the data of the computation, in hexadecimal: alpha, names, types, values."""
         found = hashlib.sha256(repr((self.architecture, self.alpha)).encode())
         for name, pair in self._tensors.items():
             for info in pair:
@@ -105,7 +105,7 @@ class AdapterFile:
 def open_adapter(path: str | Path) -> AdapterFile:
     """Open a GGUF adapter and check all that needs neither the model nor the values.
 
-    Raises AdapterError for a file that is no LoRA adapter, or one of a kind that is not supported; and what
+    Raises AdapterError for a file that is not a LoRA adapter, or one of an unsupported kind; and what
     `open_gguf` raises.
     """
     file = open_gguf(path)

@@ -32,8 +32,8 @@ class TooManyValuesError(ChaskiError):
 def load_json(data: bytes | bytearray, max_values: int) -> Any:
     """The value of a JSON text with at most `max_values` values, names included.
 
-    Raises TooManyValuesError, ValueError for what is no JSON, RecursionError where values stand too deep in
-    each other. `NaN`, `Infinity` and numbers beyond the largest float are no JSON.
+    Raises TooManyValuesError, ValueError for invalid JSON, RecursionError for values that are nested too
+    deeply. `NaN`, `Infinity` and numbers beyond the largest float are not JSON.
     """
     require_few_values(data, max_values)
     return _value(data.decode("utf-8-sig"))
@@ -75,7 +75,7 @@ def _has_more(data: bytes | bytearray, limit: int) -> bool:
             marks += 1
         else:
             texts += 1
-        # A text without a mark beside it is a fault that the scanner tells.
+        # A text without a mark next to it is a fault that the scanner reports.
         if marks >= limit or texts > limit:
             return True
     return False

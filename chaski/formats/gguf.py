@@ -142,7 +142,7 @@ def part_paths(path: Path) -> list[Path]:
 def open_inside(path: str | Path, key: str) -> GGUFFile:
     """Open the GGUF file that is the value of a key of another one, an array of bytes.
 
-    Raises what `open_gguf` does, and GGUFError where there is no such array.
+    Raises what `open_gguf` does, and GGUFError if the array does not exist.
     """
     whole = Cursor(Path(path), _map(Path(path)))
     content: NDArray[Any] = _lookup(whole.path, _read(whole).metadata, key, list[int])

@@ -1,7 +1,7 @@
 """The metadata section of a GGUF file: typed keys and values, every byte of them checked.
 
 Scalars and strings become Python objects at once, arrays stay in the map: numbers as read-only NumPy views,
-strings as `StringArray`. What the keys mean is not decided here.
+strings as `StringArray`. The meaning of the keys is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Cursor:
 
 
 class MetadataReader:
-    """Reads the entries one after the other and counts what they cost."""
+    """A reader of the entries, one after the other, that counts what they cost."""
 
     def __init__(self, cursor: Cursor) -> None:
         self._cursor = cursor

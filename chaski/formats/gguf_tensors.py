@@ -28,7 +28,7 @@ _SMALLEST_ENTRY = 33  # a name of one byte and its length, one dimension, type a
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor: what it is and where its bytes are."""
+    """One tensor: its description and the place of its bytes."""
 
     name: str
     shape: tuple[int, ...]  # in elements, outermost first: (rows, columns)
@@ -45,7 +45,7 @@ class TensorInfo:
         return self._blocks.strides[: len(self.shape) - 1]
 
     def part(self, name: str, axis: int, index: slice) -> TensorInfo:
-        """Return what `index` takes along an axis as a tensor of its own, with nothing copied.
+        """Return what `index` takes along an axis as a separate tensor, with nothing copied.
 
         Raises FormatError where that would cut rows of blocks.
         """

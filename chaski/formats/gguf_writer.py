@@ -56,12 +56,12 @@ MetadataValue: TypeAlias = "GGUFValue | Sequence[Any] | np.generic"
 def write_gguf(
     path: str | Path, metadata: Mapping[str, MetadataValue], tensors: Mapping[str, Source]
 ) -> None:
-    """Write a GGUF file; no more than a part of one tensor is held besides what the caller holds.
+    """Write a GGUF file; in addition to the caller's data, no more than a part of one tensor is held.
 
     metadata: an int becomes uint32 if it fits, else int32, uint64 or int64; a float becomes float32; a list
     of ints int32 or int64. A NumPy scalar or array keeps its own type. An empty array must be a NumPy array.
     tensors: a float array and the type to quantize it to, or a LazyTensor.
-    Raises FormatError for what the format cannot hold; then no file is left behind.
+    Raises FormatError for content that the format cannot hold; then no file is left behind.
     """
     lazy = {name: _lazy(source) for name, source in tensors.items()}
     alignment = _alignment(metadata)
@@ -207,7 +207,7 @@ def _write_tensor(file: BinaryIO, name: str, tensor: LazyTensor) -> None:
 
 @contextmanager
 def _replaced(path: Path) -> Iterator[BinaryIO]:
-    """Give a new file that takes the place of `path` at the end, or disappears after an error."""
+    """Give a new file that replaces `path` at the end, or disappears after an error."""
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with aside.open("xb") as file:

@@ -69,7 +69,7 @@ def _parts(count: int, threads: int, step: int) -> list[range]:
 
 
 def _threads_worth_it(num_elements: int, type: QuantType) -> int:
-    """Threads that quantize so many elements faster than fewer would, one per core at most."""
+    """Threads that quantize that many elements faster than fewer would, one per core at most."""
     worth = _SEARCHED_WORTH_A_THREAD if type in _K_ENCODERS else _WORTH_A_THREAD
     return max(1, min(_num_cores(), num_elements // worth))
 

@@ -35,7 +35,7 @@ ElementProgress: TypeAlias = Callable[[int, int], None]
 
 
 def _untold(done: int, total: int) -> None:
-    """Progress that nobody wants to know."""
+    """Progress that is ignored."""
 
 
 class _Mixture(Struct, frozen=True):

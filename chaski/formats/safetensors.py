@@ -70,7 +70,7 @@ _FLOATS = ("F64", "F32", "F16", BF16)
 
 @dataclass(frozen=True, slots=True)
 class SafeTensor:
-    """One tensor: what it is, and its elements as they lie in the file."""
+    """One tensor: its description, and its elements as they lie in the file."""
 
     name: str
     dtype: str  # as the file names it
@@ -152,7 +152,7 @@ def _read_header(path: Path, data: NDArray[np.uint8]) -> tuple[dict[str, Any], i
 def _parse(path: Path, text: bytes) -> dict[str, Any]:
     try:
         require_few_values(text, MAX_VALUES)
-        # In UTF-8 only, which is what the values were counted in.
+        # In UTF-8 only, in which the values were counted.
         value = json.loads(text.decode(), object_pairs_hook=_unique)
     # ValueError covers text that is not JSON, not UTF-8, or holds numbers of thousands of digits.
     except (ValueError, RecursionError, TooManyValuesError) as error:
@@ -229,7 +229,7 @@ def _read_index(path: Path) -> dict[str, str]:
     if not isinstance(names, dict) or not names:
         raise FormatError(f"{path}: 'weight_map' must name a file for each tensor")
     for name, shard in names.items():
-        # A shard lies beside its index: a path that leads elsewhere is somebody's trick.
+        # A shard lies next to its index: a path that leads elsewhere is an attack.
         if not isinstance(shard, str) or not shard.endswith(".safetensors") or Path(shard).name != shard:
             raise FormatError(f"{path}: the file {shard!r:.100} of tensor {name!r:.100} is not a plain name")
     return names
