@@ -24,7 +24,7 @@ namespace chaski {
 
 struct Cores::Seat {
     std::atomic<int> id{0};  // the system's name of the thread
-    // While a thread moves itself, it may be at `target` only. Whoever moves it meanwhile knows by `home`
+    // While a thread moves itself, it may be at `target` only. `home` tells a thread that moves it meanwhile
     // where it might be before.
     std::atomic<bool> is_moving{false};
     std::atomic<bool> is_to_leave{false};
@@ -43,7 +43,7 @@ std::int64_t running_time(int id) {
     return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
-// The core at whose queue a thread that could run stands; -1 for one that sleeps or is none of this process.
+// The core in whose queue a runnable thread stands; -1 for a thread that sleeps or is not of this process.
 int queue_of(int id) {
     char path[48], text[512];
     std::snprintf(path, sizeof path, "/proc/self/task/%d/stat", id);
@@ -52,7 +52,7 @@ int queue_of(int id) {
     const ssize_t size = read(file, text, sizeof text - 1);
     close(file);
     text[size < 0 ? 0 : size] = 0;
-    // Behind the name, which may have any characters: the third field is the state, the 39th the core.
+    // After the name, which may have any characters: the third field is the state, the 39th the core.
     const char* field = std::strrchr(text, ')');
     if (field == nullptr || field[1] == 0 || field[2] != 'R') return -1;
     ++field;
@@ -82,8 +82,8 @@ void move(int id, const cpu_set_t& target, const cpu_set_t& home) {
     if (sched_setaffinity(id, sizeof target, &target) == 0) sched_setaffinity(id, sizeof home, &home);
 }
 
-// Moves the calling thread to the end of a queue: the system lets threads interrupt whoever has the core to
-// which they come, but for those of batches.
+// Moves the calling thread to the end of a queue: the system lets an arriving thread interrupt the thread
+// that has the core, unless the arriving thread is one of batches (SCHED_BATCH).
 void queue_up(const cpu_set_t& target, const cpu_set_t& home) {
     const sched_param priority{};
     const bool is_usual = sched_getscheduler(0) == SCHED_OTHER;
@@ -115,8 +115,8 @@ bool Cores::stands_still(int thread) const {
 
 void Cores::make_room(int self, int thread) {
     Seat &own = seats_[self], &other = seats_[thread];
-    // A thread that has just slept has a time slice of its own. At the end of an old one, the thread that
-    // comes would stop this one here, and keep it from leaving.
+    // A thread that has just slept has its own time slice. At the end of an old slice, the arriving thread
+    // would stop this one here, and keep it from leaving.
     const std::int64_t before = running_time(other.id);
     std::this_thread::sleep_for(std::chrono::nanoseconds(1));
     const int here = sched_getcpu(), there = queue_of(other.id);

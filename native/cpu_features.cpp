@@ -59,7 +59,7 @@ namespace neon_bf16 {
 bool follows_the_rule();
 }
 
-// Programs cannot ask an ARM processor; the system says what it found.
+// Programs cannot ask an ARM processor; the system reports the features.
 #if defined(__linux__)
 static bool has(unsigned long list, unsigned long bit) { return (getauxval(list) & bit) != 0; }
 static bool has_dot_product() { return has(AT_HWCAP, 1ul << 20); }  // HWCAP_ASIMDDP

@@ -42,7 +42,7 @@ double read_bandwidth(ThreadPool& pool, const Peaks& peaks, std::int64_t bytes) 
     constexpr std::int64_t kPiece = 1024;
     const std::int64_t share = bytes / pool.threads() / kPiece * kPiece;
     Region memory(static_cast<std::size_t>(share * pool.threads()));
-    std::memset(memory.data(), 1, memory.size());  // pages that nobody wrote are all the same page of zeros
+    std::memset(memory.data(), 1, memory.size());  // unwritten pages are all the same page of zeros
     std::atomic<std::uint8_t> seen{0};
     const double seconds = shortest(
         pool, kRepeats, [&](int thread) { seen |= peaks.read(memory.data() + thread * share, share); });

@@ -43,7 +43,7 @@ std::uint32_t arc4random() noexcept {
     return value;
 }
 
-// Their wrappers are put in place of them by the linker's --wrap.
+// The linker's --wrap replaces them by their wrappers.
 int __wrap_pthread_create(pthread_t* thread, const pthread_attr_t* how, void* (*what)(void*), void* with) {
     return old_pthread_create(thread, how, what, with);
 }

@@ -68,7 +68,7 @@ void pack_row(const RoundedRow& row, const float* x, std::uint8_t* to) {
 }
 
 // Returns `largest` for an int8 of magnitude 127, `found` for another one, with the sign of the int8. It has
-// no branch, since nobody can predict which of them comes next.
+// no branch, since the next one cannot be predicted.
 float chosen(std::int32_t q, std::int32_t magnitude, float found, float largest) {
     const std::int32_t is_largest = -static_cast<std::int32_t>(magnitude == 127);
     const std::int32_t bits = (std::bit_cast<std::int32_t>(found) & ~is_largest) |

@@ -19,7 +19,7 @@ namespace {
 
 #ifdef __linux__
 // The huge page at `offset` of a file that is mapped at `address`: 0 or errno. The first small page is taken
-// before, because only what is there can be replaced.
+// before, because only an existing page can be replaced.
 int take_huge_page(int descriptor, std::byte* address, std::size_t offset) {
     if (fallocate(descriptor, 0, static_cast<off_t>(offset), 4096) != 0) return errno;
     return madvise(address, kHugePage, MADV_COLLAPSE) == 0 ? 0 : errno;

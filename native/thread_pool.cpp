@@ -68,7 +68,8 @@ void ThreadPool::gather() {
 }
 
 bool ThreadPool::enter(Member& member) {
-    // Either this thread sees that the job is complete, or who completes it sees that this thread works.
+    // Either this thread sees that the job is complete, or the thread that completes it sees that this one
+    // works.
     member.state.store(State::kWorking);
     return job_.load() == member.job;
 }
@@ -113,8 +114,8 @@ void ThreadPool::Wait::look_around() {
     last_ = Clock::now();
 }
 
-// A thread that works holds up all others while somebody else has its core, and so does the caller, who has
-// to begin the next job. This thread only waits, so its core is of more use to them.
+// A working thread delays all others while another thread has its core, and so does the caller, which has to
+// begin the next job. This thread only waits, so its core is of more use to them.
 void ThreadPool::relieve(int thread) {
     if (is_relieving_.exchange(true)) return;
     for (int other = 0; other < threads_; ++other) {

@@ -14,7 +14,7 @@ using Candidate = Choice::Candidate;
 constexpr std::chrono::nanoseconds kLeast = std::chrono::milliseconds(2);
 constexpr std::chrono::nanoseconds kEnough = std::chrono::milliseconds(60);
 
-// After so many rounds, variants are left out that are slower than the fastest by more than the share.
+// After this many rounds, variants are left out that are slower than the fastest by more than the share.
 struct Stage {
     std::size_t rounds;
     double slower;

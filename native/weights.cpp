@@ -67,7 +67,7 @@ std::size_t offset_of(const OwnedMatrix& weight) {
                                     weight.memory->data());
 }
 
-// The shared memory of matrices, which lie one behind the other, to be written.
+// The shared memory of matrices, which lie one after the other, to be written.
 std::unique_ptr<SharedWriting> writing_of(const std::vector<OwnedMatrix>& weights, int descriptor) {
     std::size_t begin = SIZE_MAX, end = 0;
     for (const OwnedMatrix& weight : weights) {

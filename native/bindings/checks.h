@@ -1,4 +1,4 @@
-// The checks that every binding makes of what comes from Python.
+// The checks of all bindings for values from Python.
 #pragma once
 
 #include <stdexcept>

@@ -1,4 +1,4 @@
-// The extension module: a list of what is bound where.
+// The extension module: a list of the bindings.
 #include <nanobind/nanobind.h>
 
 namespace nb = nanobind;
@@ -17,7 +17,7 @@ void bind_weights(nb::module_& m);
 
 NB_MODULE(_native, m) {
     // nanobind would list what lives until the end of the process as leaks, which nobody can mend: what a
-    // module or a cache holds, and in a fork the parent's plans, which are kept for ever, since destroying
+    // module or a cache holds, and in a fork the parent's plans, which are kept forever, since destroying
     // them would wait for threads that are not there (chaski/forks.py).
     nb::set_leak_warnings(false);
     m.doc() = "The native core of chaski: kernels, and the plans that run them.";

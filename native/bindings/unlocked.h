@@ -6,7 +6,7 @@
 
 namespace chaski {
 
-// Python ends a daemon thread that wants to go on after the interpreter has ended: up to 3.13 by unwinding
+// Python ends a daemon thread that wants to continue after the interpreter has ended: up to 3.13 by unwinding
 // its stack, which ends the whole process where it meets a function that lets nothing through. So the thread
 // stops here, as it does with later versions, and the process ends when its main thread does.
 class Unlocked {

@@ -62,7 +62,7 @@ struct SuperBlock : Block<T, kSubElements, kCodeOffset, kLargestCode, kMinOf != 
     static constexpr int kMinSub = kMinOf;
 };
 
-// The first sub-block of pair P; the second is kPairStep behind it.
+// The first sub-block of pair P; the second is kPairStep after it.
 template <int kSub>
 inline constexpr int kPairStep = 32 / kSub;
 template <int kSub, int P>

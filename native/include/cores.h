@@ -6,7 +6,7 @@
 
 namespace chaski {
 
-// All of this does nothing on systems that do not tell, and where the process is not allowed to ask.
+// All of this does nothing on systems that do not report it, and where the process is not allowed to ask.
 class Cores {
    public:
     explicit Cores(int threads);
@@ -20,9 +20,10 @@ class Cores {
     bool stands_still(int thread) const;
     // For a thread that stands still but could run: moves it to the core of the calling thread `self`, which
     // has nothing to do, and plans that `self` goes to that one's queue. If both are at one core, `self` goes
-    // to one where no other thread of the team is. One caller at a time.
+    // to one without other threads of the team. One caller at a time.
     void make_room(int self, int thread);
-    // Goes where `make_room` has planned to, behind all who wait for a core there. Returns when it has one.
+    // Goes where `make_room` has planned to, after all threads that wait for a core there. Returns when it
+    // has one.
     void leave(int self);
 
    private:

@@ -6,11 +6,11 @@
 //   S := exp(g) S;   S := S + k (beta (v - k S));   y = q S
 //
 // It is not computed like that. The numeric rule ("same answer"): a sequence is cut into chunks where a
-// position is a multiple of kDeltaChunk, whoever computes. S is stored at these boundaries only, and for the
-// tokens behind the last one k, g and the pseudo value u are. So one token, several, and a whole chunk follow
-// the same formulas, of which a chunk makes matrix products. A full chunk stays open until the token behind
-// it comes: then its own last token can still be dropped, and computed again. For the tokens i of a chunk
-// that begins at b:
+// position is a multiple of kDeltaChunk, whatever computes it. S is stored at these boundaries only; for the
+// tokens after the last one, k, g and the pseudo value u are stored. So one token, several, and a whole chunk
+// follow the same formulas, of which a chunk makes matrix products. A full chunk stays open until the token
+// after it comes: then its own last token can still be dropped, and computed again. For the tokens i of a
+// chunk that begins at b:
 //
 //   e_i = exp(g_b + ... + g_i);  d_ij = exp(g_j+1 + ... + g_i) for b <= j < i, and d_ii = exp(0)
 //     each sum begins with 0 and takes one g after the other. Sums are never differences of longer ones.
@@ -39,10 +39,10 @@ constexpr std::int64_t kDeltaRing = 2 * kDeltaChunk;
 // Columns of the state that are computed together.
 constexpr std::int64_t kDeltaColumns = 64;
 
-// The tokens [begin, end) of a sequence, the first of them at `position`. Its rows are in a cell of their
-// own. `source` is the state at the boundary `since`, where the open chunk begins; that chunk has any number
-// of tokens by now, none and all included. The state of the last boundary that the tokens pass is written to
-// `target`, which is 0 where they pass none.
+// The tokens [begin, end) of a sequence, the first of them at `position`. Its rows are in their
+// own cell. `source` is the state at the boundary `since`, where the open chunk begins; that chunk has any
+// number of tokens by now, none and all included. The state of the last boundary that the tokens pass is
+// written to `target`, which is 0 where they pass none.
 struct ChunkSegment {
     std::int32_t begin;
     std::int32_t end;

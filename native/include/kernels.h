@@ -30,7 +30,7 @@ struct Kernels {
     // Bytes of scratch, 64-byte aligned, that one thread's matmul needs at most for n tokens.
     int64_t (*matmul_scratch_bytes)(const Matrix& w, int64_t n);
 
-    // Up to so many tokens, quantized weights are unpacked in registers.
+    // Up to this many tokens, quantized weights are unpacked in registers.
     int64_t stream_tokens;
 
     // The rows of panels panel_begin..panel_end-1, for n tokens. `variant` is one of `variants_of` their

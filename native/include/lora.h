@@ -10,7 +10,7 @@
 //   for each r, ascending: y_i = fma(B[i][r], t_r, y_i)
 //
 // where elements of A and B are widened to float32, and scale is alpha / rank times the scale of the request,
-// each as float32 and so multiplied. A k behind the end, where columns are no multiple of 4,
+// each as float32 and so multiplied. A k after the end, where columns are no multiple of 4,
 // counts nothing. Last: y + residual, where given. So a row's result depends neither on the other rows of its
 // batch nor on their adapters, and a row without adapters is what it is in a plan without them.
 #pragma once

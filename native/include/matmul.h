@@ -41,8 +41,8 @@
 
 namespace chaski {
 
-// The version of the rule, and of all else that decides bits of results. Whoever keeps results beyond a
-// process keeps it with them. Any change of a bit of any result makes a new one.
+// The version of the rule, and of all else that decides bits of results. Results that outlive a process are
+// kept together with it. Any change of a bit of any result makes a new one.
 inline constexpr int kRuleVersion = 2;
 
 inline constexpr int kSuperElements = 256;

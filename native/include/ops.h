@@ -9,7 +9,7 @@
 
 namespace chaski {
 
-// Vectors are read from the middle of a panel's lines, so there are so many readable bytes behind the end.
+// Vectors are read from the middle of a panel's lines, so this many bytes after the end are readable.
 constexpr std::int64_t kStorageSlack = 64;
 
 // One layer's keys or values, head by head, so that a head's history is one stream. A row is one head of one

@@ -10,7 +10,7 @@
 
 namespace chaski {
 
-// The strings of an array of a GGUF file: each lies behind its length (64 bits), and `offsets` says where
+// The strings of an array of a GGUF file: each lies after its length (64 bits), and `offsets` says where
 // each length is, and at last where the array ends.
 class StoredStrings {
    public:
@@ -26,7 +26,7 @@ class StoredStrings {
 // Index of the first string that is not UTF-8, or the number of all.
 std::size_t first_that_is_not_utf8(const StoredStrings& strings);
 
-// A hash by a key of its own: no file and no text can be made whose words are all found in one place.
+// A hash by its own key: no file and no text can be made whose words are all found in one place.
 class KeyedHash {
    public:
     KeyedHash();
@@ -46,7 +46,7 @@ class TokenIds {
     }  // -1 if there is none
     void forget(std::string_view token) { place(token, hash_(token)).id = -1; }
 
-    // A search in two parts: what the first one asks of memory arrives while others are begun.
+    // A search in two parts: the memory that the first one requests arrives while others are begun.
     std::size_t begin_find(std::string_view token) const;
     std::int32_t find(std::string_view token, std::size_t hash) const;
 
@@ -78,7 +78,7 @@ class PairMerges {
     PairMerges(const StoredStrings& tokens, const StoredStrings& merges, std::span<const std::int64_t> unused,
                const std::vector<std::string>& byte_tokens, MergeRules rules);
 
-    // The first merge that has no two parts, or whose parts or result are no tokens. Then there is no
+    // The first merge that does not have two parts, or whose parts or result are not tokens. Then there is no
     // encoding.
     std::optional<std::size_t> fault() const { return fault_; }
 

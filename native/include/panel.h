@@ -181,8 +181,8 @@ struct Place {
 // The number of panels that are interleaved, line by line.
 [[maybe_unused]] static constexpr int interleaved_panels(DType type) { return type == DType::F16 ? 2 : 1; }
 
-// The places of a matrix's panels, in bytes from its start. Who asks for many of them makes one of these
-// once, since sizes take divisions.
+// The places of a matrix's panels, in bytes from its start. A caller that needs many of them makes one of
+// these once, since sizes take divisions.
 struct PanelPlaces {
     int64_t interleaved;
     int64_t bytes;       // of a panel

@@ -76,7 +76,7 @@ class Plan {
         return reinterpret_cast<T*>(checked(offset, count * sizeof(T)));
     }
 
-    // Steps start in this order. Those behind a barrier wait until all before it are done, since they read or
+    // Steps start in this order. Those after a barrier wait until all before it are done, since they read or
     // overwrite what one of these works on.
     void add(std::unique_ptr<Step> step);
     void barrier();
@@ -88,11 +88,11 @@ class Plan {
     // Starts to compute, on the other threads of the team. Buffers must be left alone until `wait` has
     // returned. Throws std::invalid_argument when a size is out of range or an input value is.
     void launch(const Sizes& sizes);
-    // Computes what is left, together with them.
+    // Computes the remaining items, together with them.
     void wait();
     // Until there is something to read from a descriptor, has all threads read weights of the next run into
-    // the caches, up to `most` bytes of them. Returns how many are there for it; nothing where it ended
-    // before that.
+    // the caches, up to `most` bytes of them. Returns how many are ready for it; nothing if it ended before
+    // that.
     std::optional<std::int64_t> read_ahead(int descriptor, std::int64_t most);
 
     // From now on every run notes its pieces.
@@ -107,9 +107,9 @@ class Plan {
     std::size_t bytes() const { return arena_.size() + scratch_bytes_ * pool_->threads(); }
 
    private:
-    // Steps that may run at the same time. A thread goes on to the next phase when all items of this one are
-    // done, whoever did them: so a thread that comes late, or loses its core, holds up nobody for longer than
-    // the items that it has taken.
+    // Steps that may run at the same time. A thread continues with the next phase when all items of this one
+    // are done, by any thread: so a thread that comes late, or loses its core, delays the others only by the
+    // items that it has taken.
     struct alignas(64) Phase {
         std::atomic<std::int64_t> items_left{0};
     };

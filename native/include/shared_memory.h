@@ -23,8 +23,8 @@ class SharedWriting {
     // The address of the byte at `place` of the whole memory.
     std::byte* at(std::size_t place) const { return region_.data() + (place - begin_); }
 
-    // Takes all pages, huge ones where there are any; no write to them can fail afterwards. Those that are
-    // there already keep their content. Throws std::bad_alloc.
+    // Takes all pages, huge ones where there are any; no write to them can fail afterwards. Existing pages
+    // keep their content. Throws std::bad_alloc.
     void allocate(ThreadPool& pool);
 
    private:

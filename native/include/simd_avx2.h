@@ -245,7 +245,7 @@ CHASKI_INLINE I32x16 dot4(I32x16 acc, U8x64 w, int32_t x) {
     return {dot4<kMaxCode>(acc.lo, w.lo, all), dot4<kMaxCode>(acc.hi, w.hi, all)};
 }
 
-// So many products of pairs fit 16 bits: they are added there, which takes one instruction less.
+// This many products of pairs fit 16 bits: they are added there, which takes one instruction less.
 template <int kMaxCode>
 inline constexpr int dot4_run = kMaxCode > 127 ? 1 : 32767 / (2 * 127 * kMaxCode);
 

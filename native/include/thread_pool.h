@@ -34,9 +34,9 @@ class ThreadPool {
 
     int threads() const { return threads_; }
 
-    // Starts a job on all threads but one, which is whoever calls `wait`; waits for the job before it first.
-    // One caller at a time. The context must live until `gather` has returned, or `wait` if the job never
-    // calls `wait_for`.
+    // Starts a job on all threads but the one that calls `wait`; waits for the job before it first. One
+    // caller at a time. The context must live until `gather` has returned, or `wait` if the job never calls
+    // `wait_for`.
     void launch(Function function, const void* context);
     // Does this thread's share of the job that was launched, if one was; returns when it is complete.
     void wait();
@@ -44,7 +44,7 @@ class ThreadPool {
     void gather();
 
     // Within a job: waits until `is_done()`; false if the job is complete without this thread, which must
-    // then return. Nobody waits for a thread that waits here.
+    // then return. No thread waits for a thread that waits here.
     template <class Condition>
     bool wait_for(int thread, const Condition& is_done) {
         if (is_done()) return true;
@@ -78,8 +78,8 @@ class ThreadPool {
         std::uint32_t job = 0;  // which it is in, or was last
     };
 
-    // A thread that waits spins for a time, then looks for who has lost its core, and then gives its own
-    // away, so that the one that it waits for can have it.
+    // A waiting thread spins for a time, then looks for a thread that has lost its core, and then gives its
+    // own core to that thread.
     class Wait {
        public:
         Wait(ThreadPool& pool, int thread) : pool_(pool), thread_(thread) {}

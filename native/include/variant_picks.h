@@ -1,8 +1,8 @@
 // Which variant of a kernel (variants.h) each product takes. Products that are computed anyway measure them:
 // as long as a choice is open, the matrices of a model take the variants in turns, each matrix another one in
 // every run. When each variant has had each matrix once, a round is over. After some rounds those that are
-// clearly slower are left out, and after some more the fastest is picked. So measuring costs no time of its
-// own, and knows the machine as it is, with all threads at work.
+// clearly slower are left out, and after some more the fastest is picked. So measuring costs no extra time,
+// and measures the machine as it is, with all threads at work.
 #pragma once
 
 #include <array>
@@ -36,7 +36,7 @@ class VariantPicks {
             int index;
             std::int64_t work = 0;  // bytes of panels times tokens, in this round
             std::chrono::nanoseconds time{0};
-            std::vector<double> rates{};  // of rounds, beside the first variant's
+            std::vector<double> rates{};  // of rounds, relative to the first variant's
         };
         std::vector<Candidate> candidates;  // the first variant, and those that may be faster
         std::int64_t run = -1;
@@ -78,7 +78,7 @@ class VariantPicks {
 
     // Picks by name; false if there is no such type, class or variant. Nothing is measured after that.
     bool pick(const std::string& type, const std::string& token_class, const std::string& variant);
-    // Ends all measuring: what is not picked yet takes its first variant.
+    // Ends all measuring: open choices take their first variant.
     void settle();
 
     struct Pick {

@@ -1,6 +1,5 @@
 // The choices of a matrix product: how far ahead it asks memory for weights, how much it unpacks at once.
-// No choice changes a bit of a result, so each machine takes what it measures to be the fastest
-// (variant_picks.h).
+// No choice changes a bit of a result, so each machine takes its fastest by measurement (variant_picks.h).
 #pragma once
 
 #include <array>
@@ -20,7 +19,7 @@ struct Variant {
     // Few tokens: whether weights are unpacked in registers, as they come, or, as for many, to memory first.
     bool in_registers = true;
 
-    // Kernels that unpack in registers: how many bytes behind the place where they are they prefetch: 0 for
+    // Kernels that unpack in registers: how many bytes after the place where they are they prefetch: 0 for
     // none; kNextPanel: while the last tokens pass, the whole next panel, or the next two.
     std::int32_t ahead = 0;
     bool to_first_level = false;  // or to the second-level cache

@@ -106,7 +106,7 @@ CHASKI_INLINE F32x16 times_2_to(F32x16 p, F32x16 n) {
 // nothing.
 //
 // x = n ln 2 + r with |r| <= ln 2 / 2; e^r by its power series, times 2^n. Results below the smallest normal
-// number become 0; what is above 88.37 counts as that, which gives 2.4e38.
+// number become 0; numbers above 88.37 count as that, which gives 2.4e38.
 //
 // N vectors take each step together, so that none waits for its own step before.
 template <int N>

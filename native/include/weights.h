@@ -56,7 +56,7 @@ struct OwnedMatrix {
     bool is_laid_out() const { return origin->is_laid_out.load(std::memory_order_acquire); }
 };
 
-// The bytes of so many panels in the file, with what lies between their rows.
+// The bytes of this many panels in the file, with what lies between their rows.
 std::int64_t stored_bytes(const OwnedMatrix& weight, std::int64_t panels);
 
 // Reads panels begin..end-1 from the file and packs them as the first ones of `panels`. `rows` has room for

@@ -6,8 +6,8 @@
 //   tile B   lines of the slab, with signed numbers: 4 of k a row, 16 matrix rows across
 //   tile C   the int32 sums: a row for each token, lanes are matrix rows as in every other kernel
 //
-// Tiles C come to vectors through memory. Vectors of 512 bits have only half of their speed meanwhile; so
-// what is done with the sums of a tile limits these kernels.
+// Tiles C come to vectors through memory. Vectors of 512 bits have only half of their speed meanwhile; so the
+// work on the sums of a tile limits these kernels.
 #pragma once
 
 #include "coefficients.h"
@@ -182,7 +182,7 @@ struct AmxSuperQuantized {
 
         explicit Tokens(const TileInput& in) : values(in.x, in.k, in.token, in.size, in.at, in.elements) {
             for (int n = 0; n < in.size; ++n) terms[n].template fill<kSub, kSub>(in.x, in.first_of(n), 0);
-            for (int n = in.size; n < kTokens; ++n) terms[n] = {};  // what lies there may be slow
+            for (int n = in.size; n < kTokens; ++n) terms[n] = {};  // data there may be slow
         }
 
         // Multiplies sub-block s, and applies the sums of the pair before the one that it belongs to.
@@ -286,7 +286,7 @@ struct AmxPieces {
         }
 
         // Stores the sums of the half before while these are multiplied: storing a tile waits until it is
-        // done, and others behind it wait as well.
+        // done, and others after it wait as well.
         template <int kHalf, class Meanwhile>
         CHASKI_INLINE void multiply_half(const uint8_t* slab, Products& products,
                                          const Meanwhile& meanwhile) const {

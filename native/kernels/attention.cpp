@@ -1,4 +1,4 @@
-// Attention over scattered cells; what it computes is said in ops.h. Compiled once per instruction set.
+// Attention over scattered cells; ops.h defines its result. Compiled once per instruction set.
 //
 // A tile is up to 128 query rows (tokens × the heads of a group) of one sequence. A chunk of its history
 // gives scores, weights and weighted values, and chunks are joined in order; the plain form has one chunk.
@@ -33,7 +33,7 @@ void load_queries(const View& view, const Workspace& w) {
     }
 }
 
-// Adds what distances add to the scores[from, to) of row r; score 0 is that of entry `start`.
+// Adds the terms for distances to the scores[from, to) of row r; score 0 is that of entry `start`.
 void add_distances(const View& view, std::int64_t r, std::int64_t start, std::int64_t from, std::int64_t to,
                    float* scores) {
     const Attention& job = view.job;
@@ -201,7 +201,7 @@ float exp_of(float x) {
     return lanes[0];
 }
 
-// Row r of what is known and of the next chunk, times these factors.
+// Row r of the state and of the next chunk, times these factors.
 CHASKI_INLINE void join_row(const Part& next, std::int64_t r, float level, float before, float added,
                             const Part& all) {
     all.totals[r] = all.totals[r] * before + next.totals[r] * added;
@@ -213,7 +213,7 @@ CHASKI_INLINE void join_row(const Part& next, std::int64_t r, float level, float
     }
 }
 
-// Takes the next chunk into what is known, 16 rows at a time.
+// Adds the next chunk to the state, 16 rows at a time.
 void join(const Part& next, std::int64_t rows, const Part& all) {
     for (std::int64_t first = 0; first < rows; first += kLanes) {
         const F32x16 known = load_f32(all.maxima + first), more = load_f32(next.maxima + first);

@@ -1,8 +1,8 @@
 // The place of the history of one key/value head in memory, in blocks of 64 tokens.
 //
 // Consecutive cells are the rule, and then the panels of storage are used as they lie. Others are brought
-// together in scratch memory, line by line, by copying whole vectors: what is copied too far to the right is
-// overwritten by what belongs there.
+// together in scratch memory, line by line, by copying whole vectors: the next line overwrites what was
+// copied too far to the right.
 #pragma once
 
 #include "storage.h"

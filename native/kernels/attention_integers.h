@@ -11,7 +11,7 @@ namespace chaski::CHASKI_ISA {
 struct QuantizedRows {
     std::int16_t* values;
     float* scales;
-    float* factors;  // of weights: what they were multiplied by
+    float* factors;  // of weights: their factors
     std::int64_t stride;
 
     CHASKI_INLINE std::int32_t pair(std::int64_t row, std::int64_t k) const {

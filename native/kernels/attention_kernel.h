@@ -1,5 +1,4 @@
-// The attention, storage, recurrence and adapter kernels of one instruction set; what they compute is said in
-// ops.h.
+// The attention, storage, recurrence and adapter kernels of one instruction set; ops.h defines their results.
 #pragma once
 
 #include "ops.h"

@@ -12,7 +12,7 @@
 
 namespace chaski::CHASKI_ISA {
 
-// Up to so many rows, widening in scratch memory costs more than it saves.
+// Up to this many rows, widening in scratch memory costs more than it saves.
 constexpr std::int64_t kDirectRows = 8;
 
 // Prefetches what follows byte `at` of `p` by a block of 64 tokens, where cells are consecutive, once for a

@@ -1,5 +1,5 @@
-// The memory of attention beside its inputs: the state of rows after some of their history, a thread's
-// scratch memory, and what a tile sees.
+// The memory of attention in addition to its inputs: the state of rows after some of their history, a
+// thread's scratch memory, and what a tile sees.
 #pragma once
 
 #include <limits>

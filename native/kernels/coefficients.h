@@ -29,7 +29,7 @@ struct Coefficients {
         }
     }
 
-    // Zeros for the tokens from number `first` on. What lies in memory may be subnormal numbers, and slow.
+    // Zeros for the tokens from number `first` on. Data in memory may be subnormal numbers, and slow.
     void clear(int first) {
         for (int n = first; n < N; ++n) {
             __builtin_memset(scale[n], 0, sizeof(scale[n]));

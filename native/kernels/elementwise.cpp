@@ -12,7 +12,7 @@
 namespace chaski::CHASKI_ISA {
 namespace {
 
-// The loop of a formula; what it takes is read off its type.
+// The loop of a formula; its operands are read off its type.
 template <auto formula>
 struct Loop;
 

@@ -53,7 +53,7 @@ class LineSearch {
         weigh(load_f32(mean.v));
     }
 
-    // So many intervals from the start of the best line to the highest value.
+    // This many intervals from the start of the best line to the highest value.
     void propose_span(float intervals) {
         Lanes inverse;
         for (int r = 0; r < kLanes; ++r) inverse.v[r] = reciprocal(high_.v[r] - low_.v[r]) * intervals;

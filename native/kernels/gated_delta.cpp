@@ -25,7 +25,7 @@ struct Scratch {
     float decays[kC];              // e_i
     float last_decays[kC];         // d_lj
     float decayed[kC][kDeltaColumns];
-    // Behind it: the keys in panels.
+    // After it: the keys in panels.
 };
 
 // y[r][v] = fma(rows[r][i], b[i][v], y[r][v]) for i = 0 to n - 1. The vectors of b are `apart` floats apart.
@@ -107,7 +107,7 @@ class Chunk {
         }
     }
 
-    // Products of new keys and queries with all keys up to them; lanes behind a token's own mean nothing.
+    // Products of new keys and queries with all keys up to them; lanes after a token's own mean nothing.
     void multiply_keys() {
         for_parts<kDeltaTokens>(last_ - first_, [&](std::int64_t at, auto size) {
             constexpr int T = size.value;
@@ -271,7 +271,7 @@ class Chunk {
     const bool is_first_;
     const std::int64_t first_;
     const std::int64_t last_;
-    const bool is_passed_;  // a token comes behind it
+    const bool is_passed_;  // a token comes after it
     Scratch& s_;
     float* const panels_;
 };

@@ -27,7 +27,7 @@ namespace chaski::CHASKI_ISA {
 // A count of numbers, with those that fill the last line of memory.
 constexpr int64_t whole_lines(int64_t count) { return (count + 31) / 32 * 32; }
 
-// While it lives, this thread reads and makes zeros in the place of subnormal numbers.
+// While it lives, this thread reads and makes zeros instead of subnormal numbers.
 class NoSubnormals {
    public:
 #if defined(__x86_64__)
@@ -134,7 +134,7 @@ CHASKI_INLINE void round_32(const float* x, Rounded* out) {
 
 #endif
 
-// `count` numbers, and a zero behind an odd one.
+// `count` numbers, and a zero after an odd one.
 CHASKI_INLINE void round_row(const float* x, int64_t count, Rounded* out) {
     int64_t i = 0;
     for (; i + 32 <= count; i += 32) round_32(x + i, out + i);
@@ -142,8 +142,8 @@ CHASKI_INLINE void round_row(const float* x, int64_t count, Rounded* out) {
     if (count % 2 != 0) out[count] = 0;
 }
 
-// P panels and N tokens, from number `first` of the batch on, whose rounded values are given. What lies
-// `distance` bytes behind is prefetched meanwhile, if it is not 0.
+// P panels and N tokens, from number `first` of the batch on, whose rounded values are given. Data `distance`
+// bytes further on are prefetched meanwhile, if it is not 0.
 template <int P, int N>
 static void multiply_panels(const Matrix& w, int64_t panel, const Rounded* values, const Output& out,
                             int64_t first, int64_t distance) {

@@ -6,7 +6,7 @@
 namespace chaski::CHASKI_ISA {
 
 // Few tokens: weights are used as they are loaded, from one place at a time, which is what memory is fastest
-// with. P panels, interleaved, and N tokens from `first` on. What lies `distance` bytes behind is prefetched,
+// with. P panels, interleaved, and N tokens from `first` on. Data `distance` bytes further on are prefetched,
 // if it is not 0.
 template <class Weights, int P, int N>
 static void stream_panels(const Matrix& w, int64_t panel, const Activations& x, int64_t first,

@@ -40,7 +40,7 @@ CHASKI_INLINE void for_sums(const F& f) {
         [&](auto i) __attribute__((always_inline)) { f(Index<i.value / T>{}, Index<i.value % T>{}); });
 }
 
-// Half H of the sums before, by number of the token. Behind an odd number of tokens is one that counts for
+// Half H of the sums before, by number of the token. After an odd number of tokens is one that counts for
 // nothing.
 template <int H, int N, int T = (N + 1) / 2, class Before>
 CHASKI_INLINE FloatSums<T> take(const Before& before) {

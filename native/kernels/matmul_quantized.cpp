@@ -14,8 +14,8 @@ namespace chaski::CHASKI_ISA {
 constexpr int kNarrow = 31, kNarrowest = dot4_run<15> == dot4_run<31> ? kNarrow : 15;
 constexpr int kWide = dot4_bias<255> == 0 ? kNarrow : 255;
 
-// sums += codes * values, over kElements of k. `lines` is the first panel's, others are kSlab behind;
-// `values` the first token's, others k behind.
+// sums += codes * values, over kElements of k. `lines` is the first panel's, others are kSlab further on;
+// `values` the first token's, others k further on.
 template <int kElements, int kSlab, int kLargestCode, int kPanels, int kTokens>
 CHASKI_INLINE void add_products(const uint8_t* lines, const int8_t* values, int64_t k,
                                 I32x16 (&sums)[kPanels][kTokens]) {

@@ -18,7 +18,7 @@
 namespace chaski::CHASKI_ISA {
 namespace {
 
-// The sum of f(x) over a row; f must give zero for the lanes behind its end, which are zero.
+// The sum of f(x) over a row; f must give zero for the lanes after its end, which are zero.
 template <class F>
 float row_sum(const float* x, std::int64_t size, F f) {
     std::int64_t whole = whole_lanes(size);

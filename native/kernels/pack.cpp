@@ -1,7 +1,7 @@
 // Re-ordering of file rows into panels (see panel.h).
 //
-// Runs of 16 bytes of the 16 rows are transposed in 128-bit registers; what is left of a field goes byte by
-// byte.
+// Runs of 16 bytes of the 16 rows are transposed in 128-bit registers; the remaining bytes of a field go one
+// by one.
 #include "entry_points.h"
 #include "simd.h"
 

@@ -190,7 +190,7 @@ struct Product {
         }
     }
 
-    // The memory of what is unpacked `count` panels after a panel of the group.
+    // The memory for unpacking `count` panels after a panel of the group.
     const uint8_t* behind(int panel, int count) const {
         int64_t from = at;
         for (panel += count; panel >= panels; panel -= panels) from += K::kStep;

@@ -11,7 +11,7 @@
 namespace chaski::CHASKI_ISA {
 namespace {
 
-// A spread below this is no spread: its scale in half precision is zero.
+// A spread below this counts as none: its scale in half precision is zero.
 constexpr float kNegligible = 1e-15f;
 
 float inverse(float d) { return std::fabs(d) > kNegligible ? 1.0f / d : 0.0f; }
@@ -152,8 +152,8 @@ void copy_lanes(const KVStorage& from, std::int64_t source, const KVStorage& to,
 
 std::int64_t padded(std::int64_t size) { return (size + kLanes - 1) / kLanes * kLanes; }
 
-// One head of `count` consecutive cells of one panel. `x` is the first cell's, others are `x_stride` behind;
-// `scratch` has cell_scratch_floats.
+// One head of `count` consecutive cells of one panel. `x` is the first cell's, others are `x_stride` further
+// on; `scratch` has cell_scratch_floats.
 void write_heads(const KVStorage& storage, std::int64_t head, std::int64_t cell, std::int64_t count,
                  const float* x, std::int64_t x_stride, float* scratch) {
     const std::int64_t room = padded(storage.size);  // floats, of which a row takes no more

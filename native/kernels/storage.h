@@ -16,7 +16,7 @@ CHASKI_INLINE F32x16 widen(const void* p) {
     if constexpr (T == DType::BF16) return load_bf16(p);
 }
 
-// Elements first to first + 15 of a row that has `size`; lanes behind its end are zero. WHOLE: there are
+// Elements first to first + 15 of a row that has `size`; lanes after its end are zero. WHOLE: there are
 // none.
 template <DType T, bool WHOLE = false>
 CHASKI_INLINE F32x16 load_elements(const std::byte* row, std::int64_t first, std::int64_t size) {

@@ -1,6 +1,6 @@
-// Few tokens, weights of types with super-blocks, by two panels at a time: what is loaded of a token
-// multiplies both. Codes are used as they are unpacked, in registers, with up to kStreamTile tokens at a
-// time; further ones pass while the panels are still in a cache.
+// Few tokens, weights of types with super-blocks, by two panels at a time: loaded data of a token multiply
+// both. Codes are used as they are unpacked, in registers, with up to kStreamTile tokens at a time; further
+// ones pass while the panels are still in a cache.
 #include "entry_points.h"
 #include "stream_quantized.h"
 

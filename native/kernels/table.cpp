@@ -94,7 +94,7 @@ static int64_t scratch_bytes(const Matrix& w, int64_t n) {
     return is_quantized(w.type) ? kQuantized(w.k, n) : scratch_bytes_float(n);
 }
 
-// The table of these products of quantized weights, which unpack in registers up to so many tokens.
+// The table of these products of quantized weights, which unpack in registers up to this many tokens.
 template <auto kMatmul, auto kScratchBytes>
 static constexpr Kernels table(const char* isa, int64_t stream_tokens) {
     return {

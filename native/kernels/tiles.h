@@ -6,8 +6,8 @@
 
 namespace chaski::CHASKI_ISA {
 
-// From kUnpackedTokens on, quantized weights may be unpacked to memory first, and behind kStreamTokens they
-// are. Super-blocks have three sums for each panel and token, and tiles of their own: kSuperTilePanels by
+// From kUnpackedTokens on, quantized weights may be unpacked to memory first, and after kStreamTokens they
+// are. Super-blocks have three sums for each panel and token, and their own tiles: kSuperTilePanels by
 // kSuperTileTokens. Up to kStreamTokens (kFloatStreamTokens), weights are used as they are unpacked, with
 // kStreamTile tokens at a time; no slab is made. kFloatGroup panels of floats are widened together. Products
 // of two bf16 pass kPairPanels by kPairTile tokens.
@@ -68,7 +68,7 @@ CHASKI_INLINE void for_parts(int64_t n, const F& f) {
     }
 }
 
-// Up to so many tokens, hardware prefetchers keep up with the products of floats, and prefetching by
+// Up to this many tokens, hardware prefetchers keep up with the products of floats, and prefetching by
 // instructions only costs time.
 inline constexpr int kAloneTokens = 5;
 

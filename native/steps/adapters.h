@@ -15,7 +15,7 @@
 namespace chaski {
 
 // The matrices of the adapters in memory, by slot and by the number of the matrix that they change. Slots may
-// be filled and emptied while no run uses them. Whoever fills a slot keeps its memory.
+// be filled and emptied while no run uses them. The caller that fills a slot keeps its memory.
 class LoraTable {
    public:
     LoraTable(std::int64_t slots, std::int64_t matrices) : slots_(slots), matrices_(matrices) {
@@ -72,7 +72,7 @@ struct GroupedRow {
 struct LoraRows {
     // Rows that are multiplied by A at once, by one thread.
     static constexpr std::int32_t kTile = 16;
-    // Rows of one group, so many at most.
+    // Rows of one group, this many at most.
     struct Part {
         std::int32_t slot;
         std::int32_t first;
@@ -131,8 +131,8 @@ class LoraDownStep final : public Step {
           terms_(std::move(terms)) {}
     void prepare(const Sizes& sizes) override { terms_->missing.store(items(sizes)); }
     std::int64_t items(const Sizes&) const override { return static_cast<std::int64_t>(rows_->parts.size()); }
-    // Half of the threads take all, and the others go on: they have something to compute, and this waits for
-    // memory.
+    // Half of the threads take all, and the others continue: they have something to compute, and this waits
+    // for memory.
     std::int64_t piece(const Sizes& sizes, std::int64_t, int threads) const override {
         return std::max<std::int64_t>(2 * items(sizes) / threads, 1);
     }
@@ -185,7 +185,7 @@ class AdaptedMatmulStep final : public Step {
     // Threads that took parts of the terms are computing them: those come before the panels.
     void wait_for_terms() const;
     void add_group(std::size_t index, std::int64_t first, std::int64_t last) const;
-    // The place from a panel on, which may be behind the end: it is only asked for.
+    // The place from a panel on, which may be after the end: it is only asked for.
     const std::byte* part_of_b(std::int64_t slot, std::int64_t panel) const;
 
     const Ops& ops_;

@@ -7,7 +7,7 @@ namespace chaski {
 
 namespace {
 
-// The largest number of tokens, each a tile of its own, that leaves threads without work.
+// The largest number of tokens, each its own tile, that leaves threads without work.
 std::int64_t split_tokens(std::int64_t kv_heads, int threads) {
     return threads == 1 ? 0 : (kItemsPerThread * threads - 1) / kv_heads;
 }

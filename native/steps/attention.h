@@ -37,7 +37,8 @@ class TileStep final : public SetupStep {
 constexpr std::int64_t kItemsPerThread = 4;
 
 // An item is a tile and a key/value head. Where these are too few for the threads, an item is a chunk of one
-// of them, whose result goes to `parts`; who finishes the last chunk joins them. The bits are the same.
+// of them, whose result goes to `parts`; the thread that finishes the last chunk joins them. The bits are the
+// same.
 class AttentionStep final : public Step {
    public:
     // `distances` are those of the job, or empty.

@@ -19,7 +19,7 @@ class StoreStep final : public RowStep {
                    reinterpret_cast<float*>(scratch));
     }
     // A piece of many tokens has whole panels, since a kernel writes the cells of a panel together. Few
-    // tokens mostly belong to as many sequences, each with a panel of its own.
+    // tokens mostly belong to as many sequences, each with its own panel.
     std::int64_t piece(const Sizes& sizes, std::int64_t left, int threads) const override {
         const bool has_panels = storage_.in_panels && items(sizes) > 4 * kLanes;
         return shrinking_piece(left, threads, has_panels ? 4 * kLanes : 1);

@@ -1,4 +1,5 @@
-// Segments of sequences that are computed in chunks: what a batch must fulfil before anything is computed.
+// Segments of sequences that are computed in chunks: the requirements on a batch, checked before anything is
+// computed.
 #pragma once
 
 #include "gated_delta.h"

@@ -6,7 +6,7 @@ namespace chaski {
 
 namespace {
 
-// The first position behind the chunk that a segment begins in.
+// The first position after the chunk that a segment begins in.
 std::int64_t behind_first(const ChunkSegment& segment) { return segment.since + kDeltaChunk; }
 
 }  // namespace

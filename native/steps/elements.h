@@ -1,4 +1,4 @@
-// Steps that work element by element, or norm by norm, and may quantize what they make.
+// Steps that work element by element, or norm by norm, and may quantize their results.
 #pragma once
 
 #include <vector>

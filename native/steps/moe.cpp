@@ -149,7 +149,7 @@ void ExpertMatmulStep::run(const Sizes&, std::int64_t begin, std::int64_t end, s
     std::int64_t panels = num_panels(experts_[0].matrix.rows);
     while (begin < end) {
         std::int64_t group = begin / slabs_, stop = std::min(end, (group + 1) * slabs_);
-        if (groups_[group].end == first_row(group)) return;  // so are all behind it
+        if (groups_[group].end == first_row(group)) return;  // so are all after it
         std::int64_t last = stop - group * slabs_;
         multiply(group, (begin - group * slabs_) * kSlab, std::min(last * kSlab, panels), scratch);
         begin = stop;

@@ -60,7 +60,7 @@ class ScaleExpertsStep final : public RowStep {
 
 // Four lists of [token · count] entries side by side. Entry i of `pair` is the pair of row i, of `row` the
 // row of pair i. Groups are the experts that were chosen, in ascending order: entry i of `expert` is that of
-// group i, and `end` is where its rows end. Groups behind the last one have no rows.
+// group i, and `end` is where its rows end. Groups after the last one have no rows.
 struct Group {
     std::int32_t pair;
     std::int32_t row;

@@ -44,7 +44,7 @@ class MaximaStep final : public Step {
 };
 
 // y[row][2][max_k]: the counts[row] largest elements in descending order, equal ones by ascending index, and
-// their indices. A row with NaN gives its first one alone. What is behind the last one stays as it was.
+// their indices. A row with NaN gives its first one alone. Elements after the last one stay as they were.
 class TopKStep final : public RowStep {
    public:
     TopKStep(int dim, std::int64_t width, std::int64_t max_k, const float* x, const std::int32_t* counts,

@@ -30,7 +30,7 @@ Bytes bytes_of(const std::vector<T>& values) {
 
 class Comparison {
    public:
-    // Tables that this machine can run; the first is the portable one, which defines what is right.
+    // Tables that this machine can run; the first is the portable one, which defines the right results.
     Comparison();
 
     // Runs work(table) for all tables. `what` names it when the bytes differ.

@@ -6,7 +6,7 @@
 namespace chaski {
 namespace {
 
-// Values of a type, in panels, and zeros in the lanes behind the last row.
+// Values of a type, in panels, and zeros in the lanes after the last row.
 std::vector<std::byte> panels_of(Random& random, DType type, std::int64_t rows, std::int64_t columns) {
     const std::int64_t size = type == DType::F32 ? 4 : 2;
     std::vector<std::byte> panels(num_panels(rows) * kLanes * columns * size);

@@ -10,7 +10,7 @@ namespace {
 // Tiles of all sizes come up.
 constexpr std::int64_t kTokens[] = {1, 2, 5, 7, 16, 40};
 constexpr std::int64_t kMostTokens = 40;
-// Packed bytes are read ahead of, and rows behind the end of a buffer by whole vectors.
+// Packed bytes are read ahead of, and rows after the end of a buffer by whole vectors.
 constexpr std::int64_t kSlack = 64;
 
 // Random bytes, but for the highest exponent bit of every number: so scales and weights are below two, and
