@@ -52,8 +52,8 @@ def test_it_comes_back_after_a_restart(path: Path) -> None:
     with load(path) as model:
         again = model.generate(TEXT, [png("wide"), png("high")], **GREEDY)
         assert again.evaluated_tokens == 1
-        assert model.engine._images is not None
-        assert model.engine._images.num_encoded == 1
+        assert model.engine._in_flight._images is not None
+        assert model.engine._in_flight._images.num_encoded == 1
         # The cells have the last image only, so what is between the two comes back once more.
         beginning = TEXT[: TEXT.index("[img-1]")]
         shorter = model.generate(beginning + " and rests", [png("wide")], **GREEDY)

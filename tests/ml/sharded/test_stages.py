@@ -12,7 +12,7 @@ import chaski
 from chaski.errors import ComputationError
 from chaski.formats.quant import QuantType
 from chaski.model.program import Program, Run
-from chaski.runner.engine.engine import Engine
+from chaski.runner.engine.in_flight import InFlight
 from tests.ml.sharded.members import Nodes
 from tests.tiny_llama import write_tiny_llama
 
@@ -90,14 +90,13 @@ def test_sequences_that_decode_take_turns(
         path = write_tiny_llama(tmp_path / "tiny.gguf", matrices=QuantType.Q8_0, layers=4)
     expected = many_answers(path, "cpu")
     decoding_at_once = []
-    launch = Engine._launch
+    launch = InFlight.launch
 
-    def launching(engine: Engine, prepared: Any) -> bool:
-        is_launched = launch(engine, prepared)
-        decoding_at_once.append(sum(len(one.batch.tokens) < 12 for one, _ in engine._computing))
-        return is_launched
+    def launching(in_flight: InFlight, prepared: Any) -> None:
+        launch(in_flight, prepared)
+        decoding_at_once.append(sum(len(one.batch.tokens) < 12 for one, _ in in_flight.batches))
 
-    monkeypatch.setattr(Engine, "_launch", launching)
+    monkeypatch.setattr(InFlight, "launch", launching)
     nodes.use(monkeypatch, "layers", count)
     # While other programs hold all cores, one node may be done before the last one gets its turn.
     for _ in range(5):

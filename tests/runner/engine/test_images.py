@@ -40,8 +40,8 @@ def images(*numbers: int) -> list[Any]:
 
 
 def num_encoded(model: chaski.LLM) -> int:
-    assert model.engine._images is not None
-    return model.engine._images.num_encoded
+    assert model.engine._in_flight._images is not None
+    return model.engine._in_flight._images.num_encoded
 
 
 def same(a: chaski.Answer, b: chaski.Answer) -> bool:
@@ -191,7 +191,7 @@ def test_an_image_is_encoded_once_although_prepared_batches_are_taken_back() -> 
 
 def test_a_failed_encoding_ends_its_own_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
     with chaski.load(GEMMA, context=128, num_batch=16, parallel=2) as model:
-        encoded: Any = model.engine._images
+        encoded: Any = model.engine._in_flight._images
         other = model.stream("x the load", **GREEDY)
         first = next(other)
         with monkeypatch.context() as patch:
@@ -204,7 +204,7 @@ def test_a_failed_encoding_ends_its_own_request_only(monkeypatch: pytest.MonkeyP
 
 def test_encoded_images_are_bounded_in_bytes() -> None:
     with chaski.load(GEMMA, context=128) as model:
-        encoded: Any = model.engine._images
+        encoded: Any = model.engine._in_flight._images
         size = encoded.rows(image("gemma3", 0)).nbytes
         encoded.max_bytes = 2 * size
         for number in (1, 0, 2, 0, 2):

@@ -1,0 +1,76 @@
+"""The regime of a machine that takes tokens from results that the host has not seen, such as a GPU.
+
+If every sequence continues with its largest logit, the next batch is launched on those before the batch in
+flight has ended. A sequence that ends with that batch, or continues with another token, has computed one
+token in vain.
+"""
+
+from __future__ import annotations
+
+from chaski.kvcache import Cache
+from chaski.model.program import Program
+from chaski.runner.engine.batch import PreparedBatch
+from chaski.runner.engine.in_flight import InFlight
+from chaski.runner.engine.next_batch import NextBatch
+from chaski.runner.engine.sequence_queue import SequenceQueue
+from chaski.runner.prefix.prefix_cache import PrefixCache
+
+__all__ = ["Ahead"]
+
+# Batches launched ahead in a row while prefixes wait to be kept, which is possible only between batches.
+_MOST_AHEAD = 32
+
+
+class Ahead:
+    """Launches a batch on the largest logits of the one in flight."""
+
+    def __init__(
+        self,
+        program: Program,
+        cache: Cache,
+        in_flight: InFlight,
+        next_batch: NextBatch,
+        sequences: SequenceQueue,
+        prefix_cache: PrefixCache,
+    ) -> None:
+        self._program = program
+        self._cache = cache
+        self._in_flight = in_flight
+        self._next = next_batch
+        self._sequences = sequences
+        self._prefix_cache = prefix_cache
+
+    def advance(self, upcoming: PreparedBatch | None) -> bool:
+        """Launch `upcoming` ahead and end the batch before it, if that is possible; return whether."""
+        if upcoming is None or not self._can_launch(upcoming):
+            return False
+        before, run = self._in_flight.batches[0]
+        run.drop_outputs()
+        rows = before.last_rows()
+        self._in_flight.launch(upcoming, (run, rows))
+        self._in_flight.end_oldest()
+        largest = run.top_logits()[:, 1, 0]
+        for (sequence, _), end in zip(upcoming.shares, upcoming.ends, strict=True):
+            slot = sequence.slot
+            held = len(slot.tokens)
+            if held == end:
+                continue
+            if sequence.known(held, 1) == [largest[rows[sequence]]]:
+                slot.tokens += sequence.known(held, 1)
+                self._prefix_cache.note(sequence)
+            else:
+                upcoming.mistaken.append(sequence)
+                self._prefix_cache.keep(slot, held, sequence.groups)
+        self._in_flight.write()
+        return True
+
+    def _can_launch(self, upcoming: PreparedBatch) -> bool:
+        """Return whether `upcoming` needs only tokens of the batch in flight that the machine finds."""
+        if not self._program.launches_ahead or self._next.draft is not None or upcoming.images:
+            return False
+        cache, has_waited = self._prefix_cache, self._in_flight.num_ahead >= _MOST_AHEAD
+        if self._sequences.can_admit or cache.must_keep or (cache.has_noted and has_waited):
+            return False
+        for_sure = not self._cache.can_step_back
+        rows = self._in_flight.batches[0].prepared.last_rows()
+        return all(sequence.takes_largest(for_sure) for sequence in rows)
