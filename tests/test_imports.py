@@ -25,6 +25,7 @@ FLOORS = [
     {"kvcache"},
     {"model"},
     {"chat"},
+    {"guide"},
     {"runner"},
     {"cluster"},
 ]
@@ -41,7 +42,7 @@ SIDE_ROOMS = {
         *("errors", "durations", "env", "names", "options", "formats", "regular_files", "text", "convert")
     },
 }
-ABOVE_SIDE_ROOMS = {"chat", "runner", "cluster"}
+ABOVE_SIDE_ROOMS = {"chat", "guide", "runner", "cluster"}
 # The package's own face.
 FACE = {"__init__", "__main__"}
 HEAVY = {

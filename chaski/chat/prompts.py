@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Items
 from contextlib import suppress
 from functools import cached_property
@@ -29,7 +29,6 @@ from chaski.chat.images import ImageReader
 from chaski.chat.layout import Prompt, marked, shown_placeholders, typed_placeholders, with_placeholders
 from chaski.chat.marks import Hold, Holds, altered, common_length
 from chaski.chat.options import AnswerOptions, merged_options, parse_options
-from chaski.chat.prepared import PreparedAnswers, held_to_answer
 from chaski.chat.requests import Chat, Fill, Generate
 from chaski.chat.shortening import shortened
 from chaski.chat.sources import StoredFormat, TemplateSources
@@ -53,6 +52,8 @@ _MAX_FORMATS = 64
 _PARSED: Mapping[str, Any] = {"special": True}
 
 _log = logging.getLogger(__name__)
+
+Steering = Callable[[Items[Mapping[str, Any]], Mapping[str, Any]], dict[str, Any]]
 
 
 class Prepared(Struct, frozen=True, kw_only=True):
@@ -83,7 +84,11 @@ class Prepared(Struct, frozen=True, kw_only=True):
 
 
 class PromptBuilder(PromptEncoder):
-    """Makes the prompts of requests to one loaded model. Safe to use from several threads."""
+    """Makes the prompts of requests to one loaded model. Safe to use from several threads.
+
+    `steering`, if it is set, is called with the messages and the options of a conversation without tools, and
+    returns the options to use.
+    """
 
     def __init__(
         self,
@@ -92,11 +97,10 @@ class PromptBuilder(PromptEncoder):
         context: int,
         defaults: Defaults,
         vision: ImageReader | None = None,
-        answers: PreparedAnswers | None = None,
     ) -> None:
         super().__init__(file, config, context, vision)
         self.defaults = defaults
-        self._answers = answers
+        self.steering: Steering | None = None
         self._formats: OrderedDict[tuple[StoredFormat, str | None], ChatFormat] = OrderedDict()
         self._lock = Lock()
         self._is_warned = False
@@ -172,8 +176,8 @@ class PromptBuilder(PromptEncoder):
             text, prompt = self._written(self._shortened(conversation, request, images), request, images)
         if request.begun:
             require_unconstrained(options, request.tool_choice)
-        elif self._answers is not None and not conversation.tools:
-            options = held_to_answer(self._answers, request.messages, options)
+        elif self.steering is not None and not conversation.tools:
+            options = self.steering(request.messages, options)
         is_demanded = bool(conversation.tools) and request.tool_choice not in ("auto", "none")
         tools = () if is_demanded else conversation.tools
         parser: Parser = conversation.chat_format.parser(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence as Items
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,12 @@ class LLM(BlockingMethods):
         self._file = model.file
         self._backend = backend
         self._draft = draft
-        self._prepared = model.answers
+        # The parts to close with the model; the last one is closed first.
+        self.closing = ExitStack()
+        if draft is not None:
+            self.closing.callback(draft.close)
+        for part in (model.file, backend, engine):
+            self.closing.callback(part.close)
         self._opening = threading.Lock()
         self._service: EngineChannel | None = None
 
@@ -149,13 +155,7 @@ class LLM(BlockingMethods):
             return
         if self._service is not None:
             self._service.close()
-        self.engine.close()
-        self._backend.close()
-        self._file.close()
-        if self._draft is not None:
-            self._draft.close()
-        if self._prepared is not None:
-            self._prepared.close()
+        self.closing.close()
 
     def __repr__(self) -> str:
         if not self._file.metadata:

@@ -1,4 +1,4 @@
-"""The guide's file with its answers: a GGUF file inside of another one (chaski/runner/answers.py)."""
+"""The guide's file with its answers: a GGUF file inside of another one (chaski/guide/answers.py)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from chaski.formats.gguf import TensorInfo, open_gguf, open_inside
 from chaski.formats.gguf_writer import LazyTensor, Source, write_gguf
+from chaski.guide.answers import ANSWERS
 from chaski.names import ModelName
-from chaski.runner.answers import ANSWERS
 from chaski.store.create import create
 from chaski.store.recipe import Recipe
 from chaski.store.store import Store

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import chaski
 from chaski.formats.gguf import open_gguf
-from chaski.runner.answers import ANSWERS, AnswerTexts, spread
+from chaski.guide.answers import ANSWERS, AnswerTexts, spread
 
 __all__ = ["BINS", "Bin", "bins_of", "error_of", "stated", "table"]
 

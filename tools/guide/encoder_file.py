@@ -14,7 +14,7 @@ from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import open_inside
 from chaski.formats.gguf_writer import Source
 from chaski.formats.quant import QuantType
-from chaski.runner.answers import ANSWERS
+from chaski.guide.answers import ANSWERS
 from chaski.text.tokenizer.vocabulary import TokenType
 from tools.guide.encoder import EPS, HIDDEN_SIZE, NUM_HEADS, Encoder
 from tools.guide.pieces import BEGIN, END, LONGEST, Pieces

@@ -18,8 +18,8 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 from torch import Tensor
 
-from chaski.runner.answers import spread
-from chaski.runner.spelling import known_words
+from chaski.guide.answers import spread
+from chaski.guide.spelling import known_words
 
 __all__ = ["BEGIN", "END", "LONGEST", "Pieces", "trained_pieces"]
 

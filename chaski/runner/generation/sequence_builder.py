@@ -21,7 +21,6 @@ from chaski.model.pooling import Pooling
 from chaski.model.registry import ModelConfig
 from chaski.runner.adapters.adapter_set import AdapterSet
 from chaski.runner.adapters.applied import AppliedAdapters
-from chaski.runner.answers import FoundAnswers
 from chaski.runner.engine.sequence import Sequence
 from chaski.runner.generation.beam_search import BeamOptions, BeamSearch
 from chaski.runner.generation.generation import Generation
@@ -47,7 +46,6 @@ class LoadedModel(Struct, frozen=True):
     defaults      those of the stored model
     vision        the encoder of its images; None if it does not see
     adapters      the LoRA adapters that requests may name; None if it takes none
-    answers       those that the file brings, one of which a conversation gets
     tokenizer     the file's, if it was read already; otherwise the first text reads it
     """
 
@@ -58,7 +56,6 @@ class LoadedModel(Struct, frozen=True):
     defaults: Defaults
     vision: MultimodalProcessor | None = None
     adapters: AdapterSet | None = None
-    answers: FoundAnswers | None = None
     tokenizer: Tokenizer | None = None
 
 
@@ -69,7 +66,7 @@ class SequenceBuilder(PromptBuilder):
     """
 
     def __init__(self, model: LoadedModel, can_speculate: bool, draft: Draft | None) -> None:
-        super().__init__(model.file, model.config, model.context, model.defaults, model.vision, model.answers)
+        super().__init__(model.file, model.config, model.context, model.defaults, model.vision)
         self._model = model
         self._can_speculate = can_speculate
         self._draft = draft

@@ -12,6 +12,7 @@ from chaski.chat.defaults import Defaults, stored_adapters
 from chaski.env import Environment
 from chaski.errors import ChaskiError, OptionError, OutOfMemoryError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
+from chaski.guide import guide_of
 from chaski.ml.backend import ProgressCallback
 from chaski.ml.limits import address_space_note
 from chaski.model.pooling import pooling_number
@@ -19,7 +20,6 @@ from chaski.model.registry import vision_of
 from chaski.names import NATIVE, check_engine
 from chaski.runner.adapters.adapter_calls import AdapterFiles, adapter_files
 from chaski.runner.adapters.adapter_set import AdapterSet
-from chaski.runner.answers import ANSWERS, FoundAnswers
 from chaski.runner.engine.engine import Engine
 from chaski.runner.generation.sequence_builder import LoadedModel
 from chaski.runner.llm import LLM
@@ -251,21 +251,17 @@ def _as_llm(
         defaults=defaults,
         vision=vision_of(parts.network),
         adapters=adapters,
-        answers=_answers(parts.file),
         tokenizer=tokenizer,
     )
-    return LLM(model, reserved.backend, computing, reserved.draft)
-
-
-def _answers(file: GGUFFile) -> FoundAnswers | None:
-    """Return the prewritten answers of a model's file, unless they are turned off."""
-    if ANSWERS not in file.metadata or not Environment.read().answers:
-        return None
-    return FoundAnswers(file, _open_encoder)
+    llm = LLM(model, reserved.backend, computing, reserved.draft)
+    if (guide := guide_of(parts.file, _open_encoder)) is not None:
+        llm.prompts.steering = guide.steered
+        llm.closing.callback(guide.close)
+    return llm
 
 
 def _open_encoder(file: GGUFFile) -> LLM:
-    """Load the encoder of a model's answers."""
+    """Load the encoder that a guide's file contains."""
     opened = OpenedModel(StoredModel(None, file.path), Defaults(), file)
     return load(opened, threads=1, parallel=1, prompt_cache=False, backend="cpu")
 

@@ -1,42 +1,29 @@
-"""Prewritten answers in a model's file, and the sentence encoder that finds the answer to a question.
+"""The texts of a guide's answers, and how the vector of a question chooses one of them.
 
-The file contains a second GGUF file as the value of a key: a sentence embedding model, whose metadata hold
-the answers. The probability of an answer is a softmax over `scale · (row · x) + bias` for the vector x of the
-question; each answer has a row of int8, a scale and a bias. The most likely answer is given if its
-probability is high enough. Otherwise two answers are given, or the most likely page; answers that
+A guide's file contains a second GGUF file as the value of a key: a sentence embedding model, whose
+metadata hold the answers. The probability of an answer is a softmax over `scale · (row · x) + bias` for the
+vector x of the question; each answer has a row of int8, a scale and a bias. The most likely answer is given
+if its probability is high enough. Otherwise two answers are given, or the most likely page; answers that
 need care (they remove something) are not among the two.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
-from functools import cached_property
-from threading import Lock
-from typing import Any, Protocol
+from collections.abc import Collection
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
 from chaski.errors import GGUFError
-from chaski.formats.gguf import GGUFFile, open_inside
-from chaski.runner.spelling import known_words, spelled
+from chaski.formats.gguf import GGUFFile
+from chaski.guide.spelling import known_words, spelled
 
-__all__ = ["ANSWERS", "AnswerTexts", "FoundAnswers", "spread"]
+__all__ = ["ANSWERS", "AnswerTexts", "spread"]
 
 ANSWERS = "chaski.answers"
 """The key of the file with the answers."""
-
-
-class Encoder(Protocol):
-    """A model that makes vectors of texts."""
-
-    def embed(self, texts: Sequence[str], *, truncate: bool) -> npt.NDArray[Any]:
-        """Return one vector of length 1 a text -> (texts, length of vectors) float32."""
-
-    def close(self) -> None:
-        """Release it."""
 
 
 class AnswerTexts(Struct, frozen=True):
@@ -112,40 +99,6 @@ class AnswerTexts(Struct, frozen=True):
         for page, share in zip(self.pages, probabilities.tolist(), strict=True):
             pages[page] = pages.get(page, 0.0) + share
         return _filled(self.doubt, page=max(pages, key=pages.__getitem__))
-
-
-class FoundAnswers:
-    """The answers of a model's file, and their encoder, which is loaded for the first question.
-
-    `open_encoder` loads it. Safe to use from several threads.
-    """
-
-    def __init__(self, file: GGUFFile, open_encoder: Callable[[GGUFFile], Encoder]) -> None:
-        self._path = file.path
-        self._open_encoder = open_encoder
-        self._lock = Lock()
-        self._encoder: Encoder | None = None
-
-    def find(self, question: str) -> str:
-        """Return the answer to a question. Raises GGUFError for a damaged file, and what loading raises."""
-        text = spread(question, self._texts.words)
-        with self._lock:
-            if self._encoder is None:
-                self._encoder = self._open_encoder(open_inside(self._path, ANSWERS))
-            (vector,) = self._encoder.embed([text], truncate=True)
-        if len(vector) != self._texts.rows.shape[1]:
-            raise GGUFError(f"{self._path}: its answers are not for vectors of {len(vector)} elements")
-        return self._texts.chosen(self._texts.probabilities(np.asarray(vector, np.float32)))
-
-    @cached_property
-    def _texts(self) -> AnswerTexts:
-        with open_inside(self._path, ANSWERS) as file:
-            return AnswerTexts.of(file)
-
-    def close(self) -> None:
-        """Release the encoder."""
-        if self._encoder is not None:
-            self._encoder.close()
 
 
 def spread(text: str, words: Collection[str] = ()) -> str:

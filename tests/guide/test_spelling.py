@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaski.runner.spelling import known_words, spelled
+from chaski.guide.spelling import known_words, spelled
 
 WORDS = frozenset(
     ["port", "change", "calling", "ollama", "server", "what", "stop", "the", "street", "python"]

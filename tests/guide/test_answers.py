@@ -11,8 +11,8 @@ import pytest
 
 import chaski
 from chaski.formats.gguf import open_gguf, open_inside
-from chaski.runner.answers import ANSWERS, AnswerTexts, spread
-from tests.prepared_answers import ANSWER_OF, write_answering_llama
+from chaski.guide.answers import ANSWERS, AnswerTexts, spread
+from tests.guide.answering_llama import ANSWER_OF, write_answering_llama
 
 TEXTS = [text for text, _, _ in ANSWER_OF.values()]
 

@@ -9,7 +9,7 @@ import numpy as np
 import chaski
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
-from chaski.runner.answers import ANSWERS, spread
+from chaski.guide.answers import ANSWERS, spread
 from tests.rewriting import all_tensors
 from tests.tiny_llama import write_tiny_llama
 
