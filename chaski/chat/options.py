@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
-
-from msgspec import Struct
+from typing import Any
 
 from chaski.chat.adapter_choices import AdapterChoice, AdapterOption, adapter_choices
+from chaski.chat.beams import BeamKeywords, BeamOptions, check_beams, is_search, taken_defaults
 from chaski.errors import OptionError
 from chaski.options import OPTIONS, Kind
 from chaski.sample import SamplingOptions
 from chaski.sample.lark import AnswerFormat, AnswerPrefix, Constraint, ConstraintKind
 from chaski.sample.options import SamplingKeywords
 
-__all__ = [
-    "AnswerOptions",
-    "GenerateOptions",
-    "is_search",
-    "merged_options",
-    "parse_options",
-    "require_whole",
-]
+__all__ = ["AnswerOptions", "GenerateOptions", "merged_options", "parse_options"]
 
 
-class GenerateOptions(SamplingKeywords, total=False):
+class GenerateOptions(SamplingKeywords, BeamKeywords, total=False):
     """Options under the names that Ollama gave them; `chaski.options.OPTIONS` explains each."""
 
     num_predict: int
@@ -49,12 +41,9 @@ class GenerateOptions(SamplingKeywords, total=False):
     no_store: bool
     adapter: AdapterOption | None
     prompt_logprobs: int | None
-    num_beams: int
-    length_penalty: float
-    early_stopping: bool | Literal["never"]
 
 
-class AnswerOptions(Struct, frozen=True):
+class AnswerOptions(BeamOptions, frozen=True, kw_only=True):
     """Options that bound an answer and its prompt, and hold the answer to a form.
 
     `chaski.options.OPTIONS` explains each. `format_thought` is the text that may precede an answer with a
@@ -86,9 +75,6 @@ class AnswerOptions(Struct, frozen=True):
     bad_words: tuple[str, ...] = ()
     dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
     prompt_logprobs: int | None = None
-    num_beams: int = 1
-    length_penalty: float = 1.0
-    early_stopping: bool | Literal["never"] = False
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -97,10 +83,7 @@ class AnswerOptions(Struct, frozen=True):
         is_format = self.format is None or self.format == "json" or isinstance(self.format, Mapping)
         _require("format", self.format, is_format, '"json" or a JSON schema')
         _require("choice", self.choice, self.choice != (), OPTIONS["choice"].wanted)
-        early = self.early_stopping
-        _require(
-            "early_stopping", early, isinstance(early, bool) or early == "never", 'True, False or "never"'
-        )
+        super().__post_init__()
         given = [name for name in _KINDS if getattr(self, name) is not None]
         if len(given) > 1:
             raise OptionError(f"options {given[0]} and {given[1]} exclude each other; give one of them")
@@ -137,45 +120,19 @@ def parse_options(options: Mapping[str, Any]) -> tuple[AnswerOptions, SamplingOp
         limits["adapter"] = adapter_choices(limits["adapter"])
     if limits.get("format_thought") is not None:
         limits["format_thought"] = AnswerPrefix.read(limits["format_thought"])
+    if is_search(limits):
+        limits["shift"] = False  # a search ends at a full context
     sampling = {name: options[name] for name in _SAMPLING & options.keys()}
     if isinstance(sampling.get("logit_bias"), Mapping):
         sampling["logit_bias"] = {_token(token): bias for token, bias in sampling["logit_bias"].items()}
     found = AnswerOptions(**limits), SamplingOptions(**sampling)
-    if found[0].num_beams > 1:
-        _require_searchable(options)
-    else:
-        for name, neutral in (("length_penalty", 1), ("early_stopping", False)):
-            if options.get(name, neutral) != neutral:
-                raise OptionError(f"option {name} is for a beam search; give num_beams above 1 with it")
+    check_beams(found[0], options)
     return found
 
 
 def merged_options(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a request over those of its model; a beam search takes those that it supports."""
-    whole = {**defaults, **options}
-    if not is_search(whole):
-        return whole
-    return {name: value for name, value in whole.items() if name in options or OPTIONS[name].neutral is None}
-
-
-def is_search(options: Mapping[str, Any]) -> bool:
-    """Return whether options ask for a beam search."""
-    return options.get("num_beams") not in (None, 1)
-
-
-def require_whole(options: Mapping[str, Any]) -> None:
-    """Raise OptionError for a beam search: its answers are known at its end, so they have no stream."""
-    if is_search(options):
-        raise OptionError("a beam search (num_beams) has no stream: its answers are known at its end")
-
-
-def _require_searchable(options: Mapping[str, Any]) -> None:
-    for name, value in options.items():
-        neutral = OPTIONS[name].neutral
-        if neutral is not None and value not in neutral:
-            raise OptionError(f"option {name} is {value!r:.80}; a beam search (num_beams) has no such thing")
-    if options.get("num_predict") == 0:
-        raise OptionError("option num_predict is 0; a beam search (num_beams) needs at least one token")
+    """Return the options of a request over those of its model."""
+    return {**taken_defaults(defaults, options), **options}
 
 
 def _token(key: object) -> object:

@@ -303,10 +303,6 @@ class PromptBuilder(PromptEncoder):
     ) -> Prepared:
         self._require_text()
         limits, sampling = parse_options(merged_options(self.defaults.options, options))
-        if limits.num_beams > 1 and request.draw >= limits.num_beams:
-            raise OptionError(
-                f"a beam search with num_beams of {limits.num_beams} has no answer {request.draw + 1}"
-            )
         if sampling.seed is None:
             sampling = replace(sampling, seed=request.usual_seed)
         elif request.draw:
@@ -348,7 +344,7 @@ class PromptBuilder(PromptEncoder):
 
     def _shifts(self, limits: AnswerOptions) -> bool:
         """Return whether the answer continues, by a context shift, where the context is full."""
-        return limits.shift and limits.num_predict != _TO_THE_END and limits.num_beams == 1
+        return limits.shift and limits.num_predict != _TO_THE_END
 
 
 def _shown(conversation: Conversation, images: Items[Image]) -> list[Image]:

@@ -76,12 +76,6 @@ def each_time(requests: Sequence[Request], n: int, what: str) -> list[Request]:
         count = 0
     if count < 1:
         raise OptionError(f"option n is {n!r:.40}; it must be a whole number from 1 on")
-    for request in requests:
-        num_beams = request.call.options.get("num_beams", 1)
-        if 1 < num_beams < count:
-            raise OptionError(
-                f"option n is {count}; a search with num_beams of {num_beams} has fewer answers"
-            )
     return [
         Request(replace(request.call, draw=draw), request.images, f"{what} {index}")
         for index, request in enumerate(requests)

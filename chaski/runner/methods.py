@@ -20,10 +20,11 @@ import numpy.typing as npt
 from chaski.chat.adapter_choices import AdapterOption
 from chaski.chat.answer import Answer, collect
 from chaski.chat.arguments import token_ids as checked_ids
+from chaski.chat.beams import require_whole
 from chaski.chat.events import Event
 from chaski.chat.formats import Message
 from chaski.chat.images import ImageSource
-from chaski.chat.options import GenerateOptions, parse_options, require_whole
+from chaski.chat.options import GenerateOptions, parse_options
 from chaski.chat.ranking import Ranked, checked_count, ranked
 from chaski.chat.requests import (
     Embed,

@@ -96,15 +96,10 @@ class Engine:
         """Queue a sequence. It runs while `wait` is called, for it or for any other one.
 
         Raises OptionError for a group that is larger than a batch, or has more outputs than one, and for more
-        beams than `parallel`; ForkError.
+        members than slots; ForkError.
         """
         self.check_fork()
-        width = 1 + len(sequence.members)
-        if width > self.parallel:
-            raise OptionError(
-                f"num_beams is {width}, but only {self.parallel} sequences are computed at a time; "
-                f"search with at most {self.parallel} beams, or load the model with parallel={width}"
-            )
+        sequence.require_slots(self.parallel)
         for group in sequence.groups:
             if len(group) > self._program.max_tokens:
                 raise OptionError(

@@ -217,8 +217,11 @@ class Sequence(ABC):
         """Other sequences that begin with it, in slots of their own, and end with it."""
         return ()
 
+    def require_slots(self, parallel: int) -> None:  # noqa: B027, one without members needs one slot
+        """Raise OptionError if it and its members need more than `parallel` slots."""
+
     def join(self, others: Iterable[Sequence]) -> Sequence | None:
-        """Return the one of other sequences that makes its events as well; None to compute it by itself."""
+        """Return the one of other sequences that makes its events as well; None to compute it separately."""
         return None
 
     @property

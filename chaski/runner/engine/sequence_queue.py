@@ -82,7 +82,7 @@ class SequenceQueue:
         self.restoring = [each for each in self.restoring if each.sequence.is_running]
         self.following = [each for each in self.following if each.sequence.is_running]
         joined = [(each, leader) for each, leader in self.joined if each.is_running]
-        # The search that they joined may have ended by itself, without events for them.
+        # The one that they joined may have ended without events for them.
         self._return([each for each, leader in joined if not leader.is_running])
         self.joined = [(each, leader) for each, leader in joined if leader.is_running]
 
@@ -131,7 +131,7 @@ class SequenceQueue:
         """Run a sequence that has its slot; its members get theirs."""
         self.running.append(sequence)
         for member in sequence.members:
-            self._isolation.attempt(member, None, self._prefix_cache.join, member)
+            self._isolation.attempt(member, None, self._prefix_cache.reserve, member)
             self.running.append(member)
 
     def restore(self, max_bytes: int) -> None:

@@ -21,8 +21,8 @@ from chaski.model.pooling import Pooling
 from chaski.model.registry import ModelConfig
 from chaski.runner.adapters.adapter_set import AdapterSet
 from chaski.runner.adapters.applied import AppliedAdapters
+from chaski.runner.beams import BeamSearch
 from chaski.runner.engine.sequence import Sequence
-from chaski.runner.generation.beam_search import BeamOptions, BeamSearch
 from chaski.runner.generation.generation import Generation
 from chaski.runner.generation.output_sequences import EmbeddingSequence, LogitsSequence, PromptSequence
 from chaski.runner.generation.request import GenerationRequest, Shift
@@ -148,10 +148,7 @@ class SequenceBuilder(PromptBuilder):
             dropped_tokens=prepared.dropped,
             load_seconds=self._model.load_seconds,
         )
-        if limits.num_beams == 1:
-            return Generation(request)
-        options = BeamOptions(limits.num_beams, limits.length_penalty, limits.early_stopping)
-        return BeamSearch(request, options, rank)
+        return BeamSearch(request, limits, rank) if limits.is_search else Generation(request)
 
     def prompt(self, prepared: Prepared) -> PromptSequence:
         """Return the sequence that computes a prompt and nothing after it."""

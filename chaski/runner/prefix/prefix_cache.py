@@ -65,7 +65,7 @@ class PrefixCache:
         slot.is_free = False
         return slot
 
-    def join(self, member: Sequence) -> None:
+    def reserve(self, member: Sequence) -> None:
         """Give a free slot to a sequence that begins when another one is forked."""
         slot = min((slot for slot in self.slots if slot.is_free), key=lambda slot: slot.last_used)
         self.keep(slot, 0, member.groups)

@@ -13,7 +13,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from chaski.chat.options import is_search, merged_options, require_whole
+from chaski.chat.beams import require_whole
+from chaski.chat.options import merged_options
 from chaski.errors import ContextLengthError, OptionError
 from chaski.names import NATIVE
 from chaski.runner.loading.model_info import ModelInfo
@@ -96,8 +97,9 @@ class Job(Struct, frozen=True):
         options = merged_options(self.info.defaults.options, self.options.generate)
         options["cache_salt"] = self.cache_salt
         # A prompt is cut only if the answer may forget its beginning too.
-        shifts = request.shift and not is_search(options)
-        options |= {"truncate": request.truncate and request.shift, "shift": shifts}
+        options["truncate"] = request.truncate and request.shift
+        if not request.shift:
+            options["shift"] = False
         if self.adapters or "adapter" in options:
             options["adapter"] = [[adapter.key, adapter.scale] for adapter in self.adapters]
         if format is not None:

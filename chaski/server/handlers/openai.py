@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from chaski.chat.options import is_search
+from chaski.chat.beams import is_search
 from chaski.server.answering.events import Delta, Finish, ServiceEvent, ServiceEvents, Whole, whole
 from chaski.server.answering.requests import ChatRequest, GenerateRequest
 from chaski.server.answering.scores import require_few_scores

@@ -36,7 +36,7 @@ def completion(
     for name in _MISSING:
         if getattr(limits, name):
             raise UnsupportedError(f"the engine llama.cpp does not know option {name}; leave it out")
-    if limits.num_beams > 1:
+    if limits.is_search:
         raise UnsupportedError("the engine llama.cpp has no beam search; leave out option num_beams")
     if limits.prompt_logprobs is not None:
         raise UnsupportedError("the engine llama.cpp does not tell log-probabilities of prompts")

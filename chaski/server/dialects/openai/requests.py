@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chaski.chat.options import is_search
+from chaski.chat.beams import is_search
 from chaski.durations import parse_duration
 from chaski.errors import OptionError
 from chaski.options import FIELDS, MAX_TOP_LOGPROBS, names_of

@@ -2,8 +2,7 @@
 
 At each step all beams have the log-probabilities of their next tokens. The best candidates of all beams are
 taken, ended ones are set aside, and the others are the beams of the next step. A beam with several of these
-candidates is forked: the other beams share its cells. Candidates that are equally likely are in the order of
-their beams, and those of one beam in the order of their ids.
+candidates is forked: the other beams share its cells. The engine knows them as sequences with an `origin`.
 """
 
 from __future__ import annotations
@@ -11,57 +10,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from time import perf_counter
-from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 
-from chaski.chat.events import Done, DoneReason
+from chaski.chat.beams import BeamOptions
+from chaski.chat.events import Done
 from chaski.errors import ChaskiError, SamplingError
 from chaski.model.output_rows import OutputRows
+from chaski.runner.beams.answer_events import text_events
+from chaski.runner.beams.candidates import Candidate, RankedAnswers, best_candidates
 from chaski.runner.engine.sequence import Counts, Sequence
-from chaski.runner.generation.request import GenerationRequest, TextDecoder
-from chaski.runner.generation.stream import PieceStream, TokenText
+from chaski.runner.generation.request import GenerationRequest
 from chaski.runner.prefix.slots import Slot
 from chaski.sample import Sampled, scored
 from chaski.sample.transforms import log_probabilities
 
-__all__ = ["BeamOptions", "BeamSearch"]
+__all__ = ["BeamSearch"]
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
-
-
-class BeamOptions(Struct, frozen=True):
-    """Options of a beam search, in the terms of transformers.
-
-    num_beams       sequences that grow together
-    length_penalty  the score of an answer is the sum of its log-probabilities over its length to this power
-    early_stopping  True ends with `num_beams` answers; False if no beam is likely to become better than these
-                    as long as it is; "never" if none can become better at any length
-    """
-
-    num_beams: int
-    length_penalty: float = 1.0
-    early_stopping: bool | Literal["never"] = False
-
-
-class Hypothesis(NamedTuple):
-    """The tokens of an answer that ended, and its score."""
-
-    score: float
-    answer: tuple[Sampled, ...]
-    is_cut: bool
-
-
-class _Candidate(NamedTuple):
-    """A beam with one more token. In ascending order the best one is first."""
-
-    cost: float
-    beam: int
-    token: int
-    logprob: float
 
 
 class Beam(Sequence):
@@ -153,32 +121,33 @@ class BeamSearch(Beam):
 
     __slots__ = (
         "_beams",
-        "_finished",
         "_is_found",
         "_joined",
         "_key",
         "_options",
+        "_others",
         "_prefilled",
         "_rank",
         "_started",
+        "answers",
         "is_told",
         "request",
-        "search_members",
     )
 
     def __init__(self, request: GenerationRequest, options: BeamOptions, rank: int = 0) -> None:
+        options.require_answer(rank)
         super().__init__(request)
         self.request = request
         self.tokens = list(request.prompt)
         self.holds = request.holds
         self.search = self
-        self.search_members = [Beam(request) for _ in range(options.num_beams - 1)]
-        for member in self.search_members:
+        self._others = [Beam(request) for _ in range(options.num_beams - 1)]
+        for member in self._others:
             member.search = self
         self._beams: list[Beam] = [self]  # the best one first
         self._options = options
         self._rank = rank
-        self._finished: list[Hypothesis] = []
+        self.answers = RankedAnswers(options, request.limit - len(request.prompt))
         self._joined: list[BeamSearch] = []
         self._is_found = False
         self.is_told = False
@@ -187,7 +156,10 @@ class BeamSearch(Beam):
 
     @property
     def members(self) -> Items[Sequence]:
-        return self.search_members
+        return self._others
+
+    def require_slots(self, parallel: int) -> None:
+        self._options.require_slots(parallel)
 
     def start(self, slot: Slot) -> None:
         super().start(slot)
@@ -202,7 +174,7 @@ class BeamSearch(Beam):
         return None
 
     def cancel(self) -> None:
-        for beam in (self, *self.search_members):
+        for beam in (self, *self._others):
             beam.is_running = False
 
     def end(self, error: ChaskiError) -> None:
@@ -219,65 +191,39 @@ class BeamSearch(Beam):
 
     def advance(self) -> None:
         """Choose the beams of the next step, if all beams have their log-probabilities."""
-        if not self.is_running or any(beam.logprobs is None for beam in self._beams):
+        beams = [(beam.score, beam.logprobs) for beam in self._beams if beam.logprobs is not None]
+        if not self.is_running or len(beams) < len(self._beams):
             return
         self._prefilled = self._prefilled or perf_counter()
-        options, request = self._options, self.request
-        num_beams, length = options.num_beams, len(self.answer) + 1
+        request, num_beams = self.request, self._options.num_beams
+        length = len(self.answer) + 1
         is_full_length = len(request.prompt) + length >= request.limit
-        best = self._candidates(max(2, 1 + len(request.end_ids)) * num_beams)
+        best = best_candidates(beams, max(2, 1 + len(request.end_ids)) * num_beams)
         ends = [is_full_length or each.token in request.end_ids for each in best]
-        ended = [each for each, is_end in zip(best[:num_beams], ends, strict=False) if is_end]
-        self._finished += [
-            Hypothesis(
-                -each.cost / length**options.length_penalty,
+        self.answers.add(
+            (
+                -each.cost,
                 self._beams[each.beam].longer(each.token, each.logprob),
                 each.token not in request.end_ids,
             )
-            for each in ended
-        ]
-        self._finished.sort(key=lambda each: -each.score)
-        del self._finished[num_beams:]
+            for each, is_end in zip(best[:num_beams], ends, strict=False)
+            if is_end
+        )
         going = [each for each, is_end in zip(best, ends, strict=True) if not is_end][:num_beams]
-        if not going or self._is_done(-going[0].cost, length):
+        if not going or self.answers.is_final(-going[0].cost, length):
             self._is_found = True
             for search in (self, *self._joined):
                 search.cancel()
         else:
             self._fork(going)
 
-    def _candidates(self, count: int) -> list[_Candidate]:
-        found: list[_Candidate] = []
-        for index, beam in enumerate(self._beams):
-            logprobs = beam.logprobs
-            assert logprobs is not None
-            kept = min(count, len(logprobs))
-            least = np.partition(logprobs, -kept)[-kept]
-            tokens = np.flatnonzero((logprobs >= least) & np.isfinite(logprobs))
-            found += [
-                _Candidate(-(beam.score + logprob), index, token, logprob)
-                for token, logprob in zip(tokens.tolist(), logprobs[tokens].tolist(), strict=True)
-            ]
-        return sorted(found)[:count]
-
-    def _is_done(self, best: float, length: int) -> bool:
-        """Return whether the open answers can be ignored; `best` is that of one of them."""
-        options = self._options
-        if len(self._finished) < options.num_beams:
-            return False
-        if options.early_stopping is True:
-            return True
-        if options.early_stopping == "never" and options.length_penalty > 0:
-            length = self.request.limit - len(self.request.prompt)
-        return bool(best / length**options.length_penalty <= self._finished[-1].score)
-
-    def _fork(self, going: list[_Candidate]) -> None:
+    def _fork(self, going: list[Candidate]) -> None:
         """Continue a beam in its slot with its best candidate, and with others in slots of other beams."""
         parents = [self._beams[each.beam] for each in going]
         answers = [
             parent.longer(each.token, each.logprob) for parent, each in zip(parents, going, strict=True)
         ]
-        free = [beam for beam in (self, *self.search_members) if beam not in parents]
+        free = [beam for beam in (self, *self._others) if beam not in parents]
         placed: set[Beam] = set()
         beams = []
         for each, parent, answer in zip(going, parents, answers, strict=True):
@@ -297,20 +243,18 @@ class BeamSearch(Beam):
 
     def tell(self, found: BeamSearch) -> None:
         """Queue the events of its answer among those that a search has found; the search may be this one."""
-        if self._rank >= len(found._finished):
-            count = len(found._finished)
+        if self._rank >= len(found.answers.found):
+            count = len(found.answers.found)
             self.is_told = True
             self.events.append(SamplingError(f"the search found {count} answers; this is one more than that"))
             return
-        request, result = self.request, found._finished[self._rank]
-        pieces = PieceStream(request.stop, request.keeps_stop)
-        if request.decoder is not None:
-            self._tell_text(request.decoder, result, pieces)
-        reason: DoneReason = "length" if result.is_cut and pieces.stop_string is None else "stop"
+        request, result = self.request, found.answers.found[self._rank]
+        texts, reason, stop_string = text_events(request, result)
+        self.events += texts
         self.events.append(
             Done(
                 reason=reason,
-                stop_string=pieces.stop_string,
+                stop_string=stop_string,
                 prompt_tokens=len(request.prompt),
                 cached_tokens=found.num_cached,
                 memory_tokens=found.restored.memory,
@@ -326,26 +270,13 @@ class BeamSearch(Beam):
         )
         self.is_told = True
 
-    def _tell_text(self, decoder: TextDecoder, result: Hypothesis, pieces: PieceStream) -> None:
-        """Queue the text of an answer, up to the stop text that cuts it."""
-        request, event = self.request, None
-        for one in result.answer:
-            if one.token_id in request.end_ids and one.token_id not in request.shown_ends:
-                continue
-            shown = one if request.sampling.logprobs else Sampled(one.token_id)
-            event, _ = pieces.feed(TokenText(decoder.feed(one.token_id), shown))
-            if event is not None:
-                self.events.append(event)
-            if pieces.stop_string is not None:
-                return
-        if (event := pieces.flush(decoder.flush())) is not None:
-            self.events.append(event)
-
 
 def _key(request: GenerationRequest, options: BeamOptions) -> tuple[object, ...]:
     """Return a key that is equal for searches with the same result, which may share it."""
     return (
-        options,
+        options.num_beams,
+        options.length_penalty,
+        options.early_stopping,
         request.prompt,
         [(run.positions, run.first_row, run.image.digest) for run in request.images],
         request.cache_salt,

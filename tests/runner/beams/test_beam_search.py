@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import chaski
+from chaski.chat.beams import BeamOptions
 from chaski.convert.convert import convert
 from chaski.errors import OptionError
 from chaski.formats.gguf import open_gguf
-from chaski.runner.generation.beam_search import BeamOptions, BeamSearch
+from chaski.runner.beams import BeamSearch
 from chaski.runner.generation.request import GenerationRequest
 from chaski.sample import SamplingOptions
 from tests.adapters import adapted_names, random_adapter
@@ -30,7 +31,9 @@ def search(case: dict[str, Any]) -> BeamSearch:
         sampling=SamplingOptions(temperature=0),
         end_ids=frozenset(case["eos"]),
     )
-    return BeamSearch(request, BeamOptions(case["beams"], case["lp"], case["early"]))
+    return BeamSearch(
+        request, BeamOptions(num_beams=case["beams"], length_penalty=case["lp"], early_stopping=case["early"])
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,9 +53,9 @@ def test_answers_and_scores_are_those_of_transformers(name: str, tmp_path: Path)
         for each in together:
             model.engine.wait(each)
     for case, found, beside in zip(cases, alone, together, strict=True):
-        assert [[one.token_id for one in each.answer] for each in found._finished] == case["out"], case
-        assert np.allclose([each.score for each in found._finished], case["scores"], atol=2e-4)
-        assert found._finished == beside._finished, "alone and beside others"
+        assert [[one.token_id for one in each.answer] for each in found.answers.found] == case["out"], case
+        assert np.allclose([each.score for each in found.answers.found], case["scores"], atol=2e-4)
+        assert found.answers.found == beside.answers.found, "alone and beside others"
 
 
 def test_answers_of_a_search_by_every_way_to_a_model(tiny_llama: Path) -> None:
@@ -103,7 +106,7 @@ def test_what_ends_and_cuts_an_answer(tiny_llama: Path) -> None:
         for stream in (model.stream, lambda text, **given: model.stream_chat([], **given)):
             with pytest.raises(OptionError, match="has no stream"):
                 stream("hello there", **options)
-        with pytest.raises(OptionError, match="n is 4; a search with num_beams of 3 has fewer answers"):
+        with pytest.raises(OptionError, match="num_beams of 3 has no answer 4; ask for at most 3 answers"):
             model.generate_many(["hello there"], n=4, **options)
         with pytest.raises(OptionError, match=r"option temperature is 0\.5"):
             model.generate("hello there", temperature=0.5, **options)

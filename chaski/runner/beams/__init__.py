@@ -1,0 +1,5 @@
+"""Beam search, on forks of sequences: `chaski.chat.beams` defines and checks its options."""
+
+from chaski.runner.beams.search import BeamSearch
+
+__all__ = ["BeamSearch"]
