@@ -147,6 +147,20 @@ def test_the_rule_knows_every_room() -> None:
     assert set(ROOMS) - FACE <= TOPS.union(SIDE_ROOMS, *FLOORS)
 
 
+@pytest.mark.parametrize(
+    ("package", "seam"),
+    [
+        ("guide", "runner/loading/loader.py"),
+        ("runner/beams", "runner/generation/sequence_builder.py"),
+    ],
+)
+def test_a_package_is_reached_through_one_file(package: str, seam: str) -> None:
+    name = f"chaski.{package.replace('/', '.')}"
+    outside = [path for path in MODULES if not path.is_relative_to(PACKAGE / package)]
+    users = [path for path in outside if any(f"{each}.".startswith(f"{name}.") for each in all_imports(path))]
+    assert [path.relative_to(PACKAGE).as_posix() for path in users] == [seam]
+
+
 def test_only_some_files_touch_the_native_module() -> None:
     users = [path for path in MODULES if "chaski._native" in all_imports(path)]
     assert {path.relative_to(PACKAGE).parts[:2] for path in users} == {

@@ -1,4 +1,4 @@
-"""Answers that a model's file brings: which one a question gets, and that nothing else is written."""
+"""Answers that a model's file contains: which one a question gets, and that nothing else is written."""
 
 from __future__ import annotations
 
@@ -57,6 +57,20 @@ def test_a_worker_finds_the_same(path: Path) -> None:
     question = next(iter(ANSWER_OF))
     with chaski.Worker(path, threads=1) as worker:
         assert worker.chat(asked(question)).text == ANSWER_OF[question][0]
+
+
+def test_the_encoder_is_closed_with_the_model(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed, close = [], chaski.LLM.close
+
+    def closing(model: chaski.LLM) -> None:
+        closed.append(model)
+        close(model)
+
+    monkeypatch.setattr(chaski.LLM, "close", closing)
+    with chaski.load(path, threads=1) as model:
+        model.chat(asked(next(iter(ANSWER_OF))))
+    assert closed[0] is model
+    assert [repr(each) for each in closed] == ["<LLM closed>"] * 2
 
 
 def test_who_does_not_want_them(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

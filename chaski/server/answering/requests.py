@@ -24,7 +24,7 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     template_variables  variables of the model's template besides the conversation
     lora        adapters that llama.cpp's API calls by number, each with a scale; None where it is silent
     prompt_logprobs  number of top log-probabilities to return with each token of the prompt; None for none
-    draw        of a beam search, number of answers that are better than this one
+    draw        as in `chaski.chat.requests.Generate`
     """
 
     model: str
