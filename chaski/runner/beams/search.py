@@ -15,13 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.chat.beams import BeamOptions
-from chaski.chat.events import Done
 from chaski.errors import ChaskiError, SamplingError
 from chaski.model.output_rows import OutputRows
-from chaski.runner.beams.answer_events import text_events
-from chaski.runner.beams.candidates import Candidate, RankedAnswers, best_candidates
+from chaski.runner.beams.candidates import Candidate, Hypothesis, RankedAnswers, best_candidates
 from chaski.runner.engine.sequence import Counts, Sequence
-from chaski.runner.generation.request import GenerationRequest
+from chaski.runner.generation.request import GenerationRequest, TextDecoder
+from chaski.runner.generation.stream import PieceStream, TokenText
 from chaski.runner.prefix.slots import Slot
 from chaski.sample import Sampled, scored
 from chaski.sample.transforms import log_probabilities
@@ -118,21 +117,6 @@ class BeamSearch(Beam):
     Equal searches that come together are computed once: the others join the first one, which makes their
     events too.
     """
-
-    __slots__ = (
-        "_beams",
-        "_is_found",
-        "_joined",
-        "_key",
-        "_options",
-        "_others",
-        "_prefilled",
-        "_rank",
-        "_started",
-        "answers",
-        "is_told",
-        "request",
-    )
 
     def __init__(self, request: GenerationRequest, options: BeamOptions, rank: int = 0) -> None:
         options.require_answer(rank)
@@ -249,26 +233,34 @@ class BeamSearch(Beam):
             self.events.append(SamplingError(f"the search found {count} answers; this is one more than that"))
             return
         request, result = self.request, found.answers.found[self._rank]
-        texts, reason, stop_string = text_events(request, result)
-        self.events += texts
-        self.events.append(
-            Done(
-                reason=reason,
-                stop_string=stop_string,
-                prompt_tokens=len(request.prompt),
-                cached_tokens=found.num_cached,
-                memory_tokens=found.restored.memory,
-                disk_tokens=found.restored.disk,
-                saved_seconds=found.restored.saved_seconds,
-                held_tokens=request.holds,
-                generated_tokens=len(result.answer),
-                dropped_tokens=request.dropped_tokens,
-                load_seconds=request.load_seconds,
-                prefill_seconds=found._prefilled - found._started,
-                decode_seconds=perf_counter() - found._prefilled,
-            )
+        pieces = PieceStream(request.stop, request.keeps_stop)
+        if request.decoder is not None:
+            self._tell_text(request.decoder, result, pieces)
+        done = request.report(
+            found,
+            (found._started, found._prefilled),
+            reason="length" if result.is_cut and pieces.stop_string is None else "stop",
+            stop_string=pieces.stop_string,
+            held_tokens=request.holds,
+            generated_tokens=len(result.answer),
         )
+        self.events.append(done)
         self.is_told = True
+
+    def _tell_text(self, decoder: TextDecoder, result: Hypothesis, pieces: PieceStream) -> None:
+        """Queue the text of an answer, up to the stop text that cuts it."""
+        request, event = self.request, None
+        for one in result.answer:
+            if one.token_id in request.end_ids and one.token_id not in request.shown_ends:
+                continue
+            shown = one if request.sampling.logprobs else Sampled(one.token_id)
+            event, _ = pieces.feed(TokenText(decoder.feed(one.token_id), shown))
+            if event is not None:
+                self.events.append(event)
+            if pieces.stop_string is not None:
+                return
+        if (event := pieces.flush(decoder.flush())) is not None:
+            self.events.append(event)
 
 
 def _key(request: GenerationRequest, options: BeamOptions) -> tuple[object, ...]:

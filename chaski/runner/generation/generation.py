@@ -8,7 +8,7 @@ from time import perf_counter
 import numpy as np
 import numpy.typing as npt
 
-from chaski.chat.events import Done, DoneReason
+from chaski.chat.events import DoneReason
 from chaski.chat.groups import without
 from chaski.chat.image_rows import moved_down, place, whole
 from chaski.errors import ChaskiError
@@ -277,26 +277,18 @@ class Generation(Sequence):
             if event is not None:
                 self.events.append(event)
         stop_string = self._pieces.stop_string
-        self.events.append(
-            Done(
-                reason=reason if stop_string is None else "stop",
-                stop_string=stop_string,
-                prompt_tokens=len(self._request.prompt),
-                cached_tokens=self.num_cached,
-                memory_tokens=self.restored.memory,
-                disk_tokens=self.restored.disk,
-                saved_seconds=self.restored.saved_seconds,
-                held_tokens=self.holds,
-                generated_tokens=self._num_generated,
-                dropped_tokens=self._request.dropped_tokens,
-                shifted_tokens=self._shifted,
-                proposed_tokens=self._num_proposed,
-                accepted_tokens=self._num_accepted,
-                load_seconds=self._request.load_seconds,
-                prefill_seconds=self._prefilled - self._started,
-                decode_seconds=perf_counter() - self._prefilled,
-            )
+        done = self._request.report(
+            self,
+            (self._started, self._prefilled),
+            reason=reason if stop_string is None else "stop",
+            stop_string=stop_string,
+            held_tokens=self.holds,
+            generated_tokens=self._num_generated,
+            shifted_tokens=self._shifted,
+            proposed_tokens=self._num_proposed,
+            accepted_tokens=self._num_accepted,
         )
+        self.events.append(done)
 
 
 def _speculator(request: GenerationRequest, tokens: Items[int]) -> Speculator | None:

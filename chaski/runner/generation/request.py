@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
-from typing import Protocol
+from time import perf_counter
+from typing import Any, Protocol
 
 from msgspec import Struct
 
+from chaski.chat.events import Done
 from chaski.chat.groups import Groups, not_inside, outside
 from chaski.chat.image_rows import Images
 from chaski.chat.marks import Holds
 from chaski.runner.adapters.applied import AppliedAdapters
+from chaski.runner.engine.sequence import Sequence
 from chaski.runner.speculation.speculator import Draft
 from chaski.sample import SamplingOptions
 from chaski.sample.grammar import Grammar
@@ -100,3 +103,24 @@ class GenerationRequest(Struct, frozen=True, kw_only=True):
     decoder: TextDecoder | None = None
     dropped_tokens: int = 0
     load_seconds: float = 0.0
+
+    def report(self, sequence: Sequence, times: tuple[float, float], **others: Any) -> Done:
+        """Return the end of an answer that `sequence` computed, and that ends now.
+
+        times: when the sequence started, and when its prompt was computed, as of `time.perf_counter`.
+        others: the fields of `Done` that depend on the answer.
+        """
+        started, prefilled = times
+        restored = sequence.restored
+        return Done(
+            prompt_tokens=len(self.prompt),
+            cached_tokens=sequence.num_cached,
+            memory_tokens=restored.memory,
+            disk_tokens=restored.disk,
+            saved_seconds=restored.saved_seconds,
+            dropped_tokens=self.dropped_tokens,
+            load_seconds=self.load_seconds,
+            prefill_seconds=prefilled - started,
+            decode_seconds=perf_counter() - prefilled,
+            **others,
+        )
