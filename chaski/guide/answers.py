@@ -23,20 +23,20 @@ from chaski.guide.spelling import known_words, spelled
 __all__ = ["ANSWERS", "AnswerTexts", "spread"]
 
 ANSWERS = "chaski.answers"
-"""The key of the file with the answers."""
+"""The metadata key whose value is the GGUF file with the encoder and the answers."""
 
 
 class AnswerTexts(Struct, frozen=True):
-    """The answers of a file, n of them, and what chooses one.
+    """The n answers of a file, and the numbers that choose one of them.
 
     texts         the answers
-    pages         for each the page that tells more
-    is_careful    (n,) which are given with care
+    pages         the page with more about each answer
+    is_careful    (n,) whether an answer needs care
     rows          (n, length of vectors) int8; scales and biases (n,)
-    sure          how likely an answer must be to be given alone, and `careful` one that is given with care
-    likely        how likely the first of two answers must be
-    words         those that the encoder knows, for others that are one slip of the fingers away
-    both, doubt   what is said with two answers, `{first}` and `{second}`, and with a `{page}` in their place
+    sure          the least probability of an answer that is given alone; `careful` is that of one with care
+    likely        the least probability of the first of two answers
+    words         words that the encoder knows; they replace words that are one typing error away
+    both, doubt   the text around two answers, `{first}` and `{second}`, and the text with a `{page}` instead
     """
 
     texts: list[str]
@@ -54,7 +54,7 @@ class AnswerTexts(Struct, frozen=True):
 
     @classmethod
     def of(cls, file: GGUFFile) -> AnswerTexts:
-        """Read them. Raises GGUFError where a key is missing, or of another kind or length than others."""
+        """Read the answers. Raises GGUFError for a key that is missing or has another type or length."""
         texts = list(file.get("answers.texts", list[str]))
         pages = list(file.get("answers.pages", list[str]))
         is_careful = np.asarray(file.get("answers.is_careful", list[bool]))
@@ -80,14 +80,14 @@ class AnswerTexts(Struct, frozen=True):
         )
 
     def probabilities(self, vector: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """The probability of each answer (n,), for the vector of a question, (length of vectors,)."""
+        """Return the probability of each answer (n,) for the vector of a question (length of vectors,)."""
         logits = (self.rows @ vector.astype(np.float64)) * self.scales + self.biases
         shares = np.exp(logits - logits.max())
         found: npt.NDArray[np.float64] = shares / shares.sum()
         return found
 
     def chosen(self, probabilities: npt.NDArray[np.float64]) -> str:
-        """The text to answer with, by the probabilities (n,) of all answers."""
+        """Return the text to answer with, from the probabilities (n,) of all answers."""
         best = int(probabilities.argmax())
         if probabilities[best] >= (self.careful if self.is_careful[best] else self.sure):
             return self.texts[best]
@@ -102,16 +102,16 @@ class AnswerTexts(Struct, frozen=True):
 
 
 def spread(text: str, words: Collection[str] = ()) -> str:
-    """A text as encoders of answers read it: lower case, a space before each word and each other sign.
+    """Return a text as encoders of answers read it: lower case, a space before each word and other sign.
 
-    Slips of the fingers become the `words` that are near.
+    Words with a typing error become the ones of `words` that were meant.
     """
     parted = "".join(f" {word}" for word in re.findall(r"[^\W_]+|[^\w\s]|_", text.lower()))
     return spelled(parted, words)
 
 
 def _filled(text: str, **values: str) -> str:
-    """A text with values instead of their names in braces; nothing else in braces is read."""
+    """Return a text with values instead of their names in braces; other braces stay."""
     for name, value in values.items():
         text = text.replace(f"{{{name}}}", value)
     return text

@@ -1,4 +1,4 @@
-"""Words with a slip of the fingers, as the word that was meant: one that is known, and one slip away."""
+"""Correction of typing errors: a word becomes the known word that is one error away."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _SPACE = "Ġ"
 
 
 def known_words(tokens: Iterable[str]) -> frozenset[str]:
-    """The words among the tokens of a byte-level vocabulary in lower case: those with a space before them."""
+    """Return the words of a byte-level vocabulary in lower case: its tokens with a space before them."""
     begun = (token.removeprefix(_SPACE) for token in tokens if token.startswith(_SPACE))
     return frozenset(word for word in begun if word.isascii() and word.isalpha())
 
 
 def spelled(text: str, words: Collection[str]) -> str:
-    """A text in lower case, in which known words replace those that are one slip away.
+    """Return a text in lower case in which known words replace words that are one typing error away.
 
-    A slip swaps two neighbours, or drops or adds a letter after the first one. A wrong letter is left as it
-    is, since too many words are such neighbours of others that are not known. So are very long words, and all
+    An error swaps two neighbours, or drops or adds a letter after the first one. A wrong letter stays, since
+    too many unknown words differ from a known one by a letter. Very long words stay too, and so do all words
     after the first hundred.
     """
     return re.sub(r"[a-z]+", lambda match: _meant(match[0], words), text, count=_MOST_WORDS)
