@@ -10,6 +10,7 @@ from time import monotonic
 from chaski.cluster.links import Address, connect
 from chaski.errors import WorkerError
 from chaski.runner.channels.messages import LookLive, ModelCall, ReplyCallback, ReplyOrError
+from chaski.runner.channels.worker.codec import decode, encode_call
 from chaski.runner.channels.worker.link import Link
 from chaski.runner.channels.worker.open_calls import InFlight, OpenCalls
 from chaski.runner.engine.live import LiveSequences, TokenTotals
@@ -58,7 +59,7 @@ class Peer:
 
     def start(self, call: ModelCall, put: ReplyCallback) -> InFlight:
         """Send a call. Raises OptionError for what cannot be sent."""
-        return self._calls.start(call, put)
+        return self._calls.start(encode_call(call), put)
 
     def check(self, patience: Patience) -> None:
         """End the connection to a replica that stands still, or ask it for a sign of life.
@@ -72,7 +73,7 @@ class Peer:
             self._end(f"it has computed nothing for {patience.standstill:.0f} s")
         elif self._asked_at is None and self._calls.error is None:
             self._asked_at = now
-            self._calls.start(LookLive(), self._take_sign)
+            self._calls.start(encode_call(LookLive()), self._take_sign)
 
     def close(self) -> None:
         """End the connection; open calls fail."""
@@ -90,7 +91,7 @@ class Peer:
     def _receive(self) -> None:
         try:
             while messages := self._link.receive():
-                for number, message in messages:
+                for number, message in map(decode, messages):
                     self._calls.take(number, message)
         except Exception:
             _log.exception("replica %s cannot be understood", self.name)

@@ -10,7 +10,7 @@ from functools import partial
 from chaski.chat.events import Partial
 from chaski.errors import ChaskiError
 from chaski.runner.channels.messages import CallHandle, Channel, ModelCall, ReplyOrError
-from chaski.runner.channels.worker.codec import Cancel, Failure, Received
+from chaski.runner.channels.worker.codec import Cancel, Failure, Received, decode, encode
 from chaski.runner.channels.worker.link import Link
 
 __all__ = ["Connection"]
@@ -40,11 +40,11 @@ class Connection:
         sender.start()
         try:
             while messages := self._link.receive():
-                for number, message in messages:
+                for number, message in map(decode, messages):
                     if isinstance(message, Cancel):
                         self._cancel(number)
                     elif isinstance(message, ModelCall):
-                        self._link.send(number, Received())
+                        self._link.send(encode(number, Received()))
                         self._start(number, message)
                 self._has_replies.set()
         except ChaskiError as error:
@@ -79,7 +79,8 @@ class Connection:
         if not isinstance(reply, Partial):
             with self._lock:
                 self._open.pop(number, None)
-        self._link.send(number, Failure.of(reply) if isinstance(reply, Exception) else reply)
+        message = Failure.of(reply) if isinstance(reply, Exception) else reply
+        self._link.send(encode(number, message))
         self._has_replies.set()
 
     def _send(self) -> None:

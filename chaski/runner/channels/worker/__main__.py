@@ -25,6 +25,8 @@ from chaski.runner.channels.worker.codec import (
     LoadProgress,
     Received,
     WireMessage,
+    decode,
+    encode,
     protocol,
 )
 from chaski.runner.channels.worker.link import Link
@@ -64,7 +66,7 @@ def main() -> None:
         replies.send(number, error)
         link.flush()
         os._exit(1)
-    link.send(number, info)
+    link.send(encode(number, info))
     link.flush()
     _serve(service, replies, arrived)
 
@@ -107,11 +109,11 @@ def _receive(link: Link, arrived: Arrived, leaving: Leaving, replies: _Replies) 
     """Ends the process with the stream, even during a computation: no reader is left for its result."""
     try:
         while messages := link.receive():
-            for number, message in messages:
+            for number, message in map(decode, messages):
                 if replies.are_last:
                     continue  # the next process answers what this one has not taken
                 if isinstance(message, ModelCall):
-                    link.send(number, Received())
+                    link.send(encode(number, Received()))
                 arrived.put((number, message))
             link.flush()
     except Exception:
@@ -145,9 +147,9 @@ class _Replies:
     def send(self, number: int, reply: ReplyOrError) -> None:
         """Note a reply, which `flush` sends."""
         if not isinstance(reply, Exception):
-            self._link.send(number, reply)
+            self._link.send(encode(number, reply))
             return
-        self._link.send(number, Failure.of(reply))
+        self._link.send(encode(number, Failure.of(reply)))
         self.are_last = self.are_last or isinstance(reply, ClusterError | DeviceError)
         if not isinstance(reply, ChaskiError):
             _log.error("a call failed", exc_info=reply)
@@ -171,7 +173,7 @@ class _Shares:
     def __call__(self, share: float) -> None:
         if int(share * 100) != self._percent:
             self._percent = int(share * 100)
-            self._link.send(self._number, LoadProgress(share))
+            self._link.send(encode(self._number, LoadProgress(share)))
             self._link.flush()
 
 

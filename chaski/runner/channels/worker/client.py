@@ -19,7 +19,7 @@ from chaski.runner.adapters.adapter_calls import AdapterFiles, adapter_files
 from chaski.runner.channels.asynchronous import AsyncModel
 from chaski.runner.channels.blocking import ChannelMethods
 from chaski.runner.channels.messages import CallHandle, Describe, Info, ModelCall, ReplyCallback
-from chaski.runner.channels.worker.codec import Load, protocol
+from chaski.runner.channels.worker.codec import Load, encode_call, protocol
 from chaski.runner.channels.worker.open_calls import InFlight
 from chaski.runner.channels.worker.process import Process
 
@@ -114,7 +114,7 @@ class Worker(ChannelMethods):
         ForkError in a fork, because the worker answers the process that started it.
         """
         self._fork_guard.check()
-        return self._living_process().start(call, put)
+        return self._living_process().start(encode_call(call), put)
 
     def close(self) -> None:
         """End the process; requests that it was answering fail with WorkerError, and so do later ones.
@@ -136,7 +136,7 @@ class Worker(ChannelMethods):
                 self._process = self._next_process()
             return self._process
 
-    def _start_again(self, put: ReplyCallback, call: ModelCall, ticket: InFlight) -> None:
+    def _start_again(self, put: ReplyCallback, call: bytes, ticket: InFlight) -> None:
         """Send a call to the next process."""
         if ticket.is_cancelled:
             return

@@ -28,9 +28,10 @@ __all__ = [
     "LoadProgress",
     "Received",
     "WireMessage",
-    "check",
     "decode",
     "encode",
+    "encode_call",
+    "numbered",
     "protocol",
 ]
 
@@ -91,12 +92,31 @@ WireMessage: TypeAlias = Load | Cancel | ModelCall | Received | LoadProgress | F
 
 def encode(number: int, message: WireMessage) -> bytes:
     """Return the bytes of a message about call `number`. Raises OptionError for a value of another type."""
+    return numbered(number, _alone(message))
+
+
+def encode_call(call: ModelCall) -> bytes:
+    """Return the bytes of a call, which `numbered` completes. A call is encoded once, wherever it is sent.
+
+    Raises OptionError for a field of another type, for which the other end would end the connection.
+    """
+    data = _alone(call)
     try:
-        return _encoder.encode((number, message))
-    except (OverflowError, UnicodeEncodeError):
-        return _as_json((number, message))
-    except (TypeError, RecursionError) as error:
-        raise OptionError(f"this cannot be sent to a worker: {error}") from None
+        _read(numbered(0, data))
+    except (DecodeError, RecursionError) as error:
+        reason, _, place = str(error).partition(" - at ")
+        index = re.search(r"\$\[1\]\[(\d+)\]", place)
+        name = "a call" if index is None else type(call).__struct_fields__[int(index[1]) - 1]
+        value = call if index is None else getattr(call, name)
+        raise OptionError(f"{name} is {value!r:.80}: {reason[:1].lower()}{reason[1:]}") from None
+    return data
+
+
+def numbered(number: int, data: bytes) -> bytes:
+    """Return the pair of a number and an encoded message."""
+    if data.startswith(b"["):  # JSON
+        return b"[%d,%b]" % (number, data)
+    return _PAIR + _encoder.encode(number) + data
 
 
 def decode(data: bytes) -> tuple[int, WireMessage]:
@@ -105,18 +125,6 @@ def decode(data: bytes) -> tuple[int, WireMessage]:
         return _read(data)
     except (DecodeError, ValueError, RecursionError, MemoryError) as error:
         raise WorkerError(f"a message of {len(data)} bytes is not one: {error or type(error)}") from None
-
-
-def check(call: ModelCall) -> None:
-    """Raise OptionError for a field of another type, for which the other end would end the connection."""
-    try:
-        _read(encode(0, call))
-    except (DecodeError, RecursionError) as error:
-        reason, _, place = str(error).partition(" - at ")
-        index = re.search(r"\$\[1\]\[(\d+)\]", place)
-        name = "a call" if index is None else type(call).__struct_fields__[int(index[1]) - 1]
-        value = call if index is None else getattr(call, name)
-        raise OptionError(f"{name} is {value!r:.80}: {reason[:1].lower()}{reason[1:]}") from None
 
 
 @cache
@@ -149,7 +157,17 @@ def _read(data: bytes) -> tuple[int, WireMessage]:
     return numbered
 
 
-def _as_json(message: tuple[int, WireMessage]) -> bytes:
+def _alone(message: WireMessage) -> bytes:
+    """Return the bytes of a message without a number."""
+    try:
+        return _encoder.encode(message)
+    except (OverflowError, UnicodeEncodeError):
+        return _as_json(message)
+    except (TypeError, RecursionError) as error:
+        raise OptionError(f"this cannot be sent to a worker: {error}") from None
+
+
+def _as_json(message: WireMessage) -> bytes:
     try:
         return json.dumps(to_builtins(message, enc_hook=_plain), separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -178,6 +196,8 @@ def _array(kind: Any, value: Any) -> Any:
     return np.frombuffer(data, np.dtype(element).newbyteorder("<")).reshape(shape)
 
 
+_PAIR = b"\x92"
+"""The mark of MessagePack before an array of two."""
 _Numbered = tuple[int, WireMessage]
 _encoder = msgpack.Encoder(enc_hook=_plain)
 _decoder = msgpack.Decoder(_Numbered, dec_hook=_array)

@@ -1,4 +1,4 @@
-"""One end of the socket between a worker and its parent: encoded messages, each after its length."""
+"""One end of the socket between a worker and its parent: messages of bytes, each after its length."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections import deque
 from contextlib import suppress
 
 from chaski.errors import OptionError, WorkerError
-from chaski.runner.channels.worker.codec import WireMessage, decode, encode
 
 __all__ = ["MAX_FRAME", "Link"]
 
@@ -21,7 +20,7 @@ _PIECE = 1 << 16  # bytes that are read at a time
 
 
 class Link:
-    """Numbered messages in both directions. Send from any thread, receive from one."""
+    """Messages in both directions, which `codec.py` encodes. Send from any thread, receive from one."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -29,9 +28,8 @@ class Link:
         self._frames: deque[bytes] = deque()
         self._sending = threading.Lock()
 
-    def send(self, number: int, message: WireMessage) -> None:
-        """Queue a message for `flush`. Raises OptionError if it is too large or cannot be encoded."""
-        data = encode(number, message)
+    def send(self, data: bytes) -> None:
+        """Queue a message for `flush`. Raises OptionError if it is too large."""
         if len(data) > MAX_FRAME:
             raise OptionError(f"a request of {len(data)} bytes is too large; at most {MAX_FRAME} are taken")
         self._frames.append(_LENGTH.pack(len(data)) + data)
@@ -60,16 +58,16 @@ class Link:
         finally:
             self._sending.release()
 
-    def receive(self) -> list[tuple[int, WireMessage]]:
+    def receive(self) -> list[bytes]:
         """The messages that have come; waits for the first of them. None come at the end of the stream.
 
-        An incomplete message at the end is not among them. Raises WorkerError for bytes that are no message.
+        An incomplete message at the end is not among them. Raises WorkerError for one that is too long.
         """
-        messages: list[tuple[int, WireMessage]] = []
+        messages: list[bytes] = []
         with suppress(ConnectionResetError):
             while not messages and (piece := self._socket.recv(_PIECE)):
                 self._read += piece
-                messages = [decode(data) for data in self._whole_frames()]
+                messages = self._whole_frames()
         return messages
 
     def shutdown(self) -> None:

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from chaski.chat.events import Partial
 from chaski.errors import ChaskiError
-from chaski.runner.channels.messages import ModelCall, ModelReply, ReplyCallback
-from chaski.runner.channels.worker.codec import Cancel, Failure, Received, WireMessage, check
+from chaski.runner.channels.messages import ModelReply, ReplyCallback
+from chaski.runner.channels.worker.codec import Cancel, Failure, Received, WireMessage, encode, numbered
 from chaski.runner.channels.worker.link import Link
 
 __all__ = ["Again", "InFlight", "OpenCalls"]
@@ -36,8 +36,8 @@ class InFlight:
             self._calls.cancel(self._number)
 
 
-Again: TypeAlias = Callable[[ReplyCallback, ModelCall, InFlight], None]
-"""Takes a call that the other end had not read when the link ended, so that it did not cause its end."""
+Again: TypeAlias = Callable[[ReplyCallback, bytes, InFlight], None]
+"""Takes an encoded call that the other end had not read, so that it did not cause the end of the link."""
 
 
 class OpenCalls:
@@ -50,7 +50,7 @@ class OpenCalls:
         self._link = link
         self._numbers = itertools.count(1)
         self._puts: dict[int, ReplyCallback] = {}
-        self._unread: dict[int, tuple[ModelCall, InFlight]] = {}
+        self._unread: dict[int, tuple[bytes, InFlight]] = {}
         self._lock = threading.Lock()
         self.error: ChaskiError | None = None
         self._sends: SimpleQueue[bool] = SimpleQueue()
@@ -60,14 +60,13 @@ class OpenCalls:
     def __len__(self) -> int:
         return len(self._puts)
 
-    def start(self, call: ModelCall, put: ReplyCallback) -> InFlight:
-        """Send a call. Raises OptionError for a value that cannot be sent, or that has another type."""
-        check(call)
+    def start(self, call: bytes, put: ReplyCallback) -> InFlight:
+        """Send a call that `encode_call` has encoded. Raises OptionError for one that is too large."""
         ticket = InFlight()
         self.take_over(call, put, ticket)
         return ticket
 
-    def take_over(self, call: ModelCall, put: ReplyCallback, ticket: InFlight) -> None:
+    def take_over(self, call: bytes, put: ReplyCallback, ticket: InFlight) -> None:
         """Send a call that has a ticket already. Raises OptionError."""
         number = next(self._numbers)
         with self._lock:
@@ -80,7 +79,7 @@ class OpenCalls:
             put(_copy(error))
             return
         try:
-            self.send(number, call)
+            self.send(numbered(number, call))
         except ChaskiError:
             self._puts.pop(number, None)
             self._unread.pop(number, None)
@@ -90,11 +89,11 @@ class OpenCalls:
         """Forget a call, if it has not been answered."""
         self._unread.pop(number, None)
         if self._puts.pop(number, None) is not None:
-            self.send(number, Cancel())
+            self.send(encode(number, Cancel()))
 
-    def send(self, number: int, message: WireMessage) -> None:
+    def send(self, message: bytes) -> None:
         """Send without blocking: a thread waits if the socket is full. Raises OptionError."""
-        self._link.send(number, message)
+        self._link.send(message)
         if not self._link.flush_some():
             self._sends.put(True)
 

@@ -15,8 +15,8 @@ from chaski.chat.events import Text
 from chaski.env import child_environment
 from chaski.errors import ChaskiError, WorkerError
 from chaski.ml.backend import ProgressCallback
-from chaski.runner.channels.messages import Info, ModelCall, ReplyCallback
-from chaski.runner.channels.worker.codec import Failure, Load, LoadProgress, WireMessage
+from chaski.runner.channels.messages import Info, ReplyCallback
+from chaski.runner.channels.worker.codec import Failure, Load, LoadProgress, WireMessage, decode, encode
 from chaski.runner.channels.worker.link import Link
 from chaski.runner.channels.worker.open_calls import Again, InFlight, OpenCalls
 from chaski.standard_streams import open_missing
@@ -56,7 +56,7 @@ class Process:
         ours, theirs = socket.socketpair()
         self._link = Link(ours)
         self._calls = OpenCalls(self._link)
-        self._calls.send(_LOADING, load)
+        self._calls.send(encode(_LOADING, load))
         self._thread = threading.Thread(target=self._run, args=(theirs,), name="chaski-worker", daemon=True)
         self._thread.start()
 
@@ -70,11 +70,11 @@ class Process:
         """The process id, while it runs."""
         return self._popen.pid if self._popen is not None and self.error is None else None
 
-    def start(self, call: ModelCall, put: ReplyCallback) -> InFlight:
-        """Send a call; it waits in the worker until the model is loaded. Raises OptionError."""
+    def start(self, call: bytes, put: ReplyCallback) -> InFlight:
+        """Send an encoded call; it waits in the worker until the model is loaded. Raises OptionError."""
         return self._calls.start(call, put)
 
-    def take_over(self, call: ModelCall, put: ReplyCallback, ticket: InFlight) -> None:
+    def take_over(self, call: bytes, put: ReplyCallback, ticket: InFlight) -> None:
         """Send a call that has a ticket already. Raises OptionError."""
         self._calls.take_over(call, put, ticket)
 
@@ -103,7 +103,8 @@ class Process:
         self._link.close()
 
     def _receive(self) -> None:
-        while messages := self._link.receive():
+        while received := self._link.receive():
+            messages = list(map(decode, received))
             for number, message in messages:
                 self._take(number, message)
             if any(isinstance(message, Text) for _, message in messages):

@@ -41,9 +41,10 @@ from chaski.runner.channels.worker.codec import (
     Load,
     LoadProgress,
     WireMessage,
-    check,
     decode,
     encode,
+    encode_call,
+    numbered,
     protocol,
 )
 from chaski.runner.engine.live import LiveSequence, LiveSequences, TokenTotals
@@ -345,7 +346,15 @@ WRONG: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("call", "message"), WRONG, ids=lambda each: each if isinstance(each, str) else "")
 def test_a_call_with_a_field_of_another_type_is_not_sent(call: Any, message: str) -> None:
     with pytest.raises(OptionError, match=re.escape(message)):
-        check(call)
+        encode_call(call)
+
+
+@pytest.mark.parametrize("number", [0, 1, 200, 70_000, 2**40])
+@pytest.mark.parametrize("text", ["plain", "half \ud800"], ids=["msgpack", "json"])
+def test_a_call_that_is_encoded_once_takes_any_number(number: int, text: str) -> None:
+    call = Generate(text, {"temperature": 0.5})
+    assert numbered(number, encode_call(call)) == encode(number, call)
+    assert decode(numbered(number, encode_call(call))) == (number, call)
 
 
 @pytest.mark.parametrize("name", errors.__all__)
