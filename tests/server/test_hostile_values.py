@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chaski.errors import OptionError
-from chaski.server.network.jsons import load_object
+from chaski.server.network.bodies import load_object
 from chaski.server.routes import ROUTES
 from tests.server.running import Running
 

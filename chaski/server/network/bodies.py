@@ -7,21 +7,24 @@ each takes what has arrived of it, for as long as its request lasts. They are pa
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from msgspec import Struct
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
-from chaski.formats.bounded_json import TooManyValuesError
+from chaski.errors import OptionError
+from chaski.formats.bounded_json import TooManyValuesError, take_json
 from chaski.server.network.arrivals import Arrivals
 from chaski.server.network.budget import Budget, Share, TooLargeError
-from chaski.server.network.jsons import MAX_BODY, load_object
+from chaski.server.network.jsons import HALF, MAX_BODY, MAX_VALUES, without_halves
 
-__all__ = ["MAX_BODY", "Bodies"]
+__all__ = ["MAX_BODY", "Bodies", "load_object"]
 
 T = TypeVar("T")
 
@@ -29,6 +32,8 @@ _SMALL = 1 << 16
 """Bytes of a body that is parsed at once, and that takes nothing from the budget."""
 _OBJECT_BYTES = 64
 """Average bytes of a parsed value besides its text."""
+# The ways to write a half of a surrogate pair.
+_MAY_BE_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class Bodies:
@@ -127,3 +132,79 @@ def _sizes(value: object) -> Iterator[int]:
             pending += item
         else:
             yield _OBJECT_BYTES
+
+
+def load_object(data: bytearray, list_name: str | None = None) -> Mapping[str, Any]:
+    """Return the object that a body holds, or that a list stands for as its only field `list_name`.
+
+    The body is empty afterwards, since a large one should not be in memory next to its values. Half of a
+    surrogate pair in a string becomes U+FFFD. Raises OptionError for anything else than an object, numbers
+    that are none or beyond the largest float, and two names that become the same; TooManyValuesError.
+    """
+    if not data or data.isspace():
+        raise OptionError("missing request body")
+    may_have_halves = _MAY_BE_HALF.search(data) is not None
+    try:
+        found = take_json(data, MAX_VALUES)
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"invalid JSON: {error}") from None
+    if list_name is not None and isinstance(found, list):
+        found = {list_name: found}
+    if not isinstance(found, dict):
+        raise OptionError(f"the request must be a JSON object, not {type(found).__name__}")
+    if may_have_halves:
+        _replace_halves(found)
+    return found
+
+
+class _Place(Struct):
+    """A container of a body, with the place that it has in another one."""
+
+    value: dict[str, Any] | list[Any]
+    around: _Place | None = None
+    key: str | int = ""
+
+    def __str__(self) -> str:
+        """The path, such as `messages[0].content`; empty for the whole body."""
+        keys, place = [], self
+        while place.around is not None:
+            keys.append(f"[{place.key}]" if isinstance(place.key, int) else f".{place.key:.80}")
+            place = place.around
+        return "".join(reversed(keys)).removeprefix(".")
+
+
+def _replace_halves(value: dict[str, Any]) -> None:
+    """Replace halves of surrogate pairs in a value and everything inside by U+FFFD, as Go's decoder does.
+
+    UTF-8 cannot hold them. Raises OptionError where two names of an object become the same.
+    """
+    pending = [_Place(value)]
+    while pending:
+        place = pending.pop()
+        container: Any = place.value
+        if isinstance(container, dict):
+            if any(map(HALF.search, container)):
+                _rename(container, place)
+            parts: Iterable[tuple[Any, Any]] = container.items()
+        else:
+            parts = enumerate(container)
+        for key, inner in parts:
+            if isinstance(inner, str):
+                if HALF.search(inner):
+                    container[key] = without_halves(inner)
+            elif isinstance(inner, dict | list):
+                pending.append(_Place(inner, place, key))
+
+
+def _rename(container: dict[str, Any], place: _Place) -> None:
+    renamed: dict[str, Any] = {}
+    for name, inner in container.items():
+        whole = without_halves(name)
+        if whole in renamed:
+            raise OptionError(
+                f"two names in {str(place) or 'the request'} differ only in halves of surrogate pairs, which "
+                f"become U+FFFD: {whole:.80}; give each a name of valid Unicode"
+            )
+        renamed[whole] = inner
+    container.clear()
+    container.update(renamed)
