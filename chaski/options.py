@@ -10,21 +10,26 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any, Literal, TypeAlias, TypeGuard
 
 from msgspec import Struct
 
+from chaski.errors import OptionError
+from chaski.names import check_engine
+
 __all__ = [
     "FIELDS",
     "MAX_TOP_LOGPROBS",
+    "MESSAGES",
     "MODELFILE",
     "OPTIONS",
     "REQUEST",
     "Kind",
     "Option",
     "Place",
+    "from_json",
     "is_integer",
     "is_number",
     "names_of",
@@ -39,14 +44,18 @@ MAX_ITEMS = 4096
 MAX_TEXTS = 1024
 MAX_CHARACTERS = 65_536
 """The most characters of all stop texts, bad words or sequence breakers of a request together."""
+_MAX_STOPS = 64
+_MAX_BIASES = 4096
 
-Place: TypeAlias = Literal["Modelfile", "options", "field"]
+Place: TypeAlias = Literal["Modelfile", "options", "field", "messages"]
 MODELFILE: Place = "Modelfile"
 """A parameter of Modelfiles."""
 REQUEST: Place = "options"
 """An entry of `options` in a request."""
 FIELDS: Place = "field"
 """A field of OpenAI's routes."""
+MESSAGES: Place = "messages"
+"""A field of Anthropic's routes, as a number."""
 _EVERYWHERE: tuple[Place, ...] = ("Modelfile", "options", "field")
 
 
@@ -77,6 +86,7 @@ class Option(Struct, frozen=True):
     is_loading        the option is one of loading a model
     needs_all_logits  values that ask for something need all logits, not only the top ones
     neutral           values that ask for nothing, if a beam search refuses the others; None if it takes all
+    openai            default on OpenAI's routes; None if it is that of the other routes
     infill            name on llama.cpp's /infill; empty if the route does not take the option
     """
 
@@ -92,6 +102,7 @@ class Option(Struct, frozen=True):
     is_loading: bool = False
     needs_all_logits: bool = False
     neutral: tuple[object, ...] | None = None
+    openai: float | None = None
     infill: str = ""
 
     def allows(self, value: object) -> bool:
@@ -165,6 +176,57 @@ class Option(Struct, frozen=True):
         return bool(self.most) or sum(map(len, texts)) <= MAX_CHARACTERS
 
 
+def from_json(name: str, value: Any) -> Any:
+    """Return the value that a request gives an option, None for one without effect.
+
+    A number is clamped as `nearest` does. Raises OptionError for a value of another type in JSON.
+    """
+    is_finite = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+    match OPTIONS[name].kind:
+        case Kind.INTEGER:
+            _require_type(is_finite, name, "of type integer")
+            return int(value)
+        case Kind.NUMBER:
+            _require_type(is_finite, name, "of type float32")
+            return nearest(name, float(value))
+        case Kind.FLAG:
+            _require_type(isinstance(value, bool), name, "of type boolean")
+            return None if name == "use_mmap" else value
+        case Kind.TEXT:
+            _require_type(isinstance(value, str), name, "of type string")
+            return value or None
+        case Kind.TEXTS:
+            return _json_items(name, [value] if isinstance(value, str) else value, str, "strings")
+        case Kind.TOKENS:
+            return _json_items(name, value, int, "integers")
+        case Kind.OTHER:
+            return _other(name, value)
+
+
+def _json_items(name: str, items: Any, kind: type, wanted: str) -> list[Any]:
+    _require_type(isinstance(items, list), name, "of type array")
+    _require_type(all(type(item) is kind for item in items), name, f"of an array of {wanted}")
+    if name == "stop":
+        _require_type(len(items) <= _MAX_STOPS, name, f"an array of at most {_MAX_STOPS} strings")
+        return [text for text in items if text]
+    return list(items)
+
+
+def _other(name: str, value: Any) -> Any:
+    if name == "engine":
+        return check_engine(value)
+    if name == "logit_bias":
+        is_small = isinstance(value, Mapping) and len(value) <= _MAX_BIASES
+        _require_type(is_small, name, f"an object of at most {_MAX_BIASES} tokens")
+        return dict(value)
+    return value
+
+
+def _require_type(condition: bool, name: str, wanted: str) -> None:
+    if not condition:
+        raise OptionError(f'option "{name}" must be {wanted}')
+
+
 def nearest(name: str, value: Any) -> Any:
     """Clamp a number to the range of its option, if the option allows it. Other values stay as they are."""
     option = OPTIONS.get(name)
@@ -210,6 +272,7 @@ def _number_text(number: float) -> str:
 
 _I, _N, _F = Kind.INTEGER, Kind.NUMBER, Kind.FLAG
 _LOADED: tuple[Place, ...] = ("Modelfile", "options")
+_OFTEN: tuple[Place, ...] = (*_EVERYWHERE, MESSAGES)
 
 # fmt: off
 OPTIONS: dict[str, Option] = {
@@ -240,16 +303,18 @@ OPTIONS: dict[str, Option] = {
     # The choice of a token.
     "temperature": Option(_N,
         "divides the logits; 0 takes the most likely token",
-        least=0, is_clamped=True, topic="choosing", neutral=(0,), infill="temperature"),
+        least=0, is_clamped=True, places=_OFTEN, topic="choosing", neutral=(0,), openai=1.0,
+        infill="temperature"),
     "seed": Option(_I,
         "makes the draw repeatable",
         least=0, most=2**64 - 1, none="a fresh one", topic="choosing", neutral=(None,), infill="seed"),
     "top_k": Option(_I,
         "keep this many of the most likely tokens; 0 or less keeps all",
-        topic="choosing", neutral=(0,), infill="top_k"),
+        places=_OFTEN, topic="choosing", neutral=(0,), infill="top_k"),
     "top_p": Option(_N,
         "keep the most likely tokens until their probability exceeds this; 1 keeps all",
-        least=0, most=1, is_clamped=True, topic="choosing", neutral=(1,), infill="top_p"),
+        least=0, most=1, is_clamped=True, places=_OFTEN, topic="choosing", neutral=(1,), openai=1.0,
+        infill="top_p"),
     "min_p": Option(_N,
         "drop tokens below this share of the top token's probability",
         least=0, most=1, is_clamped=True, topic="choosing", neutral=(0,), infill="min_p"),

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from chaski.chat.options import AnswerOptions, GenerateOptions, parse_options
+from chaski.chat.options import AnswerOptions, GenerateOptions, checked_options, parse_options
 from chaski.cli.chat_help import PARAMETERS_HELP
 from chaski.errors import ChaskiError, ModelfileError
-from chaski.options import FIELDS, MODELFILE, OPTIONS, REQUEST, Kind, Option, names_of
+from chaski.options import FIELDS, MESSAGES, MODELFILE, OPTIONS, REQUEST, Kind, Option, names_of
 from chaski.sample import SamplingOptions
-from chaski.server.answering.options import checked_options
+from chaski.server.dialects.anthropic import read_messages
 from chaski.server.dialects.llamacpp import read_infill
 from chaski.server.dialects.openai import read_completion
 from chaski.store.modelfile import Modelfile
@@ -87,6 +87,18 @@ def test_fields_of_openais_routes(name: str) -> None:
     value = value_of(name, OPTIONS[name])
     (asked,) = read_completion({"model": "guide", "prompt": "a", name: value}).prompts
     assert asked.options[name] == value
+
+
+@pytest.mark.parametrize("name", names_of(MESSAGES))
+def test_fields_of_anthropics_routes(name: str) -> None:
+    message = {"role": "user", "content": "a"}
+    asked = read_messages({"model": "guide", "max_tokens": 5, "messages": [message], name: 0.5})
+    assert asked.options == {"num_predict": 5, "temperature": 1.0} | {name: 0.5}
+
+
+def test_defaults_of_openais_routes() -> None:
+    (asked,) = read_completion({"model": "guide", "prompt": "a"}).prompts
+    assert asked.options == {"temperature": 1.0, "top_p": 1.0}
 
 
 @pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if option.infill])

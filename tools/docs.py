@@ -161,6 +161,7 @@ The other places are:
 * **Modelfile**: a `PARAMETER` of a Modelfile, and `/set parameter` in a chat.
 * **options**: an entry of `options` in a request.
 * **field**: a field of `/v1/chat/completions`, `/v1/completions` and `/v1/responses`.
+* **messages**: a field of `/v1/messages`.
 * **/infill**: a field of llama.cpp's route of that name, with its name there.
 
 Where None is a value in Python, requests and Modelfiles take every number below 0 for it. A beam search

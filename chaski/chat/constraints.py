@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
+from chaski.chat.options import CONSTRAINTS
 from chaski.errors import OptionError
 
 if TYPE_CHECKING:
     from chaski.text.parsers import Lead
 
 __all__ = ["after_thinking", "is_constrained", "require_no_other", "require_unconstrained"]
-
-_CONSTRAINTS = ("format", "regex", "choice", "grammar")
 
 
 def after_thinking(options: Mapping[str, Any], lead: Lead | None) -> dict[str, Any]:
@@ -24,19 +23,19 @@ def after_thinking(options: Mapping[str, Any], lead: Lead | None) -> dict[str, A
 
 def is_constrained(options: Mapping[str, Any]) -> bool:
     """Return whether the answer is constrained."""
-    return any(options.get(name) is not None for name in _CONSTRAINTS)
+    return any(options.get(name) is not None for name in CONSTRAINTS)
 
 
 def require_no_other(options: Mapping[str, Any]) -> None:
     """Refuse a constraint alongside a call that is demanded; a format gives way to it."""
-    other = next((name for name in _CONSTRAINTS[1:] if options.get(name) is not None), None)
+    other = next((name for name in CONSTRAINTS[1:] if options.get(name) is not None), None)
     if other:
         raise OptionError(f"tool_choice and option {other} exclude each other; give one")
 
 
 def require_unconstrained(options: Mapping[str, Any], tool_choice: str) -> None:
     """Refuse a constraint of an answer that a text begins, since constraints hold from the first token on."""
-    other = next((f"option {name}" for name in _CONSTRAINTS if options.get(name) is not None), None)
+    other = next((f"option {name}" for name in CONSTRAINTS if options.get(name) is not None), None)
     if other is None and tool_choice not in ("auto", "none"):
         other = "tool_choice"
     if other:

@@ -5,15 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct, field
+
 from chaski.chat.adapter_choices import AdapterChoice, AdapterOption, adapter_choices
 from chaski.chat.beams import BeamKeywords, BeamOptions, check_beams, is_search, taken_defaults
 from chaski.errors import OptionError
-from chaski.options import OPTIONS, Kind
+from chaski.options import OPTIONS, REQUEST, Kind, from_json, names_of, none_below_zero
 from chaski.sample import SamplingOptions
 from chaski.sample.lark import AnswerFormat, AnswerPrefix, Constraint, ConstraintKind
 from chaski.sample.options import SamplingKeywords
 
-__all__ = ["AnswerOptions", "GenerateOptions", "merged_options", "parse_options"]
+__all__ = [
+    "CONSTRAINTS",
+    "KNOWN_OPTIONS",
+    "AnswerOptions",
+    "GenerateOptions",
+    "RequestOptions",
+    "checked_options",
+    "constraints_of",
+    "merged_options",
+    "parse_options",
+]
 
 
 class GenerateOptions(SamplingKeywords, BeamKeywords, total=False):
@@ -84,7 +96,7 @@ class AnswerOptions(BeamOptions, frozen=True, kw_only=True):
         _require("format", self.format, is_format, '"json" or a JSON schema')
         _require("choice", self.choice, self.choice != (), OPTIONS["choice"].wanted)
         super().__post_init__()
-        given = [name for name in _KINDS if getattr(self, name) is not None]
+        given = [name for name in CONSTRAINTS if getattr(self, name) is not None]
         if len(given) > 1:
             raise OptionError(f"options {given[0]} and {given[1]} exclude each other; give one of them")
         if 0 <= self.num_predict < self.min_tokens:
@@ -95,12 +107,28 @@ class AnswerOptions(BeamOptions, frozen=True, kw_only=True):
     @property
     def constraint(self) -> Constraint | None:
         """The rule that the answer must follow, from the one option that gives it; None if none does."""
-        found = ((name, getattr(self, name)) for name in _KINDS)
+        found = ((name, getattr(self, name)) for name in CONSTRAINTS)
         return next((Constraint(name, value) for name, value in found if value is not None), None)
 
 
+class RequestOptions(Struct, frozen=True):
+    """generate: options of a generation, as `chaski.runner` takes them. The others are for loading.
+
+    gpus: `num_gpu` and `main_gpu`, where they are given.
+    """
+
+    generate: Mapping[str, Any] = field(default_factory=dict)
+    context: int | None = None
+    threads: int | None = None
+    engine: str | None = None
+    gpus: Mapping[str, int] = field(default_factory=dict)
+
+
+KNOWN_OPTIONS = frozenset(names_of(REQUEST))
+"""The names that `checked_options` knows. `server/fields/audit.py` warns of others, or refuses them."""
 _LISTS = {name for name, option in OPTIONS.items() if option.kind in (Kind.TEXTS, Kind.TOKENS)}
-_KINDS: tuple[ConstraintKind, ...] = ("format", "regex", "choice", "grammar")
+CONSTRAINTS: tuple[ConstraintKind, ...] = ("format", "regex", "choice", "grammar")
+"""The options that constrain the form of an answer, of which one may be given."""
 # No vocabulary is so large.
 _MAX_DIGITS = 12
 _LIMITS = set(AnswerOptions.__struct_fields__)
@@ -130,15 +158,50 @@ def parse_options(options: Mapping[str, Any]) -> tuple[AnswerOptions, SamplingOp
     return found
 
 
+def checked_options(raw: Mapping[str, Any]) -> RequestOptions:
+    """Check the `options` of a request; unknown ones are ignored. Raises OptionError or SamplingError."""
+    values = {
+        name: adapter_choices(value) if name == "adapter" else from_json(name, value)
+        for name, value in raw.items()
+        if name in KNOWN_OPTIONS and value is not None
+    }
+    generate = {
+        name: none_below_zero(name, value)
+        for name, value in values.items()
+        if value is not None and not OPTIONS[name].is_loading
+    }
+    parse_options(generate)
+    return RequestOptions(
+        generate,
+        _at_least_0("num_ctx", values),
+        _at_least_0("num_thread", values),
+        values.get("engine"),
+        # In Ollama -1 leaves the choice to the server.
+        {name: values[name] for name in ("num_gpu", "main_gpu") if values.get(name, -1) >= 0},
+    )
+
+
 def merged_options(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a request over those of its model."""
     return {**taken_defaults(defaults, options), **options}
+
+
+def constraints_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that constrain the form of the answer."""
+    return {name: options[name] for name in CONSTRAINTS if options.get(name) is not None}
 
 
 def _token(key: object) -> object:
     """Return the token id of a key of JSON, which is a text; any other value as it is, to be refused."""
     is_number = isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) < _MAX_DIGITS
     return int(key) if isinstance(key, str) and is_number else key
+
+
+def _at_least_0(name: str, values: Mapping[str, Any]) -> int | None:
+    value = values.get(name)
+    if value is not None and value < 0:
+        raise OptionError(f"option {name} is {value}; it must be at least 0")
+    return value or None
 
 
 def _items(value: object) -> object:

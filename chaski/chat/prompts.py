@@ -28,7 +28,7 @@ from chaski.chat.formats import Message
 from chaski.chat.images import ImageReader
 from chaski.chat.layout import Prompt, marked, shown_placeholders, typed_placeholders, with_placeholders
 from chaski.chat.marks import Hold, Holds, altered, common_length
-from chaski.chat.options import AnswerOptions, merged_options, parse_options
+from chaski.chat.options import AnswerOptions, constraints_of, merged_options, parse_options
 from chaski.chat.requests import Chat, Fill, Generate
 from chaski.chat.shortening import shortened
 from chaski.chat.sources import StoredFormat, TemplateSources
@@ -175,7 +175,7 @@ class PromptBuilder(PromptEncoder):
         if whole > self.context and shortens:
             text, prompt = self._written(self._shortened(conversation, request, images), request, images)
         if request.begun:
-            require_unconstrained(options, request.tool_choice)
+            require_unconstrained(constraints_of(options), request.tool_choice)
         elif self.steering is not None and not conversation.tools:
             options = self.steering(request.messages, options)
         is_demanded = bool(conversation.tools) and request.tool_choice not in ("auto", "none")
@@ -184,7 +184,7 @@ class PromptBuilder(PromptEncoder):
             text.removesuffix(request.begun), tools, bool(conversation.think), conversation.begun_thought
         )
         if is_demanded:
-            require_no_other(options)
+            require_no_other(constraints_of(options))
             parser = DemandedCall(parser)
             options["format"] = schema_of_call(conversation.tools)
         lead = None if conversation.has_begun_answer(text) else parser.lead
@@ -193,7 +193,7 @@ class PromptBuilder(PromptEncoder):
         prepared = self._prepared(
             request,
             prompt,
-            {**_PARSED, **after_thinking(options, lead)},
+            {**_PARSED, **after_thinking(constraints_of(options), lead), **options},
             whole - len(prompt.tokens),
             answer,
         )

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import chaski
+from chaski.chat.options import KNOWN_OPTIONS
 from chaski.cli.chat import chat
 from chaski.cli.session import Session
-from chaski.server.answering.options import KNOWN_OPTIONS
 
 
 def talk(session: Session, monkeypatch: pytest.MonkeyPatch, *lines: str | type[BaseException]) -> None:

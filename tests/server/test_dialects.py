@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from chaski.chat.events import Done, Text, Thinking, ToolCall
+from chaski.chat.options import checked_options
 from chaski.errors import OptionError, UnsupportedError
 from chaski.server.answering.events import Delta, Finish
-from chaski.server.answering.options import checked_options
 from chaski.server.dialects import anthropic, ollama, openai
 from chaski.server.dialects.responses.requests import read_response
 from chaski.server.http.problems import problem_of

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import aclosing
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 
 from msgspec import Struct, field
 
 from chaski.chat.events import Done, PromptScores, PromptTokens, ToolCall
+from chaski.errors import OptionError, SamplingError
 from chaski.runner.channels.messages import Answerable
 from chaski.server.answering.events import AnswerPiece, Delta, Finish, Prompted, ServiceEvents
-from chaski.server.answering.jobs import Job, Jobs, check_ids, require
-from chaski.server.answering.model_calls import chat_call, generate_call
-from chaski.server.answering.options import named_as_given
+from chaski.server.answering.jobs import Job, Jobs, chat_call, check_ids, generate_call, require
 from chaski.server.answering.requests import ChatRequest, GenerateRequest, ModelRequest
 from chaski.server.answering.scores import prompted_of, require_few_scores, score_of
 from chaski.server.models.loaded import LoadedModel
 
 __all__ = ["ChatService"]
+
+_OPTION = re.compile(r"option (['\"]?)(\w+)\1|options (\w+) and (\w+)")
 
 
 class ChatService:
@@ -29,14 +31,14 @@ class ChatService:
 
     async def chat(self, request: ChatRequest, client: str) -> ServiceEvents:
         """Answer a conversation."""
-        with named_as_given(request.given_as):
+        with _named_as_given(request.given_as):
             async with aclosing(self._chat(request, client)) as events:
                 async for event in events:
                     yield event
 
     async def generate(self, request: GenerateRequest, client: str) -> ServiceEvents:
         """Answer a prompt, or continue it."""
-        with named_as_given(request.given_as):
+        with _named_as_given(request.given_as):
             async with aclosing(self._generate(request, client)) as events:
                 async for event in events:
                     yield event
@@ -148,3 +150,22 @@ class _Answer(Struct):
             load_seconds=load_seconds,
             total_seconds=total_seconds,
         )
+
+
+@contextmanager
+def _named_as_given(given_as: Mapping[str, str]) -> Iterator[None]:
+    """Let errors of options name the fields that gave them: `guided_regex`, not `option regex`."""
+
+    def renamed(found: re.Match[str]) -> str:
+        if found[2]:
+            return given_as.get(found[2], found[0])
+        if given_as.keys().isdisjoint(found.group(3, 4)):
+            return found[0]
+        return " and ".join(given_as.get(name, f"option {name}") for name in found.group(3, 4))
+
+    try:
+        yield
+    except (OptionError, SamplingError) as error:
+        if type(error) not in (OptionError, SamplingError):
+            raise
+        raise type(error)(_OPTION.sub(renamed, str(error))) from None

@@ -14,8 +14,7 @@ from chaski.env import Environment
 from chaski.errors import OptionError, StateError, UnsupportedError
 from chaski.runner.states.files import bytes_beside
 from chaski.runner.states.state_calls import SavedState
-from chaski.server.answering.jobs import Jobs
-from chaski.server.answering.model_calls import chat_call
+from chaski.server.answering.jobs import Jobs, chat_call
 from chaski.server.answering.requests import ChatRequest, ModelRequest
 from chaski.server.models.pool import ModelPool
 

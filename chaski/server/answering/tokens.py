@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from chaski.server.answering.jobs import Jobs, check_ids
-from chaski.server.answering.model_calls import chat_call
+from chaski.server.answering.jobs import Jobs, chat_call, check_ids
 from chaski.server.answering.requests import ChatRequest, ModelRequest
 
 __all__ = ["TokenService", "Tokenized"]

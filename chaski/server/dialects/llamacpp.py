@@ -11,7 +11,6 @@ from chaski.options import OPTIONS
 from chaski.server.answering.events import Delta, Finish
 from chaski.server.answering.requests import GenerateRequest
 from chaski.server.dialects.common.cached import cached_by_tier
-from chaski.server.dialects.common.constraints import read_given
 from chaski.server.dialects.ollama import read_keep_alive
 from chaski.server.fields.reader import Fields
 
@@ -30,7 +29,7 @@ def read_infill(body: Mapping[str, Any], model: str) -> GenerateRequest:
         prompt=fields.text("input_prefix"),
         suffix=fields.text("input_suffix"),
         begun=fields.text("prompt"),
-        options=read_given(fields, _OPTIONS),
+        options=fields.options(_OPTIONS),
         given_as={ours: theirs for theirs, ours in _OPTIONS.items() if ours != theirs},
         lora=read_lora(fields),
         stream=fields.flag("stream", False),

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from chaski.chat.options import checked_options
 from chaski.convert.adapter import CONFIG_NAME
 from chaski.errors import OptionError, UnsupportedError
 from chaski.names import Digest, ModelName
-from chaski.server.answering.options import checked_options
 from chaski.server.fields.reader import Fields
 from chaski.store.recipe import CheckpointFiles, ModelSource, Recipe, gguf_sources
 

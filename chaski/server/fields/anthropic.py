@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from chaski.server.fields.common import MODEL, PLAIN_OPTIONS, STREAM, THINKING
+from chaski.options import MESSAGES as MESSAGES_PLACE
+from chaski.options import OPTIONS, names_of
+from chaski.server.fields.common import MODEL, STREAM, THINKING
 from chaski.server.fields.description import (
     FLAG,
     NUMBER,
@@ -114,9 +116,7 @@ MESSAGES: FieldTable = {
         "keeps the prompt for its `ttl` (5m or 1h) after its last use; in blocks and tools, up to there",
         parts=_MARK,
     ),
-    "temperature": PLAIN_OPTIONS["temperature"],
-    "top_p": PLAIN_OPTIONS["top_p"],
-    "top_k": Field(NUMBER, "keep that many of the most likely tokens"),
+    **{name: Field(NUMBER, OPTIONS[name].meaning) for name in names_of(MESSAGES_PLACE)},
     "stop_sequences": Field(TEXTS, "texts that end the answer"),
     "stream": Field(FLAG, f"{STREAM}, as server-sent events; false by default"),
     "thread": Field(

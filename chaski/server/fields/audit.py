@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from chaski.errors import UnsupportedError
-from chaski.server.fields.description import ReadParts
+from chaski.server.fields.description import ReadFields, ReadParts
 from chaski.server.fields.reader import MAX_ITEMS
 from chaski.server.fields.unread import HARMLESS, REFUSED
 
@@ -47,7 +47,9 @@ def _unread_within(value: object, inner: ReadParts, path: str) -> Iterator[str]:
     else:
         items = [value]
     for item in items:
-        known = inner.of(item) if isinstance(item, dict) else None
+        if not isinstance(item, dict):
+            continue
+        known = inner if isinstance(inner, ReadFields) else inner.of(item.get(inner.tag, inner.usual))
         if known is None:
             continue
         for name, part in item.items():

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from chaski.chat.options import KNOWN_OPTIONS
 from chaski.options import FIELDS, OPTIONS, Kind, names_of
-from chaski.server.answering.options import KNOWN_OPTIONS
 from chaski.server.fields.description import (
     FLAG,
     NUMBER,

@@ -57,10 +57,6 @@ class ReadFields(Struct, frozen=True):
     neutral: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     is_open: bool = False
 
-    def of(self, value: Mapping[str, Any]) -> ReadFields | None:
-        """Return the fields that are read of an object."""
-        return self
-
     def has(self, name: str) -> bool:
         """Return whether a field is read."""
         return name in self.inner or (self.is_open and name not in self.neutral)
@@ -79,9 +75,8 @@ class ReadKinds(Struct, frozen=True):
     usual: str = ""
     tag: str = "type"
 
-    def of(self, value: Mapping[str, Any]) -> ReadFields | None:
-        """Return the fields that are read of an object, if its kind is known."""
-        kind = value.get(self.tag, self.usual)
+    def of(self, kind: object) -> ReadFields | None:
+        """Return the fields that are read of an object of a kind, if it is known."""
         if not isinstance(kind, str):
             return None
         return self.kinds.get(kind) or self.kinds.get(_DATE.sub("", kind))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from chaski.errors import OptionError
+from chaski.options import OPTIONS, Kind
 
 __all__ = ["MAX_ITEMS", "Fields"]
 
@@ -89,6 +90,31 @@ class Fields:
         found = self.items(name)
         self._require(all(type(item) is int for item in found), name, "a list of integers")
         return list(found)
+
+    def options(self, names: Mapping[str, str]) -> dict[str, Any]:
+        """Return the options that are there, by their own names. names: option by the name of its field."""
+        found = {
+            ours: self._option(theirs, OPTIONS[ours].kind)
+            for theirs, ours in names.items()
+            if self.has(theirs)
+        }
+        # Clients send an empty list where nothing is set, and the model may have stop texts of its own.
+        return {name: value for name, value in found.items() if name != "stop" or value}
+
+    def _option(self, name: str, kind: Kind) -> Any:
+        match kind:
+            case Kind.INTEGER:
+                return self.integer(name, None)
+            case Kind.NUMBER:
+                return self.number(name, None)
+            case Kind.FLAG:
+                return self.flag(name, False)
+            case Kind.TEXTS:
+                return self.texts(name)
+            case Kind.TOKENS:
+                return self.integers(name)
+            case _:
+                return dict(self.mapping(name))
 
     def _checked(self, name: str, value: object, kind: type[T]) -> T:
         if not isinstance(value, kind):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chaski.errors import OptionError, UnsupportedError
+from chaski.options import MESSAGES, names_of
 from chaski.sample.schema import named
 from chaski.server.answering.requests import ChatRequest
 from chaski.server.dialects.anthropic.input import AnthropicConversation
@@ -45,9 +46,7 @@ def _request(fields: Fields, options: dict[str, Any]) -> ChatRequest:
     ignored = Ignored()
     conversation = AnthropicConversation(fields, ignored)
     check_images(conversation.messages)
-    given = {
-        name: fields.number(name, None) for name in ("temperature", "top_p", "top_k") if fields.has(name)
-    }
+    given = {name: fields.number(name, None) for name in names_of(MESSAGES) if fields.has(name)}
     options |= {"temperature": 1.0} | given
     if stops := fields.texts("stop_sequences"):
         options["stop"] = stops

@@ -1,4 +1,4 @@
-"""Constraints of answers, and options of sampling, under the names of vLLM and llama.cpp."""
+"""Constraints of answers under the names of vLLM and llama.cpp."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 from msgspec import Struct, field
 
 from chaski.errors import OptionError, UnsupportedError
-from chaski.options import OPTIONS, Kind
 from chaski.sample.schema import named
 from chaski.server.fields.reader import Fields
 from chaski.server.network.jsons import InnerJson
 
-__all__ = ["Constrained", "read_constraint", "read_given"]
+__all__ = ["Constrained", "read_constraint"]
 
 _KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
@@ -27,36 +26,6 @@ class Constrained(Struct, frozen=True):
     format: Any = None
     options: Mapping[str, Any] = field(default_factory=dict)
     given_as: Mapping[str, str] = field(default_factory=dict)
-
-
-def read_given(fields: Fields, names: Mapping[str, str]) -> dict[str, Any]:
-    """Read the options that are there. Raises OptionError for a value of another type.
-
-    names: name of the option by the name of its field.
-    """
-    found = {
-        ours: _read_option(fields, theirs, OPTIONS[ours].kind)
-        for theirs, ours in names.items()
-        if fields.has(theirs)
-    }
-    # Clients send an empty list where nothing is set, and the model may have stop texts of its own.
-    return {name: value for name, value in found.items() if name != "stop" or value}
-
-
-def _read_option(fields: Fields, name: str, kind: Kind) -> Any:
-    match kind:
-        case Kind.INTEGER:
-            return fields.integer(name, None)
-        case Kind.NUMBER:
-            return fields.number(name, None)
-        case Kind.FLAG:
-            return fields.flag(name, False)
-        case Kind.TEXTS:
-            return fields.texts(name)
-        case Kind.TOKENS:
-            return fields.integers(name)
-        case _:
-            return dict(fields.mapping(name))
 
 
 def read_constraint(fields: Fields, name: str, format: Any) -> Constrained:

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from chaski.chat.beams import is_search
 from chaski.durations import parse_duration
 from chaski.errors import OptionError
-from chaski.options import FIELDS, MAX_TOP_LOGPROBS, names_of
+from chaski.options import FIELDS, MAX_TOP_LOGPROBS, OPTIONS, names_of
 from chaski.server.answering.requests import ChatRequest, EmbedRequest, GenerateRequest
-from chaski.server.dialects.common.constraints import read_constraint, read_given
+from chaski.server.dialects.common.constraints import read_constraint
 from chaski.server.dialects.common.images import check_images
 from chaski.server.dialects.common.thinking import agreed, read_thinking, template_variables
 from chaski.server.dialects.common.tools import require_distinct
@@ -42,6 +42,7 @@ MAX_PROMPTS = 256
 _PROMPTS = "a string, a list of strings, a list of tokens, or a list of such lists"
 # Options that this API has no name for are taken under their own names.
 _FIELDS = {name: name for name in names_of(FIELDS)}
+_USUAL = {name: option.openai for name, option in OPTIONS.items() if option.openai is not None}
 # The fields with the most tokens of an answer; the first one goes first.
 _LIMITS = ("max_completion_tokens", "max_tokens")
 # The number that says of `num_predict` what llama.cpp says by -1 of `max_tokens`.
@@ -314,7 +315,7 @@ def limit_of(fields: Fields, *limits: str) -> dict[str, str]:
 def read_options(fields: Fields, *limits: str) -> dict[str, Any]:
     """The options of a request, in Ollama's names. limits: where the most tokens of an answer may stand."""
     options = dict(fields.mapping("options"))
-    options |= {"temperature": 1.0, "top_p": 1.0, **read_given(fields, _FIELDS)}
+    options |= {**_USUAL, **fields.options(_FIELDS)}
     if is_search(options) and options["temperature"] == 1:  # it takes the model's own probabilities
         options["temperature"] = 0.0
     if name := limit_of(fields, *limits).get("num_predict"):
