@@ -160,7 +160,7 @@ def parse_options(options: Mapping[str, Any]) -> tuple[AnswerOptions, SamplingOp
 
 def checked_options(raw: Mapping[str, Any]) -> RequestOptions:
     """Check the `options` of a request; unknown ones are ignored. Raises OptionError or SamplingError."""
-    values = {
+    values: dict[str, Any] = {
         name: adapter_choices(value) if name == "adapter" else from_json(name, value)
         for name, value in raw.items()
         if name in KNOWN_OPTIONS and value is not None

@@ -29,43 +29,26 @@ class ChatService:
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
 
-    async def chat(self, request: ChatRequest, client: str) -> ServiceEvents:
-        """Answer a conversation."""
+    async def answer(self, request: ChatRequest | GenerateRequest, client: str) -> ServiceEvents:
+        """Answer a conversation, or a prompt, or continue the prompt."""
         with _named_as_given(request.given_as):
-            async with aclosing(self._chat(request, client)) as events:
-                async for event in events:
-                    yield event
-
-    async def generate(self, request: GenerateRequest, client: str) -> ServiceEvents:
-        """Answer a prompt, or continue it."""
-        with _named_as_given(request.given_as):
-            async with aclosing(self._generate(request, client)) as events:
-                async for event in events:
-                    yield event
-
-    async def _chat(self, request: ChatRequest, client: str) -> ServiceEvents:
-        job = await self._jobs.begin(request, client, "chat")
-        require(job.info.makes_text, f'"{request.model}" does not support chat')
-        call = await chat_call(job, request)
-        async with (
-            self._jobs.use(job, client) as loaded,
-            aclosing(self._answer(job, loaded, call, _Answer())) as events,
-        ):
-            async for event in events:
-                yield event
-
-    async def _generate(self, request: GenerateRequest, client: str) -> ServiceEvents:
-        job = await self._jobs.begin(request, client, "text_completion")
-        require(job.info.makes_text, f'"{request.model}" does not support generate')
-        call = await generate_call(job, request)
-        answer = _Answer(request.prompt, request.echoes, request.returns_context)
-        async with self._jobs.use(job, client) as loaded:
-            if request.token_ids:
-                check_ids(request.token_ids, loaded)
-                answer.prompt = await loaded.model.detokenize(request.token_ids) if request.echoes else ""
-            async with aclosing(self._answer(job, loaded, call, answer)) as events:
-                async for event in events:
-                    yield event
+            call: Answerable
+            if isinstance(request, ChatRequest):
+                job = await self._jobs.begin(request, client, "chat")
+                require(job.info.makes_text, f'"{request.model}" does not support chat')
+                call, answer = await chat_call(job, request), _Answer()
+            else:
+                job = await self._jobs.begin(request, client, "text_completion")
+                require(job.info.makes_text, f'"{request.model}" does not support generate')
+                call = await generate_call(job, request)
+                answer = _Answer(request.prompt, request.echoes, request.returns_context)
+            async with self._jobs.use(job, client) as loaded:
+                if isinstance(request, GenerateRequest) and request.token_ids:
+                    check_ids(request.token_ids, loaded)
+                    answer.prompt = await loaded.model.detokenize(request.token_ids) if request.echoes else ""
+                async with aclosing(self._answer(job, loaded, call, answer)) as events:
+                    async for event in events:
+                        yield event
 
     async def load(self, request: ModelRequest, client: str) -> float:
         """Load a model without asking it anything -> the seconds that this took."""

@@ -20,7 +20,7 @@ async def messages(http: HTTPRequest) -> Reply:
     body = _whole_request(http)
     request = await http.read(anthropic.read_messages, body)
     http.ignored.update(request.ignored)
-    events = http.services.chat.chat(request, http.client)
+    events = http.services.chat.answer(request, http.client)
     if request.stream:
         return _stream(http, body, events, anthropic.Blocks(request.model))
     message = anthropic.message_whole(request.model, await whole(events))

@@ -93,7 +93,7 @@ async def apply_template(http: HTTPRequest) -> Reply:
 async def infill(http: HTTPRequest) -> Reply:
     """The text that belongs between two others."""
     request = await http.read(llamacpp.read_infill, http.body, _model(http, Fields(http.body)))
-    events = http.services.chat.generate(request, http.client)
+    events = http.services.chat.answer(request, http.client)
     if request.stream:
         return _pieces(request.model, events)
     answer = await whole(events)

@@ -22,7 +22,7 @@ async def generate(http: HTTPRequest) -> Reply:
     request = await http.read(ollama.read_generate, http.body)
     if not request.prompt and not request.suffix and not request.images:
         return await _load_only(http, request, is_chat=False)
-    events = http.services.chat.generate(request, http.client)
+    events = http.services.chat.answer(request, http.client)
     if request.stream:
         return lines(events, request.model, ollama.generate_fields)
     return ollama.generate_whole(request.model, await whole(events))
@@ -33,7 +33,7 @@ async def chat(http: HTTPRequest) -> Reply:
     request = await http.read(ollama.read_chat, http.body)
     if not request.messages:
         return await _load_only(http, request, is_chat=True)
-    events = http.services.chat.chat(request, http.client)
+    events = http.services.chat.answer(request, http.client)
     answer_id = ollama.read_answer_id(http.body)
     if answer_id is not None:
         http.services.answers.begin(http.owner, answer_id, request.model, events)

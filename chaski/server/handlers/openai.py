@@ -32,7 +32,7 @@ async def chat(http: HTTPRequest) -> Reply:
     first, *others = _repeated(request, count)
     # All answers have the same prompt: its scores are computed once.
     requests = [first, *(replace(each, prompt_logprobs=None) for each in others)]
-    answers = [http.services.chat.chat(each, http.client) for each in requests]
+    answers = [http.services.chat.answer(each, http.client) for each in requests]
     names_tool = request.tool_choice not in ("auto", "none", "required")
     if request.stream:
         chunks = openai.Chunks(request.model, custom_tools=request.custom_tools, names_tool=names_tool)
@@ -44,7 +44,7 @@ async def completions(http: HTTPRequest) -> Reply:
     """Answer prompts, texts or tokens, or tell how likely they are."""
     request = await http.read(openai.read_completion, http.body)
     answers = [
-        http.services.chat.generate(each, http.client)
+        http.services.chat.answer(each, http.client)
         for prompt in request.prompts
         for each in _repeated(prompt, request.best_of)
     ]

@@ -23,7 +23,7 @@ async def create(http: HTTPRequest) -> Reply:
     """Answer a conversation, which may go on from an earlier response."""
     items = responses.Items(await _read(http))
     http.ignored.update(items.request.chat.ignored)
-    events = http.services.chat.chat(items.request.chat, http.client)
+    events = http.services.chat.answer(items.request.chat, http.client)
     if items.request.chat.stream:
         return _stream(http, items, events)
     async with aclosing(events):

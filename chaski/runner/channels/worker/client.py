@@ -114,7 +114,7 @@ class Worker(ChannelMethods):
         ForkError in a fork, because the worker answers the process that started it.
         """
         self._fork_guard.check()
-        return self._living_process().start(encode_call(call), put)
+        return self._living_process().calls.start(encode_call(call), put)
 
     def close(self) -> None:
         """End the process; requests that it was answering fail with WorkerError, and so do later ones.
@@ -141,7 +141,7 @@ class Worker(ChannelMethods):
         if ticket.is_cancelled:
             return
         try:
-            self._living_process().take_over(call, put, ticket)
+            self._living_process().calls.take_over(call, put, ticket)
         except ChaskiError as error:
             put(error)
             return

@@ -15,10 +15,10 @@ from chaski.chat.events import Text
 from chaski.env import child_environment
 from chaski.errors import ChaskiError, WorkerError
 from chaski.ml.backend import ProgressCallback
-from chaski.runner.channels.messages import Info, ReplyCallback
+from chaski.runner.channels.messages import Info
 from chaski.runner.channels.worker.codec import Failure, Load, LoadProgress, WireMessage, decode, encode
 from chaski.runner.channels.worker.link import Link
-from chaski.runner.channels.worker.open_calls import Again, InFlight, OpenCalls
+from chaski.runner.channels.worker.open_calls import Again, OpenCalls
 from chaski.standard_streams import open_missing
 
 __all__ = ["Process"]
@@ -40,6 +40,8 @@ _ADVICE: dict[int, str] = {
 class Process:
     """A process with a model in it. Its end is the end of all calls in flight, and of this object.
 
+    `calls` sends calls; they wait in the worker until the model is loaded.
+
     again  takes calls that a loaded process had not read when it ended, so that they did not cause its end
     """
 
@@ -55,28 +57,20 @@ class Process:
         open_missing()  # else one of these may be the process's standard stream
         ours, theirs = socket.socketpair()
         self._link = Link(ours)
-        self._calls = OpenCalls(self._link)
-        self._calls.send(encode(_LOADING, load))
+        self.calls = OpenCalls(self._link)
+        self.calls.send(encode(_LOADING, load))
         self._thread = threading.Thread(target=self._run, args=(theirs,), name="chaski-worker", daemon=True)
         self._thread.start()
 
     @property
     def error(self) -> ChaskiError | None:
         """The error that the process ended with; None while it runs."""
-        return self._calls.error
+        return self.calls.error
 
     @property
     def pid(self) -> int | None:
         """The process id, while it runs."""
         return self._popen.pid if self._popen is not None and self.error is None else None
-
-    def start(self, call: bytes, put: ReplyCallback) -> InFlight:
-        """Send an encoded call; it waits in the worker until the model is loaded. Raises OptionError."""
-        return self._calls.start(call, put)
-
-    def take_over(self, call: bytes, put: ReplyCallback, ticket: InFlight) -> None:
-        """Send a call that has a ticket already. Raises OptionError."""
-        self._calls.take_over(call, put, ticket)
 
     def close(self) -> None:
         """End the process, and wait until it is gone."""
@@ -99,7 +93,7 @@ class Process:
         status = self._reap()
         can_go_on = error is None and self.info is not None and not self._is_closed
         self.ended_at = monotonic()
-        self._calls.end(error or WorkerError(self._obituary(status)), self._again if can_go_on else None)
+        self.calls.end(error or WorkerError(self._obituary(status)), self._again if can_go_on else None)
         self._link.close()
 
     def _receive(self) -> None:
@@ -119,7 +113,7 @@ class Process:
             case Info() if number == _LOADING:
                 self.info = message
             case _:
-                self._calls.take(number, message)
+                self.calls.take(number, message)
 
     def _reap(self) -> int | None:
         """Wait until the process is gone, kill it after a while, and return its exit status."""

@@ -43,7 +43,7 @@ def test_messages_come_in_order_however_they_are_cut(ends: tuple[Link, socket.so
 
     sender = threading.Thread(target=send)
     sender.start()
-    received = []
+    received: list[Any] = []
     while found := link.receive():
         received += map(decode, found)
     assert received == list(enumerate(messages))
