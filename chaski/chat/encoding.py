@@ -184,7 +184,9 @@ class PromptEncoder(ABC):
     def _require_tokens(self, token_ids: Iterable[int]) -> None:
         wrong = next((token for token in token_ids if not 0 <= token < self._vocab_size), None)
         if wrong is not None:
-            raise OptionError(f"token id {wrong} is not among the {self._vocab_size} of the model")
+            raise OptionError(
+                f"token id {wrong} is not in the model's vocabulary of {self._vocab_size} tokens"
+            )
 
     def _require_fit(self, length: int, advice: str) -> None:
         if length > self.context:

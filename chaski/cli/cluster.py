@@ -27,7 +27,7 @@ def status() -> None:
 
     found = running_server().get("/api/ps")
     if "nodes" not in found:
-        raise ClusterError("the server computes by itself; chaski serve --cluster starts one with a cluster")
+        raise ClusterError("this server has no cluster; chaski serve --cluster starts a server with one")
     rows = _rows(found["nodes"], found["models"])
     head = "NODE", "CPUS", "GPUS", "MEMORY", "MODEL", "REPLICA", "PROCESS", "PLACES"
     click.echo(table([head, *rows], indent=""))

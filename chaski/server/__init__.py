@@ -1,10 +1,10 @@
-"""The HTTP server: three dialects over the same models, each of which computes in a process of its own.
+"""The HTTP server: three dialects over the same models. Each model computes in its own process.
 
     handlers (thin)  ── request ──>  dialects (pure: JSON to typed requests, typed events to JSON)
         │
-        └── service ── one typed call ──> models (which are loaded, who waits) ──> worker (prompt, answer)
+        └── answering ── one typed call ──> models (loaded models, queues) ──> worker (prompt, answer)
 
-The server itself never computes. Nothing here knows tensors; nothing below knows HTTP.
+The server itself never computes. It does not handle tensors, and the layers below it do not handle HTTP.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`create_app`: the application of all routes, and the start and end of their services."""
+"""`create_app`: build the application with all routes, and start and stop its services."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ _REFUSALS = {404: "404 page not found", 405: "405 method not allowed"}
 def create_app(
     settings: Settings, model_store: Store, open_worker: OpenWorker, cluster: Cluster | None = None
 ) -> Starlette:
-    """Make the application. `open_worker` starts the process of a model. Raises MissingPackageError."""
+    """Build the application. `open_worker` starts the process of a model.
+
+    Raises MissingPackageError if spans are to be sent and OpenTelemetry is not installed.
+    """
     log = None if settings.access_log is None else LogFile(settings.access_log)
     spans = None if settings.traces is None else open_export(settings.traces)
 

@@ -1,4 +1,7 @@
-"""`chaski batch`: answers a file of requests, over interruptions. The table of commands names this module."""
+"""`chaski batch`: answer a file of requests, and resume after interruptions.
+
+`chaski.cli.main` imports this module when the command is called.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _HERE, _AWAY = 16, 64
-"""Requests at a time in this process, and those sent to a server, which has a queue of its own."""
+"""Concurrent requests in this process, and to a server, which has its own queue."""
 
 
 @click.command("batch", short_help="Answer a file of requests.")
@@ -32,25 +35,26 @@ _HERE, _AWAY = 16, 64
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="File of results.  [default: FILE with the ending .results.jsonl]",
+    help="File for the results.  [default: FILE with the suffix .results.jsonl]",
 )
-@click.option("--model", metavar="NAME", help="Model of requests that name none.")
+@click.option("--model", metavar="NAME", help="Model for requests that do not name one.")
 @click.option(
     "--parallel",
     type=click.IntRange(1, 1024),
-    help=f"Requests at a time.  [default: up to {_HERE}, as memory allows; {_AWAY} with a server]",
+    help=f"Number of concurrent requests.  [default: up to {_HERE}, as memory allows; {_AWAY} with a server]",
 )
-@click.option("--retry-failed", is_flag=True, help="Ask again for results that are errors.")
+@click.option("--retry-failed", is_flag=True, help="Repeat the requests whose results are errors.")
 @click.help_option("-h", "--help")
 def command(
     file: Path, output: Path | None, model: str | None, parallel: int | None, retry_failed: bool
 ) -> None:
-    """Answer the requests of FILE, in OpenAI's batch format, one JSON object a line.
+    """Answer the requests of FILE, in OpenAI's batch format: one JSON object per line.
 
-    Results are added to a file as they come. If the command is interrupted, or the machine fails, the same
-    command goes on where it stopped: no request is lost, and none is answered twice.
+    Results are appended to a file as they arrive. If the command is interrupted or the machine fails, run the
+    same command again: it continues where it stopped. No request is lost, and none is answered twice.
 
-    The server that OLLAMA_HOST names answers; without one, this process does, with the models of the store.
+    If OLLAMA_HOST is set, the server that it names answers the requests. Otherwise this process answers them
+    with the models of the store.
     """
     from chaski.batches.lines import check_lines, read_lines
     from chaski.batches.results import Results
@@ -78,14 +82,14 @@ def command(
     except OSError as error:
         raise ChaskiError(f"{path}: {error.strerror or error}") from None
     except KeyboardInterrupt:
-        click.echo(f"Stopped. Results so far are in {path}; the same command goes on from there.", err=True)
+        click.echo(f"Stopped. Results so far are in {path}; run the command again to continue.", err=True)
         raise SystemExit(130) from None
     if results.num_failed:
         raise SystemExit(1)
 
 
 class _Bar:
-    """Shows how many requests are done, and how fast tokens come."""
+    """Progress bar with the number of answered requests and the token rate."""
 
     def __init__(self, num_requests: int, results: Results) -> None:
         from chaski.progress_bar import ProgressBar
@@ -105,19 +109,22 @@ class _Bar:
 
 
 def _require_same(requests: Mapping[str, str], results: Results) -> None:
-    """Raise FormatError where results are those of other requests."""
+    """Raise FormatError if the results belong to other requests."""
     for custom_id, request_id in results.done.items():
         if requests.get(custom_id) != request_id:
-            what = "is not in the file" if custom_id not in requests else "has changed since"
+            what = "is not in FILE" if custom_id not in requests else "has changed since"
             raise FormatError(
-                f"{results.path} has a result of '{custom_id:.80}', which {what}; remove the file, or write "
-                "to another one with --output"
+                f"{results.path} contains a result for request '{custom_id:.80}', which {what}; remove the "
+                "results, or write to another file with --output"
             )
 
 
 @asynccontextmanager
 async def _asking(remote: Remote | None, in_flight: int, parallel: int | None) -> AsyncIterator[Ask]:
-    """Ask a server, or start its services in this process, where `parallel` sequences are asked for."""
+    """Yield a function that sends requests to `remote`, or to services in this process if that is None.
+
+    parallel: sequences that a model in this process runs at once; None for the usual number
+    """
     if remote is not None:
         async with _asking_server(remote, in_flight) as ask:
             yield ask
@@ -131,7 +138,7 @@ async def _asking(remote: Remote | None, in_flight: int, parallel: int | None) -
     from chaski.server.settings import Settings
     from chaski.store.store import Store
 
-    # Its requests are not sent over HTTP, so they make no spans.
+    # These requests are not sent over HTTP, so they have no spans to export.
     usual = Settings.of(dataclasses.replace(Environment.read(), is_otel_disabled=True))
     settings = replace(usual, parallel=parallel or usual.parallel, most_parallel=_HERE)
     app = create_app(settings, Store.default(), Worker)
@@ -165,17 +172,17 @@ async def _asking_server(remote: Remote, in_flight: int) -> AsyncIterator[Ask]:
 def _report(results: Results, num_before: int, tokens: Tokens | None, seconds: float) -> None:
     say = partial(click.echo, err=True)
     if tokens is None:
-        say(f"All requests had their results before: {num_before}.")
+        say(f"All requests already have results: {num_before}.")
     else:
         before = f" (before: {num_before})" if num_before else ""
-        rate = f", {tokens.answers / seconds:.1f} a second" if tokens.answers else ""
+        rate = f", {tokens.answers / seconds:.1f} per second" if tokens.answers else ""
         say(
-            f"Requests done: {len(results.done) - num_before}{before}, in {seconds:.1f} s. "
-            f"Tokens of prompts: {tokens.prompts}, of answers: {tokens.answers}{rate}."
+            f"Requests answered: {len(results.done) - num_before}{before}, in {seconds:.1f} s. "
+            f"Prompt tokens: {tokens.prompts}. Answer tokens: {tokens.answers}{rate}."
         )
     if results.num_failed:
         say(
-            f"Errors among the results: {results.num_failed}. See status_code in {results.path}; "
-            "--retry-failed asks for them again."
+            f"Results that are errors: {results.num_failed}. See status_code in {results.path}; "
+            "use --retry-failed to repeat these requests."
         )
     click.echo(results.path)

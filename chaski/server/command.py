@@ -1,4 +1,7 @@
-"""`chaski serve`: the models of the store, and more, over HTTP. The table of commands names this module."""
+"""`chaski serve`: serve the models of the store over HTTP.
+
+`chaski.cli.main` imports this module when the command is called.
+"""
 
 from __future__ import annotations
 
@@ -11,45 +14,46 @@ __all__ = ["command"]
 
 
 @click.command("serve", short_help="Serve models over HTTP.")
-@click.option("--host", metavar="ADDRESS", help="Where to listen.  [default: OLLAMA_HOST, 127.0.0.1:11434]")
-@click.option("--no-store", is_flag=True, help="Keep nothing of prompts on disk.")
+@click.option("--host", metavar="ADDRESS", help="Listening address.  [default: OLLAMA_HOST, 127.0.0.1:11434]")
+@click.option("--no-store", is_flag=True, help="Do not write prompts to disk.")
 @click.option(
     "--cluster",
     metavar="ADDRESS",
-    help="Let a Ray cluster compute the models; local starts one here.  [default: CHASKI_CLUSTER]",
+    help="Compute the models on a Ray cluster; local starts one on this machine.  [default: CHASKI_CLUSTER]",
 )
 @click.option(
-    "--replicas", metavar="N[-M]", help="Replicas of each model in a cluster.  [default: CHASKI_REPLICAS, 1]"
+    "--replicas", metavar="N[-M]", help="Number of replicas of each model.  [default: CHASKI_REPLICAS, 1]"
 )
 @click.option(
     "--shards",
     metavar="N[-M]",
-    help="Nodes of the cluster that compute each replica together.  [default: CHASKI_SHARDS, 1]",
+    help="Number of cluster nodes that compute each replica together.  [default: CHASKI_SHARDS, 1]",
 )
 @click.option(
     "--gpus",
     metavar="N",
-    help="GPUs of each replica, or of each of its nodes, such as 0.5.  [default: CHASKI_GPUS, 1 if any]",
+    help="Number of GPUs for each replica, or for each of its nodes; it may be a fraction such as 0.5."
+    "  [default: CHASKI_GPUS, 1 if the cluster has GPUs]",
 )
 @click.option(
     "--nodes",
     metavar="ADDRESS[,ADDRESS...]",
-    help="Nodes that compute each model together, each a `chaski shard`.  [default: CHASKI_NODES]",
+    help="Addresses of the `chaski shard` nodes that compute each model together.  [default: CHASKI_NODES]",
 )
 @click.option(
     "--split",
     metavar="WORD",
-    help="With --nodes and --shards: layers or rows.  [default: CHASKI_SPLIT, layers]",
+    help="How --nodes and --shards divide a model: layers or rows.  [default: CHASKI_SPLIT, layers]",
 )
 @click.option(
-    "--access-log", metavar="FILE", help="Add a line of JSON for each request to FILE.  [- is standard error]"
+    "--access-log", metavar="FILE", help="Append a JSON line for each request to FILE; - is standard error."
 )
 @click.option(
     "--otlp-traces-endpoint",
     metavar="URL",
-    help="Send spans of requests to a collector of OpenTelemetry, such as http://localhost:4318/v1/traces.",
+    help="Send spans of requests to an OpenTelemetry collector, such as http://localhost:4318/v1/traces.",
 )
-@click.option("--verbose", is_flag=True, help="Log each request, and what is loaded and unloaded.")
+@click.option("--verbose", is_flag=True, help="Log each request, and each model that is loaded or unloaded.")
 @click.help_option("-h", "--help")
 def command(
     host: str | None,
@@ -64,9 +68,9 @@ def command(
     otlp_traces_endpoint: str | None,
     verbose: bool,
 ) -> None:
-    """Answer over the APIs of Ollama, OpenAI and Anthropic, until Ctrl-C.
+    """Serve the APIs of Ollama, OpenAI and Anthropic until Ctrl-C.
 
-    Everything is set by environment variables: see docs/server.md and `chaski info`.
+    Environment variables set everything else; see docs/server.md and `chaski info`.
     """
     from dataclasses import replace
 
@@ -106,7 +110,7 @@ def command(
 
 
 def _log_all(is_verbose: bool) -> None:
-    """Log all, or only what is wrong. Lines on requests stand alone, for programs to read."""
+    """Log everything, or only warnings and errors. Lines about requests have no prefix, for programs."""
     logging.getLogger("chaski").setLevel(logging.INFO if is_verbose else logging.WARNING)
     requests = logging.getLogger("chaski.server.http.access_log")
     requests.addHandler(logging.StreamHandler())

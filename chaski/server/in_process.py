@@ -1,4 +1,4 @@
-"""`InProcess`: asks an application in its own event loop, without a socket."""
+"""`InProcess`: call the routes of an application in its own event loop, without a socket."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["InProcess"]
 
 
 class InProcess:
-    """Asks the routes of a running application. `client` is who asks, for fairness among clients.
+    """Caller of the routes of a running application. `client` names the caller, for fairness among clients.
 
-    Hosts, origins and keys are not looked at: whoever holds the application may do all.
+    Hosts, origins and keys are not checked: code that holds the application may call every route.
     """
 
     def __init__(self, app: Starlette, client: str) -> None:
@@ -29,14 +29,14 @@ class InProcess:
         self._client = client
 
     async def __call__(self, url: str, body: Mapping[str, Any]) -> Reply:
-        """Send a body to a route, and return what it answers."""
+        """Send a body to a route and return its reply."""
         data = dump(body)
         requests: list[Message] = [{"type": "http.request", "body": data, "more_body": False}]
         status, headers, answer = 0, Headers(), bytearray()
 
         async def receive() -> Message:
             if not requests:
-                await asyncio.Event().wait()  # the client stays
+                await asyncio.Event().wait()  # the client stays connected
             return requests.pop()
 
         async def send(message: Message) -> None:
@@ -61,7 +61,7 @@ class InProcess:
             "server": None,
             "app": self._app,
         }
-        # The request that began all this is over, and has nothing to note of it.
+        # The task may have inherited the exchange of the request that started it, which is over.
         token = EXCHANGE.set(None)
         try:
             await self._app.router(scope, receive, send)

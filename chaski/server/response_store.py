@@ -1,4 +1,4 @@
-"""`ResponseStore`: responses that later requests continue, in memory only, within a limit."""
+"""`ResponseStore`: keep a limited number of responses in memory, so that later requests can continue them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ _MAX_COUNT = 1000
 
 
 class StoredResponse(Struct, frozen=True):
-    """fields: the object that was sent. turns: the conversation, this answer included.
+    """A response that later requests can continue.
 
-    input: the items that the request brought.
+    fields: the object that was sent to the client
+    turns: the conversation, including this answer
+    input: the input items of the request
     """
 
     fields: Mapping[str, Any]
@@ -29,7 +31,7 @@ class StoredResponse(Struct, frozen=True):
 
 
 class ResponseStore:
-    """Responses by their ids, for each owner apart. The least recently used ones are dropped first."""
+    """Responses by owner and id. The least recently used ones are dropped first."""
 
     def __init__(self, max_bytes: int = _MAX_BYTES, max_count: int = _MAX_COUNT) -> None:
         self._max_bytes = max_bytes
@@ -39,7 +41,7 @@ class ResponseStore:
         self._bytes = 0
 
     def add(self, owner: str, response: StoredResponse) -> None:
-        """Keep a response."""
+        """Add a response, and drop older ones beyond the limits."""
         size = sum(map(_size, response.turns)) + len(dump(response.fields)) + len(dump(response.input))
         self._found[owner, response.fields["id"]] = response, size
         self._items |= {(owner, item["id"]): item for item in _items(response)}
@@ -48,29 +50,30 @@ class ResponseStore:
             self._drop(next(iter(self._found)))
 
     def get(self, owner: str, response_id: str) -> StoredResponse:
-        """Return a response. Raises ResponseNotFoundError for one that was dropped, or has another owner."""
+        """Return a response. Raises ResponseNotFoundError if it was dropped or has another owner."""
         key = (owner, response_id)
         if key not in self._found:
             raise ResponseNotFoundError(
-                f"response '{response_id:.80}' not found: it was not to be kept (store: false), it was "
-                "deleted, or the server has forgotten it, which keeps the last ones in memory only; send the "
+                f"response '{response_id:.80}' not found: it was not stored (store: false), it was deleted, "
+                "or the server dropped it, since only the most recent responses stay in memory; send the "
                 "whole conversation as input instead"
             )
         self._found.move_to_end(key)
         return self._found[key][0]
 
     def remove(self, owner: str, response_id: str) -> None:
-        """Forget a response. Raises ResponseNotFoundError."""
+        """Delete a response. Raises ResponseNotFoundError."""
         self.get(owner, response_id)
         self._drop((owner, response_id))
 
     def find_item(self, owner: str, item_id: str) -> Mapping[str, Any]:
         """Return an item of a response. Raises ResponseNotFoundError."""
-        item = self._items.get((owner, item_id))  # once, since other threads read items too
+        # One lookup, since this may run in a thread while the event loop drops items.
+        item = self._items.get((owner, item_id))
         if item is None:
             raise ResponseNotFoundError(
-                f"item '{item_id:.80}' not found: its response was not kept (store: false), or the server "
-                "has forgotten it; send the item itself instead"
+                f"item '{item_id:.80}' not found: its response was not stored (store: false), or the server "
+                "dropped it; send the item itself instead"
             )
         return item
 
@@ -87,6 +90,6 @@ def _items(response: StoredResponse) -> Sequence[Mapping[str, Any]]:
 
 
 def _size(turn: Mapping[str, Any]) -> int:
-    """Return the bytes of a message and its images."""
+    """Return the size of a message and its images in bytes."""
     text = {name: value for name, value in turn.items() if name != "images"}
     return len(dump(text)) + sum(map(len, turn.get("images", ())))

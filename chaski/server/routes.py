@@ -1,4 +1,4 @@
-"""`ROUTES`: every route with its method, its handler, who may call it, and its body."""
+"""`ROUTES`: every route, with its method, access level, handler and body."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from chaski.server.http.guard import Access
 __all__ = ["BODIES", "ROUTES", "ServedRoute", "access_of"]
 
 _PAGE = ("order", "limit", "after")
-"""The parameters of lists that are read page by page."""
+"""Query parameters of paginated lists."""
 
 PUBLIC, USER, ADMIN = Access.PUBLIC, Access.USER, Access.ADMIN
 
 
 class ServedRoute(Route):
-    """A route of one method that states who may call it."""
+    """A route for one method, with its access level."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class ServedRoute(Route):
 
 
 def access_of(scope: Scope) -> Access:
-    """Return who may send a request; users where no route has its method and path."""
+    """Return the access level of a request; USER if no route has its method and path."""
     found = (route.access for route in ROUTES if route.matches(scope)[0] is Match.FULL)
     return next(found, Access.USER)
 
@@ -73,9 +73,9 @@ def _json(
     body: Body | None = None,
     queries: Iterable[str] = (),
 ) -> ServedRoute:
-    """A route whose handler gets the JSON of the body, and returns JSON or a stream.
+    """Return a route whose handler takes the JSON of the body and returns JSON or a stream.
 
-    queries: parameters of the URL that the handler reads
+    queries: query parameters that the handler reads
     """
     return ServedRoute(method, path, access, Endpoint(handler, body, queries))
 
@@ -85,7 +85,7 @@ _raw = ServedRoute
 
 # fmt: off
 ROUTES = (
-    # The page, and what is open to everybody.
+    # The web page, and routes that belong to no API.
     _raw("GET", "/", PUBLIC, web.root),
     _raw("GET", "/web/{name}", PUBLIC, web.asset),
     _json("GET", "/health", PUBLIC, general.health),
@@ -93,7 +93,7 @@ ROUTES = (
     _json("GET", "/openapi.json", PUBLIC, general.openapi),
     _json("GET", "/docs", PUBLIC, general.docs),
     _json("GET", "/api/version", PUBLIC, general.version),
-    # Ollama's API, and our own routes next to it.
+    # Ollama's API, and chaski's extensions to it.
     _json("GET", "/api/status", USER, general.status),
     _json("GET", "/api/key", USER, general.key),
     _json("GET", "/api/tags", USER, store.tags),
@@ -173,4 +173,4 @@ BODIES = {
     for route in ROUTES
     if isinstance(route.endpoint, Endpoint) and route.endpoint.body is not None
 }
-"""The bodies of routes by method and path."""
+"""The body of each route, by method and path."""

@@ -1,4 +1,4 @@
-"""`serve`: runs the application on a socket until it is stopped."""
+"""`serve`: run the application on a socket until it is stopped."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _GRACE_SECONDS = 5
 
 
 def serve(settings: Settings, store: Store, ready: Callable[[str], None] = lambda url: None) -> None:
-    """Serve until SIGINT or SIGTERM. Calls `ready` with the address as soon as requests are accepted.
+    """Serve until SIGINT or SIGTERM. Calls `ready` with the URL as soon as the server accepts connections.
 
-    Answers that are being made have a few seconds to end; a second SIGINT does not wait for them. Raises
-    OptionError when the address cannot be listened on.
+    Running answers get a few seconds to finish; a second SIGINT stops them at once. Raises OptionError if the
+    server cannot listen on the address.
     """
     listener = listen(settings)
     with ExitStack() as stack:
@@ -54,9 +54,9 @@ def _serve(app: Starlette, listener: socket.socket, settings: Settings, ready: C
 
 
 def _cluster(settings: Settings, stack: ExitStack) -> Cluster | None:
-    """Return the cluster that computes the models, which is left with the stack; None for this machine.
+    """Return the cluster that computes the models; None for this machine. `stack` closes the cluster.
 
-    Raises ClusterError, or MissingPackageError where Ray is not installed.
+    Raises ClusterError, or MissingPackageError if Ray is not installed.
     """
     if settings.cluster is None:
         return None
@@ -75,7 +75,7 @@ def _cluster(settings: Settings, stack: ExitStack) -> Cluster | None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server without the signal that it raises again at its end."""
+    """uvicorn's server, except that it does not raise the received signal again when it ends."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -86,13 +86,13 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
     def _is_news(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is news: that late requests are cancelled at the end is none."""
+        """Return False for log records about requests that the end of the server cancels."""
         cause = record.exc_info[1] if record.exc_info else None
         return not (self.force_exit or (self.should_exit and isinstance(cause, asyncio.CancelledError)))
 
 
 def server_config(app: Starlette, settings: Settings) -> uvicorn.Config:
-    """Return the settings of uvicorn."""
+    """Return the configuration of uvicorn."""
     return ServerConfig(
         app,
         header_timeout=settings.header_timeout,
@@ -100,11 +100,11 @@ def server_config(app: Starlette, settings: Settings) -> uvicorn.Config:
         patience=Patience(settings.body_timeout),
         answer_patience=Patience.for_answers(settings.read_timeout),
         http=Connection,
-        loop="asyncio",  # not another one because it is installed: uvloop starts no process in its own group
+        loop="asyncio",  # even if uvloop is installed, which cannot start a process in its own group
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # anybody can send one, and who asks decides what is shared
+        proxy_headers=False,  # any client can send them, and the client's address decides what is shared
         lifespan="on",
         ws="none",
         timeout_graceful_shutdown=_GRACE_SECONDS,
@@ -112,7 +112,7 @@ def server_config(app: Starlette, settings: Settings) -> uvicorn.Config:
 
 
 def listen(settings: Settings) -> socket.socket:
-    """Open the socket of the server. Raises OptionError."""
+    """Open the listening socket of the server. Raises OptionError if the address cannot be used."""
     address = settings.address
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
@@ -123,5 +123,7 @@ def listen(settings: Settings) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise OptionError(f"listen {address.host}:{address.port}: {reason}; see OLLAMA_HOST") from None
+        raise OptionError(
+            f"cannot listen on {address.host}:{address.port}: {reason}; see OLLAMA_HOST"
+        ) from None
     return listener

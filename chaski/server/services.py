@@ -37,17 +37,20 @@ __all__ = ["Services"]
 _FORMS = 4
 _TRANSFERS = 16
 _MAKERS = 8
-_UPLOADS_SHARE = 4  # one in so many connections may upload
+_UPLOADS_SHARE = 4  # one in `_UPLOADS_SHARE` connections may upload
 
 
 class Services(Struct, frozen=True):
-    """The objects that all handlers share. responses: those of OpenAI's API. threads: those of Anthropic's.
+    """The objects that all handlers share.
 
-    forms: files of batches that are being uploaded.
+    responses: stored responses of OpenAI's API
+    threads: stored conversations of Anthropic's API
+    forms: slots for uploads of batch files
+    transfers: threads that wait for registries
+    makers: threads that convert adapters
+    creations: slots for processes that create models
 
-    transfers: threads that wait for registries. makers: threads that convert adapters. creations: places of
-    processes that make models. Each has its own places, and so have uploads, so that none of them waits for
-    the others.
+    Transfers, conversions, creations and uploads have separate limits, so that none of them waits for others.
     """
 
     settings: Settings
@@ -80,7 +83,7 @@ class Services(Struct, frozen=True):
     def start(
         cls, settings: Settings, store: Store, open_worker: OpenWorker, ask_as: Callable[[str], Ask]
     ) -> Services:
-        """Make all services. No model is loaded, unless a batch needs it. `ask_as` asks these services."""
+        """Create all services. `ask_as` takes a client's name and returns the function that calls them."""
         adapters = AdapterTable(settings.adapters)
         catalog = Catalog(store, adapters)
         models = ModelPool(settings, open_worker)
@@ -99,7 +102,7 @@ class Services(Struct, frozen=True):
         return cls(*common, *services, states, *stores, Answers(), bodies, uploads, files, batches, live)
 
     async def close(self) -> None:
-        """End all services."""
+        """Close all services."""
         await self.batches.close()
         await self.answers.close()
         await self.models.close()

@@ -1,4 +1,4 @@
-"""The settings of the server: one value, read once from the environment."""
+"""The settings of the server, which are read once from the environment."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ __all__ = ["Settings"]
 _DEFAULT_LOADED = 3
 _STATES = 10 * 10**9
 _FILES = 2 * 10**9
-# Handles that stay free for files, workers and registries.
+# File handles that stay free for files, workers and registries.
 _SPARE_HANDLES = 256
 _MANY_HANDLES = 1 << 16
 
 
 class Settings(Struct, frozen=True):
-    """The settings; `chaski.env` says what they mean. Times are seconds; `math.inf` is for ever.
+    """The settings, which `chaski.env` describes. Times are in seconds; `math.inf` means without limit.
 
-    access_log   the file with a line of JSON for each request, "-" for standard error; None for none
-    cluster      the address of a cluster of Ray whose machines compute the models; None for this machine
-    replicas     of each model there
-    shards       nodes that compute each replica together, the least and the greatest number
-    split        how they share a model: layers or rows
-    gpus         of each replica, or of each of its nodes; None for one where the cluster has any
-    traces       the URL to which spans of requests are sent; None for none
-    adapters     the folder of adapters that requests may name; None where they may name none
-    states       the folder of saved slots; None where none are kept
-    files        bytes that files of batches may take; 0 for none
-    mcp_servers  origins that the page may reach besides this server
-    parallel     None: `most_parallel`, or fewer where there is no memory for so many
-    body_memory  bytes
+    access_log   file that gets a JSON line for each request; "-" for standard error, None for no log
+    cluster      address of the Ray cluster that computes the models; None for this machine
+    replicas     number of replicas of each model in the cluster
+    shards       smallest and largest number of nodes that compute each replica together
+    split        how these nodes divide a model: "layers" or "rows"
+    gpus         GPUs for each replica, or for each of its nodes; None for one if the cluster has GPUs
+    traces       URL to which spans of requests are sent; None to send none
+    adapters     folder of the adapters that requests may name; None to allow none
+    states       folder of saved slots; None to save none
+    files        bytes that the files of batches may occupy; 0 to accept none
+    mcp_servers  origins that the web page may reach in addition to this server
+    parallel     sequences per model; None for `most_parallel`, or fewer if memory is short
+    body_memory  bytes that all request bodies together may occupy in memory
     """
 
     address: Address = field(default_factory=lambda: Address("127.0.0.1", DEFAULT_PORT))
@@ -78,7 +78,7 @@ class Settings(Struct, frozen=True):
 
     @classmethod
     def of(cls, environment: Environment) -> Self:
-        """Make settings of the environment. Raises OptionError for those that are not safe together."""
+        """Build the settings from the environment. Raises OptionError if they are invalid or unsafe."""
         settings = cls(
             address=Address.parse(environment.host or ""),
             origins=environment.origins,
@@ -121,20 +121,21 @@ class Settings(Struct, frozen=True):
         """Refuse to listen on an outside address without a key, unless `is_open` allows it."""
         if not (is_loopback(self.address.host) or self.has_keys or self.is_open):
             raise OptionError(
-                f"listening on {self.address.host} lets everybody who reaches this machine use and change "
-                "its models; set CHASKI_API_KEYS or CHASKI_ADMIN_KEYS, or CHASKI_OPEN=1 if you want that"
+                f"listening on {self.address.host} without keys lets anyone who can reach this machine use "
+                "and change its models; set CHASKI_API_KEYS or CHASKI_ADMIN_KEYS, or set CHASKI_OPEN=1 to "
+                "allow it"
             )
 
 
 def _folder(path: str | None) -> Path | None:
-    """Return the folder of adapters, which must be there."""
+    """Return the folder of adapters. Raises OptionError if it does not exist."""
     if path is not None and not Path(path).is_dir():
-        raise OptionError(f"CHASKI_ADAPTERS is {path}, which is no folder")
+        raise OptionError(f"CHASKI_ADAPTERS is {path}, which is not a folder")
     return None if path is None else Path(path)
 
 
 def _log_file(path: str | None) -> str | None:
-    """Return the file of the access log, which must be one that can be written."""
+    """Return the path of the access log. Raises OptionError if it cannot be written."""
     if path is None or path == STANDARD_ERROR:
         return path
     try:
@@ -145,7 +146,7 @@ def _log_file(path: str | None) -> str | None:
 
 
 def _usual_connections() -> int:
-    """Return the limit of file handles, less some that stay free; half of it where it is small."""
+    """Return the limit of file handles minus the spare ones, which take at most half of it."""
     from chaski.ml.limits import open_files
 
     handles = open_files() or _MANY_HANDLES

@@ -61,7 +61,7 @@ def test_a_batch_that_is_killed_goes_on_and_ends_like_an_undisturbed_one(tmp_pat
     requests, path = write(tmp_path / "requests.jsonl", 40), tmp_path / "requests.results.jsonl"
     alone = batch(requests, "-o", tmp_path / "alone.jsonl", "--parallel", 1)
     assert alone.exit_code == 0, alone.stderr
-    assert "Requests done: 40, in" in alone.stderr
+    assert "Requests answered: 40, in" in alone.stderr
 
     command = [sys.executable, "-m", "chaski", "batch", str(requests), "--parallel", "3"]
     killed = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
@@ -79,7 +79,7 @@ def test_a_batch_that_is_killed_goes_on_and_ends_like_an_undisturbed_one(tmp_pat
     assert "(before: " in again.stderr
     assert again.stdout == f"{path}\n"
     assert answers(path) == answers(tmp_path / "alone.jsonl")
-    assert "All requests had their results before: 40." in batch(requests).stderr
+    assert "All requests already have results: 40." in batch(requests).stderr
 
 
 def test_a_server_answers_a_batch(tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def test_errors_are_results_and_make_the_command_fail(tmp_path: Path) -> None:
     requests.write_text(requests.read_text() + json.dumps(missing) + "\n")
     found = batch(requests, "--model", "missing")
     assert found.exit_code == 1
-    assert "Errors among the results: 1." in found.stderr
+    assert "Results that are errors: 1." in found.stderr
     lines = (tmp_path / "requests.results.jsonl").read_text().splitlines()
     wrong = next(json.loads(line) for line in lines if '"custom_id":"x"' in line)
     assert wrong["response"]["status_code"] == 404
@@ -114,9 +114,9 @@ def test_results_of_other_requests_are_not_mixed_with_these(tmp_path: Path) -> N
     requests.write_text(requests.read_text().replace('"seed": 1', '"seed": 5'))
     changed = batch(requests)
     assert changed.exit_code == 1
-    assert "a result of 'request-1', which has changed since" in " ".join(changed.stderr.split())
+    assert "a result for request 'request-1', which has changed since" in " ".join(changed.stderr.split())
     requests.write_text(requests.read_text().splitlines()[1] + "\n")
-    assert "of 'request-0', which is not in the file" in " ".join(batch(requests).stderr.split())
+    assert "for request 'request-0', which is not in FILE" in " ".join(batch(requests).stderr.split())
 
 
 def test_the_requests_are_never_written_over(tmp_path: Path) -> None:

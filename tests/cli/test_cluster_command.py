@@ -53,5 +53,5 @@ def test_memory_of_gpus_is_shown_where_it_is_known(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_server_without_a_cluster_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(AssertionError, match="the server computes by itself"):
+    with pytest.raises(AssertionError, match="this server has no cluster"):
         status(monkeypatch, {"models": []})

@@ -189,7 +189,7 @@ def test_a_server_keeps_and_brings_states_too(
         asked = {"model": "base"}
         assert server.post("/api/states", asked, Authorization="Bearer user").status == 403
         refused = server.post("/api/states", asked, Authorization="Bearer admin")
-        assert (refused.status, "begins with no conversation" in refused.error) == (400, True)
+        assert (refused.status, "has no initial conversation" in refused.error) == (400, True)
     assert state(store).stat().st_mode & 0o777 == 0o600
     shutil.rmtree(store.root / "chaski" / "prefix-cache", ignore_errors=True)
     body = {"model": "mine", "messages": [{"role": "user", "content": "more"}], "stream": False}
@@ -204,5 +204,5 @@ def test_a_server_keeps_and_brings_states_too(
     monkeypatch.setenv("CHASKI_PREFIX_CACHE", "memory")
     with running(Settings(address=SOMEWHERE, **keys), store.root) as server:
         talk(session_of(server.port, "base"), monkeypatch, "hello", "/save mine")
-        assert "keeps no prompts on disk" in capsys.readouterr().err
+        assert "writes no prompts to disk" in capsys.readouterr().err
         assert not state(store).exists()

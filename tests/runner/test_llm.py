@@ -42,8 +42,8 @@ def test_logits_are_those_that_generation_sees(model: chaski.LLM) -> None:
     ("ids", "message"),
     [
         ([], "the prompt is empty"),
-        ([0, 265], "token id 265 is not among the 265"),
-        ([-1], "token id -1 is not among the 265"),
+        ([0, 265], "token id 265 is not in the model's vocabulary of 265"),
+        ([-1], "token id -1 is not in the model's vocabulary of 265"),
         ([1] * (CONTEXT + 1), f"the prompt has {CONTEXT + 1} tokens, but the context holds {CONTEXT}"),
     ],
 )

@@ -271,7 +271,7 @@ def test_another_process_reads_adapters(
         patches.setattr(sys, "executable", str(program))
         reply = server.post("/v1/load_lora_adapter", body)
         assert reply.status >= 500
-        assert "checks adapter one.gguf has ended by the signal SIGKILL" in reply.body.decode()
+        assert "checks adapter one.gguf ended by the signal SIGKILL" in reply.body.decode()
     assert server.post("/v1/load_lora_adapter", body).status == 200
 
 
@@ -281,7 +281,7 @@ def test_vectors_have_no_adapters(server: Running, folder: Path) -> None:
     recipe = Recipe(sources=[weights], adapters=[folder / "lora" / "one.gguf"])
     list(create(server.services.catalog.store, ModelName.parse("vectors"), recipe))
     reply = server.post("/api/embed", {"model": "vectors", "input": "x"})
-    assert (reply.status, "vectors are computed without any" in reply.error) == (400, True)
+    assert (reply.status, "vectors are computed without one" in reply.error) == (400, True)
     with pytest.raises(UnsupportedError, match="makes vectors"):
         chaski.load(OpenedModel.of(find_model("vectors", server.services.catalog.store)))
 

@@ -271,7 +271,7 @@ def test_bodies_have_a_limit(server: Running, path: str, most: int) -> None:
     """Those that say how long they are, and those that come in chunks."""
     reply = server.ask("POST", path, None, {"Content-Length": str(most + 1)})
     assert reply.status == 413
-    assert f"has {most + 1} bytes; at most {most} bytes are taken here" in reply.body.decode()
+    assert f"has {most + 1} bytes; at most {most} bytes are allowed here" in reply.body.decode()
     piece = b" " * (1 << 19)
     chunk = b"%x\r\n%s\r\n" % (len(piece), piece)
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:

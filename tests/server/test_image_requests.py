@@ -131,7 +131,7 @@ def test_results_of_tools_may_be_images() -> None:
         (lambda: native(text(RED), 3), OptionError, r"images\[1\] must be a string"),
         (lambda: native(text(b"hello")), ImageError, r"images\[0\]: not an image: .* 68 65 6c 6c 6f"),
         (lambda: native("A" * (MAX_BYTES * 2)), ImageError, "is too large; at most 33554432 bytes"),
-        (lambda: native(*[text(RED)] * 65), OptionError, "has 65 images; at most 64"),
+        (lambda: native(*[text(RED)] * 65), OptionError, "contains 65 images; at most 64"),
         (
             lambda: ollama.read_generate({"model": "m", "prompt": "", "images": [text(RED)] * 65}),
             OptionError,

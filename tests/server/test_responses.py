@@ -113,7 +113,7 @@ def test_logprobs(client: openai.OpenAI) -> None:
         ({"input": [{"role": "user", "content": [{"type": "input_file", "file_data": "%"}]}]}, "not base64"),
         ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "No tool call found"),
         ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "call_id"),
-        ({"tool_choice": {"type": "web_search"}, "tools": [{"type": "web_search"}]}, "runs none itself"),
+        ({"tool_choice": {"type": "web_search"}, "tools": [{"type": "web_search"}]}, "runs no tools"),
         ({"tool_choice": "required", "tools": [{"type": "web_search"}]}, "no such tool"),
         ({"tools": [{"type": "function"}]}, "a tool has no name"),
         ({"tool_choice": {"type": "mcp"}}, "tool_choice"),

@@ -165,7 +165,7 @@ def test_native_constraints(server: Running) -> None:
     ("given", "message"),
     [
         ({"guided_json": 7}, "guided_json must be an object"),
-        ({"guided_json": "{"}, "guided_json is no JSON"),
+        ({"guided_json": "{"}, "guided_json is not valid JSON"),
         ({"guided_json": "[1]"}, "guided_json must be an object"),
         ({"guided_regex": 7}, "guided_regex must be a string"),
         ({"guided_choice": {"a": 1}}, "guided_choice must be a list"),

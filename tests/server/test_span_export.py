@@ -177,7 +177,7 @@ def test_a_collector_that_hangs_delays_neither_answers_nor_the_end(
     collector.hold.set()
     told = [record.getMessage() for record in caplog.records]
     assert told[0] == "spans may be lost: Queue full, dropping Span."
-    assert told[-1] == "the last spans are lost: the collector does not answer"
+    assert told[-1] == "the last spans are lost, since the collector does not answer"
 
 
 def test_where_spans_are_sent() -> None:
@@ -199,11 +199,11 @@ def test_where_spans_are_sent() -> None:
     [
         (
             {"otlp_protocol": "grpc"},
-            "OTEL_EXPORTER_OTLP_PROTOCOL is grpc, but spans are sent by http/protobuf",
+            "OTEL_EXPORTER_OTLP_PROTOCOL is grpc, but only http/protobuf is supported",
         ),
-        ({"otlp_traces_protocol": "http/json"}, "is http/json, but spans"),
+        ({"otlp_traces_protocol": "http/json"}, "is http/json, but only"),
         ({"otel_traces_exporter": "console"}, "OTEL_TRACES_EXPORTER is console"),
-        ({"otlp_traces_endpoint": "here:4317"}, "spans cannot be sent to here:4317: say a URL such as http"),
+        ({"otlp_traces_endpoint": "here:4317"}, "spans cannot be sent to here:4317: use a URL such as http"),
         ({"otlp_traces_endpoint": "http://"}, "spans cannot be sent to"),
         ({"otlp_traces_endpoint": "http://a:b"}, "spans cannot be sent to"),
     ],
@@ -215,7 +215,9 @@ def test_settings_that_are_refused(environment: dict[str, str], message: str) ->
 
 def test_a_queue_that_is_too_small_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "1")
-    with pytest.raises(OptionError, match="spans cannot be sent as the environment says: max_export"):
+    with pytest.raises(
+        OptionError, match="spans cannot be sent with the settings of the environment: max_export"
+    ):
         open_export("http://here:4318")
 
 

@@ -273,7 +273,7 @@ def test_checkpoints_that_cannot_be_converted(server: Running) -> None:
         assert error({**files, path: files["config.json"]}) == "file path must be relative"
     for path in ("a\0b.json", "", " .json", ".hidden"):
         assert "file path must be relative" in error({**files, path: files["config.json"]})
-    assert "are programs" in error({"pytorch_model.bin": files["config.json"]})
+    assert "can contain code" in error({"pytorch_model.bin": files["config.json"]})
     assert server.post("/api/show", {"model": "bad"}).status == 404
 
 

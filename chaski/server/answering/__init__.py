@@ -1,1 +1,1 @@
-"""Answering for handlers: typed requests in, typed events out, the same for every API and engine."""
+"""Services that answer typed requests with typed events, in the same way for every API and engine."""

@@ -1,7 +1,7 @@
-"""`Answers`: answers that go on when their client is gone for a while, and are given again from their start.
+"""`Answers`: answers that continue while their client is disconnected, and can be read again from the start.
 
-A browser loses its connection when its page is loaded again. Such an answer is read by a task of its own,
-which notes the text; each client follows what is noted. It ends when nobody has followed it for a while.
+A browser loses its connection when its page is reloaded. A separate task therefore reads the answer and
+records it, and each client follows the record. The answer is stopped when it has had no follower for a while.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ID = re.compile(r"[A-Za-z0-9_-]{22,64}")
 
 @dataclass(eq=False)
 class Answer:
-    """An answer so far, its text as UTF-8. `model` is the one that the request names."""
+    """The recorded part of an answer, with its text as UTF-8. `model` is the name in the request."""
 
     model: str
     task: asyncio.Task[None] | None = None
@@ -44,17 +44,17 @@ class Answer:
 
     @property
     def is_over(self) -> bool:
-        """True if nothing more will come."""
+        """True if the answer has ended."""
         return self.task is not None and self.task.done()
 
     @property
     def size(self) -> int:
-        """Bytes of the text and, about, of the log-probabilities."""
+        """Size in bytes: exact for the text, estimated for the log-probabilities."""
         tops = sum(len(score.top or ()) for score in self.scores[:1])
         return len(self.thinking) + len(self.content) + len(self.scores) * (1 + tops) * _SCORE_BYTES
 
     def add(self, delta: Delta) -> None:
-        """Note what came."""
+        """Record a delta and wake all followers."""
         for piece in delta.pieces:
             if isinstance(piece, ToolCall):
                 self.calls.append(piece)
@@ -65,17 +65,18 @@ class Answer:
         self.tell()
 
     def tell(self) -> None:
-        """Wake all who follow."""
+        """Wake all followers."""
         self.changed.set()
         self.changed = asyncio.Event()
 
 
 class Answers:
-    """Running and ended answers by owner and id. For one event loop.
+    """Running and ended answers by owner and id. Use it in one event loop only.
 
-    patience      seconds for which an answer goes on although nobody follows it
+    patience      seconds for which an answer without followers continues
     kept_seconds  seconds for which an ended answer is kept
-    max_bytes     bytes of text of all answers together, beyond which the oldest ended ones are dropped
+    max_count     largest number of answers
+    max_bytes     largest size of all answers together; the oldest ended ones are dropped first
     """
 
     def __init__(
@@ -92,12 +93,12 @@ class Answers:
         self._found: OrderedDict[tuple[str, str], Answer] = OrderedDict()
 
     def begin(self, owner: str, answer_id: str, model: str, events: ServiceEvents) -> Answer:
-        """Read an answer under an id that its client has drawn. Raises OptionError, BusyError."""
+        """Start to record an answer under an id that its client has drawn. Raises OptionError, BusyError."""
         if not _ID.fullmatch(answer_id):
-            raise OptionError("answer_id must be 22 to 64 letters, digits, - or _, drawn at random")
+            raise OptionError("answer_id must consist of 22 to 64 random letters, digits, - or _")
         key = (owner, answer_id)
         if key in self._found:
-            raise OptionError(f"answer_id '{answer_id}' is taken")
+            raise OptionError(f"answer_id '{answer_id}' is already in use; draw another one")
         self._make_room()
         answer = self._found[key] = Answer(model)
         answer.task = asyncio.create_task(self._read(key, answer, events))
@@ -105,13 +106,16 @@ class Answers:
         return answer
 
     def get(self, owner: str, answer_id: str) -> Answer:
-        """Return an answer. Raises ResponseNotFoundError for one that is gone, or has another owner."""
+        """Return an answer. Raises ResponseNotFoundError if it is gone or has another owner."""
         if (owner, answer_id) not in self._found:
-            raise ResponseNotFoundError(f"answer '{answer_id:.64}' not found: it is over or was stopped")
+            raise ResponseNotFoundError(f"answer '{answer_id:.64}' not found: it has expired or was stopped")
         return self._found[owner, answer_id]
 
     async def follow(self, owner: str, answer_id: str) -> ServiceEvents:
-        """Yield an answer from its start: what is there at once, the rest as it comes, its error too."""
+        """Yield an answer from its start: the recorded part at once, then the rest as it arrives.
+
+        Raises the error that ended the answer, and ResponseNotFoundError.
+        """
         key, answer = (owner, answer_id), self.get(owner, answer_id)
         answer.followers += 1
         if answer.timer is not None and not answer.is_over:
@@ -146,12 +150,12 @@ class Answers:
                 self._wait_for_followers(key, answer)
 
     async def stop(self, owner: str, answer_id: str) -> None:
-        """End an answer and forget it. Raises ResponseNotFoundError."""
+        """Stop an answer and drop it. Raises ResponseNotFoundError."""
         answer = self.get(owner, answer_id)
         await self._cancel((owner, answer_id), answer)
 
     async def close(self) -> None:
-        """End all answers."""
+        """Stop all answers."""
         for key, answer in list(self._found.items()):
             await self._cancel(key, answer)
 
@@ -192,14 +196,16 @@ class Answers:
                 await answer.task
 
     def _make_room(self) -> None:
-        """Drop the oldest answers that are over. Raises BusyError where the running ones are too many."""
+        """Drop the oldest ended answers. Raises BusyError if too many others remain."""
         for key, answer in list(self._found.items()):
             if not self._is_full:
                 return
             if answer.is_over and not answer.followers:
                 self._forget(key, answer)
         if self._is_full:
-            raise BusyError("server busy: too many answers are kept for clients that come back")
+            raise BusyError(
+                "server busy: it keeps too many answers for clients that may reconnect; try later"
+            )
 
     @property
     def _is_full(self) -> bool:

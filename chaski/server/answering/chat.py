@@ -1,4 +1,4 @@
-"""`ChatService`: answers typed requests by typed events, for all APIs."""
+"""`ChatService`: answer typed requests with typed events, for all APIs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OPTION = re.compile(r"option (['\"]?)(\w+)\1|options (\w+) and (\w+)")
 
 
 class ChatService:
-    """Answers conversations and prompts. For one event loop."""
+    """Service that answers conversations and prompts. Use it in one event loop only."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
@@ -51,7 +51,7 @@ class ChatService:
                         yield event
 
     async def load(self, request: ModelRequest, client: str) -> float:
-        """Load a model without asking it anything -> the seconds that this took."""
+        """Load a model without a prompt. Returns the seconds that this took."""
         job = await self._jobs.begin(request, client, "load")
         async with self._jobs.use(job, client):
             return job.seconds
@@ -64,7 +64,7 @@ class ChatService:
     async def _answer(
         self, job: Job, loaded: LoadedModel, call: Answerable, answer: _Answer
     ) -> ServiceEvents:
-        """Yield the events of a call, in the server's form."""
+        """Yield the events of a call as events of the server."""
         load_seconds = job.seconds
         if job.request.logprobs or "prompt_logprobs" in call.options:
             await asyncio.to_thread(lambda: job.info.tokenizer)
@@ -96,10 +96,10 @@ class ChatService:
 
 
 class _Answer(Struct):
-    """The state of an answer so far.
+    """The state of a running answer.
 
     prompt         text of the prompt, kept if the answer repeats it (`echoes`)
-    keeps_ids      whether the end of the answer has the token ids of prompt and answer
+    keeps_ids      whether `Finish` contains the token ids of prompt and answer
     """
 
     prompt: str = ""
@@ -122,7 +122,7 @@ class _Answer(Struct):
         return Delta([piece] if is_shown else [], scores, self.prompt_tokens)
 
     def finish(self, done: Done, context: int, load_seconds: float, total_seconds: float) -> Finish:
-        """Return the end of the answer. `load_seconds` and `total_seconds` are durations."""
+        """Return the last event of the answer."""
         return Finish(
             done=done,
             called=self._called,

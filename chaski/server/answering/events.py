@@ -36,7 +36,7 @@ class TopScore(Struct, frozen=True):
 
 
 class Score(Struct, frozen=True):
-    """A token of the answer, and the most likely tokens in its place."""
+    """A token of the answer, and the most likely tokens at its position."""
 
     chosen: TopScore
     top: Sequence[TopScore] | None = None
@@ -45,8 +45,8 @@ class Score(Struct, frozen=True):
 class Prompted(Struct, frozen=True):
     """The prompt, for requests that ask for it.
 
-    first   its first token, which has no log-probability
-    scores  the other tokens, if their log-probabilities were asked for
+    first   the first token, which has no log-probability
+    scores  the other tokens, if the request asks for their log-probabilities
     """
 
     text: str
@@ -55,10 +55,10 @@ class Prompted(Struct, frozen=True):
 
 
 class Delta(Struct, frozen=True):
-    """Pieces of the answer, and the scores of the tokens that they came from, if those were asked for.
+    """Pieces of the answer, with the scores of their tokens if the request asks for them.
 
-    prompt_tokens: number of tokens of the prompt, the cached ones included
-    prompted: the prompt, with the first piece, for requests that ask for it
+    prompt_tokens: number of tokens of the prompt, including cached ones
+    prompted: the prompt, which only the first delta contains, and only if the request asks for it
     """
 
     pieces: Sequence[AnswerPiece]
@@ -71,12 +71,13 @@ class Finish(Struct, frozen=True, kw_only=True):
     """The end of an answer.
 
     done         the last event of the engine
-    called       whether there were tool calls
-    context      number of tokens that a sequence of the model may hold
-    thought      number of tokens of the answer up to the last one of its thinking
-    dropped      number of tokens of the prompt that were left out, those of whole messages included
+    called       whether the answer contains tool calls
+    context      largest number of tokens in a sequence of the model
+    thought      number of tokens of the answer up to the end of its thinking
+    dropped      number of tokens left out of the prompt, including those of whole messages
     token_ids    tokens of prompt and answer, if the request asks for them
-    load_seconds, total_seconds   seconds of this request, waiting included
+    load_seconds    seconds from the arrival of the request until its model was loaded
+    total_seconds   seconds from the arrival of the request until the end
     """
 
     done: Done
@@ -96,7 +97,7 @@ class Finish(Struct, frozen=True, kw_only=True):
 
 ServiceEvent: TypeAlias = Delta | Finish
 ServiceEvents: TypeAlias = AsyncGenerator[ServiceEvent, None]
-"""An event of an answer: any number of deltas, then one `Finish`."""
+"""Events of an answer: any number of deltas, then one `Finish`."""
 
 
 class Whole(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""`Job`: a request with the model that it names, the settings of its loading, and the model's call."""
+"""`Job`: a request with its model, the settings for loading that model, and the call of the model."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _NO_SHIFT = (
 
 
 class Job(Struct, frozen=True):
-    """A request that is being answered, with its model, its record and its `AnswerOptions.cache_salt`.
+    """A running request, with its model, its record and its `AnswerOptions.cache_salt`.
 
-    adapters: those that it is computed with, in order.
-    state: the file with the state of the conversation that the model begins with, and when it was written.
+    adapters: the adapters to apply, in order
+    state: the file with the state of the model's initial conversation, and the time when it was written
     """
 
     request: ModelRequest
@@ -59,7 +59,7 @@ class Job(Struct, frozen=True):
 
     @property
     def needs(self) -> ModelNeeds:
-        """The settings with which the job needs its model loaded."""
+        """The settings with which the job's model must be loaded."""
         usual = self.found.model.parameters.get("num_ctx")
         engine = self.engine
         return ModelNeeds(
@@ -82,25 +82,25 @@ class Job(Struct, frozen=True):
         return self.options.engine or self.info.engine
 
     def require_vision(self) -> None:
-        """Raise OptionError where the model does not read images."""
+        """Raise OptionError if the model cannot read images."""
         require(self.info.sees(self.engine), f"{lacks(self, 'vision')}{self.info.way_to_see}")
 
     @property
     def name(self) -> str:
-        """The name of the model, for people."""
+        """The name of the model, for display."""
         return self.found.name.short
 
     @property
     def seconds(self) -> float:
-        """Seconds since the request came."""
+        """Seconds since the request arrived."""
         return perf_counter() - self.record.arrived
 
     def answer_options(self) -> dict[str, Any]:
-        """Return the options of an answer: those of the model, replaced by those of the request."""
+        """Return the options of an answer: the model's options, overridden by those of the request."""
         request = self.request
         options = merged_options(self.info.defaults.options, self.options.generate)
         options["cache_salt"] = self.cache_salt
-        # A prompt is cut only if the answer may forget its beginning too.
+        # A prompt may be cut only if its beginning may also be dropped while the answer grows.
         options["truncate"] = request.truncate and request.shift
         if not request.shift:
             options["shift"] = False
@@ -115,12 +115,12 @@ class Job(Struct, frozen=True):
         return options
 
     def _bounded(self, context: int | None) -> int | None:
-        """Return the context, at most the one that the model was trained with."""
+        """Return the context length, limited to the one that the model was trained with."""
         return context and min(context, self.info.trained_context or context)
 
 
 class Jobs:
-    """Begins jobs, and gets the models that they need. For one event loop."""
+    """Factory of jobs, which also provides their models. Use it in one event loop only."""
 
     def __init__(self, settings: Settings, catalog: Catalog, models: ModelPool, recorder: Recorder) -> None:
         self.catalog = catalog
@@ -129,10 +129,13 @@ class Jobs:
         self._settings = settings
 
     async def begin(self, request: ModelRequest, client: str, operation: Operation) -> Job:
-        """Look up the model of a request. Raises ModelNotFoundError, and the errors of a bad file."""
+        """Look up the model of a request and start its job.
+
+        Raises ModelNotFoundError, errors for invalid options, and errors for a damaged model file.
+        """
         started = perf_counter()
         found, info, state = await asyncio.to_thread(self._look_up, request.model)
-        # Without keys there is one user, to whom all prompts belong.
+        # Without keys there is only one user, who owns all prompts.
         cache_salt = hashlib.sha256(client.encode()).hexdigest() if self._settings.has_keys else ""
         options = checked_options(request.options)
         if request.stream:
@@ -148,7 +151,7 @@ class Jobs:
     async def _adapters(
         self, request: ModelRequest, options: RequestOptions, found: Found
     ) -> Sequence[ChosenAdapter]:
-        """Return the adapters of a request: those that it chooses, else those of the name of its model."""
+        """Return the adapters that a request chooses, or else those of its model."""
         table, weights = self.catalog.adapters, found.model.path
         if request.lora is not None:
             return [table.numbered(number, weights).chosen(scale) for number, scale in request.lora]
@@ -158,7 +161,10 @@ class Jobs:
 
     @asynccontextmanager
     async def use(self, job: Job, client: str) -> AsyncIterator[LoadedModel]:
-        """Use a job's model, loaded if need be. A prompt that is too long raises the error of `too_long`."""
+        """Yield a job's model, and load it first if necessary.
+
+        Raises the error of `too_long` if the prompt does not fit into the context.
+        """
         with self._recorded(job.record):
             claimed = partial(self.recorder.loaded, job.record)
             async with self.models.use(job.needs, client, claimed) as loaded:
@@ -171,7 +177,7 @@ class Jobs:
 
     @contextmanager
     def _recorded(self, record: RequestRecord) -> Iterator[None]:
-        """End a record with what ends the block."""
+        """End a record when the block ends, with the error that the block raises."""
         error: BaseException | None = None
         try:
             yield
@@ -183,7 +189,7 @@ class Jobs:
 
 
 async def chat_call(job: Job, request: ChatRequest) -> Chat:
-    """Return the call that answers a conversation. Raises OptionError for what the model cannot do."""
+    """Return the call that answers a conversation. Raises OptionError if the model lacks an ability."""
     turns, sources = detached(job.info.defaults.conversation(request.messages))
     if sources:
         job.require_vision()
@@ -212,14 +218,14 @@ async def chat_call(job: Job, request: ChatRequest) -> Chat:
 
 
 def _think(request: ChatRequest, can_think: bool) -> Think:
-    """Value of `think` that the template gets."""
+    """Return the value of `think` for the template."""
     if request.think is None and can_think and not request.thinks_unasked:
         return False
     return request.think if can_think or not request.think else None
 
 
 async def generate_call(job: Job, request: GenerateRequest) -> Generate | Fill | Chat:
-    """Return the call that answers or continues a prompt. Raises OptionError for what the model cannot do."""
+    """Return the call for a prompt. Raises OptionError if the model lacks an ability."""
     if request.images:
         job.require_vision()
     is_plain = request.raw or request.fills_in or bool(request.token_ids)
@@ -228,7 +234,7 @@ async def generate_call(job: Job, request: GenerateRequest) -> Generate | Fill |
         prompt = tuple(request.token_ids) or request.prompt
         images = tuple(request.images)
         return Generate(prompt, job.answer_options(), images, True, request.draw)
-    # A template of the request is checked by the model, which reads it.
+    # If the request brings a template, the model checks it when it reads it.
     own = None if request.template else await asyncio.to_thread(lambda: job.info.chat_format)
     if request.fills_in:
         can_fill = own is None or "insert" in own.capabilities or job.info.fill_in_tokens is not None
@@ -272,29 +278,29 @@ def _no_thinking(job: Job) -> str:
 
 
 def _limit(options: RequestOptions) -> int | None:
-    """Return how many tokens a request asks for at most, if it says so."""
+    """Return the largest number of tokens that a request asks for; None if it sets no limit."""
     limit = options.generate.get("num_predict")
     return limit if isinstance(limit, int) and limit > 0 else None
 
 
 def too_long(request: ModelRequest, error: ContextLengthError) -> ContextLengthError:
-    """Return the error for a prompt that does not fit, in the wording of the reference."""
+    """Return the error for a prompt that does not fit, in Ollama's wording."""
     return ContextLengthError(_NO_SHIFT if request.truncate else _TOO_LONG, error.length, error.limit)
 
 
 def require(condition: bool, problem: str) -> None:
-    """Raise OptionError with a problem unless a condition holds."""
+    """Raise OptionError with the text `problem` unless `condition` holds."""
     if not condition:
         raise OptionError(problem)
 
 
 def lacks(job: Job, capability: str) -> str:
-    """Return the message for a model that does not have a capability."""
+    """Return the message for a model that lacks a capability."""
     return f"{job.found.name} does not support {capability}"
 
 
 def check_ids(token_ids: Sequence[int], loaded: LoadedModel) -> None:
-    """Raise OptionError for tokens that the model does not have."""
+    """Raise OptionError if a token is not in the model's vocabulary."""
     size = loaded.info.vocab_size
     outside = [token for token in token_ids if not 0 <= token < size]
-    require(not outside, f"token {outside[:1]} is not among the {size} of the model")
+    require(not outside, f"token id {outside[:1]} is not in the model's vocabulary of {size} tokens")

@@ -1,6 +1,6 @@
-"""`LiveService`: the figures of the server and its models as they are now, with rates over the last moment.
+"""`LiveService`: current figures of the server and its models, with rates over the last seconds.
 
-Workers are asked only while somebody watches, and once for all who watch at the same time.
+The service asks workers only while a client watches, and once for all clients that watch at the same time.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from chaski.server.telemetry.metrics import Metrics
 
 __all__ = ["LiveService"]
 
-# Seconds: figures younger than that are good enough, and rates are over so many at most.
+# Figures are reused for `_FRESH` seconds; rates cover at most `_OLD` seconds.
 _FRESH, _OLD = 0.4, 5.0
-# Seconds between two looks where there was none before, and to wait for a worker.
+# Seconds between two samples when there is no recent one, and seconds to wait for a worker.
 _BETWEEN, _PATIENCE = 0.25, 1.0
 
 
 class LiveService:
-    """Looks at models, and remembers the look before. For one event loop."""
+    """Service that samples the models and remembers the previous sample. Use it in one event loop only."""
 
     def __init__(self, models: ModelPool, metrics: Metrics) -> None:
         self._models = models
@@ -38,7 +38,7 @@ class LiveService:
         self._looking = asyncio.Lock()
 
     async def figures(self) -> dict[str, Any]:
-        """Return the figures of now, as JSON has them."""
+        """Return the current figures as a JSON object."""
         async with self._looking:
             age = time.monotonic() - self._looked_at
             if age >= _OLD:
@@ -74,7 +74,7 @@ class LiveService:
 
 
 async def _live(model: LoadedModel) -> LiveSequences | None:
-    """Ask a worker; None where it does not answer in time."""
+    """Return the live figures of a worker; None if it does not answer in time."""
     if model.worker.is_running:
         with suppress(ChaskiError, TimeoutError):
             return await asyncio.wait_for(model.model.live(), _PATIENCE)
@@ -150,5 +150,5 @@ def _sequence(now: LiveSequence, before: LiveSequence | None, seconds: float) ->
 
 
 def _rate(count: int, seconds: float) -> float:
-    """Return so many a second; tokens that a restart computes again are not counted backwards."""
+    """Return a rate per second. It is never negative, although a restart of a sequence lowers its counts."""
     return round(max(count, 0) / seconds, 1) if seconds > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Requests of all dialects as checked values; messages, tools and options have Ollama's form."""
+"""Checked requests of all dialects. Messages, tools and options have Ollama's form."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     """The fields of all requests.
 
     options     Ollama's options, checked by type; they take precedence over those of the model
-    given_as    the fields that gave options under other names, by option, for errors
-    keep_alive  seconds that the model stays loaded; None for the server's setting
+    given_as    name of the request's field for each option that has another name there, for errors
+    keep_alive  seconds for which the model stays loaded; None for the server's setting
     format      "json" or a JSON schema that the answer follows
-    template_variables  variables of the model's template besides the conversation
-    lora        adapters that llama.cpp's API calls by number, each with a scale; None where it is silent
-    prompt_logprobs  number of top log-probabilities to return with each token of the prompt; None for none
+    template_variables  additional variables for the model's template
+    lora        numbers and scales of adapters in llama.cpp's API; None if the request contains no list
+    prompt_logprobs  number of top log-probabilities to return for each token of the prompt; None for none
     draw        as in `chaski.chat.requests.Generate`
     """
 
@@ -45,14 +45,14 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
 
 
 class ChatRequest(ModelRequest, frozen=True, kw_only=True):
-    """Answer a conversation. Messages may have `images`, files as bytes.
+    """Request to answer a conversation. Messages may contain `images`, which are files as bytes.
 
     tool_choice  "auto", "none", "required", or the name of the only tool to call
-    drops_think  `think` is ignored, not refused, for a model that cannot think
-    thinks_unasked  a model that can think does so where `think` is None
+    drops_think  whether `think` is ignored instead of refused if the model cannot think
+    thinks_unasked  whether a model that can think does so if `think` is None
     ignored      names of parts of the request that are ignored
-    custom_tools names of tools whose calls are returned as one text, not as JSON
-    marks        places up to which the prompt is kept for a time
+    custom_tools names of tools whose arguments are returned as plain text instead of JSON
+    marks        positions up to which the prompt stays cached for a time
     begun        text that the answer begins with
     """
 
@@ -69,13 +69,13 @@ class ChatRequest(ModelRequest, frozen=True, kw_only=True):
 
 
 class GenerateRequest(ModelRequest, frozen=True, kw_only=True):
-    """Answer a prompt, or continue it as it is (`raw`), or write the text between it and `suffix`.
+    """Request to answer a prompt, to continue it as it is (`raw`), or to fill in text before `suffix`.
 
     context  tokens of an earlier conversation that precede the prompt
     images   image files as bytes
-    token_ids  the prompt as tokens, instead of a text
-    echoes   the prompt is returned before the answer
-    begun    beginning of the text to fill in; if it is None, text is filled in only before a suffix
+    token_ids  the prompt as tokens instead of text
+    echoes   whether the prompt is returned before the answer
+    begun    beginning of the text to fill in; if it is None, text is filled in only if there is a suffix
     """
 
     prompt: str
@@ -97,7 +97,10 @@ class GenerateRequest(ModelRequest, frozen=True, kw_only=True):
 
 
 class EmbedRequest(ModelRequest, frozen=True, kw_only=True):
-    """Vectors of texts, or of lists of tokens; `dimensions` cuts them and makes their length 1 again."""
+    """Request for vectors of texts or of lists of tokens.
+
+    dimensions  number of values to keep of each vector, whose length is then made 1 again
+    """
 
     inputs: Sequence[str | Sequence[int]]
     dimensions: int | None = None
@@ -105,10 +108,10 @@ class EmbedRequest(ModelRequest, frozen=True, kw_only=True):
 
 
 class RerankRequest(ModelRequest, frozen=True, kw_only=True):
-    """Rank documents by their relevance to a query.
+    """Request to rank documents by their relevance to a query.
 
     top_n              number of the best documents to return
-    returns_documents  whether the result has the texts of the documents
+    returns_documents  whether the result contains the texts of the documents
     """
 
     query: str

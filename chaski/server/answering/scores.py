@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 __all__ = ["MAX_SCORES", "prompted_of", "require_few_scores", "score_of"]
 
 MAX_SCORES = 1 << 19
-"""Log-probabilities of prompts that an answer has at most."""
+"""Largest number of log-probabilities of prompts in an answer."""
 _IMPOSSIBLE = -9999.0
 
 Spelling: TypeAlias = Callable[[int], tuple[str, bytes]]
-"""The text and the bytes of a token."""
+"""Function that returns the text and the bytes of a token."""
 
 
 def require_few_scores(num_tokens: int, num_top: int) -> None:
@@ -28,8 +28,8 @@ def require_few_scores(num_tokens: int, num_top: int) -> None:
     count = num_tokens * (1 + num_top)
     if count > MAX_SCORES:
         raise OptionError(
-            f"{num_tokens} tokens of prompts with {1 + num_top} log-probabilities each have {count}; "
-            f"at most {MAX_SCORES} are returned: send fewer prompts at once, or ask for fewer"
+            f"{num_tokens} prompt tokens with {1 + num_top} log-probabilities each make {count}, but at "
+            f"most {MAX_SCORES} are returned; send fewer prompts at once, or ask for fewer log-probabilities"
         )
 
 
@@ -39,8 +39,8 @@ def score_of(sampled: Sampled, tokenizer: Tokenizer) -> Score:
 
 
 def prompted_of(text: str, first_id: int, scores: Iterable[Sampled], tokenizer: Tokenizer) -> Prompted:
-    """Return the prompt with the scores of its tokens, for the dialects. `first_id` is its first token."""
-    spelled = cache(partial(_spelled, tokenizer))  # one text for all places of a token
+    """Return a prompt with the scores of its tokens, for the dialects. `first_id` is its first token."""
+    spelled = cache(partial(_spelled, tokenizer))  # spells each distinct token once
     return Prompted(text, _shown(spelled, first_id, None), [_score(each, spelled) for each in scores])
 
 

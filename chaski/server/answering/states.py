@@ -1,7 +1,7 @@
-"""`StateService`: states of slots in files of one folder, which the server's owner names.
+"""`StateService`: save and restore the states of slots in one folder, which the server's owner sets.
 
-Names of files come from strangers: they are names alone, and lead nowhere else. A state is of one key, since
-the names of its blocks are made of it, and so no other key can take it back.
+Clients choose the names of the files, so a name must not contain a path. A state belongs to one API key: the
+names of its blocks are derived from the key, so that no other key can restore the state.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _LONGEST_NAME = 200
 
 
 class StateService:
-    """Saves, restores and erases what slots hold. For one event loop.
+    """Service that saves, restores and erases the states of slots. Use it in one event loop only.
 
-    folder     where files are; None where none are kept
-    max_bytes  the bytes that all files of the folder may have together
+    folder     folder of the files; None if states cannot be saved
+    max_bytes  largest size of all files of the folder together
     """
 
     def __init__(self, jobs: Jobs, models: ModelPool, folder: Path | None, max_bytes: int) -> None:
         self.folder = folder
         self._max_bytes = max_bytes
-        self._saving = asyncio.Lock()  # of two at a time, each would take what is left
+        self._saving = asyncio.Lock()  # two saves at a time would both use the remaining bytes
         self._jobs = jobs
         self._models = models
 
     async def save(self, model: str, slot: int, name: str, client: str) -> SavedState:
-        """Write the state of a slot to a file. Raises OptionError, StateError, and what `save_slot` does."""
+        """Write the state of a slot to a file. Raises OptionError, and the errors of `save_slot`."""
         path = await asyncio.to_thread(self._made, name)
         label, number = self._place(model, slot)
         job = await self._jobs.begin(ModelRequest(model=label), client, "state")
@@ -48,7 +48,7 @@ class StateService:
             return await loaded.model.save_slot(number, path, job.cache_salt, max(left, 0))
 
     async def restore(self, model: str, slot: int, name: str, client: str) -> SavedState:
-        """Take the state of a file into the memory of a model. Raises OptionError, and as `load_state`."""
+        """Load the state in a file into a model's memory. Raises OptionError, and errors of `load_state`."""
         path = self._path(name)
         label, _ = self._place(model, slot)
         job = await self._jobs.begin(ModelRequest(model=label), client, "state")
@@ -56,59 +56,65 @@ class StateService:
             return await loaded.model.load_state(path, cache_salt=job.cache_salt)
 
     async def keep(self, request: ChatRequest, client: str) -> SavedState:
-        """Keep the state of a conversation beside the model that begins with it.
+        """Save the state of a conversation next to the model that begins with it.
 
-        Raises UnsupportedError where nothing may be kept on disk, OptionError for a model without a
-        conversation, and what `save_state` does.
+        Raises UnsupportedError if prompts may not be written to disk, OptionError if the model has no
+        conversation, and the errors of `save_chat`.
         """
         if Environment.read().prefix_cache != "on":
-            raise UnsupportedError("this server keeps no prompts on disk; CHASKI_PREFIX_CACHE says so")
+            raise UnsupportedError(
+                "this server writes no prompts to disk; set CHASKI_PREFIX_CACHE=on to allow it"
+            )
         job = await self._jobs.begin(request, client, "state")
         if not job.found.model.messages:
-            raise OptionError(f"{job.name} begins with no conversation whose state could be kept")
+            raise OptionError(f"{job.name} has no initial conversation whose state could be saved")
         call = await chat_call(job, request)
         path = await asyncio.to_thread(self._jobs.catalog.store.make_state_path, job.found.name)
         async with self._jobs.use(job, client) as loaded:
             return await loaded.model.save_chat(call, path)
 
     async def erase(self, model: str, slot: int, client: str) -> SavedState:
-        """Forget what a slot holds. Raises OptionError, and what `erase_slot` does."""
+        """Erase the state of a slot. Raises OptionError, and the errors of `erase_slot`."""
         label, number = self._place(model, slot)
         job = await self._jobs.begin(ModelRequest(model=label), client, "state")
         async with self._jobs.use(job, client) as loaded:
             return await loaded.model.erase_slot(number, job.cache_salt)
 
     def _place(self, model: str, slot: int) -> tuple[str, int]:
-        """Return a model and its slot; without a name slots are counted over all models in memory."""
+        """Return a model and the number of its slot.
+
+        Without a name, slots are numbered across all models in memory. Raises OptionError.
+        """
         if model:
             return model, slot
         loaded = self._models.loaded
         if not loaded:
-            raise OptionError("model is required: none is in memory that could be meant")
+            raise OptionError("model is required, since no model is in memory")
         number = slot
         for each in loaded:
             if 0 <= number < each.parallel:
                 return each.name, number
             number -= each.parallel
         raise OptionError(
-            f"there is no slot {slot}; /slots lists them"
+            f"slot {slot} does not exist; /slots lists all slots"
             if loaded
-            else "model is required: none is in memory"
+            else "model is required, since no model is in memory"
         )
 
     def _path(self, name: str) -> Path:
         assert self.folder is not None, "the handler refuses requests to a server without a folder"
         if not _NAME.fullmatch(name) or ".." in name or len(name.encode()) > _LONGEST_NAME:
             raise OptionError(
-                f"filename must be letters, digits, blanks and any of '._+@=-', and no path: {name!r:.100}"
+                f"filename is {name!r:.100}; it must consist of letters, digits, spaces and '._+@=-' without "
+                f"a path, and of at most {_LONGEST_NAME} bytes"
             )
         return self.folder / name
 
     def _made(self, name: str) -> Path:
-        """Return the path of a file in the folder, which is made if it is not there."""
+        """Return the path of a file in the folder, and create the folder if it does not exist."""
         path = self._path(name)
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise StateError(f"the folder of states cannot be made: {error.strerror}") from None
+            raise StateError(f"the folder of states cannot be created: {error.strerror}") from None
         return path

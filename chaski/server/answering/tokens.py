@@ -1,4 +1,4 @@
-"""`TokenService`: texts to tokens and back, and prompts as the model gets them, without an answer."""
+"""`TokenService`: convert texts to tokens and back, and render prompts, without an answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Tokenized(Struct, frozen=True):
 
 
 class TokenService:
-    """Returns the tokens of texts and conversations. For one event loop."""
+    """Service that tokenizes texts and conversations. Use it in one event loop only."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
@@ -34,14 +34,14 @@ class TokenService:
         add_special: bool = True,
         parse_special: bool = True,
     ) -> Tokenized:
-        """Return the tokens of a text; `add_special` adds those that open and close every text."""
+        """Return the tokens of a text. `add_special` adds the tokens that begin and end every text."""
         job = await self._jobs.begin(request, client, "tokenize")
         async with self._jobs.use(job, client) as loaded:
             ids = await loaded.model.tokenize(text, add_special, parse_special)
             return Tokenized(ids, loaded.info.context)
 
     async def detokenize(self, request: ModelRequest, token_ids: Sequence[int], client: str) -> str:
-        """Return the text of tokens. Raises OptionError for tokens that the model lacks."""
+        """Return the text of tokens. Raises OptionError if a token is not in the vocabulary."""
         job = await self._jobs.begin(request, client, "detokenize")
         async with self._jobs.use(job, client) as loaded:
             check_ids(token_ids, loaded)

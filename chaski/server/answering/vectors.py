@@ -17,11 +17,11 @@ __all__ = ["Embedded", "VectorService"]
 F32 = npt.NDArray[np.float32]
 
 _MAX_NUMBERS = 1 << 24
-"""Numbers of all vectors of an answer at most."""
+"""Largest number of values in all vectors of an answer."""
 
 
 class Embedded(Struct, frozen=True):
-    """Vectors (n, size) or relevances (n,), float32, with their number of tokens and seconds."""
+    """Vectors (n, size) or relevances (n,), float32, with the number of tokens and the times in seconds."""
 
     rows: F32
     num_tokens: int
@@ -30,7 +30,7 @@ class Embedded(Struct, frozen=True):
 
 
 class VectorService:
-    """Makes vectors and scores. For one event loop."""
+    """Service that computes vectors and relevance scores. Use it in one event loop only."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
@@ -55,7 +55,9 @@ class VectorService:
         job = await self._jobs.begin(request, client, "rerank")
         require(job.info.is_ranking, lacks(job, "rerank"))
         _require_no_adapters(job)
-        _ = job.info.ranking_template  # raises before the model is loaded if its file lacks the template
+        _ = (
+            job.info.ranking_template
+        )  # if the file lacks the template, this raises before the model is loaded
         async with self._jobs.use(job, client) as loaded:
             loading = job.seconds
             call = Rank(request.query, tuple(request.documents), request.truncate)
@@ -70,11 +72,11 @@ class VectorService:
 def _require_room(count: int, size: int) -> None:
     if count * size > _MAX_NUMBERS:
         raise OptionError(
-            f"input has {count} items, and a vector has {size} numbers; an answer has at most {_MAX_NUMBERS} "
-            f"numbers: send at most {_MAX_NUMBERS // size} items at once"
+            f"input contains {count} items with {size} values per vector, but an answer contains at most "
+            f"{_MAX_NUMBERS} values; send at most {_MAX_NUMBERS // size} items at once"
         )
 
 
 def _require_no_adapters(job: Job) -> None:
     if job.adapters:
-        raise UnsupportedError(f"{job.found.label} has an adapter (LoRA); vectors are computed without any")
+        raise UnsupportedError(f"{job.found.label} has a LoRA adapter, but vectors are computed without one")

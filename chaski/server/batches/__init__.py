@@ -1,1 +1,1 @@
-"""Files of batches, and the batches that the server answers by itself."""
+"""Files and batches of OpenAI's API. The server answers batches in the background."""

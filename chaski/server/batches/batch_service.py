@@ -1,4 +1,4 @@
-"""`BatchService`: batches of OpenAI's API, which are answered while nobody waits, and over restarts."""
+"""`BatchService`: answer batches of OpenAI's API in the background, and continue them after a restart."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ _log = logging.getLogger(__name__)
 _WINDOW = "24h"
 _WINDOW_SECONDS = 24 * 3600
 _IN_FLIGHT = 16
-"""Requests of a batch at a time; they take their turns with those of other clients."""
+"""Number of concurrent requests of a batch, which share the models with the requests of other clients."""
 _MOST_WAITING = 100
-"""Batches of an owner that are not done."""
+"""Largest number of unfinished batches per owner."""
 _MOST_KEPT = 1000
-"""Batches of an owner that are done; the oldest are forgotten."""
+"""Largest number of finished batches per owner; the oldest ones are deleted."""
 _CHECKED_EVERY = 256
-"""Number of requests after which room on the disk is checked again."""
+"""Number of requests between two checks of the free disk space."""
 _LINE_THREADS = 2
-"""Threads that read the requests of all batches, and write their results."""
+"""Number of threads that read the requests of all batches and write their results."""
 _UNFINISHED = ("validating", "in_progress", "finalizing", "cancelling")
 _STATE, _RESULTS = "batch.json", "results.jsonl"
 _ID = re.compile(r"batch_[0-9a-f]{24}")
 
 
 class _Batch(Kept):
-    """The fields that the state of a batch must have."""
+    """Required fields of the state of a batch."""
 
     endpoint: str
     input_file_id: str
@@ -52,10 +52,12 @@ class _Batch(Kept):
 
 
 class BatchService:
-    """Answers batches with what `ask_as` gives for a client. For one event loop.
+    """Service that answers batches. Use it in one event loop only.
 
-    A batch is a folder beside the files of its owner, with its state and the results so far, so that a server
-    that starts anew goes on with it.
+    `ask_as` returns the function that sends the requests of a client.
+
+    A batch is a folder next to the files of its owner. It contains the state and the results so far, so that
+    a restarted server can continue the batch.
     """
 
     def __init__(self, files: FileStore, ask_as: Callable[[str], Ask]) -> None:
@@ -63,23 +65,23 @@ class BatchService:
         self._ask_as = ask_as
         self._running: dict[Path, tuple[asyncio.Task[None], dict[str, Any]]] = {}
         self._ages = Ages()
-        # Checking a large file takes long. One is checked at a time, in a thread that nothing else waits for.
+        # Checking a large file takes long, so a separate thread checks one file at a time.
         self._checks = ThreadPoolExecutor(1, "chaski-batch-check")
         self._lines = ThreadPoolExecutor(_LINE_THREADS, "chaski-batch-line")
 
     def resume(self) -> None:
-        """Go on with all batches that are not done."""
+        """Continue all unfinished batches."""
         for path in self._files.folder.glob(f"*/batch_*/{_STATE}"):
             state = read_object(path, _Batch)
             if state is None:
-                _log.warning("%s is not the state of a batch; the batch is left out", path)
+                _log.warning("%s is not a valid state of a batch; the batch is skipped", path)
             elif state["status"] in _UNFINISHED:
                 self._start(path.parent, state)
 
     async def create(
         self, owner: str, file_id: str, endpoint: str, window: str, metadata: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Begin to answer a file. Raises OptionError, FileNotKnownError, BusyError."""
+        """Start to answer the requests of a file. Raises OptionError, FileNotKnownError, BusyError."""
         if endpoint not in URLS:
             raise OptionError(f"endpoint must be one of {', '.join(URLS)}, not {endpoint!r:.80}")
         if window != _WINDOW:
@@ -121,13 +123,13 @@ class BatchService:
         return self._ages.ordered((self._files.folder / owner).glob(f"batch_*/{_STATE}"), _Batch)
 
     def find(self, owner: str, batch_id: str) -> Mapping[str, Any] | None:
-        """Return a batch, if there is one."""
+        """Return a batch; None if it does not exist."""
         with suppress(FileNotKnownError):
             return self.get(owner, batch_id)
         return None
 
     def cancel(self, owner: str, batch_id: str) -> Mapping[str, Any]:
-        """End a batch; results so far stay. Raises FileNotKnownError, OptionError where it is done."""
+        """Cancel a batch and keep its results so far. Raises FileNotKnownError, OptionError if it ended."""
         place = self._files.folder / owner / batch_id
         state = self._state(place)
         if place not in self._running or state["status"] not in _UNFINISHED:
@@ -139,7 +141,7 @@ class BatchService:
         return dict(state)
 
     async def close(self) -> None:
-        """Stop all batches where they are."""
+        """Stop all batches; `resume` can continue them later."""
         tasks = [task for task, _ in self._running.values()]
         for task in tasks:
             task.cancel()
@@ -173,7 +175,7 @@ class BatchService:
         except FormatError as error:
             await self._files.run(_fail, place, state, str(error))
         except asyncio.CancelledError:
-            if state["status"] != "cancelling":  # the server ends
+            if state["status"] != "cancelling":  # the server is stopping
                 raise
             await self._files.run(self._finish, place, state, "cancelled")
         except TimeoutError:
@@ -193,8 +195,8 @@ class BatchService:
         )
         counts = state["request_counts"] = {"total": len(requests), "completed": 0, "failed": 0}
         if state["status"] == "validating":
-            _enter(place, state, "in_progress")  # at once, so that no cancellation comes between
-        # Results of an earlier server are read, which may be many.
+            _enter(place, state, "in_progress")  # without a thread, so that no cancellation comes between
+        # This reads the results of an earlier server, which may be many.
         opening = Results.open(place / _RESULTS)
         results = await self._files.run(opening.__enter__)
         try:
@@ -214,14 +216,14 @@ class BatchService:
         await self._files.run(self._finish, place, state, "completed")
 
     def _with_room(self, lines: Iterable[BatchLine]) -> Iterator[BatchLine]:
-        """Yield the lines of a batch while there is room for their results. Raises TooLargeError."""
+        """Yield the lines of a batch. Raises TooLargeError as soon as there is no room for results."""
         for number, line in enumerate(lines):
             if number % _CHECKED_EVERY == 0:
                 self._files.require_room(0)
             yield line
 
     def _finish(self, place: Path, state: dict[str, Any], status: str, error: str | None = None) -> None:
-        """Make files of the results so far, and enter the last status."""
+        """Write the results so far to files, and set the final status."""
         owner = place.parent.name
         for is_failed, kind in ((False, "output"), (True, "error")):
             with self._files.receiving(owner) as path:
@@ -236,14 +238,14 @@ class BatchService:
 
 
 def _checked(content: Path, endpoint: str) -> Mapping[str, str]:
-    """Check a file, all of whose requests must ask `endpoint`."""
+    """Check a file and that all of its requests are for `endpoint`. Raises FormatError."""
     try:
         for line in read_lines(content):
             if line.url != endpoint:
-                raise FormatError(f"line {line.number}: url must be {endpoint}, as the batch says")
+                raise FormatError(f"line {line.number}: url must be {endpoint}, the endpoint of the batch")
         return check_lines(content)
     except FormatError as error:
-        # The path says where the server keeps files.
+        # The path would reveal where the server keeps files.
         raise FormatError(str(error).removeprefix(f"{content}, ").removeprefix(f"{content}: ")) from None
 
 
@@ -270,7 +272,7 @@ def _errors(message: str) -> Mapping[str, Any]:
 
 
 def _copy_results(results: Path, target: Path, is_failed: bool) -> int:
-    """Copy the results that are errors, or the others -> how many there are."""
+    """Copy the results that are errors, or the other ones, and return their number."""
     count = 0
     if results.exists():
         with results.open("rb") as lines, open_private(target) as kept:

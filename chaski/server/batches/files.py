@@ -1,4 +1,4 @@
-"""`FileStore`: files that clients upload for batches, and those of results, on disk, for each owner apart."""
+"""`FileStore`: store uploaded files and files of results on disk, with a folder for each owner."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ _ID = re.compile(r"(file|batch)[-_][0-9a-z_]{8,64}")
 _SECRET = ".secret"
 _ABOUT, _CONTENT = "about.json", "content"
 _THREADS = 2
-# Bytes of a description. OpenAI's limits leave a few thousand.
+# Largest size of a description in bytes. OpenAI's limits allow a few thousand.
 _MAX_OBJECT = 1 << 20
-# Seconds after which a file that is only being received was left behind by a server that ended.
+# Seconds after which an incomplete file must have been left by a server that has ended.
 _LEFT_SECONDS = 3600
-# Bytes that files leave free on the disk.
+# Bytes that must stay free on the disk.
 _SPARE = 1 << 30
 
 
 def _former_name(client: str) -> str:
-    """Return the name that the folder of a client had in earlier versions, a hash without a secret."""
+    """Return the name of a client's folder in earlier versions, which was a hash without a secret."""
     return sha256(f"files of {client}".encode()).hexdigest()[:32]
 
 
 class FileStore:
-    """Files in `folder`, which take up to `max_bytes` together. Safe to use from several threads.
+    """Files in `folder`, which may occupy `max_bytes` together. Thread-safe.
 
-    A file is a folder with its content, and with what OpenAI's API says about it. It lies in the folder of
-    its owner, who is called as `owner_of` says.
+    Each file is a folder that contains the content and the description in the form of OpenAI's API. It lies
+    in its owner's folder, whose name `owner_of` returns.
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
         self.folder = folder
         self.max_bytes = max_bytes
-        # Reading and writing large files must not take the threads that other requests wait for.
+        # Reading and writing large files must not occupy threads that other requests wait for.
         self._threads = ThreadPoolExecutor(_THREADS, "chaski-files")
         self._ages = Ages()
 
@@ -66,18 +66,18 @@ class FileStore:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def owner_of(self, client: str) -> str:
         """Return the name of a client's folder, which does not reveal the key without the store's secret.
 
-        Raises OSError where the secret cannot be kept.
+        Raises OSError if the secret cannot be stored.
         """
         return hmac.digest(self._secret, client.encode(), "sha256").hex()[:32]
 
     def rename_former(self, clients: Iterable[str]) -> None:
-        """Give the folders that clients have from earlier versions their names of now."""
+        """Rename clients' folders that earlier versions created."""
         for client in clients:
             former = self._folder(_former_name(client))
             if former.is_dir() and not self._folder(self.owner_of(client)).exists():
@@ -98,7 +98,7 @@ class FileStore:
 
     @contextmanager
     def receiving(self, owner: str) -> Iterator[Path]:
-        """The path for the content of a new file, which is gone afterwards unless it was added."""
+        """Yield a path for the content of a new file. The content is deleted unless it was added."""
         folder = self._owned(owner)
         path = folder / f"{uuid4().hex}.tmp"
         try:
@@ -107,10 +107,10 @@ class FileStore:
             path.unlink(missing_ok=True)
 
     def require_room(self, num_bytes: int) -> None:
-        """Raise TooLargeError where so many more bytes find no room."""
+        """Raise TooLargeError if `num_bytes` more bytes do not fit, OptionError if files are not accepted."""
         if self.max_bytes == 0:
             raise OptionError(
-                "this server takes no files; CHASKI_FILES says how much disk space they may take"
+                "this server accepts no files; set CHASKI_FILES to the disk space that they may occupy"
             )
         used = 0
         left = time.time() - _LEFT_SECONDS
@@ -123,16 +123,16 @@ class FileStore:
                     used += found.st_size
         if used + num_bytes > self.max_bytes:
             raise TooLargeError(
-                f"files take {used} of {self.max_bytes} bytes, so there is no room for more; delete some, or "
-                "set CHASKI_FILES to more"
+                f"files occupy {used} of {self.max_bytes} bytes, which leaves too little room; delete some, "
+                "or set CHASKI_FILES to a larger size"
             )
         if self.folder.exists() and shutil.disk_usage(self.folder).free < num_bytes + _SPARE:
-            raise TooLargeError("the disk has no room for the file")
+            raise TooLargeError("the server's disk has too little free space for the file")
 
     def add(
         self, owner: str, content: Path, name: str, purpose: str, file_id: str | None = None
     ) -> Mapping[str, Any]:
-        """Make a file of a content, which is moved -> what is said about it. One of this id is replaced."""
+        """Add a file by moving its content, and return its description. A file of the same id is replaced."""
         file_id = file_id or f"file-{uuid4().hex[:24]}"
         folder = self._owned(owner) / file_id
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -150,14 +150,14 @@ class FileStore:
         return about
 
     def get(self, owner: str, file_id: str) -> Mapping[str, Any]:
-        """Return what is said about a file. Raises FileNotKnownError."""
+        """Return the description of a file. Raises FileNotKnownError."""
         found = self.find(owner, file_id)
         if found is None:
             raise FileNotKnownError(f"No such File object: {file_id:.80}")
         return found
 
     def find(self, owner: str, file_id: str) -> Mapping[str, Any] | None:
-        """Return what is said about a file, if there is one."""
+        """Return the description of a file; None if the file does not exist."""
         return read_object(self._place(owner, file_id) / _ABOUT, About)
 
     def content(self, owner: str, file_id: str) -> Path:
@@ -176,7 +176,7 @@ class FileStore:
         self._ages.forget(self._place(owner, file_id) / _ABOUT)
 
     def _place(self, owner: str, file_id: str) -> Path:
-        """Return the folder of a file, whether it is there or not. Raises FileNotKnownError for no id."""
+        """Return the folder of a file, which need not exist. Raises FileNotKnownError for an invalid id."""
         if not _ID.fullmatch(file_id):
             raise FileNotKnownError(f"No such File object: {file_id:.80}")
         return self._folder(owner) / file_id
@@ -191,12 +191,12 @@ class FileStore:
 
 
 def open_private(path: Path) -> BinaryIO:
-    """Make a file that only its owner may read, and open it for bytes. Raises OSError."""
+    """Create a file that only its owner may read, and open it for writing bytes. Raises OSError."""
     return open(path, "xb", opener=partial(os.open, mode=0o600))
 
 
 def write_object(path: Path, fields: Mapping[str, Any]) -> None:
-    """Write JSON, durably and all at once. Raises OSError."""
+    """Write JSON durably and atomically. Raises OSError."""
     temporary = path.with_name(f"{uuid4().hex}.tmp")
     try:
         with open_private(temporary) as file:
@@ -207,7 +207,7 @@ def write_object(path: Path, fields: Mapping[str, Any]) -> None:
 
 
 def read_object(path: Path, form: type[Kept]) -> dict[str, Any] | None:
-    """Return JSON that `write_object` wrote; None if it is missing, or if `form` does not fit it."""
+    """Return JSON that `write_object` wrote; None if it is missing or does not match `form`."""
     with suppress(OSError, ValueError, RecursionError):
         if path.stat().st_size > _MAX_OBJECT:
             return None
@@ -218,7 +218,7 @@ def read_object(path: Path, form: type[Kept]) -> dict[str, Any] | None:
 
 
 class Kept(Struct):
-    """The fields that every kept object must have."""
+    """Required fields of every stored object."""
 
     id: str
     created_at: int
@@ -226,7 +226,7 @@ class Kept(Struct):
 
 
 class About(Kept):
-    """The fields that the description of a file must have."""
+    """Required fields of the description of a file."""
 
     bytes: int
     filename: str
@@ -234,21 +234,18 @@ class About(Kept):
 
 
 class Ages:
-    """When kept objects were created, which never changes, so that a list reads each of them once.
-
-    Safe to use from several threads.
-    """
+    """Creation times of stored objects. They never change, so each object is read only once. Thread-safe."""
 
     def __init__(self) -> None:
         self._created: dict[Path, tuple[int, str]] = {}
 
     def ordered(self, paths: Iterable[Path], form: type[Kept]) -> list[str]:
-        """Return the ids of those objects that can be read, the oldest first."""
+        """Return the ids of all readable objects, the oldest first."""
         found = [age for age in (self._age(path, form) for path in paths) if age is not None]
         return [name for _, name in sorted(found)]
 
     def forget(self, path: Path) -> None:
-        """Forget an object that is deleted."""
+        """Drop the time of a deleted object."""
         self._created.pop(path, None)
 
     def _age(self, path: Path, form: type[Kept]) -> tuple[int, str] | None:

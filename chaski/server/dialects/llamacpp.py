@@ -1,4 +1,4 @@
-"""Requests and replies of llama.cpp's server that no other API has."""
+"""Requests and replies that only llama.cpp's server defines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OPTIONS = {option.infill: name for name, option in OPTIONS.items() if option.in
 
 
 def read_infill(body: Mapping[str, Any], model: str) -> GenerateRequest:
-    """A request of /infill. Raises OptionError."""
+    """Read a request of /infill. Raises OptionError."""
     fields = Fields(body)
     if not fields.has("input_prefix") or not fields.has("input_suffix"):
         raise OptionError("input_prefix and input_suffix are required")
@@ -38,33 +38,36 @@ def read_infill(body: Mapping[str, Any], model: str) -> GenerateRequest:
 
 
 def read_lora(fields: Fields) -> list[tuple[int, float]] | None:
-    """The adapters of a request by number, each with its scale, without those of scale 0. OptionError."""
+    """Return the numbers and scales of a request's adapters, without those of scale 0; None if not given.
+
+    Raises OptionError.
+    """
     if not fields.has("lora"):
         return None
     return [(number, scale) for number, scale in read_scales(fields, "lora") if scale]
 
 
 def read_scales(fields: Fields, name: str) -> list[tuple[int, float]]:
-    """A list of objects with `id` and `scale`. Raises OptionError."""
+    """Read a list of objects with `id` and `scale`. Raises OptionError."""
     found = []
     for each in fields.objects(name):
         number, scale = each.integer("id", None), each.number("scale", None)
         if number is None or scale is None:
-            raise OptionError(f"{each.where} needs id and scale")
+            raise OptionError(f"{each.where} must contain id and scale")
         found.append((number, scale))
     if len(dict(found)) < len(found):
-        raise OptionError(f"{name} names an adapter twice")
+        raise OptionError(f"{name} lists an adapter twice")
     return found
 
 
 def infill_piece(delta: Delta) -> dict[str, Any]:
-    """An event of the stream."""
+    """Return an event of the stream."""
     text = "".join(piece.text for piece in delta.pieces if isinstance(piece, Text))
     return {"index": 0, "content": text, "tokens": [], "stop": False, "id_slot": -1}
 
 
 def infill_end(model: str, content: str, finish: Finish) -> dict[str, Any]:
-    """The answer, or the last event of the stream, which has no more content."""
+    """Return the answer, or the last event of the stream, which has no content."""
     done = finish.done
     stopped = "word" if done.stop_string else "limit" if finish.is_cut else "eos"
     return {

@@ -1,4 +1,7 @@
-"""The native API: bodies to requests, events to fields. Zero and empty fields are absent, as in Ollama."""
+"""Ollama's API: conversion of bodies to requests, and of events to fields.
+
+As in Ollama, zero and empty fields are left out.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ _ID_LETTERS = string.ascii_lowercase + string.digits
 
 
 def read_chat(body: Mapping[str, Any]) -> ChatRequest:
-    """A request of /api/chat. Raises OptionError."""
+    """Read a request of /api/chat. Raises OptionError."""
     fields = Fields(body)
     inner = InnerJson()
     messages = [_message(message, inner) for message in fields.objects("messages")]
@@ -59,12 +62,12 @@ def read_chat(body: Mapping[str, Any]) -> ChatRequest:
 
 
 def read_answer_id(body: Mapping[str, Any]) -> str | None:
-    """Return the id by which a client comes back to its answer."""
+    """Return the id under which a client may reconnect to its answer; None if it sends none."""
     return Fields(body).text_or_none("answer_id")
 
 
 def read_generate(body: Mapping[str, Any]) -> GenerateRequest:
-    """A request of /api/generate. Raises OptionError."""
+    """Read a request of /api/generate. Raises OptionError."""
     fields = Fields(body)
     raw = fields.flag("raw", False)
     context = fields.items("context")
@@ -72,7 +75,7 @@ def read_generate(body: Mapping[str, Any]) -> GenerateRequest:
     if raw and (template or system or context):
         raise OptionError("raw mode does not support template, system, or context")
     if raw and fields.text("suffix"):
-        raise OptionError("raw mode does not support suffix, which the model's template writes")
+        raise OptionError("raw mode does not support suffix, since the model's template writes it")
     if not all(type(token) is int for token in context):
         raise OptionError("context must be a list of integers")
     images = _images(fields)
@@ -91,7 +94,7 @@ def read_generate(body: Mapping[str, Any]) -> GenerateRequest:
 
 
 def read_embed(body: Mapping[str, Any]) -> EmbedRequest:
-    """A request of /api/embed; tokens are taken as well as texts. Raises OptionError."""
+    """Read a request of /api/embed, whose inputs are texts or lists of tokens. Raises OptionError."""
     fields = Fields(body)
     dimensions = fields.integer("dimensions", None)
     if dimensions is not None and dimensions < 0:
@@ -100,7 +103,7 @@ def read_embed(body: Mapping[str, Any]) -> EmbedRequest:
 
 
 def read_inputs(fields: Fields, name: str) -> list[str | list[int]]:
-    """Texts, or lists of tokens, or a single one of those."""
+    """Read texts or lists of tokens, or a single one of these. Raises OptionError."""
     value = fields.data.get(name)
     if value is None:
         return []
@@ -123,7 +126,7 @@ def read_keep_alive(fields: Fields) -> float | None:
 
 
 def read_think(fields: Fields) -> bool | str | None:
-    """Return yes, no, or a level."""
+    """Return `think` as a boolean or a level; None if it is unset. Raises OptionError."""
     value = fields.data.get("think")
     if value is None or isinstance(value, bool):
         return value
@@ -136,7 +139,7 @@ def read_think(fields: Fields) -> bool | str | None:
 
 
 def chat_fields(model: str, event: ServiceEvent) -> dict[str, Any]:
-    """A line of the stream of a chat."""
+    """Return a line of the stream of a chat."""
     if isinstance(event, Finish):
         return _head(model) | {"message": {"role": "assistant", "content": ""}} | _end(event)
     content, thinking, calls = _parts(event)
@@ -145,13 +148,13 @@ def chat_fields(model: str, event: ServiceEvent) -> dict[str, Any]:
 
 
 def chat_whole(model: str, whole: Whole) -> dict[str, Any]:
-    """The answer of a chat without stream."""
+    """Return the answer of a chat without streaming."""
     message = _assistant(whole.content, whole.thinking, whole.calls)
     return _head(model) | {"message": message} | _end(whole.finish) | _logprobs(whole.scores)
 
 
 def generate_fields(model: str, event: ServiceEvent) -> dict[str, Any]:
-    """A line of the stream of a completion."""
+    """Return a line of the stream of a completion."""
     if isinstance(event, Finish):
         return _head(model) | {"response": ""} | _end(event)
     content, thinking, _ = _parts(event)
@@ -160,20 +163,20 @@ def generate_fields(model: str, event: ServiceEvent) -> dict[str, Any]:
 
 
 def generate_whole(model: str, whole: Whole) -> dict[str, Any]:
-    """A completion without stream."""
+    """Return a completion without streaming."""
     found = {"response": whole.content} | ({"thinking": whole.thinking} if whole.thinking else {})
     return _head(model) | found | _end(whole.finish) | _logprobs(whole.scores)
 
 
 def empty_fields(model: str, reason: str, is_chat: bool) -> dict[str, Any]:
-    """The answer to a request that only loads or unloads."""
+    """Return the answer to a request that only loads or unloads a model."""
     message = {"role": "assistant", "content": ""}
     said: dict[str, Any] = {"message": message} if is_chat else {"response": ""}
     return _head(model) | said | {"done": True, "done_reason": reason}
 
 
 def timestamp(seconds: float | None = None) -> str:
-    """A time as Go writes it in UTC, to the nanosecond; now by default."""
+    """Return a UTC time with nanoseconds in Go's format; the current time by default."""
     now = time.time_ns() if seconds is None else int(seconds * 1e9)
     whole, nanoseconds = divmod(now, 10**9)
     return f"{_second(whole)}.{nanoseconds:09d}Z"
@@ -181,12 +184,12 @@ def timestamp(seconds: float | None = None) -> str:
 
 @lru_cache(16)
 def _second(seconds: int) -> str:
-    """Return the date and time; it is cached, since all lines of a second share it."""
+    """Return the date and time, cached because all lines of a second share it."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 def _base(fields: Fields) -> dict[str, Any]:
-    """Read the fields that requests for embeddings share with others."""
+    """Read the fields that embedding requests share with other requests."""
     return {
         "model": fields.text("model", "name"),
         "options": fields.mapping("options"),
@@ -243,7 +246,7 @@ def _call(fields: Fields, inner: InnerJson) -> dict[str, Any]:
 
 
 def _parts(delta: Delta) -> tuple[str, str, list[ToolCall]]:
-    """Text, thinking and calls of a delta."""
+    """Return the text, thinking and calls of a delta."""
     content = "".join(piece.text for piece in delta.pieces if isinstance(piece, Text))
     thinking = "".join(piece.text for piece in delta.pieces if isinstance(piece, Thinking))
     return content, thinking, [piece for piece in delta.pieces if isinstance(piece, ToolCall)]
@@ -262,7 +265,7 @@ def _assistant(content: str, thinking: str, calls: Sequence[ToolCall]) -> dict[s
 
 
 def call_id() -> str:
-    """Make a unique id of a call."""
+    """Return a new random id for a call."""
     return "call_" + "".join(secrets.choice(_ID_LETTERS) for _ in range(8))
 
 
@@ -302,7 +305,7 @@ def _logprobs(scores: Sequence[Score]) -> dict[str, Any]:
 
 
 def score_fields(score: Score) -> dict[str, Any]:
-    """A token, and the most likely tokens in its place."""
+    """Return the fields of a token, and of the most likely tokens at its position."""
     top = {} if score.top is None else {"top_logprobs": [_token(each) for each in score.top]}
     return _token(score.chosen) | top
 

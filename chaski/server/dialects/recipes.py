@@ -1,4 +1,4 @@
-"""A request of /api/create to a `Recipe`: names and digests only, never a path."""
+"""Conversion of a request of /api/create to a `Recipe`, which contains names and digests, but never paths."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PART_NUMBER = re.compile(r"-\d{5}(?=-of-\d{5}\.gguf$)")
 
 
 def read_recipe(fields: Fields) -> Recipe:
-    """Read a recipe. Raises OptionError, or UnsupportedError for what this version cannot make."""
+    """Read a recipe. Raises OptionError, or UnsupportedError for models that this version cannot create."""
     for name in _LATER:
         if fields.has(name) and fields.data[name]:
             raise UnsupportedError(f"{name} is not supported by this version")
@@ -53,12 +53,12 @@ def _sources(fields: Fields) -> Sequence[ModelSource]:
     if any(path.endswith(".safetensors") for path in digests):
         return [CheckpointFiles(digests)]
     if any(path.endswith((".bin", ".pth", ".pt")) for path in digests):
-        raise UnsupportedError("weights of PyTorch are programs and are not read; use safetensors or GGUF")
+        raise UnsupportedError("PyTorch files can contain code and are not read; use safetensors or GGUF")
     return list(digests.values())
 
 
 def _adapters(fields: Fields) -> Sequence[ModelSource]:
-    """Return GGUF files of adapters, and folders of PEFT, each known by the file of its configuration."""
+    """Return the adapters, which are GGUF files or PEFT folders. A PEFT folder contains its configuration."""
     digests = {
         tuple(path.rpartition("/")[::2]): digest for path, digest in _files(fields, "adapters").items()
     }
@@ -76,7 +76,7 @@ def _adapters(fields: Fields) -> Sequence[ModelSource]:
 
 
 def _draft(fields: Fields) -> ModelSource | None:
-    """Return the file of the draft model."""
+    """Return the file of the draft model; None if there is none."""
     sources = gguf_sources(_files(fields, "draft_files"))
     if len(sources) > 1:
         raise OptionError("draft_files must name one GGUF file")

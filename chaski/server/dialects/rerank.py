@@ -1,4 +1,4 @@
-"""Reranking, which neither Ollama nor OpenAI has, in the form that Jina's and Cohere's clients know."""
+"""Reranking in the form of Jina's and Cohere's APIs, since the APIs of Ollama and OpenAI do not define it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["read_rerank", "read_texts", "results", "text_results"]
 
 
 def read_rerank(body: Mapping[str, Any]) -> RerankRequest:
-    """A request. Raises OptionError."""
+    """Read a request with `documents`. Raises OptionError."""
     fields = Fields(body)
     documents = _documents(fields)
     if not fields.has("query"):
@@ -37,10 +37,10 @@ def read_rerank(body: Mapping[str, Any]) -> RerankRequest:
 
 
 def read_texts(body: Mapping[str, Any]) -> RerankRequest:
-    """A request with `texts`. Raises OptionError."""
+    """Read a request with `texts`. Raises OptionError."""
     fields = Fields(body)
     if fields.flag("raw_scores", False):
-        raise OptionError("raw_scores are not available here; leave it out")
+        raise OptionError("raw_scores is not supported; leave it out")
     return read_rerank(
         {
             "model": fields.text("model"),
@@ -54,7 +54,7 @@ def read_texts(body: Mapping[str, Any]) -> RerankRequest:
 
 
 def text_results(request: RerankRequest, scores: Sequence[float]) -> list[dict[str, Any]]:
-    """The answer to a request with `texts`."""
+    """Return the answer to a request with `texts`."""
     return [
         {"index": found["index"], "score": found["relevance_score"]}
         | ({"text": found["document"]["text"]} if request.returns_documents else {})
@@ -63,7 +63,7 @@ def text_results(request: RerankRequest, scores: Sequence[float]) -> list[dict[s
 
 
 def results(request: RerankRequest, scores: Sequence[float]) -> list[dict[str, Any]]:
-    """The documents that are wanted, the best one first; those that are equally good in their order."""
+    """Return the `top_n` best documents, the best one first. Equally good documents keep their order."""
     best = sorted(range(len(scores)), key=lambda index: -scores[index])[: request.top_n]
     return [
         {"index": index, "relevance_score": scores[index]}
@@ -73,7 +73,7 @@ def results(request: RerankRequest, scores: Sequence[float]) -> list[dict[str, A
 
 
 def _documents(fields: Fields) -> list[str]:
-    """Texts, or objects with a text."""
+    """Read documents, which are texts or objects with a text."""
     items = enumerate(fields.items("documents"))
     return [
         item if isinstance(item, str) else Fields(item, f"documents[{index}]").text("text")

@@ -1,1 +1,1 @@
-"""The fields of requests: how they are read, which there are, and what happens to all others."""
+"""The fields of requests: their descriptions, their reader, and the treatment of all other fields."""

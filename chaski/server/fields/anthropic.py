@@ -24,7 +24,7 @@ from chaski.server.fields.description import (
 __all__ = ["ANSWERED_MESSAGES", "MESSAGES"]
 
 _MARK = reads("type", "ttl")
-# Citations that a client sends back say nothing that the text does not; asking for them is another thing.
+# Citations that a client sends back add nothing to the text. A request for citations is reported as ignored.
 _TEXT = reads("type", "text", "citations", cache_control=_MARK)
 _IMAGE = reads("type", source=reads("type", "data", "media_type"), cache_control=_MARK)
 _NO_CITATIONS = reads(neutral={"enabled": (False,)})
@@ -44,13 +44,13 @@ _SPOKEN = {
 
 
 def _document(content: ReadParts) -> ReadFields:
-    # A document at a URL is named as a whole.
+    # A document at a URL is reported as ignored as a whole.
     source = reads("type", "data", "media_type", "url", "file_id", content=content)
     return reads("type", "title", "context", source=source, citations=_NO_CITATIONS, cache_control=_MARK)
 
 
 _QUOTED = ReadKinds({**_SPOKEN, "document": _document(ReadKinds(_SPOKEN))})
-# `eager_input_streaming` says how soon the arguments of a call come, and changes nothing in them.
+# `eager_input_streaming` changes only how soon the arguments of a call are sent.
 _NOT_ENFORCED = {"strict": (False,), "defer_loading": (False,), "allowed_callers": (["direct"],)}
 _TOOL = reads(
     "type",
@@ -94,26 +94,26 @@ MESSAGES: FieldTable = {
     **THINKING,
     "messages": Field(
         OBJECTS,
-        "the conversation: texts, thinking, calls and their results",
+        "the conversation: texts, thinking, tool calls and their results",
         True,
         reads("role", content=_BLOCKS),
     ),
-    "system": Field(TEXT_OR_OBJECTS, "what goes before it", parts=_QUOTED),
+    "system": Field(TEXT_OR_OBJECTS, "the system message", parts=_QUOTED),
     "tools": Field(OBJECTS, "functions that the model may call", parts=_TOOLS),
     "tool_choice": Field(
         OBJECT,
-        "auto, any, none, or the one to call; enforced",
+        "auto, any, none, or the tool to call; enforced",
         parts=reads("type", "name", "disable_parallel_tool_use"),
     ),
     "thinking": Field(OBJECT, "whether to think: enabled, adaptive or disabled", parts=reads("type")),
     "output_config": Field(
         OBJECT,
-        "how much to think (`effort`), and a schema to follow (`format`)",
+        "the effort of thinking (`effort`), and a schema that the answer follows (`format`)",
         parts=reads("effort", format=reads("type", "schema")),
     ),
     "cache_control": Field(
         OBJECT,
-        "keeps the prompt for its `ttl` (5m or 1h) after its last use; in blocks and tools, up to there",
+        "keeps the prompt cached for `ttl` (5m or 1h) after its last use; in a block or tool, up to its end",
         parts=_MARK,
     ),
     **{name: Field(NUMBER, OPTIONS[name].meaning) for name in names_of(MESSAGES_PLACE)},
@@ -121,13 +121,13 @@ MESSAGES: FieldTable = {
     "stream": Field(FLAG, f"{STREAM}, as server-sent events; false by default"),
     "thread": Field(
         OBJECT,
-        "`create` keeps the conversation, `continue` goes on from the answer `previous_message_id`",
+        "`create` stores the conversation; `continue` continues from the answer `previous_message_id`",
         parts=reads("type", "previous_message_id"),
     ),
-    "compaction": Field({}, "not supported: an error where it is asked for"),
+    "compaction": Field({}, "not supported; requests that set it fail"),
 }
 
 ANSWERED_MESSAGES: FieldTable = {
     **MESSAGES,
-    "max_tokens": Field(WHOLE, "tokens of the answer at most", True),
+    "max_tokens": Field(WHOLE, "largest number of tokens of the answer", True),
 }

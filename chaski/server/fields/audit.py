@@ -1,9 +1,12 @@
-"""Fields of requests that no handler reads: some are refused, all others are named in a header.
+"""Fields of requests that no handler reads: some are refused, some accepted, and all others reported.
 
-Nothing that a request asks for is ignored in silence. The fields that an endpoint reads are in the tables of
-this folder, those inside of objects and lists included. Of the others, those that other engines know and that
-would change the answer are refused by name (`REFUSED`), unless their value asks for nothing; those that never
-change an answer are accepted (`HARMLESS`); and the rest is named in the header `x-chaski-ignored`.
+The tables of this folder list the fields that each endpoint reads, including those inside objects and lists.
+No other field that could change the answer is ignored silently:
+
+* Known fields of other engines that would change the answer (`REFUSED`) are refused, unless their value is
+  neutral.
+* Known fields that never change an answer (`HARMLESS`) are accepted.
+* All other fields are named in the header `x-chaski-ignored`.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ __all__ = ["Known", "unread_fields"]
 
 
 class Known(Protocol):
-    """The part of a described field that the audit uses."""
+    """The part of `Field` that the audit uses."""
 
     @property
     def parts(self) -> ReadParts | None: ...
@@ -29,7 +32,7 @@ class Known(Protocol):
 def unread_fields(body: Mapping[str, Any], known: Mapping[str, Known]) -> Iterator[str]:
     """Yield the names of fields that an endpoint does not read: `options.heat`, `messages[].name`.
 
-    Raises UnsupportedError for one that would change the answer.
+    Raises UnsupportedError for a field that would change the answer.
     """
     for name, value in body.items():
         field = known.get(name)
@@ -42,7 +45,7 @@ def unread_fields(body: Mapping[str, Any], known: Mapping[str, Known]) -> Iterat
 def _unread_within(value: object, inner: ReadParts, path: str) -> Iterator[str]:
     """Yield the names of unread fields of an object, or of the objects of a list."""
     if isinstance(value, list):
-        # The reader of the field refuses a longer list.
+        # The reader of the field refuses longer lists.
         items, path = value[:MAX_ITEMS], f"{path}[]"
     else:
         items = [value]
@@ -54,7 +57,7 @@ def _unread_within(value: object, inner: ReadParts, path: str) -> Iterator[str]:
             continue
         for name, part in item.items():
             if name in known.inner:
-                # Most values are texts, and have no fields.
+                # Most values are texts, which have no fields.
                 if isinstance(part, dict | list) and (further := known.inner[name]) is not None:
                     yield from _unread_within(part, further, f"{path}.{name}")
             elif not known.has(name) and part not in known.neutral.get(name, ()):
@@ -62,7 +65,7 @@ def _unread_within(value: object, inner: ReadParts, path: str) -> Iterator[str]:
 
 
 def _judged(name: str, value: object, path: str) -> Iterator[str]:
-    """Yield the path of a field that is to be named."""
+    """Yield the path of an unread field if the header must name it. Raises UnsupportedError."""
     if value is None or name in HARMLESS:
         return
     neutral = REFUSED.get(name)

@@ -10,20 +10,20 @@ from chaski.server.network.jsons import MAX_BODY
 __all__ = ["LARGE", "SMALL", "TEXT", "Body"]
 
 SMALL = 1 << 20
-"""Bytes of a body of names, numbers and short texts."""
+"""Largest size in bytes of a body with names, numbers and short texts."""
 TEXT = 16 << 20
-"""Bytes of a body with one text, such as the template or the license of a model."""
+"""Largest size in bytes of a body with one text, such as the template or the license of a model."""
 LARGE = MAX_BODY
-"""Bytes of a body with prompts, conversations, documents or images."""
+"""Largest size in bytes of a body with prompts, conversations, documents or images."""
 
 
 class Body(Struct, frozen=True):
     """The JSON body of a route.
 
     fields        the fields that its handler reads; `server/fields/audit.py` reports others
-    most          bytes that it may have
-    list_name     the field that a body stands for which is a list; None where it must be an object
-    may_be_empty  whether a request without a body is one without fields
+    most          largest size of the body in bytes
+    list_name     name of the field for a body that is a list; None if the body must be an object
+    may_be_empty  whether a request without a body is taken as one without fields
     """
 
     fields: FieldTable

@@ -1,4 +1,4 @@
-"""Fields that requests of several APIs have."""
+"""Fields that requests of several APIs share."""
 
 from __future__ import annotations
 
@@ -43,39 +43,41 @@ __all__ = [
 ]
 
 MODEL = {"model": Field(TEXT, "the name of a model: [host/][namespace/]model[:tag]", True)}
-NAME = {"name": Field(TEXT, "the same as `model`, as older clients call it")}
+NAME = {"name": Field(TEXT, "the same as `model`, under the name that older clients use")}
 KEEP_ALIVE = {
     "keep_alive": Field(
         {"oneOf": [TEXT, NUMBER]},
-        "how long the model stays in memory after this: seconds or a duration such as 5m; below 0 for ever, "
-        "0 not at all",
+        "how long the model stays in memory after the request: seconds, or a duration such as 5m; 0 unloads "
+        "it at once, and a negative value keeps it forever",
     )
 }
 SCALES = reads("id", "scale")
 LORA = {
     "lora": Field(
         OBJECTS,
-        "as in llama.cpp: the adapters to use, `id` and `scale` of each; see /lora-adapters",
+        "as in llama.cpp: `id` and `scale` of each adapter to use; see /lora-adapters",
         parts=SCALES,
     )
 }
 OPTION_NAMES = reads(*(KNOWN_OPTIONS | (DEPRECATED - REFUSED.keys())))
-"""The options that are read, and those that Ollama itself does not read any more."""
+"""The options that the server reads, and those that Ollama itself no longer reads."""
 OPTIONS_FIELD = {
     "options": Field(
-        OBJECT, "options of sampling and loading: num_ctx, temperature, seed, stop …", parts=OPTION_NAMES
+        OBJECT, "options for sampling and loading: num_ctx, temperature, seed, stop …", parts=OPTION_NAMES
     )
 }
-STREAM = "whether the answer comes in pieces"
+STREAM = "whether the answer is sent in pieces"
 
 TRUNCATE = {
-    "truncate": Field(FLAG, "leave out what does not fit into the context; false refuses it. True by default")
+    "truncate": Field(
+        FLAG, "whether a prompt that does not fit is shortened instead of refused; true by default"
+    )
 }
 
 _CONSTRAINTS: FieldTable = {
     "guided_json": Field(TEXT_OR_OBJECT, "as in vLLM: a JSON schema that the answer follows"),
     "guided_regex": Field(TEXT, "as in vLLM: a regular expression that the whole answer matches"),
-    "guided_choice": Field(TEXTS, "as in vLLM: texts one of which is the answer"),
+    "guided_choice": Field(TEXTS, "as in vLLM: texts, one of which is the answer"),
     "guided_grammar": Field(TEXT, "as in vLLM: a grammar in Lark or GBNF that the answer follows"),
     "structured_outputs": Field(
         OBJECT,
@@ -83,7 +85,7 @@ _CONSTRAINTS: FieldTable = {
         parts=reads("json", "regex", "choice", "grammar", "json_object", "structural_tag"),
     ),
     "json_schema": Field(TEXT_OR_OBJECT, "as in llama.cpp: a JSON schema that the answer follows"),
-    "grammar": Field(TEXT, "as in llama.cpp: a grammar in GBNF, or in Lark"),
+    "grammar": Field(TEXT, "as in llama.cpp: a grammar in GBNF or Lark that the answer follows"),
 }
 _TYPES: Mapping[Kind, Mapping[str, Any]] = {
     Kind.INTEGER: WHOLE,
@@ -97,7 +99,7 @@ _TYPES: Mapping[Kind, Mapping[str, Any]] = {
 
 
 def option_field(name: str) -> Field:
-    """Describe an option as a field of its name."""
+    """Return the description of an option as a field of the same name."""
     option = OPTIONS[name]
     return Field(_TYPES[option.kind], option.meaning)
 
@@ -109,17 +111,19 @@ PLAIN_OPTIONS: FieldTable = {
 }
 
 THINKING: FieldTable = {
-    "think": Field({"oneOf": [FLAG, TEXT]}, "whether to think, or how much; all that say it must agree"),
-    "enable_thinking": Field(FLAG, "the same"),
-    "reasoning_effort": Field(TEXT, "the same: none, minimal, low, medium, high, xhigh, max"),
+    "think": Field(
+        {"oneOf": [FLAG, TEXT]}, "whether to think, or the effort; all fields that set it must agree"
+    ),
+    "enable_thinking": Field(FLAG, "the same as `think`"),
+    "reasoning_effort": Field(TEXT, "the same as `think`: none, minimal, low, medium, high, xhigh, max"),
     "reasoning": Field(
         OBJECT,
-        "the same, as `effort` or `enabled`; replies have whole thoughts, whatever `summary` says",
+        "the same as `think`, in `effort` or `enabled`; replies always contain the full thinking",
         parts=reads("effort", "enabled", "summary", "generate_summary"),
     ),
     "chat_template_kwargs": Field(
         OBJECT,
-        "the same, as `enable_thinking`, `thinking` or `reasoning_effort`; further variables of the template",
+        "variables of the template; `enable_thinking`, `thinking` and `reasoning_effort` work like `think`",
     ),
 }
 
@@ -127,10 +131,12 @@ DOCUMENTS = reads("text")
 RERANK: FieldTable = {
     **MODEL,
     **KEEP_ALIVE,
-    "query": Field(TEXT, "what the documents should answer", True),
+    "query": Field(TEXT, "the query that the documents should answer", True),
     "documents": Field({}, "texts, or objects with a `text`", True, DOCUMENTS),
-    "top_n": Field(WHOLE, "only so many, the best ones"),
-    "return_documents": Field(FLAG, "whether the texts are given back too; false by default"),
-    "truncate": Field(FLAG, "whether documents that are too long are cut, or refused; true by default"),
-    "options": Field(OBJECT, "options of loading", parts=OPTION_NAMES),
+    "top_n": Field(WHOLE, "number of documents to return, the best ones first"),
+    "return_documents": Field(FLAG, "whether the reply contains the texts; false by default"),
+    "truncate": Field(
+        FLAG, "whether documents that are too long are cut instead of refused; true by default"
+    ),
+    "options": Field(OBJECT, "options for loading the model", parts=OPTION_NAMES),
 }

@@ -1,4 +1,4 @@
-"""`Field` describes a field of a request; `ReadFields` says which fields are read inside of it."""
+"""`Field`: the description of a field of a request. `ReadFields`: the fields that are read inside it."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ TEXT_OR_OBJECT = {"oneOf": [TEXT, OBJECT]}
 
 
 class ReadFields(Struct, frozen=True):
-    """The fields that are read of an object, or of each object of a list.
+    """The fields that are read in an object, or in each object of a list.
 
-    inner    the fields that are read, each with what is read inside of it; None where all of it is
-    neutral  fields that are not read, with the values by which they ask for nothing
-    is_open  True if all fields are read but those of `neutral`
+    inner    the fields that are read, each with the fields that are read inside it; None for all of them
+    neutral  fields that are not read, with the values that ask for nothing
+    is_open  True if all fields except those of `neutral` are read
     """
 
     inner: Mapping[str, ReadParts | None]
@@ -63,12 +63,13 @@ class ReadFields(Struct, frozen=True):
 
 
 class ReadKinds(Struct, frozen=True):
-    """Objects of several kinds, which their field `tag` names.
+    """Objects of several kinds, which the field `tag` names.
 
-    An object of a kind that is not here is not looked into: its dialect refuses it, or names all of it.
+    The fields of an object of an unknown kind are not checked: its dialect refuses the object, or reports it
+    as ignored.
 
-    kinds   the fields by kind; those of Anthropic's tools without the date in `bash_20250124`
-    usual   the kind of an object without that field
+    kinds   the fields by kind; for Anthropic's tools, the kind lacks the date of `bash_20250124`
+    usual   the kind of an object without the field `tag`
     """
 
     kinds: Mapping[str, ReadFields]
@@ -76,7 +77,7 @@ class ReadKinds(Struct, frozen=True):
     tag: str = "type"
 
     def of(self, kind: object) -> ReadFields | None:
-        """Return the fields that are read of an object of a kind, if it is known."""
+        """Return the fields that are read in an object of a kind; None if the kind is unknown."""
         if not isinstance(kind, str):
             return None
         return self.kinds.get(kind) or self.kinds.get(_DATE.sub("", kind))
@@ -88,7 +89,7 @@ ReadParts: TypeAlias = ReadFields | ReadKinds
 def reads(
     *names: str, neutral: Mapping[str, tuple[object, ...]] | None = None, **inner: ReadParts
 ) -> ReadFields:
-    """Describe an object of which `names` are read whole, and of `inner` what is said there."""
+    """Describe an object of which `names` are read as a whole, and `inner` only as far as described."""
     return ReadFields({**dict.fromkeys(names), **inner}, neutral or {})
 
 
@@ -96,7 +97,8 @@ class Field(Struct, frozen=True):
     """A field of a request.
 
     schema  its JSON schema, without the description
-    parts   what is read of an object, or of the objects of a list; None where all of it is
+    meaning its description, for users
+    parts   the fields that are read in an object or in the objects of a list; None if all of it is read
     """
 
     schema: Mapping[str, Any]

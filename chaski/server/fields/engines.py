@@ -28,47 +28,49 @@ __all__ = [
     "UNLOAD_ADAPTER",
 ]
 
-_ANY_MODEL = {"model": Field(TEXT, "the name of a model; without one the model that was used last")}
+_ANY_MODEL = {"model": Field(TEXT, "the name of a model; by default the model that was used last")}
 _TOKEN_LIST = {"tokens": Field(WHOLES, "the tokens", True)}
 
 _TEXTS_TO_RANK: FieldTable = {
-    "texts": Field(TEXTS, "documents, for an answer as a list of `index` and `score`"),
-    "return_text": Field(FLAG, "with `texts`: whether they are given back too; false by default"),
-    "raw_scores": Field(FLAG, "with `texts`: not supported, an error where it is asked for"),
+    "texts": Field(TEXTS, "documents; the reply is then a list of `index` and `score`"),
+    "return_text": Field(FLAG, "with `texts`: whether the reply contains them; false by default"),
+    "raw_scores": Field(FLAG, "with `texts`: not supported; true is an error"),
 }
 
-_LORA_NAME = {"lora_name": Field(TEXT, "the name that requests ask by, alone or as model:name", True)}
+_LORA_NAME = {
+    "lora_name": Field(TEXT, "the name under which requests use the adapter, alone or as model:name", True)
+}
 UNLOAD_ADAPTER: FieldTable = {
     **_LORA_NAME,
-    "lora_int_id": Field(WHOLE, "vLLM's number of it, which is not needed"),
+    "lora_int_id": Field(WHOLE, "vLLM's number of the adapter, which has no effect"),
 }
 LOAD_ADAPTER: FieldTable = {
     **_LORA_NAME,
-    "lora_path": Field(
-        TEXT, "a GGUF file or a folder of PEFT, in the folder that CHASKI_ADAPTERS names", True
-    ),
-    "base_model_name": Field(TEXT, "the model that it was made for; by default the only one in memory"),
-    "model": Field(TEXT, "the same"),
-    "load_inplace": Field(FLAG, "whether it takes the place of one of that name; false by default"),
+    "lora_path": Field(TEXT, "a GGUF file or a PEFT folder, in the folder that CHASKI_ADAPTERS names", True),
+    "base_model_name": Field(TEXT, "the adapter's model; by default the only one in memory"),
+    "model": Field(TEXT, "the same as `base_model_name`"),
+    "load_inplace": Field(FLAG, "whether to replace an adapter of the same name; false by default"),
 }
 SET_SCALES: FieldTable = {
     "adapters": Field(
-        OBJECTS, "the adapters to use, `id` and `scale` of each; the body may be this list", True, SCALES
+        OBJECTS, "`id` and `scale` of each adapter to use; the body may be this list", True, SCALES
     )
 }
 
 SLOT_FILE: FieldTable = {
-    "filename": Field(TEXT, "to save and restore: the name of a file in the folder that CHASKI_STATES names"),
-    "model": Field(TEXT, "the name of a model, as `?model=`; without one slots are counted as `/slots` does"),
+    "filename": Field(
+        TEXT, "for save and restore: the name of a file in the folder that CHASKI_STATES names"
+    ),
+    "model": Field(TEXT, "the name of a model, as `?model=`; without it, slots are numbered as in `/slots`"),
 }
 
 INFILL: FieldTable = {
     **_ANY_MODEL,
     **KEEP_ALIVE,
     **LORA,
-    "input_prefix": Field(TEXT, "what comes before", True),
-    "input_suffix": Field(TEXT, "what comes behind", True),
-    "prompt": Field(TEXT, "what the part between begins with"),
+    "input_prefix": Field(TEXT, "the text before the gap", True),
+    "input_suffix": Field(TEXT, "the text after the gap", True),
+    "prompt": Field(TEXT, "the beginning of the text in the gap"),
     **{option.infill: option_field(name) for name, option in OPTIONS.items() if option.infill},
     "stream": Field(FLAG, f"{STREAM}, as server-sent events; false by default"),
 }
@@ -78,14 +80,20 @@ APPLY_TEMPLATE: FieldTable = {**CHAT, **_ANY_MODEL}
 TOKENIZE: FieldTable = {
     **CHAT,
     **_ANY_MODEL,
-    "messages": Field(OBJECTS, "the conversation that the template writes", parts=MESSAGES),
-    "prompt": Field(TEXT, "or a text"),
-    "add_special_tokens": Field(FLAG, "with `prompt`: with the tokens around every text; true by default"),
-    "return_token_strs": Field(FLAG, "whether the reply has the texts of tokens; false by default"),
-    "content": Field(TEXT, "or a text, for an answer as llama.cpp's"),
-    "add_special": Field(FLAG, "with `content`: with the tokens around every text; false by default"),
-    "parse_special": Field(FLAG, "with `content`: control tokens are read as such; true by default"),
-    "with_pieces": Field(FLAG, "with `content`: whether the reply has the texts of tokens; false by default"),
+    "messages": Field(OBJECTS, "a conversation, which the model's template renders", parts=MESSAGES),
+    "prompt": Field(TEXT, "a text, for a reply in vLLM's form"),
+    "add_special_tokens": Field(
+        FLAG, "with `prompt`: whether to add the tokens that begin and end every text; true by default"
+    ),
+    "return_token_strs": Field(FLAG, "whether the reply contains the texts of tokens; false by default"),
+    "content": Field(TEXT, "a text, for a reply in llama.cpp's form"),
+    "add_special": Field(
+        FLAG, "with `content`: whether to add the tokens that begin and end every text; false by default"
+    ),
+    "parse_special": Field(FLAG, "with `content`: whether to recognize control tokens; true by default"),
+    "with_pieces": Field(
+        FLAG, "with `content`: whether the reply contains the texts of tokens; false by default"
+    ),
 }
 
 DETOKENIZE: FieldTable = {**_ANY_MODEL, **KEEP_ALIVE, **_TOKEN_LIST}

@@ -1,4 +1,4 @@
-"""The header that names the parts of a request that its answer leaves out."""
+"""The header that names the ignored parts of a request."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _LONGEST_NAME = 80
 
 
 class Ignored:
-    """Names of parts, each once, in the order of the request: `tool web_search`, `item web_search_call`."""
+    """Names of ignored parts without duplicates, in the order of the request, such as `tool web_search`."""
 
     def __init__(self) -> None:
         self._names: dict[str, None] = {}
 
     def add(self, kind: str, name: str) -> None:
-        """Add a part; `name` comes from the client and may hold anything."""
+        """Add a part; `name` comes from the client and may contain any character."""
         plain = _UNFIT.sub("?", name[:_LONGEST_NAME])
-        # A header must not end with a blank.
+        # A header must not end with a space.
         self._names[f"{kind} {plain.strip() or '?'}"] = None
 
     def update(self, names: Iterable[str]) -> None:
-        """Add names that are noted elsewhere."""
+        """Add names that were recorded elsewhere."""
         self._names.update(dict.fromkeys(names))
 
     def __iter__(self) -> Iterator[str]:
@@ -34,6 +34,6 @@ class Ignored:
 
 
 def ignored_headers(names: Sequence[str]) -> dict[str, str]:
-    """Return the header with these names; none without names."""
+    """Return the header with these names; no header if there are none."""
     more = [f"{len(names) - _MAX_NAMES} more"] if len(names) > _MAX_NAMES else []
     return {IGNORED_HEADER: ", ".join([*names[:_MAX_NAMES], *more])} if names else {}

@@ -23,7 +23,7 @@ __all__ = ["BATCH", "CHAT", "COMPLETION", "EMBEDDINGS", "MESSAGES", "TOOLS"]
 
 _STREAM_OPTIONS = Field(
     OBJECT,
-    "`include_usage`: whether a stream ends with counts; no padding is ever included",
+    "`include_usage`: whether a stream ends with token counts; streams never contain padding",
     parts=reads("include_usage", "include_obfuscation"),
 )
 
@@ -34,17 +34,19 @@ _COMMON: FieldTable = {
     **PLAIN_OPTIONS,
     **KEEP_ALIVE,
     **LORA,
-    "max_tokens": Field(WHOLE, "tokens of the answer at most; -1: as many as the context holds"),
-    "max_completion_tokens": Field(WHOLE, "the same; it goes first"),
-    "n": Field(WHOLE, "how many answers, 1 to 16"),
+    "max_tokens": Field(WHOLE, "largest number of tokens of the answer; -1: as many as fit into the context"),
+    "max_completion_tokens": Field(WHOLE, "the same as `max_tokens`, over which it takes precedence"),
+    "n": Field(WHOLE, "number of answers, 1 to 16"),
     "use_beam_search": Field(
-        FLAG, "as in vLLM: the answers are those of a beam search with `n` beams, or `best_of`; no stream"
+        FLAG,
+        "as in vLLM: whether a beam search with `n` or `best_of` beams finds the answers; not for streams",
     ),
     "length_penalty": Field(
-        NUMBER, "with a beam search: the power of its length that an answer's score is divided by"
+        NUMBER, "with a beam search: an answer's score is divided by its length to this power"
     ),
     "early_stopping": Field(
-        {"oneOf": [FLAG, TEXT]}, "with a beam search: whether it ends with the first answers; or `never`"
+        {"oneOf": [FLAG, TEXT]},
+        "with a beam search: whether it ends as soon as enough answers are complete; or `never`",
     ),
     "stream": Field(FLAG, f"{STREAM}, as server-sent events; false by default"),
     "stream_options": _STREAM_OPTIONS,
@@ -55,7 +57,7 @@ _COMMON: FieldTable = {
     ),
 }
 
-# The model's template gets all of a function, but no grammar holds calls to its schema.
+# The model's template receives the whole function, but no grammar makes calls follow its schema.
 _FUNCTION = ReadFields({}, {"strict": (False,)}, is_open=True)
 _CUSTOM = reads("name", "description", format=reads("type", grammar=reads("syntax", "definition")))
 _TOOLS_OF_CHAT = ReadKinds(
@@ -70,12 +72,12 @@ _TOOL_CHOICE = ReadFields({**_NAMED_TOOL.inner, "allowed_tools": reads("mode", t
 TOOLS: FieldTable = {
     "tools": Field(OBJECTS, "functions that the model may call", parts=_TOOLS_OF_CHAT),
     "tool_choice": Field(
-        TEXT_OR_OBJECT, "none, auto, required, or the one to call; enforced", parts=_TOOL_CHOICE
+        TEXT_OR_OBJECT, "none, auto, required, or the tool to call; enforced", parts=_TOOL_CHOICE
     ),
-    "parallel_tool_calls": Field(FLAG, "whether there may be more calls than one; true by default"),
+    "parallel_tool_calls": Field(FLAG, "whether an answer may contain several calls; true by default"),
 }
 
-# Clients send back the `index` that calls in streams have.
+# Clients send back the `index` of calls in streams.
 _CALL = reads("id", "type", "index", function=reads("name", "arguments"), custom=reads("name", "input"))
 _PARTS = ReadKinds(
     {
@@ -90,7 +92,7 @@ _SAID = {
     "content": _PARTS,
     "tool_calls": _CALL,
 }
-# Citations that a client sends back say nothing that the text does not.
+# Citations that a client sends back add nothing to the text.
 _MESSAGE = ReadFields(_SAID | {"annotations": None})
 _RESULT = ReadFields(_SAID | {"name": None})
 MESSAGES = ReadKinds(
@@ -104,43 +106,48 @@ CHAT: FieldTable = {
     **_COMMON,
     **TOOLS,
     "continue_final_message": Field(
-        FLAG, "the answer continues the last message, as it always does where that is the assistant's"
+        FLAG, "whether the answer continues the last message, which it always does if that is the assistant's"
     ),
-    "add_generation_prompt": Field(FLAG, "may be false where the last message is continued"),
+    "add_generation_prompt": Field(FLAG, "may be false if the answer continues the last message"),
     "messages": Field(OBJECTS, "the conversation", True, MESSAGES),
-    "logprobs": Field(FLAG, "whether to tell the log-probability of each token"),
-    "top_logprobs": Field(WHOLE, "and of that many others in its place, 0 to 20"),
+    "logprobs": Field(FLAG, "whether the reply contains the log-probability of each token"),
+    "top_logprobs": Field(WHOLE, "number of most likely tokens to report at each position, 0 to 20"),
     "prompt_logprobs": Field(
-        WHOLE, "tell how likely the tokens of the prompt were, and of that many others, 0 to 20; no stream"
+        WHOLE,
+        "number of most likely tokens to report with each token of the prompt, 0 to 20; not for streams",
     ),
 }
 
 COMPLETION: FieldTable = {
     **_COMMON,
     "prompt": Field(
-        INPUTS, "what to answer: a text, or tokens as they are, or a list of these, at most 256", True
+        INPUTS,
+        "the prompt: a text, a list of tokens that are used as they are, or a list of at most 256 of these",
+        True,
     ),
-    "suffix": Field(TEXT, "what comes behind: the answer belongs between"),
-    "logprobs": Field(WHOLE, "how many likely tokens to tell beside each one, 0 to 20"),
-    "echo": Field(FLAG, "give the prompt back before the answer, with its `logprobs`; it is raw then"),
+    "suffix": Field(TEXT, "text after the gap that the answer fills"),
+    "logprobs": Field(WHOLE, "number of most likely tokens to report with each token, 0 to 20"),
+    "echo": Field(
+        FLAG, "whether the answer begins with the prompt and its `logprobs`; the prompt is then raw"
+    ),
     "prompt_logprobs": Field(
-        WHOLE, "tell how likely the tokens of the prompt were, and of that many others; it is raw then"
+        WHOLE, "number of most likely tokens to report with each token of the prompt, which is then raw"
     ),
-    "best_of": Field(WHOLE, "the `n` answers are the most likely ones of that many, up to 16"),
-    "raw": Field(FLAG, "no template: the prompt as it is"),
+    "best_of": Field(WHOLE, "number of answers, up to 16, of which the `n` most likely are returned"),
+    "raw": Field(FLAG, "whether to use the prompt as it is, without a template"),
 }
 
 EMBEDDINGS: FieldTable = {
     **MODEL,
     **TRUNCATE,
     "input": Field(INPUTS, "texts, or lists of tokens", True),
-    "dimensions": Field(WHOLE, "keep that many, with a length of 1 again"),
+    "dimensions": Field(WHOLE, "number of values to keep of each vector, which is then normalized again"),
     "encoding_format": Field(TEXT, "`float`, or `base64` of little-endian float32"),
 }
 
 BATCH: FieldTable = {
-    "input_file_id": Field(TEXT, "the file with the requests, as `/v1/files` named it", True),
-    "endpoint": Field(TEXT, "the route that all requests ask", True),
-    "completion_window": Field(TEXT, "`24h`: what is not answered by then is left out"),
-    "metadata": Field(OBJECT, "given back as it is"),
+    "input_file_id": Field(TEXT, "the id of the file with the requests, as returned by `/v1/files`", True),
+    "endpoint": Field(TEXT, "the route of all requests", True),
+    "completion_window": Field(TEXT, "`24h`; requests that are not answered by then are left out"),
+    "metadata": Field(OBJECT, "returned unchanged"),
 }

@@ -1,4 +1,4 @@
-"""`Fields`: reads a JSON object of a request field by field. Null counts as absent."""
+"""`Fields`: read a JSON object of a request field by field. Null counts as absent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chaski.options import OPTIONS, Kind
 __all__ = ["MAX_ITEMS", "Fields"]
 
 MAX_ITEMS = 20_000
-"""The most items of any list."""
+"""Largest number of items of a list."""
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -21,32 +21,32 @@ _NAMES = {str: "a string", bool: "true or false", dict: "an object", list: "a li
 
 
 class Fields:
-    """The fields of an object. Every method raises OptionError for a value of another type."""
+    """The fields of an object. Every method raises OptionError for a value of the wrong type."""
 
     def __init__(self, data: object, where: str = "") -> None:
-        """`where` is the object's place in its request, for error messages."""
+        """Check that `data` is an object. `where` is its path in the request, for error messages."""
         self.where = where
         self.data: Mapping[str, Any] = self._checked(where or "the request", data, dict)
 
     def has(self, name: str) -> bool:
-        """Return whether the field is there and not null."""
+        """Return whether the field is present and not null."""
         return self.data.get(name) is not None
 
     def text(self, *names: str, default: str = "") -> str:
-        """Return a string, by the first of several names that is there."""
+        """Return the string of the first of several names that is present."""
         found = next((name for name in names if self.has(name)), None)
         return default if found is None else self._checked(found, self.data[found], str)
 
     def text_or_none(self, name: str) -> str | None:
-        """A string."""
+        """Return a string; None if it is absent."""
         return self._checked(name, self.data[name], str) if self.has(name) else None
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return true or false."""
+        """Return a boolean."""
         return self._checked(name, self.data[name], bool) if self.has(name) else default
 
     def integer(self, name: str, default: D) -> int | D:
-        """Return a whole number; one with a fraction of 0 counts."""
+        """Return a whole number, which may be written with a fraction of 0."""
         if not self.has(name):
             return default
         value = self.data[name]
@@ -64,14 +64,14 @@ class Fields:
         return float(value)
 
     def mapping(self, name: str) -> Mapping[str, Any]:
-        """Return an object; an empty one where it is absent."""
+        """Return an object; an empty one if it is absent."""
         return self._checked(name, self.data[name], dict) if self.has(name) else {}
 
     def items(self, name: str) -> Sequence[Any]:
-        """Return a list within limits; an empty one where it is absent."""
+        """Return a list of at most `MAX_ITEMS` items; an empty one if it is absent."""
         found = self._checked(name, self.data[name], list) if self.has(name) else []
         if len(found) > MAX_ITEMS:
-            raise OptionError(f"{self._path(name)} has {len(found)} items; at most {MAX_ITEMS} are taken")
+            raise OptionError(f"{self._path(name)} has {len(found)} items; at most {MAX_ITEMS} are allowed")
         return found
 
     def objects(self, name: str) -> Iterator[Fields]:

@@ -25,14 +25,14 @@ __all__ = ["RESPONSES"]
 _PARTS = ReadKinds(
     {
         **dict.fromkeys(("input_text", "text", "summary_text", "reasoning_text"), reads("type", "text")),
-        # Citations and probabilities that a client sends back say nothing that the text does not.
+        # Citations and log-probabilities that a client sends back add nothing to the text.
         "output_text": reads("type", "text", "annotations", "logprobs"),
         "refusal": reads("type", "refusal"),
         "input_image": reads("type", "image_url", neutral={"detail": ("auto",)}),
         "input_file": reads("type", "filename", "file_data", "file_id", "file_url"),
     }
 )
-# Fields that every item of an answer has, and clients send back.
+# Fields of every item of an answer, which clients send back.
 _ITEM = ("id", "type", "status")
 
 
@@ -86,33 +86,37 @@ RESPONSES: FieldTable = {
     "tools": Field(OBJECTS, "functions that the model may call", parts=_TOOLS),
     "tool_choice": Field(
         TEXT_OR_OBJECT,
-        "none, auto, required, or the one to call; enforced",
+        "none, auto, required, or the tool to call; enforced",
         parts=reads(*_NAMED_TOOL, "mode", tools=reads(*_NAMED_TOOL)),
     ),
     "parallel_tool_calls": TOOLS["parallel_tool_calls"],
     "input": Field(
-        TEXT_OR_OBJECTS, "a text, or items: messages, calls, their results, thinking", True, _ITEMS
+        TEXT_OR_OBJECTS, "a text, or items: messages, tool calls, their results, thinking", True, _ITEMS
     ),
     "instructions": Field(TEXT, "a system message for this answer only"),
-    "previous_response_id": Field(TEXT, "the response to go on from; the last ones are kept in memory"),
-    "store": Field(FLAG, "whether later requests may go on from this one; true by default"),
-    "max_output_tokens": Field(WHOLE, "tokens of the answer at most"),
-    "max_tool_calls": Field(WHOLE, "taken, and of no effect: it counts tools that run on the server"),
-    "metadata": Field(OBJECT, "given back as it is"),
-    **{
-        name: Field(TEXT, "given back as it is") for name in ("user", "prompt_cache_key", "safety_identifier")
-    },
+    "previous_response_id": Field(TEXT, "the response to continue from; recent responses are kept in memory"),
+    "store": Field(FLAG, "whether later requests may continue from the response; true by default"),
+    "max_output_tokens": Field(WHOLE, "largest number of tokens of the answer"),
+    "max_tool_calls": Field(
+        WHOLE, "accepted without effect, since it limits only tools that run on the server"
+    ),
+    "metadata": Field(OBJECT, "returned unchanged"),
+    **{name: Field(TEXT, "returned unchanged") for name in ("user", "prompt_cache_key", "safety_identifier")},
     "text": Field(
         OBJECT,
         "`format`: text, json_object, or a json_schema that the answer follows",
         parts=reads(format=reads("type", "schema", "name", "strict")),
     ),
-    "truncation": Field(TEXT, "`auto` leaves out what does not fit; `disabled`, the default, refuses it"),
+    "truncation": Field(
+        TEXT, "`auto` shortens a prompt that does not fit; `disabled`, the default, refuses it"
+    ),
     "include": Field(TEXTS, "`message.output_text.logprobs`"),
-    "top_logprobs": Field(WHOLE, "then: how many others beside each token, 0 to 20"),
+    "top_logprobs": Field(
+        WHOLE, "with `include`: number of most likely tokens to report with each token, 0 to 20"
+    ),
     "stream": Field(FLAG, f"{STREAM}, as server-sent events; false by default"),
     **{
-        name: Field({}, "not supported: an error where it is asked for")
+        name: Field({}, "not supported; requests that set it fail")
         for name in ("background", "conversation", "prompt", "context_management")
     },
 }

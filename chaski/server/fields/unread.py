@@ -1,4 +1,4 @@
-"""Fields of other engines and makers that no endpoint reads."""
+"""Fields of other engines and providers that no endpoint reads."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ __all__ = ["HARMLESS", "REFUSED"]
 
 HARMLESS: frozenset[str] = frozenset(
     (
-        # The client's identity, for accounts and statistics that there are none of.
+        # The client's identity, for accounts and statistics, which this server does not have.
         *("user", "metadata", "safety_identifier", "request_id", "user_profile_id", "workspace_id"),
         *("billing_policy", "fallback_credit_token", "betas", "diagnostics"),
-        # Where and how soon it is computed, and what is kept of it; the answer is the same.
+        # Where and how soon the answer is computed, and whether it is stored; the answer stays the same.
         *("service_tier", "priority", "speed", "inference_geo", "fallbacks", "prediction", "store"),
         *("id_slot", "embedding_only"),
-        # The padding of streams, which have none.
+        # The padding of streams, which this server never adds.
         "stream_options",
         # Prompts are always cached, and grammars have one backend.
         *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "cache_control"),
         *("cache_prompt", "guided_decoding_backend"),
-        # Details of samplers and penalties that are refused where they are on.
+        # Details of samplers and penalties that are refused if they are enabled.
         *("mirostat_tau", "mirostat_eta", "dynatemp_exponent", "xtc_threshold"),
         *("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
     )
@@ -89,8 +89,8 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "image_data": ([],),
     "input_extra": ([],),
     "reasoning_budget": (-1,),
-    # Ollama, whose newest engine has them no more
+    # Ollama, whose newest engine no longer has them
     "tfs_z": (1,),
     "penalize_newline": (True,),
 }
-"""By name: the values that ask for nothing. Null never does."""
+"""Values that ask for nothing, by the name of the field. Null never asks for anything."""

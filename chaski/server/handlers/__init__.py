@@ -1,3 +1,3 @@
-"""One thin function per endpoint: a dialect reads, `ChatService` or the store answers, the dialect writes."""
+"""One thin function per endpoint. A dialect reads the request, a service answers it, the dialect replies."""
 
 from __future__ import annotations

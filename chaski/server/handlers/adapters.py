@@ -1,4 +1,4 @@
-"""LoRA adapters while the server runs: vLLM's routes that load them, llama.cpp's list of them."""
+"""LoRA adapters of a running server: vLLM's routes that load them, and llama.cpp's list of them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["listed", "load", "set_scales", "unload"]
 
 
 async def load(http: HTTPRequest) -> Reply:
-    """Give a LoRA adapter in the server's folder of adapters a name, by which requests ask for it."""
+    """Load a LoRA adapter from the server's folder of adapters, under a name that requests use."""
     fields = Fields(http.body)
     name, path = fields.text("lora_name"), fields.text("lora_path")
     if not name or not path:
         raise OptionError("Both 'lora_name' and 'lora_path' must be provided.")
     base = await asyncio.to_thread(_base, http, fields.text("base_model_name", "model"))
     if await asyncio.to_thread(_is_stored, http, name):
-        raise OptionError(f"lora_name {name:.100} is the name of a model of the store")
+        raise OptionError(f"lora_name {name:.100} is the name of a model in the store; choose another one")
     replaces = fields.flag("load_inplace", False)
     add = partial(http.services.adapters.add, name, path, base.name, base.model.path, replaces)
     await asyncio.get_running_loop().run_in_executor(http.services.makers, add)
@@ -33,7 +33,7 @@ async def load(http: HTTPRequest) -> Reply:
 
 
 async def unload(http: HTTPRequest) -> Reply:
-    """Forget the name of an adapter. Requests that run are answered with it."""
+    """Remove an adapter. Running requests still use it."""
     name = Fields(http.body).text("lora_name")
     if not name:
         raise OptionError("'lora_name' needs to be provided to unload a LoRA adapter.")
@@ -44,7 +44,7 @@ async def unload(http: HTTPRequest) -> Reply:
 
 
 async def listed(http: HTTPRequest) -> Reply:
-    """The adapters that have a name, with the scales for requests that choose none."""
+    """List the loaded adapters, with their scales for requests that choose no adapters."""
     adapters: list[dict[str, Any]] = [
         {
             "id": adapter.number,
@@ -59,7 +59,7 @@ async def listed(http: HTTPRequest) -> Reply:
 
 
 async def set_scales(http: HTTPRequest) -> Reply:
-    """Set the scales of adapters for requests that choose none; adapters that are not named get 0."""
+    """Set the scales of adapters for requests that choose no adapters. Unlisted adapters get 0."""
     http.services.adapters.set_scales(dict(read_scales(Fields(http.body), "adapters")))
     return {"success": True}
 
@@ -72,12 +72,12 @@ def _is_stored(http: HTTPRequest, name: str) -> bool:
 
 
 def _base(http: HTTPRequest, label: str) -> Found:
-    """The model that an adapter was made for: the named one, else the only one in memory."""
+    """Return the model of an adapter: the named one, or else the only one in memory."""
     loaded = http.services.models.loaded
     if not label and len(loaded) != 1:
         count = f"{len(loaded)} models are" if loaded else "no model is"
-        raise OptionError(f"base_model_name is required, the adapter's model: {count} in memory")
+        raise OptionError(f"base_model_name is required, since {count} in memory")
     found: Found = http.services.catalog.find(label or loaded[0].name)
     if found.adapter is not None:
-        raise OptionError(f"base_model_name {label:.100} is an adapter itself")
+        raise OptionError(f"base_model_name {label:.100} is an adapter; name a model")
     return found

@@ -1,4 +1,4 @@
-"""Answers that go on without their client: follow one again after a page was loaded anew, or stop it."""
+"""Answers that continue without their client: follow one again after a page is reloaded, or stop it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["follow", "stop"]
 
 
 async def follow(http: HTTPRequest) -> Reply:
-    """A running or ended answer of `/api/chat` with an `answer_id`, from its start."""
+    """Return a running or ended answer of `/api/chat` from its start, by its `answer_id`."""
     answers, owner, answer_id = http.services.answers, http.owner, http.request.path_params["id"]
     model = answers.get(owner, answer_id).model
     return lines(answers.follow(owner, answer_id), model, ollama.chat_fields)
 
 
 async def stop(http: HTTPRequest) -> Reply:
-    """End an answer, and forget it."""
+    """Stop an answer and drop it."""
     await http.services.answers.stop(http.owner, http.request.path_params["id"])
     return {"stopped": True}

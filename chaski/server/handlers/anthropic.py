@@ -1,4 +1,4 @@
-"""Anthropic's API: messages, and counting their tokens."""
+"""Anthropic's API: messages and token counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["count_tokens", "messages"]
 
 
 async def messages(http: HTTPRequest) -> Reply:
-    """Answer a conversation, which may go on from an earlier answer."""
+    """Answer a conversation, which may continue from an earlier answer."""
     body = _whole_request(http)
     request = await http.read(anthropic.read_messages, body)
     http.ignored.update(request.ignored)
@@ -61,6 +61,6 @@ async def _stream(
                 length = event.prompt_tokens if isinstance(event, Delta) else event.done.prompt_tokens
                 said.insert(0, blocks.begin(length))
                 is_first = False
-            if not isinstance(event, Delta):  # before anybody can go on behind it
+            if not isinstance(event, Delta):  # before a client can continue from it
                 _keep(http, body, blocks.id, blocks.content)
             yield b"".join(sse(data, name) for name, data in said)

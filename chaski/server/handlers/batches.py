@@ -1,4 +1,4 @@
-"""OpenAI's files and batches: requests that are answered while nobody waits."""
+"""OpenAI's files and batches, whose requests are answered in the background."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from chaski.server.services import Services
 __all__ = ["batch", "batches", "cancel", "content", "create", "delete", "file", "files", "upload"]
 
 _MOST_BYTES = 200 << 20
-"""Bytes of an uploaded file, as OpenAI takes them."""
+"""Largest size of an uploaded file in bytes, as in OpenAI's API."""
 _FORM_BYTES = 1 << 16
-"""Bytes of a form around its file."""
+"""Largest size of a form without its file, in bytes."""
 _PURPOSE = "batch"
 
 
 async def upload(request: Request) -> Response:
-    """Keep a file: the fields `file` and `purpose` of a form."""
+    """Store a file, which is sent as a form with the fields `file` and `purpose`."""
     services: Services = request.app.state.services
     try:
         ignored = Ignored()
@@ -46,7 +46,7 @@ async def upload(request: Request) -> Response:
 
 
 async def files(http: HTTPRequest) -> Reply:
-    """The files of the client, page by page: `order`, `limit`, `after`; with `purpose` only those."""
+    """List a page of the client's files (`order`, `limit`, `after`), or of those with one `purpose`."""
     files, owner = http.services.files, _owner(http)
     query, find = http.request.query_params, partial(http.services.files.find, owner)
 
@@ -66,7 +66,7 @@ async def file(http: HTTPRequest) -> Reply:
 
 
 async def content(http: HTTPRequest) -> Reply:
-    """The bytes of a file."""
+    """Return the bytes of a file."""
     path = http.services.files.content(_owner(http), http.request.path_params["id"])
     return FileResponse(path, media_type="application/jsonl")
 
@@ -79,7 +79,7 @@ async def delete(http: HTTPRequest) -> Reply:
 
 
 async def create(http: HTTPRequest) -> Reply:
-    """Begin to answer the requests of a file."""
+    """Start to answer the requests of a file."""
     fields = Fields(http.body)
     created = await http.services.batches.create(
         _owner(http),
@@ -92,7 +92,7 @@ async def create(http: HTTPRequest) -> Reply:
 
 
 async def batches(http: HTTPRequest) -> Reply:
-    """The batches of whoever asks, page by page: `limit`, `after`."""
+    """List a page of the client's batches (`order`, `limit`, `after`)."""
     found, owner = http.services.batches, _owner(http)
     query = http.request.query_params
     read = partial(page_of, load=partial(found.find, owner), query=query)
@@ -101,12 +101,12 @@ async def batches(http: HTTPRequest) -> Reply:
 
 
 async def batch(http: HTTPRequest) -> Reply:
-    """Tell how far a batch is."""
+    """Describe a batch and its progress."""
     return _described(http.services.batches.get(_owner(http), http.request.path_params["id"]))
 
 
 async def cancel(http: HTTPRequest) -> Reply:
-    """End a batch. What is answered so far stays."""
+    """Cancel a batch and keep its answers so far."""
     return _described(http.services.batches.cancel(_owner(http), http.request.path_params["id"]))
 
 
@@ -120,10 +120,10 @@ def _owner(http: HTTPRequest) -> str:
 
 
 async def _receive(services: Services, request: Request, ignored: Ignored) -> dict[str, Any]:
-    """Take a form in, and keep its file. Other fields of the form are noted as ignored."""
+    """Receive a form and store its file. Other fields of the form are recorded as ignored."""
     announced = request.headers.get("content-length", "0")
     if not announced.isdecimal() or int(announced[:20]) > _MOST_BYTES + _FORM_BYTES:
-        raise TooLargeError(f"a file may have up to {_MOST_BYTES >> 20} MB")
+        raise TooLargeError(f"a file may have at most {_MOST_BYTES >> 20} MB")
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise OptionError("the body must be a form (multipart/form-data) with the fields file and purpose")
     await services.files.run(services.files.require_room, int(announced))
@@ -141,9 +141,9 @@ async def _receive(services: Services, request: Request, ignored: Ignored) -> di
             for name in sorted(form.keys() - {"file", "purpose"}):
                 ignored.add("field", name)
             if not isinstance(sent, UploadFile):
-                raise OptionError("the form has no field file with a file")
+                raise OptionError("the form must contain a field file with a file")
             if purpose != _PURPOSE:
-                raise OptionError(f"purpose must be {_PURPOSE}: nothing else is done with files here")
+                raise OptionError(f"purpose must be {_PURPOSE}, the only use of files on this server")
             owner = services.files.owner_of(client_of(request.scope) if services.settings.has_keys else "")
             name = (sent.filename or "file.jsonl")[:255]
             return await services.files.run(_keep, services, owner, sent, name)
@@ -163,5 +163,5 @@ def _keep(services: Services, owner: str, sent: UploadFile, name: str) -> dict[s
 async def _limited(arrival: Arrival, request: Request, idle_seconds: float) -> AsyncGenerator[bytes, None]:
     async for piece in arrival.pieces(request.receive, idle_seconds):
         if arrival.length > _MOST_BYTES + _FORM_BYTES:
-            raise TooLargeError(f"a file may have up to {_MOST_BYTES >> 20} MB")
+            raise TooLargeError(f"a file may have at most {_MOST_BYTES >> 20} MB")
         yield piece

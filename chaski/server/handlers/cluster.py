@@ -1,4 +1,4 @@
-"""The machines of a cluster: new replicas in place of those that run, here or elsewhere."""
+"""Administration of a cluster: replace running replicas with new ones, and take nodes out of use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PAUSE = 1.0
 
 
 async def replace(http: HTTPRequest) -> Reply:
-    """Put new replicas of a model in the place of all that run, a few at a time; no request fails."""
+    """Replace all running replicas of a model with new ones, a few at a time. No request fails."""
     label = Fields(http.body).text("model", "name")
     _cluster(http)
     found, _ = await asyncio.to_thread(http.services.catalog.look_up, label)
@@ -28,37 +28,35 @@ async def replace(http: HTTPRequest) -> Reply:
         if loaded.path == found.model.path and isinstance(loaded.worker, ClusterModel):
             return await progress(http, _steps(loaded.worker))
     raise ModelNotFoundError(
-        f"no replica of {found.name.short} runs; the next request for it starts new ones"
+        f"no replica of {found.name.short} is running; the next request for it starts new ones"
     )
 
 
 async def drain(http: HTTPRequest) -> Reply:
-    """Take a node out of use: its replicas end their answers, and others take their place elsewhere."""
+    """Take a node out of use. Its replicas finish their answers, and other nodes start new replicas."""
     name = Fields(http.body).text("node")
     node = await asyncio.to_thread(_cluster(http).drain, name)
     return await progress(http, _leaving(http.services.models, node.label))
 
 
 async def _leaving(models: ModelPool, label: str) -> AsyncGenerator[StoreProgress, None]:
-    """Wait until no replica, and no shard of one, is left on a node."""
+    """Wait until a node runs no replica and no shard of one."""
     while number := sum(
         label in (replica.node, *(node for node, _ in replica.shards))
         for loaded in models.loaded
         if isinstance(loaded.worker, ClusterModel)
         for replica in loaded.worker.replicas()
     ):
-        yield StoreProgress(f"replicas that are left on {label}: {number}")
+        yield StoreProgress(f"remaining replicas on {label}: {number}")
         await asyncio.sleep(_PAUSE)
     yield StoreProgress("success")
 
 
 def _cluster(http: HTTPRequest) -> Cluster:
-    """Raises UnsupportedError where the server has none."""
+    """Return the cluster. Raises UnsupportedError if the server has none."""
     cluster: Cluster | None = http.request.app.state.cluster
     if cluster is None:
-        raise UnsupportedError(
-            "the server computes by itself; chaski serve --cluster starts one with a cluster"
-        )
+        raise UnsupportedError("this server has no cluster; chaski serve --cluster starts a server with one")
     return cluster
 
 
@@ -68,8 +66,8 @@ async def _steps(model: ClusterModel) -> AsyncGenerator[StoreProgress, None]:
         now = model.replacement(generation)
         if now.problem is not None:
             raise ClusterError(
-                f"a new replica cannot load the model: {now.problem}; {now.num_old} old ones go on, "
-                "and it may be tried again"
+                f"a new replica cannot load the model: {now.problem}; {now.num_old} old replicas "
+                "continue, and you can try again"
             )
         if now.is_done:
             break

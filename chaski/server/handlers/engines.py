@@ -1,7 +1,7 @@
-"""The routes of llama.cpp's server and of vLLM: tokens, templates, loaded models, filling in.
+"""The routes of llama.cpp's server and of vLLM: tokens, templates, loaded models, infill.
 
-Requests to llama.cpp's routes may name no model, since its server has one only: then the model that was
-used last is meant.
+A request to one of llama.cpp's routes need not name a model, since llama.cpp's server has only one. The
+model that was used last then answers it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["apply_template", "detokenize", "infill", "props", "slots", "tokenize
 
 
 async def tokenize(http: HTTPRequest) -> Reply:
-    """The tokens of `content`, as llama.cpp tells them, or of `prompt` or `messages`, as vLLM does."""
+    """Return the tokens of `content` in llama.cpp's form, or those of `prompt` or `messages` in vLLM's."""
     fields = Fields(http.body)
     if fields.has("content"):
         return await _tokens_of_content(http, fields)
@@ -65,7 +65,7 @@ async def _tokens_of_content(http: HTTPRequest, fields: Fields) -> Reply:
 
 
 def _piece(data: bytes) -> str | list[int]:
-    """Return the text of a token, or its bytes where they are no text."""
+    """Return the text of a token, or its bytes if they are not valid UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -73,7 +73,7 @@ def _piece(data: bytes) -> str | list[int]:
 
 
 async def detokenize(http: HTTPRequest) -> Reply:
-    """The text of tokens, under the names that both engines give it."""
+    """Return the text of tokens, under the field names of both engines."""
     fields = Fields(http.body)
     tokens = fields.items("tokens")
     if not all(type(token) is int for token in tokens):
@@ -84,14 +84,14 @@ async def detokenize(http: HTTPRequest) -> Reply:
 
 
 async def apply_template(http: HTTPRequest) -> Reply:
-    """A conversation as the model's template writes it."""
+    """Return the prompt that the model's template makes of a conversation."""
     request = await http.read(openai.read_chat, {**http.body, "model": _model(http, Fields(http.body))})
     http.ignored.update(request.ignored)
     return {"prompt": await http.services.tokens.rendered(request, http.client)}
 
 
 async def infill(http: HTTPRequest) -> Reply:
-    """The text that belongs between two others."""
+    """Write the text that fills the gap between two others."""
     request = await http.read(llamacpp.read_infill, http.body, _model(http, Fields(http.body)))
     events = http.services.chat.answer(request, http.client)
     if request.stream:
@@ -110,12 +110,12 @@ async def _pieces(model: str, events: ServiceEvents) -> Stream:
 
 
 async def props(http: HTTPRequest) -> Reply:
-    """A model and how it is loaded: the one in memory that was used last, or `?model=`."""
+    """Describe a model in memory and its settings: `?model=`, or else the one that was used last."""
     from chaski import __version__
 
     loaded = await _loaded(http)
     if not loaded:
-        raise OptionError("no such model is in memory; ask it something first")
+        raise OptionError("no such model is in memory; send it a request first")
     _, info = await asyncio.to_thread(http.services.catalog.look_up, loaded[0].name)
     sources = info.sources
     return {
@@ -132,7 +132,7 @@ async def props(http: HTTPRequest) -> Reply:
 
 
 async def slots(http: HTTPRequest) -> Reply:
-    """The slots of the models in memory, and whether they are in use. No prompt is shown."""
+    """List the slots of the models in memory, and whether they are in use, but not their prompts."""
     found: list[dict[str, Any]] = []
     for loaded in await _loaded(http):
         taken = min(loaded.users - loaded.queue.waiting, loaded.parallel)
@@ -145,17 +145,17 @@ async def slots(http: HTTPRequest) -> Reply:
 
 
 def _model(http: HTTPRequest, fields: Fields) -> str:
-    """The model that a request names, else the one that was used last."""
+    """Return the model that a request names, or else the one that was used last. Raises OptionError."""
     if named := fields.text("model"):
         return named
     loaded = http.services.models.loaded
     if not loaded:
-        raise OptionError("model is required: none is in memory that could be meant")
+        raise OptionError("model is required, since no model is in memory")
     return str(loaded[0].name)
 
 
 async def _loaded(http: HTTPRequest) -> list[LoadedModel]:
-    """The models in memory; with `?model=` that one only."""
+    """Return the models in memory, or only the one that `?model=` names."""
     loaded: list[LoadedModel] = http.services.models.loaded
     named = http.request.query_params.get("model")
     if not named:

@@ -1,4 +1,4 @@
-"""Routes that tell whether the server runs, and what it counts."""
+"""Routes for the server's state, metrics and documentation."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ API_VERSION = "0.32.15"
 
 
 async def version(http: HTTPRequest) -> Reply:
-    """The version of the API, and ours."""
+    """Return the versions of Ollama's API and of chaski."""
     from chaski import __version__
 
     return {"version": API_VERSION, "chaski": __version__}
 
 
 async def status(http: HTTPRequest) -> Reply:
-    """Tell that no cloud is used."""
+    """Report that the server uses no cloud."""
     return {"cloud": {"disabled": True, "source": "config"}}
 
 
 async def key(http: HTTPRequest) -> Reply:
-    """Tell whether the client's key may change models."""
+    """Report whether the client's key may change models."""
     return {"may_change_models": may_change_models(http.request.headers, http.services.settings)}
 
 
 async def health(http: HTTPRequest) -> Reply:
-    """Tell that the server answers, and to clients with a key how much it has to do."""
+    """Report that the server is running, and its load to clients with a key."""
     if not has_key(http.request.headers, http.services.settings):
         return {"status": "ok"}
     models = http.services.models
@@ -48,10 +48,10 @@ async def openapi(http: HTTPRequest) -> Reply:
 
 
 async def docs(http: HTTPRequest) -> Reply:
-    """The endpoints and their fields as a page for people."""
+    """Return all endpoints and their fields, as an HTML page."""
     from chaski.server.openapi import page
 
-    # Nothing on the page may load or run anything, whatever might get into it.
+    # The page must never load or run anything, even if it were to contain foreign content.
     policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
     return HTMLResponse(page(_document(http)), headers={"Content-Security-Policy": policy})
 
@@ -64,7 +64,7 @@ def _document(http: HTTPRequest) -> dict[str, Any]:
 
 
 async def metrics(http: HTTPRequest) -> Reply:
-    """The page for Prometheus."""
+    """Return the metrics in Prometheus format."""
     usage = await kv_cache_usage(await http.services.models.refreshed())
     page, media_type = http.services.metrics.page(usage)
     return Response(page, media_type=media_type)

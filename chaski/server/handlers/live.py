@@ -1,4 +1,4 @@
-"""The routes that tell what the server does at this moment, and what a model in memory holds."""
+"""The routes that report what the server is doing, and what the cache of a model contains."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _SWITCH = {"": False, "0": False, "false": False, "1": True, "true": True}
 
 
 async def cache(http: HTTPRequest) -> Reply:
-    """The cells of a model's cache: where tokens are, never which ones; `?model=`, else the last used one."""
+    """Return which cells of a model's cache are in use: of `?model=`, or else of the last used model."""
     loaded: list[LoadedModel] = http.services.models.loaded
     if named := http.request.query_params.get("model"):
         path = (await asyncio.to_thread(http.services.catalog.find, named)).model.path
         loaded = [each for each in loaded if each.path == path]
     if not loaded:
-        raise OptionError("no such model is in memory; ask it something first")
+        raise OptionError("no such model is in memory; send it a request first")
     picture = await loaded[0].model.cache_picture()
     kinds = [
         {
@@ -42,9 +42,9 @@ async def cache(http: HTTPRequest) -> Reply:
 
 
 async def live(http: HTTPRequest) -> Reply:
-    """Tell what server and models do now; with `?stream=1`, a line each second.
+    """Return the current figures of the server and its models; with `?stream=1`, as one line per second.
 
-    Administrators also see each sequence: those of all keys are among them.
+    Only administrators see the individual sequences, since these may belong to any key.
     """
     service: LiveService = http.services.live
     wanted = http.request.query_params.get("stream", "")

@@ -1,4 +1,4 @@
-"""The native API's answers: generate, chat, embeddings, tokens."""
+"""Ollama's API: generate, chat, embeddings, tokens."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def chat(http: HTTPRequest) -> Reply:
 
 
 async def embed(http: HTTPRequest) -> Reply:
-    """Vectors of texts."""
+    """Return the vectors of texts."""
     request = await http.read(ollama.read_embed, http.body)
     try:
         found = await http.services.vectors.embed(request, http.client)
@@ -60,7 +60,7 @@ async def embed(http: HTTPRequest) -> Reply:
 
 
 async def embeddings(http: HTTPRequest) -> Reply:
-    """The older form: one text, and its vector as the model makes it."""
+    """Return the vector of one text, without normalization: the older form of `/api/embed`."""
     fields = Fields(http.body)
     prompt = fields.text("prompt")
     request = EmbedRequest(
@@ -75,7 +75,7 @@ async def embeddings(http: HTTPRequest) -> Reply:
 
 
 async def tokenize(http: HTTPRequest) -> Reply:
-    """The tokens of a text."""
+    """Return the tokens of a text."""
     fields = Fields(http.body)
     request = ModelRequest(model=fields.text("model", "name"), keep_alive=ollama.read_keep_alive(fields))
     found = await http.services.tokens.tokenize(
@@ -85,7 +85,7 @@ async def tokenize(http: HTTPRequest) -> Reply:
 
 
 async def detokenize(http: HTTPRequest) -> Reply:
-    """The text of tokens."""
+    """Return the text of tokens."""
     fields = Fields(http.body)
     request = ModelRequest(model=fields.text("model", "name"), keep_alive=ollama.read_keep_alive(fields))
     tokens = fields.items("tokens")

@@ -30,7 +30,7 @@ async def chat(http: HTTPRequest) -> Reply:
     request, count = await http.read(openai.read_chat, http.body), openai.read_count(http.body)
     http.ignored.update(request.ignored)
     first, *others = _repeated(request, count)
-    # All answers have the same prompt: its scores are computed once.
+    # All answers have the same prompt, so its scores are computed only once.
     requests = [first, *(replace(each, prompt_logprobs=None) for each in others)]
     answers = [http.services.chat.answer(each, http.client) for each in requests]
     names_tool = request.tool_choice not in ("auto", "none", "required")
@@ -41,7 +41,7 @@ async def chat(http: HTTPRequest) -> Reply:
 
 
 async def completions(http: HTTPRequest) -> Reply:
-    """Answer prompts, texts or tokens, or tell how likely they are."""
+    """Answer prompts of text or tokens, or return their log-probabilities."""
     request = await http.read(openai.read_completion, http.body)
     answers = [
         http.services.chat.answer(each, http.client)
@@ -54,21 +54,21 @@ async def completions(http: HTTPRequest) -> Reply:
 
 
 async def embeddings(http: HTTPRequest) -> Reply:
-    """Vectors of texts or of lists of tokens."""
+    """Return the vectors of texts or of lists of tokens."""
     request, in_base64 = await http.read(openai.read_embeddings, http.body)
     found = await http.services.vectors.embed(request, http.client)
     return openai.embeddings(request.model, found.rows, found.num_tokens, in_base64)
 
 
 async def models(http: HTTPRequest) -> Reply:
-    """The models of the store, and the adapters that have a name, each with its model as `parent`."""
+    """List the models of the store and the loaded adapters. An adapter has its model as `parent`."""
     entries = await asyncio.to_thread(http.services.catalog.store.entries)
     data = [_model(entry.name.short, entry.modified, entry.name.namespace) for entry in entries]
     return {"object": "list", "data": [*data, *map(_adapter, http.services.adapters.all)]}
 
 
 async def model(http: HTTPRequest) -> Reply:
-    """One model."""
+    """Describe a model or an adapter."""
     label = http.request.path_params["model"]
     found = await asyncio.to_thread(http.services.catalog.find, label)
     if found.adapter is not None:
@@ -86,9 +86,9 @@ def _adapter(adapter: ServedAdapter) -> dict[str, object]:
 
 
 def _repeated(request: W, count: int) -> list[W]:
-    """Return the requests for several answers to one; with a seed, each one has the next seed.
+    """Return one request for each answer. If there is a seed, it increases by 1 with each request.
 
-    The answers of a beam search are those of one search, the best one first.
+    All answers of a beam search come from one search, the best one first.
     """
     if is_search(request.options):
         return [replace(request, draw=index) for index in range(count)]
@@ -109,7 +109,7 @@ async def _wholes(answers: list[ServiceEvents]) -> list[Whole]:
 
 
 def _few_scores(answers: list[ServiceEvents]) -> list[ServiceEvents]:
-    """Return the same answers; an error ends them when their prompts have too many scores together."""
+    """Return the same answers, which raise OptionError if their prompts have too many scores together."""
     length = 0
 
     async def counted(events: ServiceEvents) -> ServiceEvents:
@@ -142,7 +142,7 @@ async def _chunks(answers: list[ServiceEvents], chunks: openai.Chunks, has_usage
 async def _merged(
     answers: list[ServiceEvents],
 ) -> AsyncGenerator[tuple[int, ServiceEvent], None]:
-    """Yield the events of all answers as they come, with the number of their answer."""
+    """Yield the events of all answers as they arrive, with the number of their answer."""
     if len(answers) == 1:
         async with aclosing(answers[0]) as events:
             async for event in events:
@@ -171,7 +171,7 @@ async def _merged(
 def _few_at_a_time(
     answers: list[ServiceEvents],
 ) -> list[ServiceEvents]:
-    """Return the same answers; no more of them run at once than one prompt may have."""
+    """Return the same answers, of which at most `MAX_ANSWERS` run at once."""
     gate = asyncio.Semaphore(openai.MAX_ANSWERS)
 
     async def behind_gate(events: ServiceEvents) -> ServiceEvents:

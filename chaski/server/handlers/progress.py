@@ -1,4 +1,4 @@
-"""Long work, told step by step: lines of JSON as Ollama's clients know them, or the last step alone."""
+"""Progress of long operations: Ollama's stream of JSON lines, or the last step alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["progress", "steps"]
 
 
 async def progress(http: HTTPRequest, work: AsyncGenerator[StoreProgress, None]) -> Reply:
-    """Stream the steps of a long work as lines, or answer with the last one."""
+    """Stream the steps of a long operation as lines, or answer with the last step."""
     if Fields(http.body).flag("stream", True):
         return _lines(work)
     last: Mapping[str, Any] = {}
@@ -30,7 +30,7 @@ async def progress(http: HTTPRequest, work: AsyncGenerator[StoreProgress, None])
 async def steps(
     threads: Executor, work: partial[Generator[StoreProgress, None, None]]
 ) -> AsyncGenerator[StoreProgress, None]:
-    """Run a generator in a thread. It is closed, and ends its work, when the client leaves."""
+    """Run a generator in a thread. If the client disconnects, it is closed and stops its work."""
     loop = asyncio.get_running_loop()
     generator = work()
     following: asyncio.Future[StoreProgress | None] | None = None
@@ -48,7 +48,7 @@ async def steps(
 
 
 async def _lines(work: AsyncGenerator[StoreProgress, None]) -> Stream:
-    # The reference answers 200 before it begins, and tells errors in the stream.
+    # Like Ollama, answer 200 before the work begins, and report errors in the stream.
     yield b""
     async with aclosing(work):
         async for step in work:

@@ -13,7 +13,7 @@ __all__ = ["cohere", "native", "openai", "plain"]
 
 
 async def native(http: HTTPRequest) -> Reply:
-    """Sort documents by how well they answer a query."""
+    """Rank documents by how well they answer a query."""
     request = await http.read(read_rerank, http.body)
     found = await http.services.vectors.rerank(request, http.client)
     return {
@@ -26,7 +26,7 @@ async def native(http: HTTPRequest) -> Reply:
 
 
 async def openai(http: HTTPRequest) -> Reply:
-    """The same, in the form of OpenAI's lists."""
+    """Rank documents, with a reply in the form of OpenAI's lists."""
     request = await http.read(read_rerank, http.body)
     found = await http.services.vectors.rerank(request, http.client)
     return {
@@ -38,7 +38,7 @@ async def openai(http: HTTPRequest) -> Reply:
 
 
 async def plain(http: HTTPRequest) -> Reply:
-    """The same; with `texts` in place of documents, as Hugging Face's server for embeddings tells it."""
+    """Rank documents as `/v1/rerank` does, or `texts` as Hugging Face's embedding server does."""
     if Fields(http.body).has("texts"):
         request = await http.read(read_texts, http.body)
         found = await http.services.vectors.rerank(request, http.client)
@@ -47,7 +47,7 @@ async def plain(http: HTTPRequest) -> Reply:
 
 
 async def cohere(http: HTTPRequest) -> Reply:
-    """The same, with what Cohere's clients look for."""
+    """Rank documents as `/v1/rerank` does, with the fields that Cohere's clients expect."""
     reply = await openai(http)
     assert isinstance(reply, Mapping)
     meta = {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}}

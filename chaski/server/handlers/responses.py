@@ -1,4 +1,4 @@
-"""OpenAI's Responses API: answers as items, which later requests may go on from."""
+"""OpenAI's Responses API: answers as items, from which later requests may continue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["cancel", "count_tokens", "create", "delete", "list_input", "retrieve
 
 
 async def create(http: HTTPRequest) -> Reply:
-    """Answer a conversation, which may go on from an earlier response."""
+    """Answer a conversation, which may continue from an earlier response."""
     items = responses.Items(await _read(http))
     http.ignored.update(items.request.chat.ignored)
     events = http.services.chat.answer(items.request.chat, http.client)
@@ -43,33 +43,33 @@ async def count_tokens(http: HTTPRequest) -> Reply:
 
 
 async def retrieve(http: HTTPRequest) -> Reply:
-    """A stored response."""
+    """Return a stored response."""
     found: StoredResponse = http.services.responses.get(http.client, http.request.path_params["id"])
     return found.fields
 
 
 async def list_input(http: HTTPRequest) -> Reply:
-    """The items that the request of a response brought, page by page; `order`, `limit`, `after`."""
+    """List a page of the input items of a response (`order`, `limit`, `after`)."""
     found: StoredResponse = http.services.responses.get(http.client, http.request.path_params["id"])
     items = {item["id"]: item for item in found.input}
     return page_of(list(items), items.get, http.request.query_params)
 
 
 async def cancel(http: HTTPRequest) -> Reply:
-    """Refused, since no response is made in the background: closing the connection ends it."""
+    """Refuse to cancel: no response runs in the background. Closing the connection stops a response."""
     http.services.responses.get(http.client, http.request.path_params["id"])
     raise OptionError("only responses with background=true can be cancelled; this one is complete")
 
 
 async def delete(http: HTTPRequest) -> Reply:
-    """Forget a response."""
+    """Delete a stored response."""
     response_id = http.request.path_params["id"]
     http.services.responses.remove(http.client, response_id)
     return {"id": response_id, "object": "response", "deleted": True}
 
 
 async def _read(http: HTTPRequest) -> responses.ResponseRequest:
-    """Read a request behind the conversation that it continues."""
+    """Read a request together with the conversation that it continues."""
     previous = responses.previous_of(http.body)
     earlier = http.services.responses.get(http.client, previous).turns if previous else ()
     find_item = partial(http.services.responses.find_item, http.client)
@@ -79,10 +79,10 @@ async def _read(http: HTTPRequest) -> responses.ResponseRequest:
 async def _stream(http: HTTPRequest, items: responses.Items, events: ServiceEvents) -> Stream:
     async with aclosing(events):
         try:
-            # An error before the first word has a status of its own.
+            # An error before the first event is returned with its own HTTP status.
             event = await anext(events)
         except ContextLengthError as error:
-            # Codex shortens the conversation itself, but only where a stream tells it to.
+            # Codex shortens the conversation itself, but only if it gets this error in a stream.
             yield _lines([*items.begin(), *items.fail(problem_of(error))])
             return
         yield _lines([*items.begin(), *_take(http, items, event)])
@@ -98,7 +98,7 @@ def _take(http: HTTPRequest, items: responses.Items, event: ServiceEvent) -> lis
     if isinstance(event, Delta):
         return list(items.delta(event))
     said, request = list(items.finish(event)), items.request
-    if request.is_kept:  # before anybody can ask for it
+    if request.is_kept:  # before a client can ask for it
         turns = [*request.turns, items.turn]
         response = StoredResponse(items.response, turns, responses.input_items(http.body))
         http.services.responses.add(http.client, response)

@@ -1,4 +1,4 @@
-"""The route of llama.cpp's server that saves, restores and erases slots."""
+"""Routes that save, restore and erase the states of slots, and that save the state of a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["change_slot", "keep"]
 
 
 async def keep(http: HTTPRequest) -> Reply:
-    """Keep the state of the conversation that a model of the store begins with."""
+    """Save the state of the conversation that a model of the store begins with."""
     fields = Fields(http.body)
     request = ChatRequest(model=fields.text("model", "name"), messages=[], think=read_think(fields))
     state = await http.services.states.keep(request, http.client)
@@ -24,10 +24,10 @@ async def keep(http: HTTPRequest) -> Reply:
 
 
 async def change_slot(http: HTTPRequest) -> Reply:
-    """Save a slot to a file of the server's folder, restore it from one, or erase it: `?action=`."""
+    """Save a slot to a file of the server's folder, restore it from one, or erase it, as `?action=` asks."""
     states: StateService = http.services.states
     if states.folder is None:
-        return _unsupported("This server keeps no states of slots; CHASKI_STATES names a folder for them")
+        return _unsupported("This server cannot save slots; set CHASKI_STATES to a folder for their states")
     query, given = http.request.query_params, http.request.path_params["id"]
     if not given.isascii() or not given.isdecimal() or len(given) > 9:
         raise OptionError(f"Invalid slot ID: {given!r:.40}")

@@ -1,4 +1,4 @@
-"""The native API's models: list, describe, copy, delete, pull, push and create them."""
+"""Ollama's API for models: list, describe, copy, delete, pull, push and create them."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from chaski.store.push import push as push_model
 
 __all__ = ["copy", "create", "delete", "has_blob", "memory", "ps", "pull", "push", "put_blob", "show", "tags"]
 
-# It names a model in its menu by `general.basename`, which several models of a store may share.
+# Copilot's menu shows a model as `general.basename`, which several models of a store may share.
 _COPILOT = "GitHubCopilotChat/"
 
 
 async def tags(http: HTTPRequest) -> Reply:
-    """The models of the store, the newest first."""
+    """List the models of the store, the newest first."""
     return {"models": await asyncio.to_thread(listed, http.services.catalog)}
 
 
 async def ps(http: HTTPRequest) -> Reply:
-    """The models in memory, and the nodes of a cluster."""
+    """List the models in memory, and the nodes of a cluster."""
     services = http.services
     loaded = await services.models.refreshed()
     shown: dict[str, Any] = {"models": await asyncio.to_thread(running, services.catalog, loaded)}
@@ -65,12 +65,12 @@ async def show(http: HTTPRequest) -> Reply:
 
 
 async def memory(http: HTTPRequest) -> Reply:
-    """Tell what memory a model would take, before it is loaded."""
+    """Estimate the memory that a model would take, without loading it."""
     fields, services = Fields(http.body), http.services
     found, info = await asyncio.to_thread(services.catalog.look_up, fields.text("model", "name"))
     if info.engine != NATIVE:
         raise UnsupportedError(
-            f"{info.engine} computes {found.name.short}, and tells its memory only when loaded"
+            f"{info.engine} computes {found.name.short}, and reports its memory only after loading it"
         )
     context, parallel = fields.integer("num_ctx", None), fields.integer("parallel", None)
     if context is not None:
@@ -80,7 +80,7 @@ async def memory(http: HTTPRequest) -> Reply:
     freeable = 0
     for loaded in services.models.loaded:
         held = loaded.info.memory.on(HOST)
-        # Its own weights are needed again.
+        # The model's own weights would be needed again.
         freeable += held.total - (held.weights if loaded.path == found.model.path else 0)
     estimates: Estimates = services.estimates
     return await estimates.ask(services.catalog.store.root, found.name, context, parallel, freeable)
@@ -98,20 +98,20 @@ async def copy(http: HTTPRequest) -> Reply:
 
 
 async def delete(http: HTTPRequest) -> Reply:
-    """Take a model out of the store; if it is in memory, it goes when its requests are answered."""
+    """Delete a model from the store. If it is in memory, it is unloaded after its running requests."""
     label = Fields(http.body).text("model", "name")
     name, services = _name(label), http.services
     store = services.catalog.store
     if store.locate(name) is None:
         raise ModelNotFoundError(f"model '{label:.200}' not found")
-    with suppress(ChaskiError):  # a damaged one can be deleted too
+    with suppress(ChaskiError):  # a damaged model can be deleted too
         await services.chat.unload(label)
     await asyncio.to_thread(store.remove, name)
     return Response()
 
 
 async def pull(http: HTTPRequest) -> Reply:
-    """Get a model from its registry."""
+    """Download a model from its registry."""
     fields = Fields(http.body)
     name, access = _name(fields.text("model", "name")), _access(fields, http.services)
     services = http.services
@@ -120,7 +120,7 @@ async def pull(http: HTTPRequest) -> Reply:
 
 
 async def push(http: HTTPRequest) -> Reply:
-    """Send a model to its registry."""
+    """Upload a model to its registry."""
     fields = Fields(http.body)
     name, access = _name(fields.text("model", "name")), _access(fields, http.services)
     services = http.services
@@ -129,7 +129,7 @@ async def push(http: HTTPRequest) -> Reply:
 
 
 async def create(http: HTTPRequest) -> Reply:
-    """Make a model from others or from blobs."""
+    """Create a model from other models or from blobs."""
     fields = Fields(http.body)
     store, access = http.services.catalog.store, _access(Fields({}), http.services)
     try:
@@ -143,7 +143,7 @@ async def create(http: HTTPRequest) -> Reply:
 
 
 async def has_blob(request: Request) -> Response:
-    """Tell whether a blob is in the store."""
+    """Report whether a blob is in the store."""
     try:
         digest = Digest.parse(request.path_params["digest"])
     except OptionError as error:
@@ -153,13 +153,13 @@ async def has_blob(request: Request) -> Response:
 
 
 async def put_blob(request: Request) -> Response:
-    """Add a blob; its name must be the digest of its bytes, and the disk keeps some space."""
+    """Add a blob, whose name must be the digest of its bytes. Some space of the disk stays free."""
     services: Services = request.app.state.services
     blobs = services.catalog.store.blobs
     try:
         digest = Digest.parse(request.path_params["digest"])
         if blobs.size(digest) is not None:
-            # A client that has not asked first would see its connection reset if nothing read its bytes.
+            # Without `Expect`, the client is sending already. Unread bytes would reset its connection.
             if "expect" not in request.headers:
                 await services.uploads.discard(request.receive)
             return Response(status_code=200)
@@ -172,7 +172,7 @@ async def put_blob(request: Request) -> Response:
 async def _created(
     http: HTTPRequest, name: ModelName, pulls: Iterable[partial[Generator[StoreProgress, None, None]]]
 ) -> AsyncGenerator[StoreProgress, None]:
-    """Pull the sources of a model that are missing, then make it: as many at a time as there are places."""
+    """Pull the missing sources of a model, then create it as soon as one of the slots for this is free."""
     services, root = http.services, http.services.catalog.store.root
     for pull in pulls:
         async with aclosing(steps(services.transfers, pull)) as pulled:
@@ -184,7 +184,7 @@ async def _created(
 
 
 def _access(fields: Fields, services: Services) -> Access:
-    """Return which registries the server may reach: private ones only if the settings name them."""
+    """Return how to reach registries: private ones only if the settings name them."""
     return Access(
         insecure=fields.flag("insecure", False),
         private_hosts=services.settings.private_registries,

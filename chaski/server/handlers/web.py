@@ -1,4 +1,4 @@
-"""The page at `/` for browsers, and its files. Clients of the API get the words that they know."""
+"""The page at `/` for browsers, and its files. API clients get Ollama's text instead of the page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FOR_EVER = "public, max-age=31536000, immutable"
 
 
 async def root(request: Request) -> Response:
-    """Answer the question by which clients of Ollama see that a server runs; browsers get the page."""
+    """Return the web page to browsers, and Ollama's greeting, which its clients expect, to all others."""
     if not wants_page(request.headers):
         return PlainTextResponse("Ollama is running")
     return await _file(
@@ -24,7 +24,7 @@ async def root(request: Request) -> Response:
 
 
 async def asset(request: Request) -> Response:
-    """A file of the page."""
+    """Return a file of the page."""
     kept = {"Cache-Control": _FOR_EVER, "Vary": "Accept-Encoding"}
     return await _file(request, request.path_params["name"], kept)
 

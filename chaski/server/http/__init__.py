@@ -1,1 +1,1 @@
-"""Requests over HTTP: who may send them, how they are answered, and the form of answers and errors."""
+"""HTTP requests: access control, endpoints, logging, and the form of answers and errors."""

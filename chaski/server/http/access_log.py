@@ -1,6 +1,7 @@
-"""A line for each request: when, who, what, and how it went. Never a prompt, an answer, a query or a key.
+"""The access log: a line per request with its time, client, path and result.
 
-People read one in the log, programs read JSON in a file.
+A line never contains a prompt, an answer, a query or a key. The log gets lines of text for people, and the
+file gets lines of JSON for programs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _MAX_METHOD = 16
 
 
 class AccessLog:
-    """Writes the line of a request at its end, to the log and to a file if there is one."""
+    """Listener that writes the line of a request at its end, to the log and to `file` if there is one."""
 
     def __init__(self, file: LogFile | None = None) -> None:
         self._file = file
@@ -39,7 +40,7 @@ class AccessLog:
 def _text(scope: Scope, exchange: Exchange, seconds: float) -> str:
     now = datetime.now().astimezone().isoformat(" ", "milliseconds")
     client = scope.get("client") or ("-", 0)
-    # The path comes from strangers: no line breaks, no control sequences, no end without a limit.
+    # Clients choose the path, so line breaks and control sequences are escaped, and its length is limited.
     path = "".join(char if char.isprintable() else repr(char)[1:-1] for char in scope["path"][:_MAX_TEXT])
     cut = "" if exchange.has_ended else " cut off"
     method = scope["method"][:_MAX_METHOD]
@@ -48,7 +49,7 @@ def _text(scope: Scope, exchange: Exchange, seconds: float) -> str:
 
 
 def _json(scope: Scope, exchange: Exchange, seconds: float) -> bytes:
-    """Return a line of JSON in ASCII, which escapes whatever strangers send."""
+    """Return a line of JSON in ASCII, which escapes the text of clients."""
     client = scope.get("client")
     line = {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -67,11 +68,11 @@ def _json(scope: Scope, exchange: Exchange, seconds: float) -> bytes:
 
 
 def _of_models(exchange: Exchange) -> dict[str, object]:
-    """Return what models did for a request: None for what it did not ask of them, sums for several jobs."""
+    """Return the figures of a request's jobs, summed over several jobs; None if there are none."""
     records = exchange.records
     done = [record.done for record in records if record.done is not None]
     first = [at for record in records if (at := record.first_token_at) is not None]
-    # Several answers, as `n` asks for, may end in several ways.
+    # If `n` asks for several answers, they may end in different ways.
     endings = dict.fromkeys(record.ending for record in records if record.ending is not None)
     prompts = [r.prompt_tokens if r.done is None else r.done.prompt_tokens for r in records]
     answers = [r.generated_tokens if r.done is None else r.done.generated_tokens for r in records]

@@ -1,4 +1,4 @@
-"""`Api`: what differs between the APIs around an answer: the form of errors, and of a stream."""
+"""`Api`: the form of errors and of streams, in which the APIs differ."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _OPENAI_KINDS = {400: "invalid_request_error", 401: "authentication_error", 404:
 class Api(Struct, frozen=True):
     """The form of errors and streams of one API.
 
-    media_type  the type of a stream
-    error       makes the body that reports a problem
-    ending      makes the end of a stream that failed
+    media_type  the media type of a stream
+    error       function that returns the body for a problem
+    ending      function that returns the end of a stream that failed with a problem
     """
 
     media_type: str
@@ -47,12 +47,12 @@ class Api(Struct, frozen=True):
 
 
 def ndjson(fields: JsonObject) -> bytes:
-    """Return a line of a native stream."""
+    """Return a line of one of Ollama's streams."""
     return dump(fields) + b"\n"
 
 
 def sse(fields: JsonObject, event: str | None = None) -> bytes:
-    """Return a server-sent event, with a name if it has one."""
+    """Return a server-sent event, with its name if it has one."""
     name = f"event: {event}\n".encode() if event else b""
     return name + b"data: " + dump(fields) + b"\n\n"
 
@@ -62,7 +62,7 @@ def _ollama_error(problem: Problem) -> JsonObject:
 
 
 def openai_fault(problem: Problem) -> tuple[str | None, str]:
-    """Return the code by which OpenAI's clients know a problem, if it has one, and the message."""
+    """Return OpenAI's code of a problem, or None if it has none, and the message."""
     if problem.excess is None:
         return None, problem.message
     length, limit = problem.excess
@@ -98,7 +98,7 @@ ANTHROPIC = Api(
     "text/event-stream", _anthropic_error, lambda problem: sse(_anthropic_error(problem), "error")
 )
 
-# Routes of llama.cpp's server, vLLM and Cohere, whose errors are like OpenAI's.
+# Routes of llama.cpp's server, vLLM and Cohere, whose errors have OpenAI's form.
 _OTHERS = frozenset(
     (
         *("/rerank", "/v2/rerank", "/tokenize", "/detokenize", "/apply-template"),

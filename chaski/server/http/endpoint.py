@@ -1,7 +1,7 @@
-"""`Endpoint`: what is common to all handlers that take JSON and answer with JSON or with a stream.
+"""`Endpoint`: the common part of all handlers that take JSON and answer with JSON or with a stream.
 
-The body is read within limits; a client that leaves cancels the work. An error is sent in the form of the
-API: with its status before the first byte, and as the end of the stream after it.
+The body is read within limits. If the client disconnects, the work is cancelled. An error has the form of the
+API: before the first byte it is sent as a response with its status, and later as the end of the stream.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from chaski.server.telemetry.exchange import note_error
 __all__ = ["Endpoint", "HTTPRequest", "Reply", "Stream", "client_of"]
 
 _MAX_WAITING_PIECES = 256
-"""Pieces of a stream that may wait for a slow client."""
+"""Largest number of pieces of a stream that wait for a slow client."""
 
 _JSON = "application/json; charset=utf-8"
 
 T = TypeVar("T")
 
 _KEEP_ALIVE = "keep_alive"
-"""How long a model stays in memory concerns all keys, so that administrators alone decide it."""
+"""The time for which a model stays in memory affects all keys, so only administrators may set it."""
 _ONLY_KEEP_ALIVE = frozenset({"model", "name", "stream", _KEEP_ALIVE})
-"""The fields of a request that asks for nothing else, as that of `chaski stop`."""
+"""The fields of a request that asks for nothing else, such as that of `chaski stop`."""
 
 _HARMLESS_QUERIES = frozenset({"beta", "api-version"})
-"""Parameters by which clients name the version of an API."""
+"""Query parameters with which clients name the version of an API."""
 
 Stream: TypeAlias = AsyncGenerator[bytes, None]
 Reply: TypeAlias = Mapping[str, Any] | list[Any] | Response | Stream
@@ -53,9 +53,11 @@ Reply: TypeAlias = Mapping[str, Any] | list[Any] | Response | Stream
 
 
 class HTTPRequest(Struct, frozen=True):
-    """A request with JSON. client: who asks, for fairness between them. services: what the app shares.
+    """A request with JSON.
 
-    ignored: what of it the answer leaves out; a header of the answer says so.
+    client: the key or address of the client, for fairness among clients
+    ignored: the parts of the request that are ignored, which a header of the answer names
+    services: the services of the application
     """
 
     body: Mapping[str, Any]
@@ -64,7 +66,7 @@ class HTTPRequest(Struct, frozen=True):
     ignored: Ignored = field(default_factory=Ignored)
 
     async def read(self, reader: Callable[..., T], *arguments: object) -> T:
-        """Call a reader of the body, so that a large body does not hold up the event loop."""
+        """Call a reader of the body, without blocking the event loop if the body is large."""
         bodies: Bodies = self.services.bodies
         return await bodies.work_on(self.request.scope, reader, *arguments)
 
@@ -74,7 +76,7 @@ class HTTPRequest(Struct, frozen=True):
 
     @property
     def owner(self) -> str:
-        """Whose answers are kept: the key's. Without keys there is one user, from whatever address."""
+        """The owner of stored answers: the key, or "" for the only user of a server without keys."""
         return self.client if self.services.settings.has_keys else ""
 
 
@@ -85,7 +87,7 @@ class Endpoint:
     """The ASGI application of one handler."""
 
     def __init__(self, handler: Handler, body: Body | None = None, queries: Iterable[str] = ()) -> None:
-        """body: what the handler reads; None for one that has no body. queries: parameters that it reads."""
+        """Describe what `handler` reads: its body, or None if it has none, and its query parameters."""
         self.handler = handler
         self.body = body
         self._queries = _HARMLESS_QUERIES.union(queries)
@@ -100,16 +102,16 @@ class Endpoint:
         try:
             async with bodies.read(scope, receive, described.most, described.list_name) as body:
                 await self._work(body, api, scope, receive, send)
-        except ChaskiError as error:  # of the body: errors of the work were sent already
+        except ChaskiError as error:  # from reading the body; errors of the work have been sent already
             await _refuse(api, error, scope, receive, send)
 
     async def _work(
         self, body: Mapping[str, Any], api: Api, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Run the handler until it has answered or the client has left."""
+        """Run the handler until it has answered or the client has disconnected."""
         is_restricted = _KEEP_ALIVE in body and not may_change_models(Headers(scope=scope), _settings(scope))
         if is_restricted and not body.keys() - _ONLY_KEEP_ALIVE:
-            problem = Problem(403, "forbidden: loading and unloading models wants an admin key")
+            problem = Problem(403, "forbidden: loading and unloading models requires an admin key")
             await api.refusal(problem)(scope, receive, send)
             return
         allowed = {name: body[name] for name in body if name != _KEEP_ALIVE} if is_restricted else body
@@ -157,7 +159,7 @@ def _note_unread(ignored: Ignored, body: Mapping[str, Any], fields: Mapping[str,
 
 
 def _telling(send: Send, ignored: Ignored) -> Send:
-    """Add the header that names ignored fields, as far as they are known when the answer begins."""
+    """Return a `send` that adds the header of ignored fields, if they are known before the answer begins."""
 
     async def tell(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -177,7 +179,7 @@ async def _written(reply: Mapping[str, Any] | list[Any]) -> Stream:
 
 
 async def _stream(pieces: Stream, media_type: str, api: Api, send: Send) -> None:
-    """Send pieces as they come. An error before the first piece is raised; a later one ends the stream."""
+    """Send pieces as they arrive. An error before the first piece is raised; a later one ends the stream."""
     async with aclosing(pieces):
         first = await anext(pieces, b"")
         headers = [(b"content-type", media_type.encode()), (b"cache-control", b"no-cache")]
@@ -194,10 +196,10 @@ async def _stream(pieces: Stream, media_type: str, api: Api, send: Send) -> None
 
 
 class _Outbox:
-    """Sends pieces of a body as they come, and joins pieces that come without a pause.
+    """Sender that joins the pieces of a body which arrive without a pause.
 
-    What was added goes out as soon as the source has to wait for more. Sending costs as much as all else
-    that is done for a token.
+    It sends the waiting pieces as soon as their source has to wait for more. Sending a piece costs as much as
+    all other work for a token.
     """
 
     def __init__(self, send: Send) -> None:
@@ -219,7 +221,7 @@ class _Outbox:
             await asyncio.gather(self._sending, return_exceptions=True)
 
     async def add(self, piece: bytes) -> None:
-        """Queue a piece; wait while the client is slow to read."""
+        """Queue a piece, and wait if too many pieces are waiting for the client."""
         self._pieces.append(piece)
         if self._sending is None:
             self._sending = asyncio.create_task(self._flush())
@@ -250,10 +252,10 @@ async def _disconnected(receive: Receive) -> None:
 
 
 def _is_bodiless(headers: Headers) -> bool:
-    """Return whether a request says that it has no body."""
+    """Return whether the headers of a request announce no body."""
     return headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
 
 
 def client_of(scope: Scope) -> str:
-    """Return the client's key, else its address."""
+    """Return the client's key, or else its address."""
     return key_of(Headers(scope=scope)) or (scope.get("client") or ("",))[0]

@@ -1,4 +1,4 @@
-"""`Exchanges`: notes each request over HTTP and its answer, and tells those who want to know of its end."""
+"""`Exchanges`: record each HTTP request and its answer, and notify listeners of its end."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ REQUEST_ID_HEADER = "X-Request-Id"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:+/=@-]{1,128}")
 
 Listener: TypeAlias = Callable[[Scope, Exchange], None]
-"""Is told of each request at its end. It neither waits nor raises."""
+"""Function that is called at the end of each request. It must neither block nor raise."""
 
 
 class Exchanges:
-    """ASGI middleware around everything else, so that refused requests are noted too.
+    """ASGI middleware around everything else, so that refused requests are recorded too.
 
-    Each answer has a header with the id of its request, which is the client's own where it sends one.
+    Each answer has a header with the id of its request. A client may choose this id.
     """
 
     def __init__(self, app: ASGIApp, listeners: Sequence[Listener]) -> None:
@@ -64,6 +64,6 @@ class Exchanges:
 
 
 def _request_id(scope: Scope) -> str:
-    """Return the client's id of a request if it has a short and plain one, else a new one."""
+    """Return the client's id of a request if it is short and plain, or else a new id."""
     given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
     return given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)

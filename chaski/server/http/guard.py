@@ -1,7 +1,7 @@
 """Checks of Host, Origin and keys, before any handler runs.
 
-A web page of anybody can send requests to this machine. Browsers tell their origin, so foreign ones are
-refused; and a page whose name was bent to this machine (DNS rebinding) still has its own name as Host.
+Any web page can send requests to this machine. Browsers send the page's origin, so foreign origins are
+refused. If a page redirects its own name to this machine (DNS rebinding), the Host header shows that name.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _DAY = "43200"
 
 
 class Access(Enum):
-    """Who may call a route, where the server has keys: everybody, any key, or an administrator's key."""
+    """Access level of a route on a server with keys: all clients, any key, or an administrator's key."""
 
     PUBLIC = "public"
     USER = "user"
@@ -54,9 +54,9 @@ class Access(Enum):
 
 
 class Guard:
-    """ASGI middleware: answers 403 to a wrong Host or Origin, and 401 to requests without a key.
+    """ASGI middleware that answers 403 to a wrong Host or Origin, and 401 to a request without a valid key.
 
-    access_of  returns who may send a request
+    access_of  function that returns the access level of a request
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, access_of: Callable[[Scope], Access]) -> None:
@@ -102,7 +102,7 @@ class Guard:
     def _is_origin_allowed(self, origin: str | None, headers: Headers, scope: Scope) -> bool:
         if origin is None:
             return True
-        if origin == "null":  # a frame in a sandbox says that, or a file, whatever page it is in
+        if origin == "null":  # sent by sandboxed frames and local files, which may belong to any page
             return "*" in self._origins
         if not origin:
             return False
@@ -111,7 +111,7 @@ class Guard:
         return any(fnmatchcase(origin.lower(), _literal(pattern)) for pattern in self._origins)
 
     def _problem(self, access: Access, headers: Headers) -> Problem | None:
-        """Return the problem with a request's key, if any. Without keys in the settings there is none."""
+        """Return the problem with a request's key; None if there is none, or if the server has no keys."""
         settings = self._settings
         if not settings.has_keys or access is Access.PUBLIC:
             return None
@@ -119,20 +119,20 @@ class Guard:
         admin = _position(key, settings.admin_keys)
         user = 0 if admin else _position(key, settings.api_keys)
         if not admin and not user:
-            return Problem(401, "unauthorized: this server wants an API key")
+            return Problem(401, "unauthorized: this server requires an API key")
         note_key(f"admin-{admin}" if admin else f"api-{user}")
         if not admin and access is Access.ADMIN:
-            return Problem(403, "forbidden: this wants an admin key")
+            return Problem(403, "forbidden: this request requires an admin key")
         return None
 
 
 def may_change_models(headers: Headers, settings: Settings) -> bool:
-    """Return whether a request with these headers may change models: with an admin key, or where none is."""
+    """Return whether a client may change models: it sent an admin key, or the server has no keys."""
     return not settings.has_keys or _position(key_of(headers), settings.admin_keys) > 0
 
 
 def has_key(headers: Headers, settings: Settings) -> bool:
-    """Return whether a request with these headers may ask models: with any key, or where none is needed."""
+    """Return whether a client may use models: it sent a valid key, or the server has no keys."""
     key = key_of(headers)
     return not settings.has_keys or _position(key, (*settings.api_keys, *settings.admin_keys)) > 0
 
@@ -148,18 +148,18 @@ def _is_near(host: str, scope: Scope) -> bool:
 
 
 def _literal(pattern: str) -> str:
-    """Escape all that `fnmatch` treats as special but *."""
+    """Escape all characters that are special to `fnmatch`, except *."""
     return pattern.replace("[", "[[]").replace("?", "[?]")
 
 
 def key_of(headers: Headers) -> str:
-    """Return the key of `Authorization: Bearer KEY`, or of `X-Api-Key`, which Anthropic's clients send."""
+    """Return the key in `Authorization: Bearer KEY`, or in `X-Api-Key`, which Anthropic's clients send."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
 
 
 def _position(key: str, known: Iterable[str]) -> int:
-    """Return the place of a key among known ones, from 1 on, or 0. The time tells nothing of it."""
+    """Return the position of a key among known ones, from 1, or 0. The time does not depend on the key."""
     given = key.encode()
     return max((n * hmac.compare_digest(given, each.encode()) for n, each in enumerate(known, 1)), default=0)
 
@@ -177,7 +177,7 @@ def _preflight(origin: str | None, headers: Headers) -> dict[str, str]:
 
 
 def _with_origin(send: Send, origin: str) -> Send:
-    """Add the headers that let a page of that origin read the answer."""
+    """Return a `send` that adds the headers which let a page of this origin read the answer."""
 
     async def send_with_origin(message: Message) -> None:
         if message["type"] == "http.response.start":

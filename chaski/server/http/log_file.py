@@ -1,4 +1,4 @@
-"""`LogFile`: appends lines to a file, in a thread of its own, so that a slow disk delays no request."""
+"""`LogFile`: append lines to a file in a separate thread, so that a slow disk delays no request."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ _PATIENCE = 2.0  # seconds to wait for the last lines at the end
 
 
 class LogFile:
-    """A file of lines; `STANDARD_ERROR` in place of a path is the process's own. For use with `with`.
+    """A context manager that appends lines to a file, or to standard error if the path is `STANDARD_ERROR`.
 
-    A file that was moved or removed is made anew. Lines that cannot be written are dropped, and so are those
-    beyond `_MAX_WAITING` that wait for a disk; a warning says so once, and how many when writing goes on.
+    A file that was moved or removed is created again. Lines that cannot be written are dropped, and so are
+    lines beyond the `_MAX_WAITING` that wait for the disk. A warning reports the first loss, and another one
+    the number of lost lines once writing works again.
     """
 
     def __init__(self, path: str) -> None:
@@ -33,13 +34,13 @@ class LogFile:
         self._waiting: Queue[bytes | None] = Queue(_MAX_WAITING)
         self._thread = Thread(target=self._run, name="chaski-access-log", daemon=True)
         self._file: FileIO | None = None
-        self._is_torn = False  # a part of a line is the end of the file
+        self._is_torn = False  # the file ends with an incomplete line
         self._is_failing = False
         self._lost = 0
 
     @staticmethod
     def check(path: str) -> None:
-        """Raise OSError where a file cannot be opened to be written."""
+        """Raise OSError if a file cannot be opened for writing."""
         FileIO(path, "a", opener=_open).close()
 
     def __enter__(self) -> Self:
@@ -54,7 +55,7 @@ class LogFile:
         self._thread.join(_PATIENCE)
 
     def write(self, line: bytes) -> None:
-        """Queue a line, which ends with a line feed. Neither waits nor raises."""
+        """Queue a line, which ends with a line feed, without blocking or raising."""
         try:
             self._waiting.put_nowait(line)
         except Full:
@@ -87,11 +88,11 @@ class LogFile:
             self._is_failing = True
             return
         if self._lost:
-            _log.warning("%s is written again; about %d lines are lost", self._path, self._lost)
+            _log.warning("%s can be written again; about %d lines are lost", self._path, self._lost)
         self._is_failing, self._lost = False, 0
 
     def _opened(self) -> FileIO:
-        """Return the file, opened anew where its path leads to another one. Raises OSError."""
+        """Return the file, and reopen it first if its path refers to another file. Raises OSError."""
         if self._file is not None and not self._is_current(self._file):
             self._file.close()
             self._file = None
@@ -111,5 +112,5 @@ class LogFile:
 
 
 def _open(path: str, flags: int) -> int:
-    """Open a file that only its owner may read: it has the addresses of clients."""
+    """Open a file that only its owner may read, since it contains the addresses of clients."""
     return os.open(path, flags, 0o600)

@@ -1,4 +1,4 @@
-"""Errors as HTTP reports them: a status and a text, found by the class of the error."""
+"""HTTP reports of errors: a status and a text, by the class of the error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Problem", "ThreadError", "problem_of"]
 
 _log = logging.getLogger(__name__)
 
-# The first class that fits counts.
+# The first matching class counts.
 _STATUSES: tuple[tuple[type[ChaskiError], int], ...] = (
     (errors.ModelNotFoundError, 404),
     (errors.AdapterNotFoundError, 404),
@@ -41,16 +41,16 @@ _CRASHED = (
     "model runner has unexpectedly stopped, this may be due to resource limitations or an internal error, "
     "check the server's log for details: "
 )
-# A path says what else is on this disk; its last part is enough to know the file.
+# A path would reveal the folders of this disk. Its last part is enough to identify the file.
 _FOLDERS = re.compile(r"(?<![\w:/.])/(?:[^\s/:'\"]+/)+")
 
 
 class Problem(Struct, frozen=True):
-    """An error as it is reported.
+    """The report of an error.
 
-    retry_after  seconds after which it may help to ask again
-    excess       of a prompt that is too long: how many tokens it has, and how many there may be
-    details      what programs read of it, in Anthropic's form
+    retry_after  seconds after which the client may try again
+    excess       number of tokens of a prompt that is too long, and the largest allowed number
+    details      machine-readable details in Anthropic's form
     """
 
     status: int
@@ -61,12 +61,12 @@ class Problem(Struct, frozen=True):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers that go with it."""
+        """The headers of the response."""
         return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
 
 
 class ThreadError(OptionError):
-    """A thread that cannot go on. Anthropic's packages act on `details`, mostly by sending all again."""
+    """A thread cannot continue. Anthropic's packages react to `details`, usually by sending all messages."""
 
     def __init__(self, message: str, error_code: str, status: int = 400, **details: object) -> None:
         super().__init__(message)
@@ -75,7 +75,10 @@ class ThreadError(OptionError):
 
 
 def problem_of(error: Exception) -> Problem:
-    """Return the report of an error. One that is not ours is a defect, and its trace goes to the log only."""
+    """Return the report of an error.
+
+    An error other than ChaskiError is a defect: its trace goes to the log, and clients see nothing of it.
+    """
     if not isinstance(error, ChaskiError):
         _log.error("a request failed", exc_info=error)
         return Problem(500, "internal server error")

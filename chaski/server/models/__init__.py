@@ -1,1 +1,1 @@
-"""The models that requests name: which there are, which are loaded, who waits for them."""
+"""The models that requests name: the catalog, loading, and queues of requests."""

@@ -1,7 +1,8 @@
-"""`prepare_adapter`: an adapter's files converted and checked, by a process of its own.
+"""`prepare_adapter`: convert and check an adapter's files in a separate process.
 
-As a program, `python -m chaski.server.models.adapter_files`, it reads the paths from standard input and
-answers with JSON: the files come from strangers, and reading all their values takes a core for seconds.
+As a program, `python -m chaski.server.models.adapter_files`, this module reads the paths from standard input
+and answers with JSON. A separate process is used because the files are untrusted, and because reading all
+their values occupies a core for seconds.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ __all__ = ["prepare_adapter"]
 
 
 def prepare_adapter(given: Path, made: Path, weights: Path, label: str) -> None:
-    """Check that an adapter fits the model with these weights. Messages call it `label`.
+    """Check that an adapter fits the model with these weights.
 
-    given: a GGUF file, or a folder of PEFT, which is converted to the file `made`.
-    Raises what `convert_folder` and `check_fits` raise, and WorkerError when the process dies.
+    given: a GGUF file, or a PEFT folder, which is converted to the file `made`
+    label: the name of the adapter in error messages
+
+    Raises the errors of `convert_folder` and `check_fits`, and WorkerError if the process dies.
     """
     paths = {"given": str(given), "made": str(made), "weights": str(weights), "label": label}
     done = subprocess.run(
@@ -35,7 +38,7 @@ def prepare_adapter(given: Path, made: Path, weights: Path, label: str) -> None:
         process_group=0,
     )
     if done.returncode:
-        raise WorkerError(f"the process that checks adapter {label} has ended {reason(done.returncode)}")
+        raise WorkerError(f"the process that checks adapter {label} ended {reason(done.returncode)}")
     raise_failure(json.loads(done.stdout))
 
 

@@ -1,7 +1,7 @@
-"""`AdapterTable`: the LoRA adapters that a server was told of while it runs, by name, each for one model.
+"""`AdapterTable`: the LoRA adapters that clients have added to a running server, each for one model.
 
-Paths come from strangers. They lead to files in one folder, which the server's owner names, and nowhere else.
-An adapter is read and checked before it gets its name; the process of the model loads it when it is used.
+Clients choose the paths, which may only lead to files in one folder that the server's owner sets. An adapter
+is read and checked before it gets its name. The model's process loads it at its first use.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST = 1024
 
 
 class ChosenAdapter(Struct, frozen=True):
-    """An adapter that a request is computed with. key: what the process of the model calls it."""
+    """An adapter that is applied to a request. `key` is its name in the process of the model."""
 
     name: str
     key: str
@@ -37,18 +37,19 @@ class ChosenAdapter(Struct, frozen=True):
 
     @classmethod
     def stored(cls, path: Path, scale: float = 1.0) -> ChosenAdapter:
-        """Choose a blob of the store."""
+        """Choose an adapter of the store by the path of its blob."""
         return cls(path.name, path.name, path, scale)
 
 
 class ServedAdapter(Struct, frozen=True):
     """An adapter with a name.
 
-    number   what llama.cpp's API calls it
-    base     the model that it was made for, by its name and the file of its weights
+    number   its number in llama.cpp's API
+    base     the name of the model that it was made for
+    weights  the file of that model's weights
     path     its GGUF file
-    scale    its scale in requests to the base that choose no adapters; 0 for none
-    created  when it got its name, as of `time.time`
+    scale    its scale in requests to the base that choose no adapters; 0 to leave it out
+    created  the time when it got its name, as returned by `time.time`
     """
 
     number: int
@@ -60,17 +61,17 @@ class ServedAdapter(Struct, frozen=True):
     created: float
 
     def chosen(self, scale: float = 1.0) -> ChosenAdapter:
-        """Choose it. A file that takes the place of another has another key."""
+        """Choose this adapter. Its key changes when its file is replaced."""
         return ChosenAdapter(self.name, f"{self.name}@{self.created}", self.path, scale)
 
 
 class AdapterTable:
-    """The adapters by name. Safe to use from several threads."""
+    """The adapters by name. Thread-safe."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """folder: where files of adapters may be; None where none may be loaded."""
+        """Create a table of the adapters in `folder`; None if no adapters may be loaded."""
         self._folder = None if folder is None else folder.resolve()
-        # It is replaced, never changed, so that others may read it meanwhile.
+        # The mapping is replaced and never changed, so that other threads may read it at any time.
         self._adapters: Mapping[str, ServedAdapter] = {}
         self._lock = Lock()
         self._count = 0
@@ -84,13 +85,15 @@ class AdapterTable:
     def add(
         self, name: str, given: str, base: ModelName, weights: Path, replaces: bool = False
     ) -> ServedAdapter:
-        """Give an adapter a name. given: its path in the folder, a GGUF file or a folder of PEFT.
+        """Add an adapter under a name.
 
-        Raises UnsupportedError where none may be loaded, OptionError for a name that is taken or none,
-        ModelNotFoundError where there is no such file, and what reading, converting and checking raise.
+        given: path in the folder of a GGUF file or a PEFT folder
+
+        Raises UnsupportedError if no adapters may be loaded, OptionError if the name is invalid or in use,
+        ModelNotFoundError if the file does not exist, and the errors of reading, converting and checking.
         """
         if not _NAME.fullmatch(name) or ".." in name:
-            raise OptionError(f"lora_name must be letters, digits, '.', '_', '-' and '/': {name!r:.100}")
+            raise OptionError(f"lora_name may only contain letters, digits and '._-/': {name!r:.100}")
         self._check_free(name, replaces)
         path = self._found(given)
         made = self._path_for(path) if path.is_dir() else path
@@ -107,7 +110,7 @@ class AdapterTable:
         return found
 
     def remove(self, name: str) -> ServedAdapter:
-        """Forget a name. Raises AdapterNotFoundError."""
+        """Remove an adapter by its name. Raises AdapterNotFoundError."""
         with self._lock:
             found = self._adapters.get(name)
             if found is None:
@@ -116,7 +119,7 @@ class AdapterTable:
         return found
 
     def find(self, label: str) -> ServedAdapter | None:
-        """Return the adapter that a request calls `NAME` or `base:NAME`; None where there is none."""
+        """Return the adapter that a request calls `NAME` or `base:NAME`; None if there is none."""
         if (found := self._adapters.get(label)) is not None:
             return found
         base, _, name = label.rpartition(":")
@@ -127,18 +130,18 @@ class AdapterTable:
             return None
 
     def numbered(self, number: int, weights: Path) -> ServedAdapter:
-        """The adapter that llama.cpp's API calls by a number. Raises AdapterNotFoundError."""
+        """Return the adapter with a number in llama.cpp's API. Raises AdapterNotFoundError."""
         for adapter in self._adapters.values():
             if adapter.number == number and adapter.weights == weights:
                 return adapter
-        raise AdapterNotFoundError(f"there is no adapter {number} for this model; see /lora-adapters")
+        raise AdapterNotFoundError(f"this model has no adapter {number}; see /lora-adapters")
 
     def of(self, weights: Path) -> Sequence[ServedAdapter]:
-        """The adapters of the models that have these weights."""
+        """Return the adapters for models with these weights."""
         return [adapter for adapter in self.all if adapter.weights == weights]
 
     def set_scales(self, scales: dict[int, float]) -> None:
-        """Set the scales of all adapters by number; those that are not named get 0. AdapterNotFoundError."""
+        """Set the scales of all adapters by number; unlisted ones get 0. Raises AdapterNotFoundError."""
         with self._lock:
             numbers = {adapter.number for adapter in self._adapters.values()}
             if unknown := sorted(scales.keys() - numbers):
@@ -149,7 +152,7 @@ class AdapterTable:
             }
 
     def close(self) -> None:
-        """Delete the files that were made of folders of PEFT."""
+        """Delete the files that were converted from PEFT folders."""
         if self._converted is not None:
             self._converted.cleanup()
 
@@ -161,10 +164,10 @@ class AdapterTable:
             )
 
     def _found(self, given: str) -> Path:
-        """The file or folder that a request names, which lies in the folder of adapters."""
+        """Return the file or folder that a request names inside the folder of adapters."""
         if self._folder is None:
             raise UnsupportedError(
-                "this server loads no adapters by path; CHASKI_ADAPTERS names the folder where they may be"
+                "this server loads no adapters by path; set CHASKI_ADAPTERS to the folder that contains them"
             )
         try:
             path = (self._folder / given).resolve()
@@ -178,7 +181,7 @@ class AdapterTable:
         return path
 
     def _path_for(self, folder: Path) -> Path:
-        """A path for the file that is made of a folder of PEFT."""
+        """Return a new path for the file that is converted from a PEFT folder."""
         with self._lock:
             if self._converted is None:
                 self._converted = TemporaryDirectory(prefix="chaski-adapters-")

@@ -1,6 +1,6 @@
-"""`Catalog`: the models that requests may name, and what their files say about them.
+"""`Catalog`: the models that requests may name, with the properties that their files contain.
 
-Names come from strangers. They lead to manifests of the store and to bundled models, never to other files.
+Clients choose the names, which lead to manifests of the store and to bundled models, never to other files.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _MAX_INFOS = 64
 
 
 class Found(Struct, frozen=True):
-    """A model that a request names. label: the name as the request has it.
+    """A model that a request names.
 
-    adapter: where the name is that of an adapter: that one, on the model that it was made for.
+    label: the name as written in the request
+    adapter: the adapter if the name is that of an adapter, whose base is then `model`; otherwise None
     """
 
     label: str
@@ -38,13 +39,13 @@ class Found(Struct, frozen=True):
 
     @property
     def adapters(self) -> list[ChosenAdapter]:
-        """The adapters that the name stands for: those of the model in the store, then its own."""
+        """The adapters that the name implies: those of the stored model, then `adapter`."""
         found = [ChosenAdapter.stored(path) for path in self.model.adapters]
         return found if self.adapter is None else [*found, self.adapter.chosen()]
 
 
 class Catalog:
-    """The models that requests may name: those of the store first, then adapters."""
+    """The models that requests may name. A model of the store takes precedence over an adapter."""
 
     def __init__(self, store: Store, adapters: AdapterTable | None = None) -> None:
         self.store = store
@@ -52,7 +53,7 @@ class Catalog:
         self._infos: OrderedDict[tuple[Path, str], ModelInfo] = OrderedDict()
 
     def find(self, label: str) -> Found:
-        """The model of a name. Raises ModelNotFoundError, OptionError, or what a damaged one raises."""
+        """Return the model of a name. Raises ModelNotFoundError, OptionError, errors of damaged models."""
         if not label:
             raise OptionError("model is required")
         adapter = None
@@ -75,7 +76,7 @@ class Catalog:
         return found
 
     def chosen(self, choices: Sequence[AdapterChoice], found: Found) -> list[ChosenAdapter]:
-        """Return the adapters that a request chooses: by their names, or by models that have some.
+        """Return the adapters that a request chooses by their names, or by names of models with adapters.
 
         Raises AdapterNotFoundError.
         """
@@ -95,7 +96,7 @@ class Catalog:
         return chosen
 
     def state(self, found: Found) -> tuple[Path, int] | None:
-        """Return the file of the state that a model begins with, and when it was written; None for none."""
+        """Return the file of a model's initial state and its modification time in ns; None if it has none."""
         path = self.store.state_path(found.name)
         try:
             return path, path.stat().st_mtime_ns
@@ -103,7 +104,7 @@ class Catalog:
             return None
 
     def look_up(self, label: str) -> tuple[Found, ModelInfo]:
-        """`find`, and what its file says."""
+        """Return the result of `find` and the properties of the model. Raises the errors of both."""
         found = self.find(label)
         return found, self.info(found)
 

@@ -1,8 +1,9 @@
-"""`create_model`: a model made for a request of /api/create, by a process of its own.
+"""`create_model`: create a model for a request of /api/create, in a separate process.
 
-As a program, `python -m chaski.server.models.creation`, it reads a request from standard input and writes its
-steps as lines of JSON. The files that models are made of come from strangers, and quantizing them takes
-minutes of all cores: a server that only waits keeps answering, and ends the work when the client leaves.
+As a program, `python -m chaski.server.models.creation`, this module reads a request from standard input and
+writes its steps as lines of JSON. A separate process is used because the files are untrusted, and because
+quantizing them occupies all cores for minutes. Meanwhile the server keeps answering, and it stops the work if
+the client disconnects.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from chaski.store.store import Store
 __all__ = ["create_model"]
 
 _LONGEST_LINE = 1 << 20
-_SECONDS_TO_END = 5.0  # in which the process removes its unfinished files
+_SECONDS_TO_END = 5.0  # for the process to remove its unfinished files
 
 
 async def create_model(
     root: Path, name: ModelName, body: Mapping[str, Any]
 ) -> AsyncGenerator[StoreProgress, None]:
-    """Make a model of the store at `root`, whose sources are all there, by the fields of a request.
+    """Create a model in the store at `root` from the fields of a request, and yield the steps.
 
-    Yields its steps. Closing it ends the process. Raises what `chaski.store.create.create` raises, and
-    WorkerError when the process dies.
+    All sources must be in the store. Closing the generator ends the process. Raises the errors of
+    `chaski.store.create.create`, and WorkerError if the process dies.
     """
     question = json.dumps({"store": str(root), "name": str(name), "body": body}).encode()
     process = await asyncio.create_subprocess_exec(
@@ -54,7 +55,7 @@ async def create_model(
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        with suppress(ConnectionError):  # it has died, which its status shows
+        with suppress(ConnectionError):  # the process has died, which its status shows below
             process.stdin.write(question)
             await process.stdin.drain()
         process.stdin.close()
@@ -63,7 +64,7 @@ async def create_model(
             raise_failure(step)
             yield _progress(step)
         if status := await process.wait():
-            raise WorkerError(f"the process that makes {name.short} has ended {reason(status)}")
+            raise WorkerError(f"the process that creates {name.short} ended {reason(status)}")
     finally:
         await _end(process)
 
@@ -74,7 +75,7 @@ def _progress(step: Mapping[str, Any]) -> StoreProgress:
 
 
 async def _end(process: Process) -> None:
-    """End the process if it still runs, and wait until it has."""
+    """End the process if it is still running, and wait for its end."""
     if process.returncode is not None:
         return
     with suppress(ProcessLookupError):
@@ -100,7 +101,7 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(1)  # the server has died
     except Exception as error:
-        _write(failure(error, f"making {name.short}"))
+        _write(failure(error, f"creating {name.short}"))
 
 
 def _write(line: Mapping[str, str | int]) -> None:

@@ -1,4 +1,4 @@
-"""Descriptions of models in the native API: the list of the store, those in memory, one in full."""
+"""Descriptions of models in Ollama's API: models of the store, models in memory, and one model in full."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _FOREVER = datetime(9999, 12, 31, tzinfo=UTC)
 
 
 def listed(catalog: Catalog) -> list[dict[str, Any]]:
-    """List the models of the store, the newest first. One that cannot be read is left out."""
+    """Return the models of the store, the newest first. A model that cannot be read is left out."""
     found = []
     for entry in catalog.store.entries():
         try:
@@ -58,7 +58,7 @@ def listed(catalog: Catalog) -> list[dict[str, Any]]:
 
 
 def running(catalog: Catalog, models: list[LoadedModel]) -> list[dict[str, Any]]:
-    """The models in memory."""
+    """Return the descriptions of the models in memory."""
     return [_running(catalog, model) for model in models]
 
 
@@ -103,7 +103,7 @@ def local_time(seconds: float) -> str:
 
 
 def _speculation(info: ModelInfo, engine: str, draft: Path | None) -> dict[str, str]:
-    """The part that proposes tokens besides the text itself, where there is one."""
+    """Return what proposes tokens for speculative decoding, if anything but the earlier text does."""
     words = info.proposals(draft) if engine == NATIVE else ""
     return {"speculation": words} if words else {}
 
@@ -135,19 +135,19 @@ def _running(catalog: Catalog, loaded: LoadedModel) -> dict[str, Any]:
         shown |= _speculation(catalog.info(found), loaded.info.engine, loaded.draft)
         shown["digest"] = found.entry.digest.hex
     except ChaskiError:
-        pass  # its name was deleted while it is in memory
+        pass  # the model's name was deleted while the model is in memory
     return shown
 
 
 def _replicas(loaded: LoadedModel) -> dict[str, Any]:
-    """The replicas of a model in a cluster: which machine does what."""
+    """Return the replicas of a model in a cluster, with their machines."""
     if not isinstance(loaded.worker, ClusterModel):
         return {}
     return {"replicas": [to_builtins(replica) for replica in loaded.worker.replicas()]}
 
 
 def _tiers(loaded: LoadedModel) -> dict[str, Any]:
-    """The tiers of its prefix cache, where it has any."""
+    """Return the tiers of a model's prefix cache, if it has any."""
     tiers = {
         use.tier: {
             "blocks": use.num_blocks,
@@ -161,13 +161,13 @@ def _tiers(loaded: LoadedModel) -> dict[str, Any]:
 
 
 def _names(catalog: Catalog, loaded: LoadedModel) -> list[str]:
-    """The adapters in memory, by their names, those of the store by digest."""
+    """Return the names of the adapters in memory. The name of a stored adapter is its digest."""
     names = {each.chosen().key: each.name for each in catalog.adapters.all}
     return [names.get(key, key) for key in loaded.adapters.keys]
 
 
 def _expiry(loaded: LoadedModel) -> str:
-    """Return when a model is unloaded; its time runs only while no request uses it."""
+    """Return the time when a model will be unloaded, if no further request uses it."""
     begin = time.time() if loaded.users else loaded.used_at
     if loaded.keep_alive == math.inf or begin + loaded.keep_alive >= _FOREVER.timestamp():
         return _FOREVER.isoformat()
@@ -186,12 +186,12 @@ def _details(config: StoredConfig) -> dict[str, Any]:
 
 
 def _shareable(found: Found) -> StoredModel:
-    """Return the model with its name as FROM, since a path of this disk means nothing elsewhere."""
+    """Return the model with its name as FROM, since paths of this disk are useless elsewhere."""
     return replace(found.model, path=Path(found.name.short), projectors=(), adapters=(), draft=None)
 
 
 def _projector(model: StoredModel, is_verbose: bool) -> dict[str, Any]:
-    """Describe the file of the model's image encoder, if it has one of its own."""
+    """Describe the file of the model's image encoder, if it has a separate one."""
     if not model.projectors:
         return {}
     with open_gguf(model.projectors[0]) as file:
@@ -199,7 +199,7 @@ def _projector(model: StoredModel, is_verbose: bool) -> dict[str, Any]:
 
 
 def _adapter(chosen: ChosenAdapter) -> dict[str, Any]:
-    """Describe an adapter. The name of one of the store is its digest."""
+    """Describe an adapter. The name of a stored adapter is its digest."""
     with open_adapter(chosen.path) as adapter:
         return {
             "name": chosen.name,
@@ -218,7 +218,7 @@ def _model_info(file: GGUFFile, is_verbose: bool) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(value: Any, is_verbose: bool) -> Any:
-    """Return a value as JSON; long lists are empty unless `is_verbose`."""
+    """Return a value as JSON. Long lists become empty unless `is_verbose`."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, bool | int | str):

@@ -1,4 +1,4 @@
-"""`Estimates`: what memory models would take, worked out by a process for each question."""
+"""`Estimates`: estimate the memory that models would take, with a process per question."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONGEST = 60.0
 
 
 class Estimates:
-    """Answers one question at a time: each takes a core for some tenths of a second."""
+    """Estimator that answers one question at a time, since each takes a core for some tenths of a second."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
@@ -28,8 +28,9 @@ class Estimates:
     ) -> dict[str, Any]:
         """Return the answer of `chaski.runner.loading.estimate` about a model of the store at `root`.
 
-        freeable: bytes that the host has more when all models are unloaded. Raises OptionError where the
-        model cannot be loaded at that size at all, and WorkerError where nothing is known.
+        freeable: bytes of host memory that unloading all models would free
+
+        Raises OptionError if the model can never be loaded at that size, WorkerError if the estimate fails.
         """
         question = {
             "store": str(root),
@@ -59,7 +60,7 @@ async def _answer(question: bytes) -> dict[str, Any]:
             answer, _ = await process.communicate(question)
         found: dict[str, Any] = json.loads(answer)
     except (TimeoutError, ValueError):
-        raise WorkerError("the memory of the model could not be worked out") from None
+        raise WorkerError("the memory of the model could not be estimated") from None
     finally:
         if process.returncode is None:
             process.kill()

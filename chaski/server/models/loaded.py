@@ -1,4 +1,4 @@
-"""`LoadedModel`: a model in memory with its users. `ModelNeeds`: what a request asks of its model."""
+"""`LoadedModel`: a model in memory with its users. `ModelNeeds`: a request's requirements on its model."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = ["QUEUED_BESIDE", "LoadedModel", "ModelNeeds", "OpenWorker", "WorkerLi
 
 
 QUEUED_BESIDE = 2
-"""Requests that are sent to a worker beyond its places, so that no place stays empty between two requests."""
+"""Requests sent to a worker in addition to its places, so that no place is empty between two requests."""
 
-# Seconds to wait for a description.
+# Longest wait for a description, in seconds.
 _MOMENT = 1.0
 
 
@@ -43,22 +43,22 @@ class WorkerLike(Protocol):
 
 
 OpenWorker = Callable[..., WorkerLike]
-"""Takes the path of a model, `progress`, and options of `chaski.load`."""
+"""Function that starts a worker. It takes the path of a model, `progress`, and options of `chaski.load`."""
 
 
 class ModelNeeds(Struct, frozen=True, kw_only=True):
     """The requirements of a request on its model. None leaves the choice to the server.
 
-    path        the file of the weights; names that share it share what is loaded
-    name        the name that log and messages show
-    projector   the file of its image encoder, if the model's own file has none
-    draft       the file of its draft model
-    adapters    what it is computed with besides
-    context     tokens that a sequence must be able to hold
-    usual_context   the context to load it with where no request asks for one
-    engine      the engine that must compute it
-    gpus        how many layers are on GPUs and on which, as far as it is asked for: `num_gpu`, `main_gpu`
-    keep_alive  seconds that it stays in memory after this request
+    path        file of the weights; names with the same file share one loaded model
+    name        name for logs and messages
+    projector   file of the image encoder, if the model's own file contains none
+    draft       file of the draft model
+    adapters    adapters to apply
+    context     number of tokens that a sequence must be able to hold
+    usual_context   context length for loading if no request asks for one
+    engine      the engine that must compute the model
+    gpus        the placement on GPUs, as far as requested: `num_gpu`, `main_gpu`
+    keep_alive  seconds for which the model stays in memory after this request
     """
 
     path: Path
@@ -77,9 +77,9 @@ class ModelNeeds(Struct, frozen=True, kw_only=True):
 class LoadedModel(Struct, eq=False):
     """A model in memory.
 
-    users     requests that use it or wait for a place in it
-    used_at   when the last request ended, as of `time.time`
-    opening   the tokens that begin every text; None until somebody asks for them
+    users     number of requests that use it or wait for a place in it
+    used_at   time when the last request ended, as returned by `time.time`
+    opening   the tokens that begin every text; None until they are first requested
     """
 
     path: Path
@@ -104,21 +104,21 @@ class LoadedModel(Struct, eq=False):
 
     @property
     def expires_at(self) -> float:
-        """The time at which it is unloaded unless another request comes."""
+        """The time at which the model is unloaded unless another request arrives."""
         return self.used_at + self.keep_alive
 
     async def refresh(self) -> None:
-        """Ask for its description, and wait for that only a moment."""
+        """Update the description, if the worker answers within `_MOMENT` seconds."""
         if self.worker.is_running:
             with suppress(ChaskiError, TimeoutError):
                 self.info = await asyncio.wait_for(self.model.info(), _MOMENT)
 
     def suits(self, needs: ModelNeeds) -> bool:
-        """Return whether a further request can use it."""
+        """Return whether another request can use the model."""
         return not self.is_leaving and self.is_enough(needs)
 
     def is_enough(self, needs: ModelNeeds) -> bool:
-        """Return whether engine, encoder, draft and GPUs are the needed ones, and its context suffices."""
+        """Return whether engine, encoder, draft and GPUs are as needed, and the context is long enough."""
         if needs.engine not in (None, self.info.engine):
             return False
         if needs.projector not in (None, self.projector) or needs.draft not in (None, self.draft):
@@ -128,11 +128,11 @@ class LoadedModel(Struct, eq=False):
         return needs.context is None or needs.context <= self.info.context
 
     def fit_queue(self) -> None:
-        """Let as many requests go on as there are replicas for."""
+        """Adapt the number of places to the number of replicas."""
         self.queue.resize(self.worker.num_replicas * (self.parallel + QUEUED_BESIDE))
 
     def claim(self, count: int) -> None:
-        """Note further users."""
+        """Add `count` users."""
         self.users += count
         self.idle.clear()
         if self.timer is not None:

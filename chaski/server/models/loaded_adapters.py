@@ -1,6 +1,6 @@
-"""`LoadedAdapters`: the adapters that the process of a model knows, which it reads when a request needs them.
+"""`LoadedAdapters`: the adapters that were added to the process of a model, each at its first use.
 
-It bounds the memory that they take by itself: those that are not used go, and are read again.
+The process limits their memory itself: it drops unused adapters, and reads them again when needed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["LoadedAdapters"]
 
 
 class LoadedAdapters:
-    """The adapters of one loaded model. For one event loop."""
+    """The adapters of one loaded model. Use it in one event loop only."""
 
     def __init__(self, model: AsyncModel) -> None:
         self._model = model
@@ -25,20 +25,20 @@ class LoadedAdapters:
 
     @property
     def keys(self) -> list[str]:
-        """The keys of the adapters that are there."""
+        """The keys of the loaded adapters."""
         return [key for key, load in self._loads.items() if load.done()]
 
     async def require(self, adapters: Sequence[ChosenAdapter]) -> None:
-        """Load those of the adapters that are not there. Raises what loading raises."""
+        """Load those of the adapters that are not loaded yet. Raises the errors of loading."""
         for adapter in adapters:
             if adapter.key not in self._loads:
                 load = self._loads[adapter.key] = asyncio.create_task(self._load(adapter))
-                # All who wait get the error. Reading it keeps asyncio from logging it where nobody waits.
+                # All waiting requests get the error. If none waits, reading it keeps asyncio from logging it.
                 load.add_done_callback(lambda task: task.cancelled() or task.exception())
             await asyncio.shield(self._loads[adapter.key])
 
     async def forget(self, key: str) -> None:
-        """Unload an adapter, if it is there. Requests that run are answered with it."""
+        """Unload an adapter if it is loaded. Running requests still use it."""
         if self._loads.pop(key, None) is not None:
             with suppress(AdapterNotFoundError):
                 await self._model.unload_adapter(key)

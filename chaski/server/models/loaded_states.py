@@ -1,4 +1,4 @@
-"""`LoadedStates`: the states of conversations that the process of a model has taken into memory."""
+"""`LoadedStates`: the states of conversations that the process of a model has loaded into memory."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _log = logging.getLogger(__name__)
 
 
 class LoadedStates:
-    """The states that one loaded model was asked to take in. For one event loop."""
+    """The states that one loaded model was asked to load. Use it in one event loop only."""
 
     def __init__(self, model: AsyncModel) -> None:
         self._model = model
         self._loads: dict[tuple[Path, int, str], asyncio.Task[None]] = {}
 
     async def require(self, path: Path, written: int, cache_salt: str) -> None:
-        """Load the state that was written to a file at a time, once for each salt.
+        """Load the state in a file, once for each salt and each time at which the file was written.
 
-        One that cannot be used, as it is of another key or version, costs a note in the log.
+        A state that cannot be used, such as that of another key or version, is only reported in the log.
         """
         key = path, written, cache_salt
         if key not in self._loads:

@@ -1,4 +1,4 @@
-"""Loading a model into a worker: with its options, and as long as it makes progress."""
+"""Loading a model into a worker, for as long as the worker makes progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 async def load_model(
     needs: ModelNeeds, parallel: int, settings: Settings, open_worker: OpenWorker
 ) -> LoadedModel:
-    """Load a model with `parallel` places. Raises what its worker raises, or WorkerError."""
+    """Load a model with `parallel` places. Raises the errors of its worker, and WorkerError."""
     share = _LoadedShare()
     worker = open_worker(needs.path, progress=share, **_options(needs, parallel))
     model = worker.asynchronous()
@@ -34,7 +34,7 @@ async def load_model(
     except BaseException as error:
         await asyncio.shield(asyncio.to_thread(worker.close))
         if isinstance(error, ChaskiError):
-            # A worker knows the file only; the client knows the name.
+            # The worker knows only the file of the model, but the client knows its name.
             raise type(error)(str(error).replace(str(needs.path), needs.name)) from None
         raise
     _log.info("loaded %s: context %d, %d in parallel", needs.name, info.context, parallel)
@@ -59,7 +59,7 @@ async def load_model(
 
 
 def _options(needs: ModelNeeds, parallel: int) -> dict[str, Any]:
-    """Options of `chaski.load`."""
+    """Return the options of `chaski.load`."""
     options: dict[str, Any] = {
         "context": needs.context or needs.usual_context,
         "threads": needs.threads,
@@ -75,7 +75,7 @@ def _options(needs: ModelNeeds, parallel: int) -> dict[str, Any]:
 
 
 class _LoadedShare:
-    """The share of a model that is loaded; another thread sets it."""
+    """The fraction of a model that is loaded, which another thread sets."""
 
     def __init__(self) -> None:
         self.value = 0.0
@@ -85,7 +85,7 @@ class _LoadedShare:
 
 
 async def _wait_while_it_progresses(model: AsyncModel, share: _LoadedShare, stall: float) -> Info:
-    """Wait until a model is loaded. Raises WorkerError when it makes no progress for `stall` seconds."""
+    """Wait until a model is loaded. Raises WorkerError if it makes no progress for `stall` seconds."""
     loading = asyncio.create_task(model.info())
     try:
         while True:

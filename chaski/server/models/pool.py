@@ -1,8 +1,8 @@
-"""`ModelPool`: which models are loaded, who may use them, and which one is unloaded when memory is needed.
+"""`ModelPool`: load models, give requests places in them, and unload models when memory is needed.
 
-The server does not guess whether a model fits. Its worker works out what it needs before it takes any memory,
-and refuses with OutOfMemoryError. Then the least recently used model is unloaded, and loading is tried again.
-One model is loaded or unloaded at a time; requests to models that are loaded never wait for that.
+The server does not guess whether a model fits. A worker computes the memory that it needs before it allocates
+any, and raises OutOfMemoryError if the model does not fit. The pool then unloads the least recently used
+model and tries again. It loads or unloads one model at a time; requests to loaded models never wait for this.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["ModelPool"]
 
 @dataclass(slots=True, eq=False)
 class _Load:
-    """A model that is being loaded, and how many requests wait for it.
+    """A model that is being loaded, with the number of requests that wait for it.
 
-    loaded: the model once it is there, with a claim for each of these requests.
+    loaded: the model as soon as it is loaded, claimed for each of these requests
     """
 
     waiting: int = 0
@@ -37,7 +37,7 @@ class _Load:
 
 
 class ModelPool:
-    """The models in memory. For one event loop."""
+    """The models in memory. Use it in one event loop only."""
 
     def __init__(self, settings: Settings, open_worker: OpenWorker) -> None:
         self._settings = settings
@@ -53,7 +53,7 @@ class ModelPool:
         return sorted(self._loaded.values(), key=lambda loaded: loaded.used_at, reverse=True)
 
     async def refreshed(self) -> list[LoadedModel]:
-        """Return the loaded models, described as they are now, or were lately where one does not answer."""
+        """Return the loaded models, with new descriptions of those whose workers answer in time."""
         loaded = self.loaded
         await asyncio.gather(*(each.refresh() for each in loaded))
         return loaded
@@ -67,11 +67,11 @@ class ModelPool:
     async def use(
         self, needs: ModelNeeds, client: str = "", claimed: Callable[[], None] = lambda: None
     ) -> AsyncIterator[LoadedModel]:
-        """Give one request a place in a model, which is loaded if need be.
+        """Give a request a place in a model, and load the model first if necessary.
 
         `claimed` is called when the model is in memory, before the request waits for its place.
 
-        Raises BusyError where too many wait, OutOfMemoryError, or what loading raises.
+        Raises BusyError if too many requests wait, OutOfMemoryError, and the errors of loading.
         """
         loaded = await self._claim(needs)
         claimed()
@@ -92,7 +92,7 @@ class ModelPool:
             self._release(loaded, needs.keep_alive)
 
     async def expire(self, path: Path) -> None:
-        """Unload a model when the requests that use it now are answered."""
+        """Unload a model as soon as its current requests are answered."""
         loaded = self._loaded.get(path)
         if loaded is not None:
             loaded.keep_alive = 0.0
@@ -110,7 +110,7 @@ class ModelPool:
         await asyncio.gather(*(asyncio.to_thread(worker.close) for worker in workers))
 
     async def _claim(self, needs: ModelNeeds) -> LoadedModel:
-        """Return the model with one more user, so that it is not unloaded meanwhile."""
+        """Return the model with one more user, so that it is not unloaded in the meantime."""
         while True:
             loaded = self._loaded.get(needs.path)
             if loaded is not None and loaded.suits(needs):
@@ -129,7 +129,7 @@ class ModelPool:
         if load is None:
             load = self._loads[needs.path] = _Load()
             load.task = asyncio.create_task(self._run_load(needs, load))
-            # All who wait get the error. Reading it here keeps asyncio from logging it where nobody waits.
+            # All waiting requests get the error. If none waits, reading it keeps asyncio from logging it.
             load.task.add_done_callback(lambda task: task.cancelled() or task.exception())
         load.waiting += 1
         try:
@@ -150,7 +150,7 @@ class ModelPool:
             self._start_timer(loaded)
 
     def _start_timer(self, loaded: LoadedModel) -> None:
-        """Unload a model that nobody uses after its `keep_alive`."""
+        """Unload a model without users after its `keep_alive`."""
         loaded.idle.set()
         if loaded.keep_alive < math.inf and not loaded.is_leaving:
             loop = asyncio.get_running_loop()
@@ -167,7 +167,7 @@ class ModelPool:
                 await self._remove(loaded)
 
     async def _remove(self, loaded: LoadedModel) -> None:
-        """Give a model no more requests, and unload it when the present ones are answered."""
+        """Give a model no more requests, and unload it when its current requests are answered."""
         loaded.is_leaving = True
         if loaded.timer is not None:
             loaded.timer.cancel()
@@ -181,7 +181,7 @@ class ModelPool:
         try:
             async with self._changing:
                 loaded = await self._made_available(needs)
-                # It is claimed for all who wait before another load may unload it.
+                # Claim the model for all waiting requests, before another load could unload it.
                 load.loaded = loaded
                 if load.waiting:
                     loaded.claim(load.waiting)
@@ -203,13 +203,13 @@ class ModelPool:
         return loaded
 
     def _next_to_go(self) -> LoadedModel:
-        """Return the least recently used model, one that no request uses if there is any."""
+        """Return the least recently used model, if possible one that no request uses."""
         return min(self._loaded.values(), key=lambda loaded: (loaded.users > 0, loaded.used_at))
 
     async def _load(self, needs: ModelNeeds) -> LoadedModel:
-        """Load a model, and unload as few others for it as it needs."""
+        """Load a model, and unload only as many others as necessary."""
         for other in self.loaded:
-            # Memory that another model has still to take is not free. Its own requests get its errors.
+            # Memory that another model is about to allocate is not free. Its own requests get its errors.
             if other.worker.is_running:
                 with suppress(ChaskiError):
                     await other.model.info(wait_loaded=True)

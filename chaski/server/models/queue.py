@@ -1,4 +1,4 @@
-"""`FairQueue`: the requests that wait for a model. Clients take turns, each in its own order."""
+"""`FairQueue`: requests that wait for a model. Clients take turns; a client's requests keep their order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Turn = asyncio.Future[None]
 
 
 class FairQueue:
-    """A number of places, and a bounded queue of requests that wait for one. For one event loop."""
+    """Places, and a bounded queue of requests that wait for one. Use it in one event loop only."""
 
     def __init__(self, places: int, limit: int) -> None:
         self._places = self._free = places
@@ -21,7 +21,7 @@ class FairQueue:
         self._lines: OrderedDict[str, deque[_Turn]] = OrderedDict()
 
     def resize(self, places: int) -> None:
-        """Have so many places. Those that are taken beyond them go when they are given back."""
+        """Change the number of places. If more are in use, the excess disappears as they are given back."""
         self._free += places - self._places
         self._places = places
         while self._free > 0 and self._lines:
@@ -30,11 +30,11 @@ class FairQueue:
 
     @property
     def waiting(self) -> int:
-        """The number of requests that wait."""
+        """The number of waiting requests."""
         return sum(map(len, self._lines.values()))
 
     async def enter(self, client: str) -> None:
-        """Take a place, or wait for one; `leave` gives it back. Raises BusyError where too many wait."""
+        """Take a place, or wait for one; `leave` gives it back. Raises BusyError if too many wait."""
         if self._free > 0 and not self._lines:
             self._free -= 1
             return
@@ -49,7 +49,7 @@ class FairQueue:
             raise
 
     def leave(self) -> None:
-        """Give the place back, to the client whose turn it is if any waits."""
+        """Give the place back. If clients wait, it goes to the client whose turn it is."""
         if not self._lines or self._free < 0:
             self._free += 1
         else:
@@ -59,14 +59,14 @@ class FairQueue:
         """Give a place to the client whose turn it is."""
         client, line = next(iter(self._lines.items()))
         turn = line.popleft()
-        # A client with more requests goes behind the other clients.
+        # A client with more requests moves after the other clients.
         self._lines.move_to_end(client)
         self._drop_empty(client)
         turn.set_result(None)
 
     def _give_up(self, client: str, turn: _Turn) -> None:
         if not turn.cancelled():
-            self.leave()  # it got its place in the same moment
+            self.leave()  # the request got its place at the same moment
             return
         self._lines[client].remove(turn)
         self._drop_empty(client)

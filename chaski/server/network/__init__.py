@@ -1,1 +1,1 @@
-"""The network below the handlers: addresses, connections, and bodies in bounded time and memory."""
+"""The network layer below the handlers: addresses, connections and bodies, within limits."""

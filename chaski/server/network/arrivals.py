@@ -1,7 +1,7 @@
-"""`Arrivals`: bodies that clients are sending. The slowest one gives way when others have no room.
+"""`Arrivals`: bodies that clients are sending. The slowest one is interrupted if others need its place.
 
-A client may send a body slowly or never. So each piece must come in time, and all of them at a least rate. A
-slow body may hold a place, or memory, only as long as no other request needs it.
+A client may send a body slowly, or not at all. Therefore each piece must arrive in time, and the whole body
+at a minimum rate. A slow body may occupy a place or memory only as long as no other request needs it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from chaski.errors import BusyError, OptionError
 __all__ = ["LEAST_RATE", "Arrival", "Arrivals", "SlowBodyError", "is_slow"]
 
 LEAST_RATE = 1024
-"""Bytes a second that a client must send, or read, on average while the server waits for it."""
+"""Minimum average rate, in bytes per second, at which a client must send or read while the server waits."""
 _FAST = 1 << 16
-"""Bytes a second from which on a body does not give way to others."""
+"""Rate in bytes per second from which a body is never interrupted for others."""
 _GRACE_SECONDS = 3.0
-"""Seconds for which the server waits for a client before its body may have to give way."""
+"""Seconds for which the server waits for a client before it may interrupt the body."""
 
 
 class SlowBodyError(OptionError):
@@ -30,14 +30,14 @@ class SlowBodyError(OptionError):
 
 
 def is_slow(length: int, seconds: float) -> bool:
-    """Return whether a client that sent `length` bytes in `seconds` may have to give way to others."""
+    """Return whether a client that sent `length` bytes in `seconds` may be interrupted for others."""
     return seconds >= _GRACE_SECONDS and length < _FAST * seconds
 
 
 class Arrivals:
-    """Bodies that are arriving at the same time. For one event loop.
+    """Bodies that are arriving at the same time. Use it in one event loop only.
 
-    most  number of them; None for any number
+    most  largest number of bodies; None for no limit
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -46,9 +46,9 @@ class Arrivals:
 
     @contextmanager
     def enter(self) -> Iterator[Arrival]:
-        """Count a body that arrives during the block. Raises BusyError where too many do, none of them slow.
+        """Count a body that arrives during the block. Raises BusyError if too many arrive and none is slow.
 
-        A slow one that gives way is counted no more, although its end takes a moment.
+        An interrupted body is no longer counted, although it takes a moment to end.
         """
         if self._most is not None and len(self._present) >= self._most and not self.interrupt_slowest():
             raise BusyError(f"server busy: {self._most} files are being uploaded; try again later")
@@ -61,7 +61,7 @@ class Arrivals:
                 self._present.remove(arrival)
 
     def interrupt_slowest(self) -> bool:
-        """End the slowest body -> whether there was a slow one."""
+        """Interrupt the slowest body. Returns whether there was a slow one."""
         slow = [each for each in self._present if each.is_slow]
         if not slow:
             return False
@@ -72,9 +72,9 @@ class Arrivals:
 
 
 class Arrival:
-    """A body on its way.
+    """A body that is arriving.
 
-    length  bytes that have come
+    length  number of bytes that have arrived
     """
 
     def __init__(self) -> None:
@@ -91,25 +91,25 @@ class Arrival:
 
     @property
     def rate(self) -> float:
-        """Bytes a second that come while the server waits for them."""
+        """Bytes that arrive per second while the server waits for them."""
         return self.length / max(self.waited, 1e-3)
 
     @property
     def is_slow(self) -> bool:
-        """True if the server waits for the client now, has done so for a while, and got little."""
+        """True if the server is waiting for the client, has waited for a while, and has received little."""
         return self._waits_since is not None and is_slow(self.length, self.waited)
 
     def interrupt(self) -> None:
-        """End the body with a SlowBodyError, at the latest with its next piece."""
+        """End the body with a SlowBodyError, at the latest when its next piece arrives."""
         self._is_interrupted = True
         if self._timer is not None:
             self._timer.reschedule(asyncio.get_running_loop().time())
 
     async def pieces(self, receive: Receive, idle_seconds: float) -> AsyncIterator[bytes]:
-        """Yield the pieces of the body as they come.
+        """Yield the pieces of the body as they arrive.
 
-        Raises SlowBodyError if a piece takes longer than `idle_seconds`, or all of them come at less than
-        `LEAST_RATE`, or after `interrupt`; OptionError when the client leaves.
+        Raises SlowBodyError if a piece takes longer than `idle_seconds`, if the average rate is below
+        `LEAST_RATE`, or after `interrupt`. Raises OptionError if the client disconnects.
         """
         is_whole = False
         while not is_whole:
@@ -134,9 +134,9 @@ class Arrival:
     def _late(self) -> SlowBodyError:
         if self._is_interrupted:
             return SlowBodyError(
-                f"the body of the request came slowly ({self.length} bytes in {self.waited:.0f} s), and "
+                f"the body of the request arrived slowly ({self.length} bytes in {self.waited:.0f} s), and "
                 "other requests need its place; send it again later"
             )
         return SlowBodyError(
-            f"the body of the request did not come in time; {self.length} bytes have arrived"
+            f"the body of the request did not arrive in time; {self.length} bytes have arrived"
         )

@@ -1,7 +1,8 @@
-"""Bodies of requests: read in time, and parsed where that holds up nobody, in bounded memory.
+"""Bodies of requests: read within limits of time and memory, and parsed without blocking the event loop.
 
-A body of 60 MB may become much more once it is parsed. So large bodies share a budget of memory, from which
-each takes what has arrived of it, for as long as its request lasts. They are parsed in a thread.
+A body of 60 MB may take much more memory once it is parsed. Therefore large bodies share a budget of memory.
+Each body takes memory from it as its bytes arrive, and returns it when the request ends. Large bodies are
+parsed in a thread.
 """
 
 from __future__ import annotations
@@ -29,25 +30,25 @@ __all__ = ["MAX_BODY", "Bodies", "load_object"]
 T = TypeVar("T")
 
 _SMALL = 1 << 16
-"""Bytes of a body that is parsed at once, and that takes nothing from the budget."""
+"""Largest size in bytes of a body that is parsed at once and takes nothing from the budget."""
 _OBJECT_BYTES = 64
-"""Average bytes of a parsed value besides its text."""
-# The ways to write a half of a surrogate pair.
+"""Average size in bytes of a parsed value, without its text."""
+# Escapes that may stand for half of a surrogate pair.
 _MAY_BE_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class Bodies:
-    """Reads bodies of requests. For one event loop.
+    """Reader of the bodies of requests. Use it in one event loop only.
 
     memory        bytes that large bodies may take together, from their first byte to the end of the request
-    idle_seconds  how long the next piece of a body may take
+    idle_seconds  longest wait for the next piece of a body
     """
 
     def __init__(self, memory: int, idle_seconds: float) -> None:
         self._arrivals = Arrivals()
         self._budget = Budget(memory, self._arrivals.interrupt_slowest)
         self._idle_seconds = idle_seconds
-        # One after the other: a text in which one letter is wide takes eight times its bytes meanwhile.
+        # A single thread, since parsing a text with one wide letter temporarily takes eight times its size.
         self._parser = ThreadPoolExecutor(1, "chaski-body")
 
     @asynccontextmanager
@@ -56,12 +57,11 @@ class Bodies:
     ) -> AsyncIterator[Mapping[str, Any]]:
         """Read the JSON object of a request, and hold its memory until the block ends.
 
-        most: bytes that the body may have.
+        most: largest size of the body in bytes
+        list_name: name of the only field of the object if the body is a list; None to refuse lists
 
-        list_name: the only field of the object that a list stands for; None where no list may come.
-
-        Raises TooLargeError, SlowBodyError, BusyError where others take the memory, OptionError for what is
-        no JSON object.
+        Raises TooLargeError, SlowBodyError, BusyError if other requests occupy the memory, and OptionError if
+        the body is not a JSON object.
         """
         announced = Headers(scope=scope).get("content-length", "0")
         most = min(most, self._budget.size)
@@ -78,7 +78,7 @@ class Bodies:
             yield body
 
     async def work_on(self, scope: Scope, function: Callable[..., T], *arguments: object) -> T:
-        """Call a function that goes through the body of a request; for a large one in the parser's thread."""
+        """Call a function that processes a request's body, in the parser's thread if the body is large."""
         announced = Headers(scope=scope).get("content-length", "")
         if announced.isdecimal() and int(announced[:20]) <= _SMALL:
             return function(*arguments)
@@ -96,12 +96,12 @@ class Bodies:
         return data
 
     def close(self) -> None:
-        """End the parser."""
+        """Stop the parser's thread."""
         self._parser.shutdown(wait=False, cancel_futures=True)
 
 
 def _too_long(what: str, most: int) -> TooLargeError:
-    return TooLargeError(f"the body of the request {what}; at most {most} bytes are taken here")
+    return TooLargeError(f"the body of the request {what}; at most {most} bytes are allowed here")
 
 
 def _parsed(data: bytearray, list_name: str | None) -> Mapping[str, Any]:
@@ -112,7 +112,7 @@ def _parsed(data: bytearray, list_name: str | None) -> Mapping[str, Any]:
 
 
 def _parsed_and_weighed(data: bytearray, list_name: str | None) -> tuple[Mapping[str, Any], int]:
-    """Parse a body, and estimate the bytes that the object takes."""
+    """Parse a body. Returns the object and the estimated size of its values in bytes."""
     body = _parsed(data, list_name)
     return body, sum(_sizes(body))
 

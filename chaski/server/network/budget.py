@@ -14,15 +14,15 @@ from chaski.errors import BusyError, OptionError
 __all__ = ["Budget", "Share", "TooLargeError"]
 
 _WAIT_SECONDS = 30.0
-"""Seconds that a large body may wait for memory."""
+"""Longest time in seconds for which a large body waits for memory."""
 _LOOK_SECONDS = 0.5
-"""Seconds between two looks for a slow body that could give way."""
+"""Seconds between two attempts to interrupt a slow body."""
 _STEP = 1 << 16
-"""Bytes by which shares grow."""
+"""Unit in which shares grow, in bytes."""
 
 
 class TooLargeError(OptionError):
-    """The body has more bytes, or more values, than are accepted."""
+    """The body has more bytes or values than allowed."""
 
 
 class Share(Struct, eq=False):
@@ -46,9 +46,9 @@ class Share(Struct, eq=False):
 
 
 class Budget:
-    """Bytes that the bodies of requests may take together. For one event loop.
+    """Bytes that the bodies of requests may take together. Use it in one event loop only.
 
-    make_room  interrupts a slow body -> whether there was one
+    make_room  function that interrupts a slow body, and returns whether there was one
     """
 
     def __init__(self, size: int, make_room: Callable[[], bool]) -> None:
@@ -60,7 +60,7 @@ class Budget:
 
     @contextmanager
     def share(self) -> Iterator[Share]:
-        """A share without bytes so far, which are returned at the end of the block."""
+        """Yield an empty share, and return its bytes to the budget at the end of the block."""
         share = Share(self)
         self._shares.append(share)
         try:
@@ -73,7 +73,7 @@ class Budget:
     def check(self, size: int) -> None:
         """Raise TooLargeError if the whole budget has fewer than `size` bytes."""
         if size > self.size:
-            raise TooLargeError(f"the request takes {size} bytes of memory; at most {self.size} may be")
+            raise TooLargeError(f"the request takes {size} bytes of memory; at most {self.size} are allowed")
 
     def take_now(self, size: int) -> None:
         """Take `size` bytes at once, or return them if negative. Raises BusyError."""
@@ -120,7 +120,7 @@ class Budget:
                 return
 
     def _relieve(self) -> None:
-        """Let a slow body give way, or the last one where each waits for what the others hold."""
+        """Interrupt a slow body, or the last body if all of them wait for memory that the others hold."""
         if self._make_room():
             return
         turns = [turn for share, _, turn in self._waiting if share.size and not turn.done()]

@@ -1,8 +1,8 @@
-"""Connections: limits of time for the headers of requests and for reading answers, and of their number.
+"""Connections: limits of their number, and of the time for sending headers and for reading answers.
 
 uvicorn waits without limit for incomplete headers, for the rest of a body that is no longer read, and for
-clients that do not read. Answers may take as long as they need to be computed: a model is
-loaded, a prompt is long, a pull continues.
+clients that do not read. The time for computing an answer is not limited, since loading a model, a long
+prompt or a pull may take long.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
 )
 _UNSENT_BYTES = 1 << 15
-"""Bytes that the kernel takes before the network does; of more it is known whether the client reads them."""
+"""Unsent bytes that the kernel buffers. The server cannot see whether the client reads these bytes."""
 _READER_GRACE = 1.0
-"""Seconds for which an answer waits for its client before its connection may have to give way."""
+"""Seconds for which an answer waits for its client before its connection may be closed for another one."""
 
 
 class ServerConfig(uvicorn.Config):
     """uvicorn's settings, and those of `Connection`.
 
     header_timeout  seconds for the headers of a request
-    patience        with clients that do not read
-    answer_patience with those of them that may ask models
+    patience        time limits for clients that do not read
+    answer_patience time limits for such clients if they may use models
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ServerConfig(uvicorn.Config):
 class Connection(H11Protocol):
     """A connection that is closed when the client does not continue its request, or does not read its answer.
 
-    Of the two protocols that uvicorn knows, this is the one that bounds how long headers are.
+    It extends H11Protocol, the one of uvicorn's two protocols that limits the size of headers.
     """
 
     config: ServerConfig
@@ -73,7 +73,7 @@ class Connection(H11Protocol):
         self._reader: Reader
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take the connection, if need be instead of one that does nothing."""
+        """Accept the connection. If there are too many, close an idle or slow one first."""
         super().connection_made(transport)
         self._since = self.loop.time()
         self._reader = Reader(transport, self.loop, transport.abort)
@@ -87,13 +87,13 @@ class Connection(H11Protocol):
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the deadlines of a closed connection."""
+        """Cancel the deadlines of a closed connection."""
         self._forget()
         self._reader.stop()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read data."""
+        """Process received data, and update the deadline."""
         if self.transport.is_closing():
             return
         if self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:
@@ -126,7 +126,7 @@ class Connection(H11Protocol):
 
     @property
     def _is_admitted(self) -> bool:
-        """True if the request that is read or answered is one of a client that may ask models."""
+        """True if the current request comes from a client that may use models."""
         return self.scope is not None and is_admitted(self.scope)
 
     @property
@@ -136,7 +136,7 @@ class Connection(H11Protocol):
 
     @property
     def _lateness(self) -> float:
-        """Seconds for which the server has waited for the client, which is slow; 0 if it is not."""
+        """Seconds for which the server has waited for a slow client; 0 if the client is not slow."""
         if self._reader.waited >= _READER_GRACE:
             return self._reader.waited
         if self.conn.their_state is h11.SEND_BODY and not self.flow.read_paused:
@@ -145,13 +145,13 @@ class Connection(H11Protocol):
         return 0.0
 
     def _is_idle(self) -> bool:
-        """Return whether no request is being read or answered; one with unfinished headers does not count."""
+        """Return whether no request is being read or answered, apart from one with incomplete headers."""
         return self.conn.their_state is h11.IDLE and not self.transport.is_closing()
 
     def _is_late_to_come(self) -> bool:
-        """Return whether the client owes the rest of something it began, while nothing is being answered."""
+        """Return whether the server waits for the rest of a request, and is not answering one."""
         if self.conn.their_state is h11.IDLE:
-            # Between two requests uvicorn waits for a while, but only for the first byte.
+            # Between two requests, uvicorn limits the wait for the first byte, but not for the next ones.
             return self.cycle is None or bool(self.conn.trailing_data[0])
         return self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY
 
@@ -174,9 +174,9 @@ class Connection(H11Protocol):
         self.transport.close()
 
     def _make_room(self) -> bool:
-        """Close the connection that has done nothing for the longest, else one whose client is slow.
+        """Close the connection that has been idle for the longest time, or else one with a slow client.
 
-        Returns False if all are at work.
+        Returns False if all connections are busy.
         """
         others = [each for each in self.connections if isinstance(each, Connection) and each is not self]
         crowds = Counter(each._host for each in others)

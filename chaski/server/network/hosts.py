@@ -1,4 +1,4 @@
-"""Names and addresses of hosts: in Host headers, and those that only this machine reaches."""
+"""Names and addresses of hosts: those in Host headers, and those that only this machine can reach."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["is_loopback", "without_port"]
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach a listener at that address."""
+    """Return whether only this machine can reach a listener at an address."""
     if host.lower() == "localhost":
         return True
     try:
@@ -19,7 +19,7 @@ def is_loopback(host: str) -> bool:
 
 
 def without_port(host: str) -> str | None:
-    """Return the name or address in a Host header, in small letters; None for anything else."""
+    """Return the name or address in a Host header, in lower case; None for anything else."""
     try:
         parts = urlsplit(f"//{host}")
         is_plain = not (parts.path or parts.query or parts.fragment or parts.username is not None)

@@ -26,10 +26,10 @@ __all__ = [
 ]
 
 MAX_BODY = 64 << 20
-"""Bytes of a JSON body at most."""
+"""Largest size of a JSON body in bytes."""
 
 MAX_VALUES = 500_000
-"""The most values of a body, names included."""
+"""Largest number of values of a body, including names."""
 
 _encoder = json.JSONEncoder(
     ensure_ascii=False,
@@ -43,12 +43,12 @@ HALF = re.compile("[\ud800-\udfff]")
 
 
 def dump(value: object) -> bytes:
-    """Encode as compact JSON in UTF-8. Half of a surrogate pair, which is no text, becomes U+FFFD."""
+    """Encode as compact JSON in UTF-8. Half of a surrogate pair, which is not valid text, becomes U+FFFD."""
     return in_utf8(encode(value))
 
 
 def encode(value: object) -> str:
-    """Encode as compact JSON. Arrays of numpy are lists."""
+    """Encode as compact JSON. NumPy arrays become lists."""
     return _encoder.encode(value)
 
 
@@ -61,12 +61,12 @@ def in_utf8(text: str) -> bytes:
 
 
 def dump_text(value: object) -> str:
-    """Encode as JSON with blanks, for a text. Raises ValueError for numbers that JSON has not."""
+    """Encode as JSON with spaces, for use in text. Raises ValueError for NaN and infinite numbers."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def num_characters(value: object) -> int:
-    """Return about how many characters a value of JSON has when it is written."""
+    """Return the approximate number of characters of a value as JSON."""
     count, pending = 0, [value]
     while pending:
         item = pending.pop()
@@ -82,18 +82,18 @@ def num_characters(value: object) -> int:
 
 
 class InnerJson(Struct):
-    """Reads JSON in the strings of one request, such as the arguments of calls.
+    """Reader of JSON in the strings of one request, such as the arguments of calls.
 
-    A string counts as one value of its body, whatever it becomes. So the values of all these strings together
-    are bounded as those of a body are.
+    In its body, a string counts as one value, whatever it contains. Therefore the values in all these strings
+    together have the same limit as the values of a body.
 
-    num_left  marks of values that further strings may contain
+    num_left  how many of the characters `,:[{` further strings may contain
     """
 
     num_left: int = MAX_VALUES
 
     def load(self, text: str) -> Any:
-        """Return the value of a string. Raises OptionError for too many, else ValueError, RecursionError."""
+        """Return the value of a string. Raises OptionError (too many values), ValueError, RecursionError."""
         self.num_left -= sum(map(text.count, ",:[{"))
         if self.num_left < 0:
             raise OptionError(f"the JSON in strings of the request has more than {MAX_VALUES} values")

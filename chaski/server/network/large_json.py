@@ -1,6 +1,6 @@
-"""JSON of any size, written in pieces: answers that are large are no string, and hold up no other request.
+"""Encoding of large JSON in pieces, so that a large answer neither fills memory nor delays other requests.
 
-Python's encoder keeps the interpreter to itself until it is done, even in a thread.
+Python's encoder holds the interpreter's lock until it is done, even in a thread.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from chaski.server.network.jsons import encode, in_utf8
 __all__ = ["Items", "is_large", "pieces"]
 
 _FEW = 1 << 12
-"""Values that are encoded at once."""
+"""Largest number of values that are encoded at once."""
 _LONG = 1 << 16
-"""Characters that are encoded at once, and about the bytes of a piece."""
+"""Largest number of characters that are encoded at once, and the approximate size of a piece in bytes."""
 _AT_ONCE = 512
-"""Items of a list that are looked at together."""
+"""Number of items of a list that are examined together."""
 _WEIGHT = 32
-"""Values in each of `Items`, about."""
+"""Approximate number of values in each item of `Items`."""
 
 
 class Items(Struct, frozen=True):
-    """A list whose items are made of those of another one when they are written."""
+    """A list whose items are made from those of `source` when they are written."""
 
     source: Any
     make: Callable[[Any], object]
@@ -46,7 +46,7 @@ class Items(Struct, frozen=True):
 
 
 def is_large(value: object) -> bool:
-    """Return whether a value should be written in pieces. Takes a short time for any value."""
+    """Return whether a value should be written in pieces. This takes only a short time for any value."""
     count, pending = 0, [value]
     while pending and count <= _FEW:
         item = pending.pop()
@@ -70,7 +70,7 @@ def is_large(value: object) -> bool:
 def pieces(value: object) -> Iterator[bytes]:
     """Yield the compact JSON of a value as `dump` writes it, in pieces of about 64 KiB.
 
-    Objects, lists, arrays of numpy and `Items` are written part by part.
+    Objects, lists, NumPy arrays and `Items` are written part by part.
     """
     waiting: list[str] = []
     length = 0

@@ -1,6 +1,6 @@
-"""`Reader`: how fast a client reads its answer. One that does not read would hold its connection forever.
+"""`Reader`: watch how fast a client reads its answer, so that no client occupies a connection forever.
 
-Time counts only while bytes wait for the client. An answer that takes long to compute is not late.
+Time counts only while bytes wait for the client, and not while an answer is computed.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from chaski.server.network.arrivals import LEAST_RATE
 __all__ = ["Patience", "Reader", "admit", "is_admitted"]
 
 _LOOK_SECONDS = 0.25
-"""Seconds between two looks at the bytes that wait."""
+"""Seconds between two checks of the waiting bytes."""
 _ANSWER_RATE = 64
-"""Bytes a second that a client must read of an answer, on average while the server waits for it."""
+"""Minimum average rate, in bytes per second, at which a client must read an answer while the server waits."""
 
 _ADMITTED = "chaski.is_admitted"
 
 
 def admit(scope: MutableMapping[str, Any]) -> None:
-    """Note that the client of a request may have what it asks for, which the page's files are no part of."""
+    """Record that the client of a request may use models. This is not called for public routes."""
     scope.setdefault("state", {})[_ADMITTED] = True
 
 
@@ -36,8 +36,8 @@ def is_admitted(scope: Mapping[str, Any]) -> bool:
 class Patience(Struct, frozen=True):
     """The time that a client has for reading.
 
-    idle_seconds  how long it may read nothing at all
-    rate          bytes a second that it must read on average, beyond `idle_seconds`
+    idle_seconds  longest time in which it may read nothing
+    rate          minimum average rate in bytes per second, beyond `idle_seconds`
     """
 
     idle_seconds: float
@@ -45,14 +45,14 @@ class Patience(Struct, frozen=True):
 
     @classmethod
     def for_answers(cls, idle_seconds: float) -> Patience:
-        """Return the patience with clients that may ask models, and read as slowly as people do."""
+        """Return the patience with clients that may use models, which may read as slowly as people do."""
         return cls(idle_seconds, _ANSWER_RATE)
 
 
 class Reader:
-    """The client of one connection, as a reader. For one event loop.
+    """Monitor of how fast the client of one connection reads. Use it in one event loop only.
 
-    lost  called when the client has read too little for too long
+    lost  function that is called when the client has read too little for too long
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class Reader:
         return self._waited if self._timer is not None else 0.0
 
     def begin(self) -> None:
-        """Count again from zero for another answer, unless bytes of the last one still wait."""
+        """Start counting at zero for a new answer, unless bytes of the last one still wait."""
         if self._timer is None:
             self._read, self._waited, self._idle = 0, 0.0, 0.0
 
     def wait(self, patience: Patience) -> None:
-        """Watch the bytes that wait for the client until there are none, or `stop`."""
+        """Watch the bytes that wait for the client, until there are none or `stop` is called."""
         self._patience = patience
         left = self._transport.get_write_buffer_size()
         if left and self._timer is None:
@@ -87,7 +87,7 @@ class Reader:
             self._timer = self._loop.call_later(_LOOK_SECONDS, self._look)
 
     def stop(self) -> None:
-        """Watch no more until the next `wait`, since only a few bytes wait and others will follow."""
+        """Stop watching until the next `wait`. Only a few bytes wait then, and others will follow."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""Uploads of blobs: while they wait for clients they hold no thread, and slow ones give way to others."""
+"""Uploads of blobs. They occupy no thread while they wait, and slow ones are interrupted for others."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = ["Uploads"]
 _THREADS = 4
 _WRITTEN_AT_ONCE = 1 << 20
 _CHECKED_AT_ONCE = 64 << 20
-# Bytes that an upload leaves free on the disk.
+# Bytes that must stay free on the disk.
 _SPARE = 1 << 30
 
 
 class Uploads:
-    """Takes blobs from clients. For one event loop.
+    """Receiver of blobs from clients. Use it in one event loop only.
 
-    idle_seconds  how long the next piece of a blob may take
-    most          uploads at the same time
+    idle_seconds  longest wait for the next piece of a blob
+    most          largest number of concurrent uploads
     """
 
     def __init__(self, idle_seconds: float, most: int) -> None:
@@ -36,9 +36,10 @@ class Uploads:
         self._threads = ThreadPoolExecutor(_THREADS, "chaski-upload")
 
     async def receive(self, blobs: Blobs, digest: Digest, receive: Receive) -> None:
-        """Add the body as a blob, if it has this digest.
+        """Add the body as a blob.
 
-        Raises DigestError if it has not, TooLargeError when the disk has no room, SlowBodyError, BusyError.
+        Raises DigestError if the body has another digest, TooLargeError if the disk has too little free
+        space, SlowBodyError, and BusyError.
         """
         run = partial(asyncio.get_running_loop().run_in_executor, self._threads)
         writing = blobs.writing()
@@ -61,18 +62,18 @@ class Uploads:
                 await run(writing.__exit__, None, None, None)
 
     async def discard(self, receive: Receive) -> None:
-        """Read the bytes of a blob that is not needed. Raises SlowBodyError, BusyError."""
+        """Read and drop the bytes of a blob that is not needed. Raises SlowBodyError, BusyError."""
         with self._arrivals.enter() as arrival:
             async for _ in arrival.pieces(receive, self._idle_seconds):
                 pass
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _room_in(blobs: Blobs) -> int:
     """Return the bytes that may be written before free space is checked again. Raises TooLargeError."""
     if shutil.disk_usage(blobs.folder).free < _SPARE + _CHECKED_AT_ONCE:
-        raise TooLargeError("the blob is larger than the disk has room for")
+        raise TooLargeError("the server's disk has too little free space for the blob")
     return _CHECKED_AT_ONCE

@@ -1,6 +1,7 @@
-"""The description of the APIs: an OpenAPI document, and a page for people.
+"""The description of the APIs: an OpenAPI document, and an HTML page.
 
-Endpoints come from the routes of the application and their handlers' docstrings, fields from one table.
+Endpoints come from the application's routes and their handlers' docstrings, and fields from the tables in
+`chaski.server.fields`.
 """
 
 from chaski.server.openapi.document import document

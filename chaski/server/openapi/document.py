@@ -1,4 +1,4 @@
-"""The OpenAPI document, made of routes, their handlers' docstrings, and the tables of fields."""
+"""The OpenAPI document, made from the routes, their handlers' docstrings, and the tables of fields."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["document"]
 
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 _TITLE = "chaski"
-_ABOUT = "The APIs of Ollama, OpenAI and Anthropic over models of this machine."
-_KEY = {"key": {"type": "http", "scheme": "bearer", "description": "Only where the server has keys."}}
+_ABOUT = "The APIs of Ollama, OpenAI and Anthropic, for the models of this machine."
+_KEY = {"key": {"type": "http", "scheme": "bearer", "description": "Required only if the server has keys."}}
 
 
 def document(routes: Iterable[Any], version: str) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def _operation(path: str, summary: str, body: Body | None) -> dict[str, Any]:
         replies[api_of(path).media_type] = {}
     found["responses"] = {
         "200": {"description": "The answer.", "content": replies},
-        "default": {"description": "An error, as the API of the endpoint says it."},
+        "default": {"description": "An error, in the form of the endpoint's API."},
     }
     return found
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document as a page: plain HTML, without scripts or anything from elsewhere."""
+"""The OpenAPI document as a page of plain HTML, without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ td { border-bottom: 1px solid #8884; padding: .2rem .8rem .2rem 0; vertical-alig
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """Return the document as a page for people."""
+    """Return the document as an HTML page."""
     info = document["info"]
     return "".join(
         (
             '<!doctype html><html lang="en"><meta charset="utf-8">',
             f"<title>{escape(info['title'])} API</title><style>{_STYLE}</style>",
             f"<h1>{escape(info['title'])} {escape(info['version'])}</h1><p>{escape(info['description'])}",
-            ' The same as <a href="openapi.json">OpenAPI document</a>.</p>',
+            ' This page is also available as an <a href="openapi.json">OpenAPI document</a>.</p>',
             *_sections(document["paths"]),
             "</html>",
         )

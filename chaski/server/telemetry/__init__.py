@@ -1,1 +1,1 @@
-"""Records of requests to models, and what is made of them: metrics for Prometheus."""
+"""Records of requests to models, and the metrics and traces that are made from them."""

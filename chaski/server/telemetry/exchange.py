@@ -1,4 +1,4 @@
-"""`Exchange`: a request over HTTP, what became of it, and the records of what it asked of models."""
+"""`Exchange`: an HTTP request, its outcome, and the records of its jobs for models."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from chaski.server.telemetry.record import RequestRecord
 
 __all__ = ["CLIENT_LEFT", "EXCHANGE", "Exchange", "note_error", "note_key"]
 
-CLIENT_LEFT = 499  # as other servers write a client that did not wait for the answer
+CLIENT_LEFT = 499  # the status that other servers log, too, if the client disconnects before the answer
 
 
 class Exchange(Struct, eq=False):
-    """A request over HTTP, from its head to the end of its answer.
+    """An HTTP request, from its head to the end of its answer.
 
-    id         what the answer's header X-Request-Id says
-    started    seconds of `time.perf_counter`, as `ended`, when its answer was sent or left
-    sent       bytes of the body of the answer
-    has_ended  the whole answer was sent
-    key        the name of the key of the client, never the key; None without one
-    error      the class of the error that ended it
-    records    one for each job of a model, in the order in which they began
-    late       is told of jobs that end after it, as those do whose client may come back; None until then
+    id         value of the answer's header X-Request-Id
+    started    time of its start, in seconds of `time.perf_counter`
+    ended      time at which its answer was sent or abandoned, on the same clock
+    sent       number of bytes sent of the answer's body
+    has_ended  whether the whole answer was sent
+    key        name of the client's key, never the key itself; None without a key
+    error      class of the error that ended it
+    records    one record for each job of a model, in the order of their start
+    late       function that is called for jobs that end after it, since their client may reconnect; None
+               until it ends
     """
 
     id: str
@@ -41,16 +43,16 @@ class Exchange(Struct, eq=False):
 
 
 EXCHANGE: ContextVar[Exchange | None] = ContextVar("EXCHANGE", default=None)
-"""The request over HTTP that is being answered; None where there is none, as in batches."""
+"""The HTTP request that is being answered; None if there is none, as in batches."""
 
 
 def note_key(name: str) -> None:
-    """Note the name of the key with which the client asks."""
+    """Record the name of the client's key."""
     if (exchange := EXCHANGE.get()) is not None:
         exchange.key = name
 
 
 def note_error(error: BaseException) -> None:
-    """Note the class of an error that ends the request; the first one counts."""
+    """Record the class of an error that ends the request. Only the first error counts."""
     if (exchange := EXCHANGE.get()) is not None and exchange.error is None:
         exchange.error = type(error).__name__

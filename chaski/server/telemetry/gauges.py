@@ -1,4 +1,4 @@
-"""`Gauges`: what models do at the moment, read when the page for Prometheus is requested."""
+"""`Gauges`: the current state of models, which is read when Prometheus requests the metrics."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Gauges", "kv_cache_usage"]
 
-# Seconds to wait for a worker.
+# Longest wait for a worker, in seconds.
 _PATIENCE = 1.0
 
 
 async def kv_cache_usage(models: Sequence[LoadedModel]) -> dict[LoadedModel, float]:
-    """Return the share of cells that running requests hold, from 0 to 1, for models that tell it.
+    """Return the share of cells that running requests use, from 0 to 1, for models that report it.
 
-    Of several kinds of cells, the fullest one counts. Cells that are only kept for later prompts are free.
+    If a model has several kinds of cells, the fullest kind counts. Cells that are only cached for later
+    prompts count as free.
     """
     found = await asyncio.gather(*map(_usage, models))
     return {model: usage for model, usage in zip(models, found, strict=True) if usage is not None}
@@ -51,14 +52,14 @@ def _used(kind: CacheKind, picture: CachePicture) -> float:
 
 
 class Gauges:
-    """Reads a pool of models. `kv_usage` is as `kv_cache_usage` found it last."""
+    """Collector of gauges from a pool of models. `kv_usage` is the last result of `kv_cache_usage`."""
 
     def __init__(self, models: ModelPool) -> None:
         self._models = models
         self.kv_usage: Mapping[LoadedModel, float] = {}
 
     def collect(self) -> Iterator[Metric]:
-        """The gauges."""
+        """Yield the gauges."""
         yield from self._own()
         yield from self._of_nodes()
         yield from self._vllm()
@@ -100,7 +101,7 @@ class Gauges:
         yield from (waiting, running, places, memory, by_device, *prefixes.values())
 
     def _of_nodes(self) -> Iterator[Metric]:
-        """Nothing without a cluster. A node is a label rather than a replica: replicas come and go."""
+        """Yield the gauges of a cluster's nodes. Replicas are not labels, since they come and go."""
         from prometheus_client.core import GaugeMetricFamily
 
         clustered = [
@@ -113,7 +114,9 @@ class Gauges:
         labels = ["model", "node"]
         replicas = GaugeMetricFamily("chaski_node_replicas", "Replicas of a model on a node", labels=labels)
         places = GaugeMetricFamily("chaski_node_places", "Places of these replicas", labels=labels)
-        running = GaugeMetricFamily("chaski_node_running", "Requests that they answer", labels=labels)
+        running = GaugeMetricFamily(
+            "chaski_node_running", "Requests that these replicas answer", labels=labels
+        )
         for name, model in clustered:
             by_node: dict[str, list[ReplicaState]] = {}
             for state in model.replicas():
@@ -127,16 +130,18 @@ class Gauges:
     def _vllm(self) -> Iterator[Metric]:
         from prometheus_client.core import GaugeMetricFamily
 
-        running = GaugeMetricFamily("vllm:num_requests_running", "Requests that are computed", labels=LABELS)
+        running = GaugeMetricFamily(
+            "vllm:num_requests_running", "Requests that are being computed", labels=LABELS
+        )
         waiting = GaugeMetricFamily("vllm:num_requests_waiting", "Requests that wait", labels=LABELS)
         usage = GaugeMetricFamily(
             "vllm:kv_cache_usage_perc",
-            "Share of the cache that running requests hold",
+            "Share of the cache that running requests use",
             labels=LABELS,
         )
         for model in self._models.loaded:
             label = [model.name, ENGINE]
-            # A few requests wait in the worker, so that no place stays empty.
+            # A few of these requests wait in the worker, so that no place stays empty.
             num_running = min(model.users - model.queue.waiting, model.parallel)
             running.add_metric(label, num_running)
             waiting.add_metric(label, model.users - num_running)

@@ -1,4 +1,4 @@
-"""`Metrics`: the page for Prometheus, with names of our own and those of vLLM."""
+"""`Metrics`: the metrics for Prometheus, under chaski's own names and those of vLLM."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _OTHERS = "(others)"
 
 
 class Metrics:
-    """Counters of this server. Nothing in them names a client or a text. For one event loop.
+    """Counters of this server, which contain neither clients nor texts. Use it in one event loop only.
 
-    first_tokens: requests with an answer that have ended. first_token_seconds: the sum of their times from
-    arrival to the first token.
+    first_tokens: number of ended requests with an answer
+    first_token_seconds: sum of their times from arrival to the first token
 
-    A model has series from its first request on that found it loaded; other names never have any.
+    A model has series only after a request for which it was loaded, so that invalid names never get any.
     """
 
     def __init__(self, models: ModelPool) -> None:
@@ -43,7 +43,7 @@ class Metrics:
         self._registry.register(self._gauges)
 
     def advance(self, model: str, count: int, gap: float | None) -> None:
-        """Count tokens of an answer that came together, `gap` seconds after the ones before."""
+        """Count tokens of an answer that arrived together, `gap` seconds after the previous ones."""
         series = self._series[self._label(model)]
         series.generated(count)
         if gap is not None:
@@ -64,14 +64,14 @@ class Metrics:
         self._vllm.count(label, record)
 
     def page(self, kv_usage: Mapping[LoadedModel, float]) -> tuple[bytes, str]:
-        """The page that Prometheus reads, and its media type. `kv_usage` is as in `kv_cache_usage`."""
+        """Return the page for Prometheus and its media type. `kv_usage` is a result of `kv_cache_usage`."""
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
         self._gauges.kv_usage = kv_usage
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
     def _label(self, model: str) -> str:
-        """Return the label of a model, whose series are there from then on."""
+        """Return the label of a model, and create its series if they do not exist yet."""
         if model not in self._series and len(self._series) >= _MAX_NAMES:
             model = _OTHERS
         if model not in self._series:

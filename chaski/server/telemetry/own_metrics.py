@@ -30,19 +30,21 @@ class OwnMetrics:
         self._cached = counter("chaski_cached_tokens", "Tokens of prompts that were cached")
         self._restored = Counter(
             "chaski_restored_tokens",
-            "Cached tokens of prompts that came back from memory or disk",
+            "Cached tokens of prompts that were restored from memory or disk",
             ("model", "tier"),
             registry=registry,
         )
         self._hits = Counter(
             "chaski_prefix_hits",
-            "Prompts that took a beginning from a tier of the prefix cache",
+            "Prompts whose beginning came from a tier of the prefix cache",
             ("model", "tier"),
             registry=registry,
         )
-        self._saved = counter("chaski_saved_seconds", "Time that restored tokens would have taken to compute")
+        self._saved = counter(
+            "chaski_saved_seconds", "Time that computing the restored tokens would have taken"
+        )
         self._generated = counter("chaski_generated_tokens", "Tokens of answers")
-        self._answers = counter("chaski_answers", "Answers that came to their end")
+        self._answers = counter("chaski_answers", "Completed answers")
         self._prefill = histogram("chaski_prefill_seconds", "Time until the first token")
         self._decode = histogram("chaski_decode_seconds", "Time after the first token")
 

@@ -1,6 +1,6 @@
-"""`RequestRecord`: when a request to a model came, waited, began and ended, and its counts of tokens.
+"""`RequestRecord`: the times of a request to a model, and its counts of tokens.
 
-It is filled once, by `Recorder`, and all that is told of requests is made of it.
+`Recorder` fills the record, from which the logs, metrics and traces of requests are made.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ Operation = Literal[
 
 
 class RequestRecord(Struct, eq=False):
-    """A request to a model. Times are seconds of `time.perf_counter`; None: it has not come so far.
+    """A request to a model. Times are seconds of `time.perf_counter`; None before the event.
 
-    model     the name of the model, for people
-    operation what it is asked for
-    arrived   the request was read
-    loaded    its model was in memory
-    first     its first token came; `latest` is when the last one did until now
-    ended     its last event came, or it failed, or its client left
-    generated_tokens  tokens of the answer until now
-    max_tokens        the limit on them that the request sets; None for none
-    done      what the engine tells at the end of an answer
-    ending    None while it runs, and for a request that asks for no answer
-    error     the class of the error that ended it
-    is_over   nothing more will be noted
+    model     name of the model, for display
+    operation kind of the request
+    arrived   time at which the request was read
+    loaded    time at which its model was in memory
+    first     time of its first token
+    latest    time of its latest token so far
+    ended     time at which its last event came, it failed, or its client disconnected
+    generated_tokens  number of tokens of the answer so far
+    max_tokens        limit of the request on these tokens; None for none
+    done      event of the engine at the end of an answer
+    ending    how the answer ended; None while it runs, and for a request without an answer
+    error     class of the error that ended it
+    is_over   whether the record is complete
     """
 
     model: str
@@ -64,10 +65,10 @@ class RequestRecord(Struct, eq=False):
 
     @property
     def first_token_at(self) -> float | None:
-        """The time of the first token, as `first`.
+        """The time of the first token, on the clock of `first`.
 
-        A piece of text may be held back, and a slow client may delay the end, so the earlier one counts: when
-        the first piece came, or the end less the engine's own time of decoding.
+        A piece of text may be held back, and a slow client may delay the end. Therefore the earlier of two
+        times counts: that of the first piece, and that of the end minus the engine's own decoding time.
         """
         if self.done is None or self.ended is None:
             return self.first
@@ -82,7 +83,7 @@ class RequestRecord(Struct, eq=False):
 
     @property
     def queue_seconds(self) -> float | None:
-        """Time in which it waited, with its model in memory, until its prompt began to be computed."""
+        """Time from when its model was in memory until the computation of its prompt began."""
         at = self.first_token_at
         if self.done is None or self.loaded is None or at is None:
             return None

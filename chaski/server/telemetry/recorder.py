@@ -1,4 +1,4 @@
-"""`Recorder`: fills the records of requests as their events come, and passes them on."""
+"""`Recorder`: fill the records of requests as their events arrive, and pass the records on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ENDINGS: dict[str, Ending] = {"stop": "stop", "length": "length", "cancelled": 
 
 
 class Recorder:
-    """Notes what happens to requests. For one event loop."""
+    """Recorder of what happens to requests. Use it in one event loop only."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -23,18 +23,18 @@ class Recorder:
     def begin(
         self, model: str, operation: Operation, arrived: float, max_tokens: int | None
     ) -> RequestRecord:
-        """Return the record of a request, which the request over HTTP keeps too if there is one."""
+        """Return a new record, and add it to the current HTTP request if there is one."""
         record = RequestRecord(model, operation, arrived, max_tokens=max_tokens)
         if (exchange := EXCHANGE.get()) is not None:
             exchange.records.append(record)
         return record
 
     def loaded(self, record: RequestRecord) -> None:
-        """The model of a request is in memory."""
+        """Record that the model of a request is in memory."""
         record.loaded = perf_counter()
 
     def note(self, record: RequestRecord, event: Event) -> None:
-        """An event of its answer came."""
+        """Record an event of the answer to a request."""
         match event:
             case Done():
                 record.ended = perf_counter()
@@ -47,7 +47,7 @@ class Recorder:
                 self._advance(record, len(event.token_ids))
 
     def end(self, record: RequestRecord, error: BaseException | None) -> None:
-        """A request ended: by its last event, by an error, or because its client left."""
+        """Record the end of a request: by its last event, an error, or the disconnection of its client."""
         if record.ended is None:
             record.ended = perf_counter()
         if record.done is not None:

@@ -1,4 +1,4 @@
-"""`SpanExport`: sends spans to a collector, in a thread of its own. Imported only where spans are wanted."""
+"""`SpanExport`: send spans to a collector in a separate thread. Imported only if spans are to be sent."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ __all__ = ["SpanExport"]
 _log = logging.getLogger(__name__)
 
 _PATIENCE = 1.5  # seconds to wait for the last spans at the end
-_GRACE = 0.5  # and for the thread, once it is told to give up
+_GRACE = 0.5  # seconds to wait for the thread after it is told to give up
 _PAUSE = 60.0  # seconds between two lines of the log
 
 
 class SpanExport:
-    """A queue of spans with a bound, and the thread that sends them. For use with `with`.
+    """A context manager with a bounded queue of spans, and the thread that sends them.
 
-    Spans that find the queue full, or that the collector does not take, are lost. The log says so, once a
-    minute at most.
+    Spans are lost if the queue is full or if the collector does not accept them. The log reports this at most
+    once a minute.
     """
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
         ours = Resource({"service.name": "chaski", "service.version": __version__})
-        named = ours.merge(OTELResourceDetector().detect())  # what the environment says goes first
+        named = ours.merge(OTELResourceDetector().detect())  # the environment takes precedence
         self._provider = TracerProvider(resource=Resource.create(named.attributes), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._news = _RareNews()
 
     @classmethod
     def to(cls, endpoint: str) -> Self:
-        """Send spans to a URL. Raises ValueError for a queue that the environment makes too small."""
+        """Create an export to a URL. Raises ValueError if the environment makes the queue too small."""
         return cls(OTLPSpanExporter(endpoint=endpoint))
 
     @property
@@ -61,14 +61,14 @@ class SpanExport:
         closing.start()
         closing.join(_PATIENCE)
         if closing.is_alive():
-            _log.warning("the last spans are lost: the collector does not answer")
+            _log.warning("the last spans are lost, since the collector does not answer")
             self._exporter.shutdown()
             closing.join(_GRACE)
         self._news.stop()
 
 
 class _RareNews(logging.Handler):
-    """Passes on what the SDK logs about spans, one line a minute. It would log each batch that fails."""
+    """Handler that passes on one line per minute of the SDK's log, which reports each failed batch."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -76,12 +76,12 @@ class _RareNews(logging.Handler):
         self._next = 0.0
 
     def start(self) -> None:
-        """Take over the lines of the SDK."""
+        """Take over the SDK's log."""
         self._logger.addHandler(self)
         self._logger.propagate = False
 
     def stop(self) -> None:
-        """Leave them to others."""
+        """Return the SDK's log to other handlers."""
         self._logger.removeHandler(self)
         self._logger.propagate = True
 

@@ -1,8 +1,8 @@
-"""`Traces`: makes spans of requests that have ended, from the records that all else is told from.
+"""`Traces`: make spans of ended requests from their records. Imported only if spans are to be sent.
 
-A request over HTTP is a span, and so is each job of a model below it, with one span for each phase whose
-times are known. Attributes have the names of OpenTelemetry's conventions for HTTP and for generative models,
-and latencies those of vLLM. No text of a request is in them. Imported only where spans are wanted.
+Each HTTP request is a span. Below it there is a span for each job of a model, and below that one for each
+phase with known times. Attributes have the names of OpenTelemetry's conventions for HTTP and for generative
+models, and latencies have those of vLLM. Attributes contain no text of a request.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Attributes: TypeAlias = Mapping[str, str | int | float | bool | tuple[str, ...]]
 
 
 class Traces:
-    """A listener of `Exchanges`. For one event loop."""
+    """A listener of `Exchanges`. Use it in one event loop only."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
@@ -50,7 +50,7 @@ class Traces:
         )
         if not span.is_recording():
             return
-        # A stream has said that all is well before it can fail.
+        # A stream that fails has already sent the status of a success.
         if exchange.status >= 500 or (exchange.error is not None and exchange.status < 400):
             span.set_status(Status(StatusCode.ERROR))
         context = set_span_in_context(span, Context())
@@ -82,7 +82,7 @@ class Traces:
 
 
 class _Clock:
-    """The epoch's time of seconds of `time.perf_counter`, as both stand now."""
+    """Conversion of seconds of `time.perf_counter` to time since the epoch, by their current difference."""
 
     def __init__(self) -> None:
         self._offset = time_ns() - perf_counter_ns()
@@ -93,7 +93,7 @@ class _Clock:
 
 
 def _parent(scope: Scope) -> Context:
-    """Return the span of the client, of which it tells by the header `traceparent`, if it does."""
+    """Return the context of the client's span, which the header `traceparent` contains, or an empty one."""
     headers = Headers(scope=scope)
     parents = headers.getlist("traceparent")
     if len(parents) != 1 or len(parents[0]) > _MAX_STATE:
@@ -153,7 +153,7 @@ def _of_job(record: RequestRecord) -> Attributes:
 
 
 def _phases(record: RequestRecord, ended: float) -> Iterator[tuple[str, float, float]]:
-    """Yield name, begin and end of the phases. Of a job that failed, not all of them are known."""
+    """Yield the name, begin and end of each known phase. For a failed job, not all phases are known."""
     if record.loaded is None:
         yield "load", record.arrived, ended
         return

@@ -1,7 +1,7 @@
 """`VLLMMetrics`: counters and histograms under the names of vLLM, which many dashboards read.
 
-Names, labels and buckets are those of vLLM's engine v1. Only what is known here is told:
-docs/observability.md lists what is left out.
+Names, labels and buckets are those of vLLM's engine v1. Some of its metrics are not available here;
+docs/observability.md lists them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["ENGINE", "LABELS", "VLLMMetrics", "VLLMSeries"]
 
 LABELS = ("model_name", "engine")
 ENGINE = "0"
-"""Number of the engine of a model; here each has one."""
+"""Number of a model's engine; here each model has only one."""
 
 _FIRST = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
@@ -34,19 +34,19 @@ _REQUEST = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
-# vLLM ends them at the context of its model. Here models of all contexts share them.
+# In vLLM, these buckets end at the context length of its model. Here, models of all lengths share them.
 _TOKENS = tuple(digit * 10**power for power in range(6) for digit in (1, 2, 5))
 
 
 class VLLMSeries(Struct, frozen=True):
-    """What is counted while an answer comes: its tokens, and the seconds between two pieces of it."""
+    """Counters of a running answer: its tokens, and the seconds between two of its pieces."""
 
     generated: Callable[[float], None]
     gap: Callable[[float], None]
 
 
 class VLLMMetrics:
-    """The metrics in a registry. For one event loop."""
+    """The metrics in a registry. Use it in one event loop only."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         from prometheus_client import Counter, Histogram
@@ -59,30 +59,32 @@ class VLLMMetrics:
 
         self._generated = counter("generation_tokens", "Tokens of answers")
         self._prompts = counter("prompt_tokens", "Tokens of prompts")
-        self._queried = counter("prefix_cache_queries", "Tokens that were sought in the prefix cache")
+        self._queried = counter("prefix_cache_queries", "Tokens that were looked up in the prefix cache")
         self._hits = counter("prefix_cache_hits", "Tokens of prompts that were cached")
-        self._success = counter("request_success", "Requests by the reason of their end", "finished_reason")
-        self._drafted = counter("spec_decode_num_draft_tokens", "Tokens that were proposed ahead")
-        self._accepted = counter("spec_decode_num_accepted_tokens", "Proposed tokens that were right")
+        self._success = counter("request_success", "Requests by the reason for their end", "finished_reason")
+        self._drafted = counter("spec_decode_num_draft_tokens", "Tokens that were proposed")
+        self._accepted = counter("spec_decode_num_accepted_tokens", "Proposed tokens that were accepted")
         self._first = histogram("time_to_first_token_seconds", "Time until the first token", _FIRST)
         self._gap = histogram("inter_token_latency_seconds", "Time between pieces of an answer", _BETWEEN)
         self._per_token = histogram(
-            "request_time_per_output_token_seconds", "Mean time of a token after the first", _BETWEEN
+            "request_time_per_output_token_seconds", "Mean time per token after the first", _BETWEEN
         )
         self._total = histogram("e2e_request_latency_seconds", "Time from arrival to end", _REQUEST)
-        self._queue = histogram("request_queue_time_seconds", "Time of waiting", _REQUEST)
-        self._inference = histogram("request_inference_time_seconds", "Time of computing", _REQUEST)
-        self._prefill = histogram("request_prefill_time_seconds", "Time of computing the prompt", _REQUEST)
+        self._queue = histogram("request_queue_time_seconds", "Time spent waiting", _REQUEST)
+        self._inference = histogram("request_inference_time_seconds", "Time spent computing", _REQUEST)
+        self._prefill = histogram("request_prefill_time_seconds", "Time spent computing the prompt", _REQUEST)
         self._decode = histogram("request_decode_time_seconds", "Time after the first token", _REQUEST)
         self._prompt_size = histogram("request_prompt_tokens", "Tokens of a prompt", _TOKENS)
         self._computed = histogram(
             "request_prefill_kv_computed_tokens", "Tokens of a prompt that were not cached", _TOKENS
         )
         self._answer_size = histogram("request_generation_tokens", "Tokens of an answer", _TOKENS)
-        self._limit = histogram("request_params_max_tokens", "Limit of a request on its tokens", _TOKENS)
+        self._limit = histogram(
+            "request_params_max_tokens", "Limit of a request on the tokens of its answer", _TOKENS
+        )
 
     def of(self, model: str) -> VLLMSeries:
-        """Return what a model's answers are counted by while they come; all its ends begin at 0."""
+        """Return the counters of a model's running answers, and set its counters of endings to 0."""
         for ending in get_args(Ending):
             self._success.labels(model, ENGINE, ending)
         return VLLMSeries(self._generated.labels(model, ENGINE).inc, self._gap.labels(model, ENGINE).observe)
@@ -96,7 +98,7 @@ class VLLMMetrics:
         self._prompts.labels(*label).inc(record.prompt_tokens if done is None else done.prompt_tokens)
         if done is None:
             return
-        # Tokens without a text of their own, as the one that ends an answer, have not been counted.
+        # Tokens without text, such as the one that ends an answer, have not been counted yet.
         self._generated.labels(*label).inc(max(done.generated_tokens - record.generated_tokens, 0))
         self._queried.labels(*label).inc(done.prompt_tokens)
         self._hits.labels(*label).inc(done.cached_tokens)

@@ -1,4 +1,4 @@
-"""The page for people: its files, as they are served to browsers."""
+"""The web page: its files, as they are served to browsers."""
 
 from chaski.server.web.files import PageFile, page_file, page_headers, wants_page
 

@@ -1,6 +1,7 @@
-"""Files of the page: `make web` builds them from the sources in `web/`; here they are read and compressed.
+"""Files of the web page, read and compressed. `make web` builds them from the sources in `web/`.
 
-Names have a digest of what is in the file, so a browser may keep it for ever. Only `index.html` has none.
+The name of a file contains a digest of its content, so that browsers may cache it forever. Only the name
+`index.html` contains none.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _TYPES = {
     "bcmap": "application/octet-stream",
 }
 _COMPRESSED = ("html", "js", "css", "svg")
-# Nothing comes from elsewhere, and no text becomes markup or code: not even by mistake of the page itself.
+# The page loads nothing from elsewhere, and no text becomes markup or code, even if the page has a defect.
 _POLICY = {
     "default-src": "'none'",
     "script-src": "'self'",
@@ -36,7 +37,7 @@ _POLICY = {
     "form-action": "'none'",
     "frame-ancestors": "'none'",
     "require-trusted-types-for": "'script'",
-    # The only policy returns one address: that of the worker that reads PDFs (web/src/pdf/start.ts).
+    # The only policy returns a single address, that of the worker that reads PDFs (web/src/pdf/start.ts).
     "trusted-types": "pdf-worker",
 }
 _HEADERS = {
@@ -58,7 +59,7 @@ def page_headers(mcp_servers: tuple[str, ...]) -> dict[str, str]:
 
 
 class PageFile(Struct, frozen=True):
-    """A file of the page. compressed: its bytes by gzip; None where that makes them no shorter."""
+    """A file of the page. `compressed`: its bytes as gzip; None for types that gzip does not shorten."""
 
     media_type: str
     data: bytes
@@ -85,5 +86,5 @@ def _read(name: str) -> PageFile:
 
 
 def wants_page(headers: Headers) -> bool:
-    """Return whether a request for `/` comes from a browser that shows pages, not from a client of an API."""
+    """Return whether a request for `/` comes from a browser, and not from a client of an API."""
     return "text/html" in headers.get("accept", "")

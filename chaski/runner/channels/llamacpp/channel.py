@@ -201,7 +201,9 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
         ids = tuple(token_ids)
         wrong = next((token for token in ids if not 0 <= token < self.info.vocab_size), None)
         if wrong is not None:
-            raise OptionError(f"token id {wrong} is not among the {self.info.vocab_size} of the model")
+            raise OptionError(
+                f"token id {wrong} is not in the model's vocabulary of {self.info.vocab_size} tokens"
+            )
         shown = [token for token in ids if token not in self._controls]
         return str(self._server.ask("/detokenize", {"tokens": shown})["content"]) if shown else ""
 

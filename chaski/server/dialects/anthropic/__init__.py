@@ -1,4 +1,4 @@
-"""Anthropic's API, as pure functions: its bodies to requests, events to its blocks."""
+"""Anthropic's API as pure functions, which convert bodies to requests and events to blocks."""
 
 from chaski.server.dialects.anthropic.replies import Blocks, message_whole
 from chaski.server.dialects.anthropic.requests import read_count, read_messages

@@ -1,4 +1,4 @@
-"""Messages of Anthropic's API in Ollama's form: blocks become texts, images, calls and their results."""
+"""Conversion of Anthropic's messages to Ollama's form: blocks become texts, images, calls and results."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _GAP = "\n\n"
 
 
 class AnthropicConversation:
-    """Reads the messages of a request. Raises OptionError.
+    """The messages of a request in Ollama's form, with its tools and marks. Raises OptionError.
 
-    tools  those of the request, with what its messages add and remove
-    marks  places up to which the prompt is kept, by the numbers of messages
+    tools  tools of the request, after additions and removals in its messages
+    marks  positions up to which the prompt stays cached, by the numbers of messages
     """
 
     def __init__(self, fields: Fields, ignored: Ignored) -> None:
         self._ignored = ignored
-        self._names: dict[str, str] = {}  # of calls, by their ids
+        self._names: dict[str, str] = {}  # names of calls by their ids
         self._inner = InnerJson()
         self._tools: dict[str, dict[str, Any]] = {}
         self._removed: set[str] = set()
@@ -43,7 +43,7 @@ class AnthropicConversation:
         require_distinct(filter(None, map(self._add_tool, tools)))
         of_tools = max(map(seconds_of, tools), default=0)
         self.messages = self._system(fields)
-        # Templates write tools before or behind the system message: a mark on one is behind both.
+        # Templates write tools before or after the system message, so a mark on a tool is set after both.
         self._mark(len(self.messages), 0, of_tools)
         for turn in self._turns(fields):
             self.messages.append(turn)
@@ -93,11 +93,11 @@ class AnthropicConversation:
                 yield {"role": role, "content": message.text("content")}
 
     def _blocks(self, role: str, message: Fields) -> Iterator[dict[str, Any]]:
-        """The messages that the blocks of one are: results of tools, then what was said."""
+        """Yield the messages that the blocks of a message form: results of tools, then the text and calls."""
         said: dict[str, Any] = {"role": role, "content": ""}
         spoken, calls, others = Spoken(), [], 0
         thoughts: list[str] = []
-        marks: list[tuple[int | None, int]] = []  # characters of the text; None behind the calls
+        marks: list[tuple[int | None, int]] = []  # characters of the text; None after the calls
         for block in message.objects("content"):
             seconds = seconds_of(block)
             match block.text("type"):
@@ -143,14 +143,14 @@ class AnthropicConversation:
         call_id = block.text("tool_use_id")
         spoken = Spoken()
         self._speak_content(spoken, block)
-        # Templates know no results that are errors, so the text says it, unless the client's text does.
+        # Templates cannot mark a result as an error, so its text must do it.
         if block.flag("is_error", False) and not spoken.begins_with(_ERRORS):
             spoken.add_prefix("Error: ")
         named = {"tool_call_id": call_id, "tool_name": self._names.get(call_id, "")}
         return {"role": "tool", **spoken.fields, **named}
 
     def _change_tools(self, block: Fields) -> None:
-        """Add or remove a tool from here on."""
+        """Add or remove a tool for the rest of the conversation."""
         tool = Fields(block.mapping("tool"), "tool")
         if block.text("type") == "tool_removal":
             self._removed.add(tool.text("name"))
@@ -162,7 +162,7 @@ class AnthropicConversation:
             self._removed.discard(tool.text("name"))
 
     def _speak_content(self, spoken: Spoken, block: Fields) -> None:
-        """The content of a block: text, or blocks again."""
+        """Add the content of a block, which is text or a list of blocks."""
         if isinstance(block.data.get("content"), list):
             for part in block.objects("content"):
                 self._speak(spoken, part)
@@ -170,7 +170,7 @@ class AnthropicConversation:
             spoken.add_text(block.text("content"))
 
     def _speak(self, spoken: Spoken, block: Fields) -> None:
-        """A block that says or shows something; others are noted as ignored."""
+        """Add a block that contains text or an image, and record other blocks as ignored."""
         match block.text("type"):
             case "text":
                 spoken.add_text(block.text("text"))
@@ -210,9 +210,9 @@ class AnthropicConversation:
 
 
 def _lasting(system: str) -> str:
-    """Return a text of the system without the line of Claude Code's accounting.
+    """Return a system text without Claude Code's accounting line.
 
-    The line is not meant for the model. It changes with each request, so that no prompt after it is cached.
+    The line is not meant for the model. It changes with each request, so nothing after it could be cached.
     """
     first, _, rest = system.partition("\n")
     return rest.lstrip("\n") if first.lstrip().lower().startswith(_ACCOUNTING) else system

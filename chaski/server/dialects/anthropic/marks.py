@@ -1,4 +1,4 @@
-"""`cache_control` of Anthropic's API: marks up to which a prompt is kept for a time."""
+"""`cache_control` of Anthropic's API: marks up to which a prompt stays cached for a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _LONG = _SECONDS["1h"]
 
 
 def seconds_of(fields: Fields) -> int:
-    """Return the seconds that an object is marked for, the longest of its parts; 0 for none. OptionError."""
+    """Return the longest time in seconds of the marks of an object and its parts; 0 if there are none.
+
+    Raises OptionError.
+    """
     own = _own_seconds(fields)
     content = fields.data.get("content")
     if not isinstance(content, list):
@@ -28,12 +31,12 @@ def seconds_of(fields: Fields) -> int:
 
 
 def top_seconds(fields: Fields) -> int:
-    """Return the seconds that a request is marked for up to its last block. Raises OptionError."""
+    """Return the seconds of the mark of a whole request; 0 if there is none. Raises OptionError."""
     return _own_seconds(fields)
 
 
 def check_marks(fields: Fields) -> None:
-    """Refuse more marks than there may be, and long ones behind short ones. Raises OptionError."""
+    """Raise OptionError if there are too many marks, or if a long mark follows a short one."""
     marks = [(place, seconds) for place, seconds in _marks(fields) if seconds]
     own = _own_seconds(fields)
     if own:
@@ -58,9 +61,9 @@ def check_marks(fields: Fields) -> None:
 
 
 def created_tokens(done: Done) -> dict[str, int]:
-    """Return the tokens of a prompt that were computed and are kept now, by the time that they are kept.
+    """Return the numbers of computed prompt tokens that stay cached, by the duration of their mark.
 
-    Tokens that several marks keep count for the longest time.
+    A token under several marks counts for the longest time.
     """
     ends = {ttl: _end(done, seconds) for ttl, seconds in _SECONDS.items()}
     long = max(0, ends["1h"] - done.cached_tokens)
@@ -69,7 +72,7 @@ def created_tokens(done: Done) -> dict[str, int]:
 
 
 def without_marks(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a message whose blocks are not marked."""
+    """Return a message without the marks of its blocks."""
     content = message.get("content")
     if not isinstance(content, list):
         return message
@@ -101,7 +104,7 @@ def _ttl(seconds: int) -> str:
 
 
 def _marks(fields: Fields) -> Iterator[tuple[str, int]]:
-    """Yield the place and the seconds of each object that may be marked, in Anthropic's order."""
+    """Yield the path and the seconds of each object that can have a mark, in Anthropic's order."""
     system = fields.objects("system") if isinstance(fields.data.get("system"), list) else ()
     for part in (*fields.objects("tools"), *system, *_blocks(fields)):
         if part.data.get("type") == "tool_result" and isinstance(part.data.get("content"), list):

@@ -1,4 +1,4 @@
-"""Replies of Anthropic's API: events to its blocks."""
+"""Replies of Anthropic's API: conversion of events to blocks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Event = tuple[str, dict[str, Any]]
 class Blocks(Struct):
     """The events of one stream: blocks of thinking, text and calls, one open at a time.
 
-    content: the blocks as far as they are there
+    content: the blocks so far
     """
 
     model: str
@@ -32,13 +32,13 @@ class Blocks(Struct):
     _open: str | None = None
 
     def begin(self, input_tokens: int) -> _Event:
-        """Return the head of the message. The end of the message says how much of the prompt was cached."""
+        """Return the start of the message. Its end will contain the number of cached tokens."""
         usage = {"input_tokens": input_tokens, "output_tokens": 0}
         message = _message(self.id, self.model, [], None, None, usage)
         return "message_start", {"type": "message_start", "message": message}
 
     def delta(self, delta: Delta) -> Iterator[_Event]:
-        """The events for the new pieces of the answer."""
+        """Yield the events for new pieces of the answer."""
         for piece in delta.pieces:
             if isinstance(piece, ToolCall):
                 yield from self._call(piece)
@@ -46,7 +46,7 @@ class Blocks(Struct):
                 yield from self._text(piece)
 
     def finish(self, finish: Finish) -> Iterator[_Event]:
-        """The end of the message, with its counts."""
+        """Yield the end of the message, with its counts."""
         yield from self._close()
         reason, stop = _stop(finish)
         end = {"stop_reason": reason, "stop_sequence": stop}
@@ -91,7 +91,7 @@ class Blocks(Struct):
 
 
 def message_whole(model: str, whole: Whole) -> dict[str, Any]:
-    """A message without stream."""
+    """Return a message for a request without streaming."""
     content: list[dict[str, Any]] = []
     if whole.thinking:
         content.append({"type": "thinking", "thinking": whole.thinking, "signature": ""})
@@ -130,7 +130,7 @@ def _stop(finish: Finish) -> tuple[str, str | None]:
 
 
 def _usage(finish: Finish) -> dict[str, Any]:
-    """Anthropic counts cached tokens apart from the others, and so those that a mark keeps from now on."""
+    """Return the counts of tokens. Input tokens exclude cached tokens, and tokens that a mark now keeps."""
     done = finish.done
     created = created_tokens(done)
     num_created = sum(created.values())

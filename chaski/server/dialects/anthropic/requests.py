@@ -1,4 +1,4 @@
-"""Bodies of Anthropic's API, read into requests."""
+"""Conversion of the bodies of Anthropic's API to requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "max", "m
 
 
 def read_messages(body: Mapping[str, Any]) -> ChatRequest:
-    """A request of /v1/messages. Raises OptionError or UnsupportedError."""
+    """Read a request of /v1/messages. Raises OptionError or UnsupportedError."""
     fields = Fields(body)
     limit = fields.integer("max_tokens", 0)
     if limit <= 0:
@@ -31,7 +31,7 @@ def read_messages(body: Mapping[str, Any]) -> ChatRequest:
 
 
 def read_count(body: Mapping[str, Any]) -> ChatRequest:
-    """A request of /v1/messages/count_tokens."""
+    """Read a request of /v1/messages/count_tokens. Raises OptionError or UnsupportedError."""
     return _request(Fields(body), {})
 
 
@@ -77,14 +77,14 @@ def _request(fields: Fields, options: dict[str, Any]) -> ChatRequest:
 
 
 def _thinking(fields: Fields) -> Think:
-    """The switch or the effort of thinking that the request sets; None where it sets none."""
+    """Return the thinking switch or effort level of the request; None if it sets neither."""
     thinking = Fields(fields.mapping("thinking"), "thinking")
     kind = thinking.text("type") if thinking.data else None
     if kind not in (None, "enabled", "adaptive", "disabled"):
         raise OptionError(f"thinking.type {kind!r:.40} must be enabled, adaptive or disabled")
     budget = thinking.integer("budget_tokens", None)
     if budget is not None and (budget < 1 or kind == "disabled"):
-        raise OptionError("thinking.budget_tokens must be at least 1, and absent where thinking is disabled")
+        raise OptionError("thinking.budget_tokens must be at least 1, and absent if thinking is disabled")
     effort = Fields(fields.mapping("output_config"), "output_config").text("effort")
     if effort and effort not in _EFFORTS:
         raise OptionError(f"output_config.effort {effort!r:.40} must be one of {', '.join(_EFFORTS)}")
@@ -98,7 +98,7 @@ def _format(fields: Fields) -> Mapping[str, Any] | None:
     if not format.data:
         return None
     if format.text("type") != "json_schema" or not format.mapping("schema"):
-        raise OptionError("output_config.format must have the type json_schema, and a schema")
+        raise OptionError("output_config.format must contain the type json_schema and a schema")
     return named(format.mapping("schema"), "output_config.format.schema")
 
 

@@ -1,7 +1,7 @@
-"""Threads of Anthropic's API: a request that goes on from an answer says only what is new.
+"""Threads of Anthropic's API: a request that continues from an answer contains only the new messages.
 
-The server keeps the conversation under the id of its last answer. A client that hears it was forgotten sends
-all of it again, as the packages do by themselves.
+The server keeps the conversation under the id of its last answer. If the server has dropped it, the client
+sends the whole conversation again, which Anthropic's packages do automatically.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KEPT = ("system", "tools")
 
 
 def is_kept(body: Mapping[str, Any]) -> bool:
-    """Return whether later requests may go on from the answer. Raises ThreadError for another kind."""
+    """Return whether later requests may continue from the answer. Raises ThreadError for an unknown type."""
     fields = Fields(body)
     if not fields.has("thread"):
         return False
@@ -36,7 +36,7 @@ def is_kept(body: Mapping[str, Any]) -> bool:
 
 
 def with_thread(body: Mapping[str, Any], find: Callable[[str], StoredResponse]) -> Mapping[str, Any]:
-    """The whole request, with what is kept of its thread before it. Raises ThreadError."""
+    """Return the whole request, with the stored messages of its thread in front. Raises ThreadError."""
     if not is_kept(body):
         return body
     thread = Fields(body["thread"], "thread")
@@ -46,8 +46,8 @@ def with_thread(body: Mapping[str, Any], find: Callable[[str], StoredResponse]) 
         kept = find(thread.text("previous_message_id"))
     except ResponseNotFoundError:
         raise ThreadError(
-            "thread not found: the server keeps the last ones in memory only; send the whole conversation, "
-            'with thread {"type": "create"} or without one',
+            "thread not found: the server keeps only recent threads, in memory; send the whole conversation, "
+            'with thread {"type": "create"} or without thread',
             "thread_not_found",
             status=404,
         ) from None
@@ -65,9 +65,9 @@ def with_thread(body: Mapping[str, Any], find: Callable[[str], StoredResponse]) 
 def kept_thread(
     body: Mapping[str, Any], message_id: str, content: Sequence[Mapping[str, Any]]
 ) -> StoredResponse:
-    """The thread to keep: the fixed fields and messages of a request, and the content of its answer."""
+    """Return the thread to keep: the fixed fields and messages of a request, and its answer's content."""
     fixed = {name: body[name] for name in _KEPT if body.get(name) is not None}
     answer = {"role": "assistant", "content": [dict(block) for block in content]}
-    # Marks are for the request that has them: all of a thread would be too many.
+    # A mark serves its own request only; the marks of a whole thread would be too many.
     messages = [without_marks(message.data) for message in Fields(body).objects("messages")]
     return StoredResponse({"id": message_id, **fixed}, [*messages, answer])

@@ -1,4 +1,4 @@
-"""Tools of Anthropic's API as functions: a client's own, and those with a well-known schema."""
+"""Tools of Anthropic's API as functions: tools of the client, and tools with a well-known schema."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CLICKS = ("left_click", "right_click", "middle_click", "double_click", "left_cl
 _ACTIONS = ("screenshot", "cursor_position", "key", "type", "mouse_move", *_CLICKS)
 _LATER_ACTIONS = ("hold_key", "left_mouse_down", "left_mouse_up", "triple_click", "scroll", "wait")
 
-# By how the type begins; the rest of it is a date. The first that fits counts.
+# The prefix of a tool's type, after which a date follows. The first match counts.
 _KNOWN: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     (
         "bash_",
@@ -84,7 +84,7 @@ _KNOWN: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
 
 
 def read_tool(fields: Fields, ignored: Ignored) -> dict[str, Any] | None:
-    """A tool in Ollama's form; None for one that runs at its maker's, which is noted as ignored."""
+    """Return a tool in Ollama's form; None for a tool of Anthropic's servers, recorded as ignored."""
     kind, name = fields.text("type", default="custom"), fields.text("name")
     if kind in ("custom", "function"):
         return function_tool(fields, is_custom_function=True)

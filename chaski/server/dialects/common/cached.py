@@ -1,4 +1,4 @@
-"""Cached tokens by tier, a field that all dialects have in common."""
+"""Cached tokens by tier, a field that all dialects share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["cached_by_tier"]
 
 
 def cached_by_tier(answers: Iterable[Done]) -> dict[str, Any]:
-    """Return `cached_tokens_by_tier`, summed over answers: where any of them came from memory or disk."""
+    """Return `cached_tokens_by_tier`, summed over answers; {} if no token came from memory or disk."""
     total = {"cells": 0, "memory": 0, "disk": 0}
     for done in answers:
         for tier, count in done.cached_by_tier.items():

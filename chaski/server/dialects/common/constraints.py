@@ -1,4 +1,4 @@
-"""Constraints of answers under the names of vLLM and llama.cpp."""
+"""Constraints on answers, under the names of vLLM and llama.cpp."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
 
 class Constrained(Struct, frozen=True):
-    """The constraint of an answer: a `format`, or `options` with another kind of constraint.
+    """The constraint on an answer: a `format`, or `options` with another kind of constraint.
 
-    given_as: the field that gave each of the options
+    given_as: name of the request's field for each option
     """
 
     format: Any = None
@@ -29,16 +29,16 @@ class Constrained(Struct, frozen=True):
 
 
 def read_constraint(fields: Fields, name: str, format: Any) -> Constrained:
-    """Read the one constraint of a request; `name` is the field that gave the `format`, if any did.
+    """Read the constraint of a request. `name` is the field from which `format` was read.
 
-    Raises OptionError for two that say something, or for a value of another type.
+    Raises OptionError for more than one constraint, or for a value of the wrong type.
     """
     found = []
     if format is not None:
         found = [(name, Constrained(_called(format, name), given_as={"format": name}))]
     found += _named(fields)
     if len(found) > 1:
-        raise OptionError(f"{found[0][0]} and {found[1][0]} exclude each other; give one of them")
+        raise OptionError(f"{found[0][0]} and {found[1][0]} exclude each other; send only one of them")
     return found[0][1] if found else Constrained()
 
 
@@ -51,7 +51,7 @@ def _named(fields: Fields) -> Iterator[tuple[str, Constrained]]:
         ("json_schema", "json"),
         ("grammar", "grammar"),
     ):
-        # llama.cpp takes an empty text for none.
+        # In llama.cpp, an empty text means no constraint.
         if fields.has(name) and fields.data[name] != "":
             yield name, _constrained(fields, name, kind)
     within = Fields(fields.mapping("structured_outputs"), "structured_outputs")
@@ -81,10 +81,10 @@ def _called(format: Any, name: str) -> Any:
 
 
 def _schema(fields: Fields, name: str) -> Mapping[str, Any]:
-    """A schema, as an object or as its JSON."""
+    """Return a schema, which is given as an object or as text with JSON."""
     if not isinstance(fields.data[name], str):
         return fields.mapping(name)
     try:
         return Fields({name: InnerJson().load(fields.text(name))}, fields.where).mapping(name)
     except (ValueError, RecursionError) as error:
-        raise OptionError(f"{name} is no JSON: {error}") from None
+        raise OptionError(f"{name} is not valid JSON: {error}") from None

@@ -1,4 +1,4 @@
-"""Custom tools of OpenAI's APIs: called with a text, which to the model is a function of one `input`."""
+"""Custom tools of OpenAI's APIs, which take plain text. The model sees them as functions of one `input`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PARAMETERS: Mapping[str, Any] = {
 
 
 def custom_input(arguments: Mapping[str, Any]) -> str:
-    """The text that a call is for; what the model gave instead of it, as JSON."""
+    """Return the text of a call, or all of its arguments as JSON if the text is missing."""
     given = arguments.get("input")
     return given if isinstance(given, str) else dump_text(arguments)
 
 
 def custom_description(name: str, description: str, grammar: Fields, ignored: Ignored) -> str:
-    """Return the description, with the grammar of the input if there is one, which nothing enforces."""
+    """Return the description, with the grammar of the input if there is one. It is not enforced."""
     definition = grammar.text("definition")
     if not definition:
         return description

@@ -1,4 +1,4 @@
-"""Documents in conversations: those that are text are read into the prompt, others leave a note there."""
+"""Documents in conversations: the prompt contains the text of text files, and a note for other files."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ _TEXTS = ("json", "xml", "yaml", "javascript", "typescript", "toml", "csv", "sql
 
 
 def document(text: str, title: str = "", context: str = "") -> str:
-    """The text of a document in a prompt; `context` is the client's description of it."""
+    """Return the text of a document for a prompt. `context` is the client's description of it."""
     named = f' title="{title}"' if title else ""
     about = f"{context}\n" if context else ""
     return f"<document{named}>\n{about}{text}\n</document>"
 
 
 def read_file(data: str, media_type: str, title: str, where: str, ignored: Ignored) -> str:
-    """A file in base64 as it stands in a prompt. One that is no text leaves a note, and is noted as ignored.
+    """Return the text of a file for a prompt; a note if the file is not text, which is recorded as ignored.
 
-    data: may be a data URL, which then says the type. Raises OptionError for what is no base64.
+    data: base64 or a data URL, whose type replaces `media_type`
+
+    Raises OptionError if the data is not base64.
     """
     if data.startswith("data:"):
         head, _, data = data.partition(",")
@@ -41,13 +43,13 @@ def read_file(data: str, media_type: str, title: str, where: str, ignored: Ignor
 
 
 def unread(kind: str, title: str, ignored: Ignored) -> str:
-    """The note for a document that this server does not read."""
+    """Return the note for a document that this server cannot read, and record it as ignored."""
     ignored.add("document", kind)
     return document(f"(a document of type {kind} that could not be read)", title)
 
 
 def _text(content: bytes, media_type: str) -> str | None:
-    """The text that a file is, if it is one."""
+    """Return the text of a file; None if the file is not text."""
     kind, _, subtype = media_type.lower().partition("/")
     if media_type and kind != "text" and not subtype.endswith(_TEXTS):
         return None

@@ -1,4 +1,4 @@
-"""Images in requests: base64 text of all dialects to the bytes of files, checked as far as a look can."""
+"""Images in requests: decoding of base64 to the bytes of files, and a check of their format."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from chaski.image import MAX_BYTES, image_format
 __all__ = ["Spoken", "check_images", "read_base64", "read_data_url"]
 
 MAX_IMAGES = 64
-"""In all messages of a request together."""
+"""Largest number of images in all messages of a request together."""
 
-# Blanks are left out, and letters of URLs become those of plain base64.
+# Whitespace is removed, and the letters of URL-safe base64 become those of plain base64.
 _SPELLING = {**dict.fromkeys(map(ord, " \t\r\n")), ord("-"): "+", ord("_"): "/"}
 _LINK = "image URLs are not currently supported, please use base64 encoded data instead"
 
 
 class Spoken(Struct):
-    """Texts and images that come in turns, as content of one message in Ollama's form.
+    """Alternating texts and images, as content of one message in Ollama's form.
 
-    places  offsets in the text at which the images stand
+    places  offsets of the images in the text
     length  number of characters of the text so far
     """
 
@@ -35,7 +35,7 @@ class Spoken(Struct):
     _pieces: list[str] = field(default_factory=list)
 
     def add_text(self, text: str) -> None:
-        """Texts that follow each other are paragraphs."""
+        """Add text, on a new line if it directly follows other text."""
         is_behind_text = self.length and self.places[-1:] != [self.length]
         self._pieces.append(f"\n{text}" if is_behind_text else text)
         self.length += len(self._pieces[-1])
@@ -46,13 +46,13 @@ class Spoken(Struct):
         self.images.append(data)
 
     def add_prefix(self, text: str) -> None:
-        """Put text in front of everything."""
+        """Insert text before everything else."""
         self._pieces.insert(0, text)
         self.length += len(text)
         self.places = [place + len(text) for place in self.places]
 
     def begins_with(self, words: tuple[str, ...]) -> bool:
-        """Return whether the text begins with one of these words, in letters of any case."""
+        """Return whether the text begins with one of these words, ignoring case."""
         return self.text[: max(map(len, words))].lower().startswith(words)
 
     @property
@@ -68,9 +68,9 @@ class Spoken(Struct):
 
 
 def read_base64(value: object, where: str) -> bytes:
-    """The file of an image. Raises OptionError for what is no base64, ImageError for what is no image."""
+    """Return the bytes of an image. Raises OptionError if it is not base64, ImageError if it is no image."""
     if not isinstance(value, str):
-        raise OptionError(f"{where} must be a string: a file in base64")
+        raise OptionError(f"{where} must be a string with a file in base64")
     if len(value) > MAX_BYTES * 4 // 3 + 4:
         raise ImageError(f"{where} is too large; at most {MAX_BYTES} bytes are allowed")
     try:
@@ -85,15 +85,15 @@ def read_base64(value: object, where: str) -> bytes:
 
 
 def _decoded(text: str) -> bytes:
-    """Return the bytes of base64 with line breaks, without padding, or with the letters of URLs."""
+    """Decode base64 that may contain whitespace, lack its padding, or be URL-safe. Raises ValueError."""
     if not text.isascii():
-        raise ValueError("it has letters beyond ASCII")
+        raise ValueError("it contains characters outside ASCII")
     letters = text.translate(_SPELLING).rstrip("=")
     return b64decode(letters + "=" * (-len(letters) % 4), validate=True)
 
 
 def read_data_url(url: str, where: str) -> bytes:
-    """The file inside of `data:image/png;base64,…`, or `data:;base64,…`. Links are refused."""
+    """Return the file in `data:image/png;base64,…` or `data:;base64,…`. Raises OptionError for links."""
     if url.partition(":")[0].lower() in ("http", "https"):
         raise OptionError(_LINK)
     head, comma, text = url.partition(",")
@@ -106,7 +106,7 @@ def read_data_url(url: str, where: str) -> bytes:
 
 
 def check_images(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse more images than a request may have."""
+    """Raise OptionError if a request contains too many images."""
     count = sum(len(message.get("images", ())) for message in messages)
     if count > MAX_IMAGES:
-        raise OptionError(f"the request has {count} images; at most {MAX_IMAGES} are taken")
+        raise OptionError(f"the request contains {count} images; at most {MAX_IMAGES} are allowed")

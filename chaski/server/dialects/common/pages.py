@@ -1,4 +1,4 @@
-"""Pages of lists, as OpenAI's API cuts them."""
+"""Pagination of lists, as in OpenAI's API."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ _LIMIT, _MOST = 20, 100
 def page_of(
     ids: Sequence[str], load: Callable[[str], Mapping[str, Any] | None], query: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return a page of a list: the last item first, unless `order` is asc, `limit` items after `after`.
+    """Return a page of a list: up to `limit` items after the item `after`. Raises OptionError.
 
-    ids: the ids of all items, the oldest first.
-    load: returns the item of an id, or None if it is gone. Only the items of the page are loaded.
-
-    Raises OptionError.
+    ids: the ids of all items, the oldest first
+    load: function that returns the item of an id, or None if it is gone; called for items of the page only
+    query: `order`, `limit` and `after`; the newest item comes first, unless `order` is asc
     """
     order, limit = query.get("order", "desc"), query.get("limit", str(_LIMIT))
     if order not in ("asc", "desc"):
@@ -30,7 +29,7 @@ def page_of(
     ordered = list(ids) if order == "asc" else list(reversed(ids))
     after = query.get("after")
     if after is not None and after not in ordered:
-        raise OptionError(f"after: there is no {after!r:.80}")
+        raise OptionError(f"after is {after!r:.80}, which is not in the list")
     begin = 0 if after is None else ordered.index(after) + 1
     end = begin + int(limit)
     page = [item for item in map(load, ordered[begin:end]) if item is not None]

@@ -1,4 +1,4 @@
-"""The switches and efforts of thinking on `/v1`: clients send them in several fields, which must agree."""
+"""Thinking switches and effort levels on `/v1`. Clients send them in several fields, which must agree."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RESERVED = ("messages", "tools", "add_generation_prompt", "bos_token", "eos_tok
 
 
 def read_thinking(fields: Fields) -> dict[str, Think]:
-    """A request's settings of thinking by the names of their fields; None where unset. Raises OptionError."""
+    """Return a request's thinking settings by field; None for unset fields. Raises OptionError."""
     found: dict[str, Think] = {"enable_thinking": _flag(fields, "enable_thinking")}
     value = fields.data.get("think")
     found["think"] = value if isinstance(value, bool) else _effort(fields, "think")
@@ -42,7 +42,10 @@ def read_thinking(fields: Fields) -> dict[str, Think]:
 
 
 def agreed(found: Mapping[str, Think]) -> Think:
-    """Return what all given values say, the level if there is one; None without any. Raises OptionError."""
+    """Return the value on which all set fields agree; None if no field is set. Raises OptionError.
+
+    A level such as "high" agrees with True and takes precedence over it.
+    """
     said = {name: value for name, value in found.items() if value is not None}
     levels = {name: value for name, value in said.items() if isinstance(value, str)}
     for kind in ({name: value is not False for name, value in said.items()}, levels):
@@ -58,10 +61,10 @@ def agreed(found: Mapping[str, Think]) -> Think:
 
 
 def template_variables(fields: Fields) -> dict[str, Any]:
-    """The other variables that a request gives its template. Raises OptionError."""
+    """Return the template variables of a request, except those that set thinking. Raises OptionError."""
     variables = _variables(fields).data
     if reserved := [name for name in _RESERVED if name in variables]:
-        raise OptionError(f"chat_template_kwargs.{reserved[0]} is what the request itself says; leave it out")
+        raise OptionError(f"chat_template_kwargs.{reserved[0]} is set by the request itself; leave it out")
     known = (*_SWITCHES, "reasoning_effort")
     return {name: value for name, value in variables.items() if name not in known}
 
@@ -75,7 +78,7 @@ def _flag(fields: Fields, name: str) -> bool | None:
 
 
 def _effort(fields: Fields, name: str) -> Think:
-    """A level in OpenAI's words or Ollama's."""
+    """Return a level, which is given in OpenAI's or Ollama's words; None if it is unset."""
     word = fields.text(name)
     if word and word not in _EFFORTS:
         where = f"{fields.where}.{name}" if fields.where else name

@@ -1,4 +1,4 @@
-"""Tools that are functions, in the form of any dialect: clients mix them up."""
+"""Function tools in the form of any dialect, since clients mix these forms up."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["function_tool", "require_distinct"]
 
 
 def function_tool(tool: Fields, is_custom_function: bool = False) -> dict[str, Any] | None:
-    """Return a tool in Ollama's form, which is that of chat completions; None if it is no function.
+    """Return a tool in Ollama's form, which is that of chat completions; None if it is not a function.
 
-    The Responses API has `name`, `description` and `parameters` in the tool itself, and Anthropic's API has
-    `name`, `description` and `input_schema`; its functions may have the type `custom`, which is another kind
-    of tool elsewhere.
+    In the Responses API, the tool itself contains `name`, `description` and `parameters`. In Anthropic's API,
+    it contains `name`, `description` and `input_schema`, and its type may be `custom`, which is another kind
+    of tool in other APIs.
 
-    is_custom_function: whether a tool of that type is a function even without `input_schema`.
+    is_custom_function: whether a tool of the type `custom` is a function even without `input_schema`
 
     Raises OptionError for a function without a name.
     """
@@ -36,16 +36,16 @@ def function_tool(tool: Fields, is_custom_function: bool = False) -> dict[str, A
         found = {"type": "function", "function": {**described, "parameters": dict(parameters)}}
     if not function.text("name"):
         raise OptionError(
-            f"{function.where}.name is missing; a tool is "
+            f"{function.where}.name is missing; a tool has the form "
             '{"type": "function", "function": {"name": …, "description": …, "parameters": …}}'
         )
     return found
 
 
 def require_distinct(tools: Iterable[Mapping[str, Any]]) -> None:
-    """Raise OptionError for two different tools of one name, of which the model could call only one.
+    """Raise OptionError if two different tools have the same name, since the model could call only one.
 
-    The same tool may come twice. A name with U+FFFD may not, since it may have been another one.
+    One tool may appear twice, unless its name contains U+FFFD, since the original names may have differed.
     """
     earlier: dict[str, Mapping[str, Any]] = {}
     for tool in tools:
@@ -54,5 +54,5 @@ def require_distinct(tools: Iterable[Mapping[str, Any]]) -> None:
         if not isinstance(name, str):
             continue
         if name in earlier and (tool != earlier[name] or "\ufffd" in name):
-            raise OptionError(f"tools has two tools with the name '{name:.100}'; give each its own name")
+            raise OptionError(f"tools contains two tools with the name '{name:.100}'; give each its own name")
         earlier[name] = tool

@@ -1,4 +1,4 @@
-"""OpenAI's API, as pure functions: its bodies to requests, events to its objects."""
+"""OpenAI's API as pure functions, which convert bodies to requests and events to objects."""
 
 from chaski.server.dialects.openai.replies import Chunks, chat_whole, completion_whole, embeddings
 from chaski.server.dialects.openai.requests import (

@@ -1,4 +1,4 @@
-"""Messages and tools of chat completions, in Ollama's form."""
+"""Conversion of the messages and tools of chat completions to Ollama's form."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["OpenAIConversation", "call_of", "chosen", "custom_names", "read_tool
 
 
 class OpenAIConversation:
-    """Reads the messages of a request. Raises OptionError or UnsupportedError."""
+    """The messages of a request in Ollama's form. Raises OptionError or UnsupportedError."""
 
     def __init__(self, fields: Fields, ignored: Ignored) -> None:
         self._ignored = ignored
-        self._names: dict[str, str] = {}  # of calls, by their ids
+        self._names: dict[str, str] = {}  # names of calls by their ids
         self._inner = InnerJson()
         self.messages = [self._message(message) for message in fields.objects("messages")]
 
@@ -46,7 +46,7 @@ class OpenAIConversation:
         return found
 
     def _content(self, fields: Fields) -> dict[str, Any]:
-        """The text of a message, its images and documents."""
+        """Return the text of a message with its images and documents."""
         spoken = Spoken()
         if not isinstance(fields.data.get("content"), list):
             spoken.add_text(fields.text("content"))
@@ -61,8 +61,8 @@ class OpenAIConversation:
                     spoken.add_text(self._file(Fields(part.mapping("file"), "file")))
                 case "input_audio" | "audio" | "video_url" as kind:
                     raise UnsupportedError(
-                        f"content of type {kind!r:.40} is not supported by this version; text, image_url and "
-                        "files of text are"
+                        f"content of type {kind!r:.40} is not supported by this version; use text, image_url "
+                        "or a text file"
                     )
                 case kind:
                     self._ignored.add("content", kind)
@@ -76,7 +76,7 @@ class OpenAIConversation:
 
 
 def read_tools(fields: Fields, ignored: Ignored) -> Iterator[dict[str, Any]]:
-    """Tools in Ollama's form; those that are no functions are noted as ignored."""
+    """Yield the tools in Ollama's form, and record those that are not functions as ignored."""
     for tool in fields.objects("tools"):
         if (function := function_tool(tool)) is not None:
             yield function
@@ -87,13 +87,13 @@ def read_tools(fields: Fields, ignored: Ignored) -> Iterator[dict[str, Any]]:
 
 
 def custom_names(fields: Fields) -> frozenset[str]:
-    """The names of tools that are called with a text."""
+    """Return the names of custom tools, whose calls contain plain text."""
     customs = [Fields(tool.mapping("custom"), "custom") for tool in fields.objects("tools")]
     return frozenset(custom.text("name") for custom in customs if custom.has("name"))
 
 
 def chosen(choice: Any) -> tuple[str, set[str] | None]:
-    """The choice of tools as a request has it, and the names of those that it leaves; None for all."""
+    """Return the choice of tools in a request, and the names of the allowed tools; None for all tools."""
     if choice is None or isinstance(choice, str):
         if choice not in (None, "auto", "none", "required"):
             raise OptionError(f"tool_choice {choice!r:.40} must be none, auto, required or a function")
@@ -109,7 +109,7 @@ def chosen(choice: Any) -> tuple[str, set[str] | None]:
 
 
 def call_of(call_id: str, name: str, arguments: str, inner: InnerJson) -> dict[str, Any]:
-    """A call in Ollama's form. Arguments that are not the JSON of an object stay text."""
+    """Return a call in Ollama's form. Arguments that are not a JSON object stay text."""
     return {"id": call_id, "function": {"name": name, "arguments": read_arguments(arguments, inner.load)}}
 
 
@@ -133,7 +133,7 @@ def _custom(custom: Fields, ignored: Ignored) -> dict[str, Any]:
 
 
 def _read_image(part: Fields) -> bytes:
-    """Its URL, alone or in an object."""
+    """Return the image of a part, whose URL is given directly or in an object."""
     if isinstance(part.data.get("image_url"), str):
         return read_data_url(part.text("image_url"), "image_url")
     return read_data_url(Fields(part.mapping("image_url"), "image_url").text("url"), "image_url.url")

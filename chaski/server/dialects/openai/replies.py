@@ -1,4 +1,4 @@
-"""Replies of OpenAI's API: events to its objects. Tool calls go out whole, one a chunk."""
+"""Replies of OpenAI's API: conversion of events to objects. Each tool call is sent whole, in one chunk."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = ["Chunks", "chat_whole", "completion_whole", "embeddings", "shown_scor
 
 
 class Chunks(Struct):
-    """The chunks of one stream: they share an id and a time.
+    """The chunks of one stream, which share an id and a time.
 
-    completion    what is completed; None for a chat
-    custom_tools  names of tools whose calls go out as one text
-    names_tool    the request names the tool to call, and such a call ends with `stop`
+    completion    the request of a completion; None for a chat
+    custom_tools  names of tools whose calls are sent as plain text
+    names_tool    whether the request names the tool to call; the answer then ends with `stop`
     """
 
     model: str
@@ -47,7 +47,7 @@ class Chunks(Struct):
         self.id = self.id or _id("chatcmpl" if self.completion is None else "cmpl")
 
     def delta(self, index: int, delta: Delta) -> list[dict[str, Any]]:
-        """Chunks for what is new in answer `index`: thinking and content apart."""
+        """Return chunks for new pieces of answer `index`, with thinking and content in separate chunks."""
         if self.completion is not None:
             begin = self._lengths.get(index, 0)
             said = _completed(self.completion, delta.prompted, _content(delta), delta.scores, begin)
@@ -64,7 +64,7 @@ class Chunks(Struct):
         return chunks
 
     def finish(self, index: int, finish: Finish) -> list[dict[str, Any]]:
-        """The last chunk of answer `index`; where nothing was said, behind one that says who is silent."""
+        """Return the last chunk of answer `index`, after a chunk with the role if the answer is empty."""
         reason = _reason(finish, self.names_tool)
         if self.completion is not None:
             return [self._chunk(index, {"text": "", "logprobs": None}, reason)]
@@ -72,7 +72,7 @@ class Chunks(Struct):
         return [*first, self._chunk(index, {"delta": {}, "logprobs": None}, reason)]
 
     def usage(self, finishes: Sequence[Finish]) -> dict[str, Any]:
-        """The chunk of counts, behind all answers."""
+        """Return the chunk of token counts, which follows all answers."""
         num_prompts = 1 if self.completion is None else len(self.completion.prompts)
         return self._head() | {"choices": [], "usage": _usage(finishes, num_prompts)}
 
@@ -98,7 +98,7 @@ class Chunks(Struct):
 def chat_whole(
     model: str, answers: Sequence[Whole], custom_tools: Collection[str] = (), names_tool: bool = False
 ) -> dict[str, Any]:
-    """A chat without stream. `custom_tools` and `names_tool` are as in `Chunks`."""
+    """Return a chat without streaming. `custom_tools` and `names_tool` are as in `Chunks`."""
     choices = [
         {
             "index": index,
@@ -110,13 +110,16 @@ def chat_whole(
     ]
     head = _head(_id("chatcmpl"), "chat.completion", int(time.time()), model)
     said = {"choices": choices, "usage": _usage([answer.finish for answer in answers])}
-    # All answers have the same prompt, and the first one tells of it.
+    # All answers have the same prompt, which the first one contains.
     prompted = answers[0].prompted
     return head | said | ({} if prompted is None else {"prompt_logprobs": _prompt_logprobs(prompted)})
 
 
 def completion_whole(request: CompletionRequest, answers: Sequence[Whole]) -> dict[str, Any]:
-    """A completion without stream. answers: `best_of` of them for each prompt in turn."""
+    """Return a completion without streaming.
+
+    answers: `best_of` answers for each prompt, in the order of the prompts
+    """
     groups = [answers[begin : begin + request.best_of] for begin in range(0, len(answers), request.best_of)]
     choices = [
         {"index": index, "finish_reason": _reason(answer.finish)}
@@ -129,7 +132,7 @@ def completion_whole(request: CompletionRequest, answers: Sequence[Whole]) -> di
 
 
 def _best(answers: Sequence[Whole], count: int) -> Sequence[Whole]:
-    """Return the answers with the most likely tokens on average; one without tokens comes last."""
+    """Return the `count` answers with the most likely tokens on average. Empty answers come last."""
     if len(answers) == count:
         return answers
 
@@ -143,7 +146,7 @@ def _best(answers: Sequence[Whole], count: int) -> Sequence[Whole]:
 def _completed(
     request: CompletionRequest, prompted: Prompted | None, text: str, scores: Sequence[Score], begin: int
 ) -> dict[str, Any]:
-    """The fields of a completion, or of a piece of one that begins at the character `begin`."""
+    """Return the fields of a completion, or of a piece of one that begins at the character `begin`."""
     echoed = prompted if request.echoes else None
     said: dict[str, Any] = {"text": text if echoed is None else echoed.text + text}
     said["logprobs"] = _text_logprobs(scores, begin, echoed) if request.has_logprobs else None
@@ -158,7 +161,7 @@ def _prompt_logprobs(prompted: Prompted) -> Items:
 
 
 def _by_id(score: Score | None) -> dict[str, Any] | None:
-    """A token of a prompt, and the most likely tokens in its place, in vLLM's form."""
+    """Return the scores of a token and of the most likely tokens at its position, in vLLM's form."""
     if score is None:
         return None
     ranked = {each.token_id: rank for rank, each in enumerate(score.top or (), start=1)}
@@ -173,7 +176,7 @@ def _by_id(score: Score | None) -> dict[str, Any] | None:
 
 
 def embeddings(model: str, rows: npt.NDArray[np.float32], tokens: int, in_base64: bool) -> dict[str, Any]:
-    """Vectors, as numbers or as bytes of little-endian float32 in base64."""
+    """Return vectors, as numbers or as little-endian float32 bytes in base64."""
 
     def shown(place: tuple[int, npt.NDArray[np.float32]]) -> dict[str, object]:
         index, row = place
@@ -228,7 +231,7 @@ def _call(index: int, call: ToolCall, custom_tools: Collection[str]) -> dict[str
 
 
 def _usage(finishes: Sequence[Finish], num_prompts: int = 1) -> dict[str, Any]:
-    """Counts of all answers; a prompt that several have in common counts once."""
+    """Return the token counts of all answers. A prompt that several answers share counts once."""
     firsts = finishes[:: len(finishes) // num_prompts]
     first, length = firsts[0], sum(each.done.prompt_tokens for each in firsts)
     generated = sum(finish.done.generated_tokens for finish in finishes)
@@ -242,7 +245,7 @@ def _usage(finishes: Sequence[Finish], num_prompts: int = 1) -> dict[str, Any]:
         },
         "completion_tokens_details": {"reasoning_tokens": sum(finish.thought for finish in finishes)},
     }
-    # The number of tokens left out of the prompt, which a client cannot see otherwise.
+    # Without these fields, a client could not see that tokens were left out of its prompt.
     dropped = (
         {"prompt_tokens_dropped": first.dropped, "context_length": first.context} if first.dropped else {}
     )
@@ -256,7 +259,7 @@ def _chat_logprobs(scores: Sequence[Score]) -> dict[str, Any] | None:
 
 
 def shown_scores(scores: Sequence[Score]) -> list[dict[str, Any]]:
-    """Tokens, and the most likely tokens in their places."""
+    """Return the scores of tokens, and of the most likely tokens at their positions."""
     return list(map(_shown_score, scores))
 
 
@@ -269,18 +272,22 @@ def _shown(score: TopScore) -> dict[str, Any]:
 
 
 def _text_logprobs(scores: Sequence[Score], begin: int, echoed: Prompted | None) -> dict[str, Any] | None:
-    """begin: characters of the answer before these tokens. echoed: the prompt, which goes before them."""
+    """Return the log-probabilities of tokens in the form of completions.
+
+    begin: number of characters of the answer before these tokens
+    echoed: the prompt, if it precedes them
+    """
     first = None if echoed is None else echoed.first
     if echoed is not None:
         scores = [*echoed.scores, *scores]
     if not scores and first is None:
         return None
-    # A token that begins every text is none of it.
+    # The special token that begins every text is not part of the text.
     is_written = first is not None and echoed is not None and echoed.text.startswith(first.token)
     begins = [] if first is None else [begin]
     begin += len(first.token) if first is not None and is_written else 0
     ends = accumulate((len(score.chosen.token) for score in scores), initial=begin)
-    # Several tokens may have one spelling; the most likely of them counts.
+    # Several tokens may have the same text; the most likely of them counts.
     top = [{each.token: each.logprob for each in reversed(score.top or ())} for score in scores]
     return {
         "tokens": [*([] if first is None else [first.token]), *(score.chosen.token for score in scores)],

@@ -1,4 +1,4 @@
-"""Bodies of OpenAI's API, read into requests."""
+"""Conversion of the bodies of OpenAI's API to requests."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ __all__ = [
 ]
 
 MAX_ANSWERS = 16
-"""To one prompt."""
+"""Largest number of answers to one prompt."""
 MAX_PROMPTS = 256
 _PROMPTS = "a string, a list of strings, a list of tokens, or a list of such lists"
-# Options that this API has no name for are taken under their own names.
+# Options that OpenAI's API does not define are accepted under their own names.
 _FIELDS = {name: name for name in names_of(FIELDS)}
 _USUAL = {name: option.openai for name, option in OPTIONS.items() if option.openai is not None}
-# The fields with the most tokens of an answer; the first one goes first.
+# Fields that limit the tokens of an answer. The first one takes precedence.
 _LIMITS = ("max_completion_tokens", "max_tokens")
-# The number that says of `num_predict` what llama.cpp says by -1 of `max_tokens`.
+# The value of `num_predict` that means the same as -1 of llama.cpp's `max_tokens`.
 _TO_THE_END = -2
 
 
 class CompletionRequest(Struct, frozen=True):
     """A request of /v1/completions.
 
-    prompts       a request for each of them; they differ in nothing else
-    count         how many answers each gets, the best ones of `best_of`
-    has_logprobs  the reply has the scores of the answer, and of the prompt where it is echoed
-    has_prompt_logprobs  the reply has the scores of the prompt in a field of their own
+    prompts       one request for each prompt; the requests differ in nothing else
+    count         number of answers to each prompt, which are the best ones of `best_of`
+    has_logprobs  whether the reply contains the scores of the answer, and of the prompt if it is echoed
+    has_prompt_logprobs  whether the reply contains the scores of the prompt in a separate field
     """
 
     prompts: Sequence[GenerateRequest]
@@ -70,12 +70,12 @@ class CompletionRequest(Struct, frozen=True):
 
     @property
     def echoes(self) -> bool:
-        """True if the answer gives the prompts back."""
+        """True if each answer begins with its prompt."""
         return self.prompts[0].echoes
 
 
 def read_chat(body: Mapping[str, Any]) -> ChatRequest:
-    """A request of /v1/chat/completions. Raises OptionError or UnsupportedError."""
+    """Read a request of /v1/chat/completions. Raises OptionError or UnsupportedError."""
     fields = Fields(body)
     ignored = Ignored()
     messages = OpenAIConversation(fields, ignored).messages
@@ -105,12 +105,12 @@ def read_chat(body: Mapping[str, Any]) -> ChatRequest:
 def _chat_top(fields: Fields) -> int:
     top = top_of(fields.integer("top_logprobs", 0))
     if top and not fields.flag("logprobs", False):
-        raise OptionError("top_logprobs asks for log-probabilities; set logprobs to true with it")
+        raise OptionError("top_logprobs requires logprobs; set logprobs to true")
     return top
 
 
 def _check_continuing(fields: Fields, is_begun: bool) -> None:
-    """Refuse to continue a message that is not the assistant's, and to begin no answer to it."""
+    """Raise OptionError if the request would continue a message that is not the assistant's."""
     if is_begun:
         return
     if fields.flag("continue_final_message", False):
@@ -125,9 +125,10 @@ def _check_continuing(fields: Fields, is_begun: bool) -> None:
 
 
 def read_completion(body: Mapping[str, Any]) -> CompletionRequest:
-    """A request of /v1/completions. A text goes through the model's template, as in Ollama, unless it is raw.
+    """Read a request of /v1/completions. Raises OptionError.
 
-    Tokens, and what is given back or scored, are the prompt as they are. Raises OptionError.
+    As in Ollama, a text is inserted into the model's template, unless it is raw. Prompts of tokens, and
+    prompts that are echoed or scored, are always raw.
     """
     fields = Fields(body)
     prompts = _prompts(fields.data.get("prompt"))
@@ -145,9 +146,13 @@ def read_completion(body: Mapping[str, Any]) -> CompletionRequest:
     is_whole = echoes or prompt_top is not None or not isinstance(prompts[0], str)
     raw = fields.flag("raw", is_whole)
     if is_whole and not raw:
-        raise OptionError("echo, prompt_logprobs and prompts of tokens are raw; leave out raw")
+        raise OptionError(
+            "echo, prompt_logprobs and prompts of tokens require raw mode; leave out raw: false"
+        )
     if raw and suffix:
-        raise OptionError("suffix is written by the model's template; not with raw, echo or tokens")
+        raise OptionError(
+            "suffix needs the model's template, which raw, echo, prompt_logprobs and tokens exclude"
+        )
     common = _common(fields, num_searched) | ({"truncate": False, "shift": False} if is_whole else {})
     request = GenerateRequest(
         prompt="",
@@ -169,9 +174,9 @@ def read_completion(body: Mapping[str, Any]) -> CompletionRequest:
 
 
 def _require_sendable(fields: Fields, num_answers: int, num_prompts: int = 1) -> None:
-    """Raise OptionError where the calls for all answers are larger together than a body may be.
+    """Raise OptionError if the calls for all answers together are larger than a body may be.
 
-    Each answer is a call that repeats its prompt, and each prompt repeats the other fields.
+    Each answer needs its own call, which repeats the prompt and the other fields.
     """
     if num_answers * num_prompts <= 1:
         return
@@ -180,8 +185,8 @@ def _require_sendable(fields: Fields, num_answers: int, num_prompts: int = 1) ->
     size = num_answers * (prompts + max(1, num_prompts) * others)
     if size > MAX_BODY:
         raise OptionError(
-            f"the prompts of all answers have {size} characters together; at most {MAX_BODY} are taken: ask "
-            "for fewer answers at once, or shorten the prompt"
+            f"the prompts of all answers have {size} characters together; at most {MAX_BODY} are allowed; "
+            "ask for fewer answers at once, or shorten the prompt"
         )
 
 
@@ -190,14 +195,14 @@ def _read_counts(fields: Fields) -> tuple[int, int]:
     count = read_count(fields.data)
     best_of = fields.integer("best_of", count)
     if not count <= best_of <= MAX_ANSWERS:
-        raise OptionError(f"best_of must be n to {MAX_ANSWERS}")
+        raise OptionError(f"best_of must be at least n and at most {MAX_ANSWERS}")
     if best_of > count and fields.flag("stream", False):
-        raise OptionError("a stream cannot choose the best of its answers; best_of must be n")
+        raise OptionError("a stream cannot choose the best of its answers; set best_of to n, or leave it out")
     return count, best_of
 
 
 def _prompts(value: Any) -> list[str | list[int]]:
-    """One prompt or several: texts, or lists of tokens."""
+    """Read one or several prompts, which are texts or lists of tokens."""
     if value is None:
         return []
     if isinstance(value, str):
@@ -207,7 +212,7 @@ def _prompts(value: Any) -> list[str | list[int]]:
     if value and _are_tokens(value):
         return [value]
     if len(value) > MAX_PROMPTS:
-        raise OptionError(f"there are {len(value)} prompts; at most {MAX_PROMPTS} are taken")
+        raise OptionError(f"there are {len(value)} prompts; at most {MAX_PROMPTS} are allowed")
     kind = str if value and isinstance(value[0], str) else list
     if not all(isinstance(item, kind) and (kind is str or _are_tokens(item)) for item in value):
         raise OptionError(f"prompt must be {_PROMPTS}")
@@ -223,7 +228,7 @@ def _prompted(prompt: str | list[int]) -> dict[str, Any]:
 
 
 def _prompt_top(asked: int | None, echoed: int | None) -> int | None:
-    """Return the number of top logits for each token of the prompt, None for none."""
+    """Return the number of top log-probabilities for each token of the prompt; None for none."""
     found = [top for top in (asked, echoed) if top is not None]
     if any(not 0 <= top <= MAX_TOP_LOGPROBS for top in found):
         raise OptionError(f"prompt_logprobs and logprobs must be between 0 and {MAX_TOP_LOGPROBS}")
@@ -231,10 +236,10 @@ def _prompt_top(asked: int | None, echoed: int | None) -> int | None:
 
 
 def _chat_prompt_top(fields: Fields) -> int | None:
-    """Read `prompt_logprobs` of a chat, which vLLM has no place for in a stream either."""
+    """Read `prompt_logprobs` of a chat. As in vLLM, a stream cannot return them."""
     top = _prompt_top(fields.integer("prompt_logprobs", None), None)
     if top is not None and fields.flag("stream", False):
-        raise OptionError("a stream does not tell prompt_logprobs; leave out stream or prompt_logprobs")
+        raise OptionError("a stream cannot return prompt_logprobs; leave out stream or prompt_logprobs")
     return top
 
 
@@ -247,7 +252,7 @@ def read_count(body: Mapping[str, Any]) -> int:
 
 
 def read_embeddings(body: Mapping[str, Any]) -> tuple[EmbedRequest, bool]:
-    """A request of /v1/embeddings, and whether vectors are wanted in base64."""
+    """Read a request of /v1/embeddings, and whether it asks for base64. Raises OptionError."""
     from chaski.server.dialects.ollama import read_inputs
 
     fields = Fields(body)
@@ -270,12 +275,12 @@ def read_embeddings(body: Mapping[str, Any]) -> tuple[EmbedRequest, bool]:
 
 
 def includes_usage(body: Mapping[str, Any]) -> bool:
-    """Return whether a stream ends with counts."""
+    """Return whether a stream ends with token counts."""
     return Fields(Fields(body).mapping("stream_options"), "stream_options").flag("include_usage", False)
 
 
 def _common(fields: Fields, count: int) -> dict[str, Any]:
-    """Read what chats and completions have; `count`: beams of a search that is asked for."""
+    """Read the fields that chats and completions share. `count` is the number of beams of a beam search."""
     format = _format(Fields(fields.mapping("response_format"), "response_format"))
     constrained = read_constraint(fields, "response_format", format)
     options = _searched(fields, read_options(fields, *_LIMITS), count)
@@ -295,33 +300,36 @@ def _common(fields: Fields, count: int) -> dict[str, Any]:
 
 
 def _searched(fields: Fields, options: dict[str, Any], count: int) -> dict[str, Any]:
-    """Return options with those of a beam search, where one is asked for; it has `count` beams."""
+    """Return the options, with those of a search with `count` beams if the request asks for one."""
     given = {name: fields.data[name] for name in ("length_penalty", "early_stopping") if fields.has(name)}
     if not fields.flag("use_beam_search", False):
         return options | given
     options = {"num_beams": count} | options
-    # vLLM divides by the temperature, which is 1 where it is not given.
+    # vLLM divides by the temperature, whose default is 1.
     if options["temperature"] not in (0, 1):
-        raise OptionError("use_beam_search takes the model's own probabilities; leave out temperature")
+        raise OptionError("use_beam_search uses the model's own probabilities; leave out temperature")
     return options | {"temperature": 0.0} | (given if is_search(options) else {})
 
 
 def limit_of(fields: Fields, *limits: str) -> dict[str, str]:
-    """Return the field that gives the option `num_predict`: the first of `limits` that is there, if any."""
+    """Return the field that sets the option `num_predict`: the first of `limits` that is present, if any."""
     name = next((name for name in limits if fields.has(name)), None)
     return {} if name is None else {"num_predict": name}
 
 
 def read_options(fields: Fields, *limits: str) -> dict[str, Any]:
-    """The options of a request, in Ollama's names. limits: where the most tokens of an answer may stand."""
+    """Return the options of a request under Ollama's names.
+
+    limits: names of the fields that may limit the tokens of an answer
+    """
     options = dict(fields.mapping("options"))
     options |= {**_USUAL, **fields.options(_FIELDS)}
-    if is_search(options) and options["temperature"] == 1:  # it takes the model's own probabilities
+    if is_search(options) and options["temperature"] == 1:  # a search uses the model's own probabilities
         options["temperature"] = 0.0
     if name := limit_of(fields, *limits).get("num_predict"):
         limit = fields.integer(name, 0)
         if limit < -1:
-            raise OptionError(f"{name} must be at least 0, or -1 for as many as the context holds")
+            raise OptionError(f"{name} must be at least 0, or -1 for as many tokens as fit the context")
         options["num_predict"] = limit if limit >= 0 else _TO_THE_END
     return options
 
@@ -338,7 +346,7 @@ def _format(fields: Fields) -> Any:
 
 
 def schema_in(fields: Fields) -> Mapping[str, Any]:
-    """The schema that an answer must follow."""
+    """Return the schema that the answer must follow. Raises OptionError if it is missing."""
     schema = fields.mapping("schema")
     if not schema:
         raise OptionError(f"{fields.where}.schema is missing")
@@ -346,7 +354,7 @@ def schema_in(fields: Fields) -> Mapping[str, Any]:
 
 
 def top_of(count: int) -> int:
-    """Check the number of top tokens to show for each one."""
+    """Check and return the number of top log-probabilities for each token. Raises OptionError."""
     if not 0 <= count <= MAX_TOP_LOGPROBS:
         raise OptionError(f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS}")
     return count

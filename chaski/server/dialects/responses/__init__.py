@@ -1,4 +1,4 @@
-"""OpenAI's Responses API, as pure functions: its bodies to requests, events to its items."""
+"""OpenAI's Responses API as pure functions, which convert bodies to requests and events to items."""
 
 from chaski.server.dialects.responses.kept_input import input_items
 from chaski.server.dialects.responses.replies import Items

@@ -1,4 +1,4 @@
-"""Items of the Responses API as messages in Ollama's form; what the model said in one turn may be several."""
+"""Conversion of the Responses API's items to messages in Ollama's form. A turn may span several items."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chaski.server.network.jsons import InnerJson, dump_text
 __all__ = ["FindItem", "ResponsesConversation"]
 
 FindItem = Callable[[str], Mapping[str, Any]]
-"""An item of an earlier response by its id. Raises ResponseNotFoundError."""
+"""Function that returns an item of an earlier response by its id. Raises ResponseNotFoundError."""
 
 _OUTPUTS = (
     "function_call_output",
@@ -30,10 +30,10 @@ _OUTPUTS = (
 
 
 class ResponsesConversation:
-    """Reads items behind earlier messages.
+    """The messages of items that follow earlier messages.
 
-    messages  those of the items
-    tools     that items bring: results of a search, and additions on the way
+    messages  messages of the items
+    tools     tools that the items add: results of a search, and additions during the conversation
     """
 
     def __init__(self, earlier: Sequence[Mapping[str, Any]], ignored: Ignored, find_item: FindItem) -> None:
@@ -44,8 +44,8 @@ class ResponsesConversation:
         calls = [call for message in earlier for call in message.get("tool_calls", ())]
         self._names = {call["id"]: call["function"]["name"] for call in calls}
         self._inner = InnerJson()
-        self._references: set[str] = set()  # ids of items
-        self._said: dict[str, Any] | None = None  # the model's turn that further items may belong to
+        self._references: set[str] = set()  # ids of referenced items
+        self._said: dict[str, Any] | None = None  # the model's turn, to which further items may belong
 
     def read(self, items: Iterator[Fields]) -> None:
         """Read all items. Raises OptionError or UnsupportedError."""
@@ -81,7 +81,7 @@ class ResponsesConversation:
                 self._ignored.add("item", kind)
 
     def _referenced(self, item_id: str) -> Mapping[str, Any]:
-        """Return an item of an earlier response. Only one reference to it is taken, as by OpenAI."""
+        """Return an item of an earlier response. As in OpenAI's API, it may be referenced only once."""
         if item_id in self._references:
             raise OptionError(
                 f"Duplicate item found with id {item_id:.80}. Remove duplicate items from input."
@@ -120,7 +120,7 @@ class ResponsesConversation:
         self._said = None
 
     def _output(self, item: Fields) -> dict[str, Any]:
-        """The fields of a tool's message that hold the output of a call."""
+        """Return the fields of a tool's message that contain the output of a call."""
         match item.text("type"):
             case "shell_call_output":
                 return {"content": dump_text([dict(part.data) for part in item.objects("output")])}
@@ -143,7 +143,7 @@ class ResponsesConversation:
         return self._said
 
     def _content(self, fields: Fields, name: str) -> dict[str, Any]:
-        """The text of an item, its images and documents."""
+        """Return the text of an item with its images and documents."""
         spoken = Spoken()
         if not isinstance(fields.data.get(name), list):
             spoken.add_text(fields.text(name))
@@ -159,7 +159,7 @@ class ResponsesConversation:
                 case "input_file":
                     spoken.add_text(self._file(part))
                 case "input_image" | "input_audio" as kind:
-                    raise UnsupportedError(f"{kind} of this kind is not supported; images come as data URLs")
+                    raise UnsupportedError(f"this {kind} is not supported; send images as data URLs")
                 case kind:
                     self._ignored.add("content", kind)
         return spoken.fields
@@ -179,13 +179,13 @@ def _role(fields: Fields) -> str:
 
 
 def _thinking(fields: Fields) -> str:
-    """The text of a reasoning item: in full where that is there, else its summary."""
+    """Return the full text of a reasoning item, or else its summary."""
     parts = list(fields.objects("content")) or list(fields.objects("summary"))
     return "\n".join(part.text("text") for part in parts)
 
 
 def _done_elsewhere(item: Fields, inner: InnerJson) -> tuple[dict[str, Any], str] | None:
-    """Return a call that its maker's server ran, and its result; None where the item has no result."""
+    """Return a call that the provider's server ran, and its result; None if the item has no result."""
     id = item.text("id")
     match item.text("type"):
         case "mcp_call" if item.has("output") or item.has("error"):

@@ -1,4 +1,4 @@
-"""The items of a request's input, as the Responses API lists them later."""
+"""The input items of a request, in the form in which the Responses API lists them later."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["input_items"]
 
 
 def input_items(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The items, each with an id; a text is the message of a user. For a body that was read before."""
+    """Return the items, each with an id. A text becomes a user's message. `body` must be a valid request."""
     given = body.get("input")
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]

@@ -29,7 +29,7 @@ _EMPTY: Mapping[str, Mapping[str, Any]] = {
     "reasoning": {"prefix": "rs", "summary": []},
     "message": {"prefix": "msg", "role": "assistant", "content": []},
 }
-"""The fields of each type of item before it has any content, and the prefix of its id."""
+"""The fields of each type of item before it has content, and the prefix of its id."""
 
 
 class _Open(Struct):
@@ -41,7 +41,7 @@ class _Open(Struct):
 
 
 class Items(Struct):
-    """The response to one request: feed it events; it gives those of the stream, and is the whole at last."""
+    """The response to one request. It converts the answer's events to a stream and collects the response."""
 
     request: ResponseRequest
     id: str = field(default_factory=lambda: f"resp_{secrets.token_hex(24)}")
@@ -52,12 +52,12 @@ class Items(Struct):
     _end: dict[str, Any] = field(default_factory=lambda: {"status": "in_progress"})
 
     def begin(self) -> Iterator[_Event]:
-        """The head of the stream."""
+        """Yield the start of the stream."""
         yield self._event("response.created", response=self.response)
         yield self._event("response.in_progress", response=self.response)
 
     def delta(self, delta: Delta) -> Iterator[_Event]:
-        """The events for the new pieces of the answer."""
+        """Yield the events for new pieces of the answer."""
         scores = shown_scores(delta.scores)
         for piece in delta.pieces:
             if isinstance(piece, ToolCall):
@@ -67,7 +67,7 @@ class Items(Struct):
                 scores = []
 
     def finish(self, finish: Finish) -> Iterator[_Event]:
-        """The end of the last item, and of the response."""
+        """Yield the end of the last item and of the response."""
         status = "incomplete" if finish.is_cut else "completed"
         yield from self._close(status)
         details = {"reason": "max_output_tokens"} if finish.is_cut else None
@@ -85,14 +85,14 @@ class Items(Struct):
 
     @property
     def response(self) -> dict[str, Any]:
-        """The response as far as it is there."""
+        """The response so far."""
         head = {"id": self.id, "object": "response", "created_at": self.created, **self.request.echo}
         usual = {"error": None, "incomplete_details": None, "completed_at": None, "usage": None}
         return head | {"output": list(self._output)} | usual | self._end
 
     @property
     def turn(self) -> Mapping[str, Any]:
-        """The answer as a message, in Ollama's form, for requests that go on behind it."""
+        """The answer as a message in Ollama's form, for requests that continue from it."""
         items = self._output
         thinking = "".join(item["summary"][0]["text"] for item in items if item["type"] == "reasoning")
         texts = [item["content"][0]["text"] for item in items if item["type"] == "message"]
@@ -149,7 +149,7 @@ class Items(Struct):
         yield self._event("response.output_item.done", output_index=index, item=self._output[-1])
 
     def _ending(self, found: _Open) -> Iterator[_Event]:
-        """Yield the end events of an item's parts, and put them into the item."""
+        """Yield the events that end an item's parts, and store the parts in the item."""
         match found.item["type"]:
             case "reasoning":
                 part = _summary(found.text)
@@ -166,7 +166,7 @@ class Items(Struct):
                 yield self._of_item(f"response.{form.stream}.done", **{form.field: found.text})
 
     def _of_part(self, type: str, **fields: Any) -> _Event:
-        """An event about the only part of the open item."""
+        """Return an event about the only part of the open item."""
         assert self._open is not None
         index = "summary_index" if self._open.item["type"] == "reasoning" else "content_index"
         return self._of_item(type, **{index: 0}, **fields)

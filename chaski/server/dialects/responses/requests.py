@@ -1,4 +1,4 @@
-"""Bodies of OpenAI's Responses API, read into requests: items of several types become messages."""
+"""Conversion of the bodies of OpenAI's Responses API to requests."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _LOGPROBS = "message.output_text.logprobs"
 class ResponseRequest(Struct, frozen=True):
     """A request of /v1/responses.
 
-    chat     the conversation to answer, earlier turns and instructions included
-    tools    by their full names: in which items their calls go out
-    turns    the conversation without the instructions, which are for this answer only
-    echo     the fields that a response repeats of its request
-    is_kept  whether later requests may go on behind the answer
+    chat     the conversation to answer, including earlier turns and instructions
+    tools    tools by their full names, which define the items of their calls
+    turns    the conversation without the instructions, which apply to this answer only
+    echo     fields of the request that the response repeats
+    is_kept  whether later requests may continue from the answer
     """
 
     chat: ChatRequest
@@ -49,7 +49,7 @@ def _no_item(item_id: str) -> Mapping[str, Any]:
 
 
 def previous_of(body: Mapping[str, Any]) -> str | None:
-    """The id of the response that a request goes on from."""
+    """Return the id of the response from which a request continues; None if there is none."""
     return Fields(body).text_or_none("previous_response_id")
 
 
@@ -58,7 +58,7 @@ def read_response(
     earlier: Sequence[Mapping[str, Any]] = (),
     find_item: FindItem = _no_item,
 ) -> ResponseRequest:
-    """Read a request that goes on behind `earlier` messages. Raises OptionError or UnsupportedError."""
+    """Read a request that continues `earlier` messages. Raises OptionError or UnsupportedError."""
     fields = Fields(body)
     _require_known(fields)
     ignored = Ignored()
@@ -73,7 +73,7 @@ def read_response(
     turns = [*earlier, *conversation.messages]
     if not turns and not fields.has("input"):
         raise OptionError("input is required")
-    # With an empty list the model answers the instructions alone.
+    # If the input is an empty list, the model answers the instructions alone.
     turns = turns or [{"role": "user", "content": ""}]
     check_images(turns)
     instructions = fields.text("instructions")
@@ -124,7 +124,7 @@ def _truncation(fields: Fields) -> str:
 
 
 def _echo(fields: Fields) -> dict[str, Any]:
-    """Return the fields that a response repeats of its request, with their defaults."""
+    """Return the fields of a request that its response repeats, with their defaults."""
     reasoning = Fields(fields.mapping("reasoning"), "reasoning")
     return {
         "background": False,
@@ -168,7 +168,7 @@ def _format(fields: Fields) -> Any:
 
 
 def _tool_choice(choice: Any) -> tuple[str, set[str] | None]:
-    """The choice as a request has it, and the names of the tools that it leaves; None for all."""
+    """Return the choice of tools in a request, and the names of the allowed tools; None for all tools."""
     if choice is None or isinstance(choice, str):
         if choice not in (None, "auto", "none", "required"):
             raise OptionError(f"tool_choice {choice!r:.40} must be none, auto, required or an object")
@@ -182,13 +182,13 @@ def _tool_choice(choice: Any) -> tuple[str, set[str] | None]:
     name = _chosen(fields)
     if not name:
         raise OptionError(
-            f"tool_choice of type {fields.text('type')!r:.40} must name a tool that clients run: this server "
-            "runs none itself"
+            f"tool_choice of type {fields.text('type')!r:.40} must name a tool that the client runs; this "
+            "server runs no tools"
         )
     return name, None
 
 
 def _chosen(fields: Fields) -> str:
-    """The full name of a tool; nothing for one that this server leaves out."""
+    """Return the name of a tool; "" for a tool that this server ignores."""
     form = FORMS.get(fields.text("type"))
     return "" if form is None else form.name or fields.text("name")

@@ -1,7 +1,7 @@
-"""Tools of the Responses API that clients run, and items of their calls.
+"""Tools of the Responses API that clients run, and the items of their calls.
 
-To the model each of them is a function; what it calls goes to the client in the item of the tool's own type,
-and such items in the input are read as calls of that function.
+The model sees each tool as a function. A call is sent to the client as an item of the tool's type, and such
+an item in the input is read as a call of the function.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def _object(required: list[str], **properties: Mapping[str, Any]) -> Mapping[str
 class Form(Struct, frozen=True):
     """The form of calls of one type of tool.
 
-    call         the type of the item
-    prefix       what ids of items begin with
-    stream       the name of its events that bring `field` in pieces; empty for items that come whole
-    field        what those bring
-    to_item      the fields of a call, from its arguments
-    to_arguments the arguments, from an item; they may be JSON
-    name, description, parameters   of the function, for tools that have no name of their own
+    call         type of the item
+    prefix       prefix of the ids of items
+    stream       name of the events that send `field` in pieces; empty for items that are sent whole
+    field        name of the field that is sent in pieces
+    to_item      function that converts the arguments of a call to the fields of its item
+    to_arguments function that converts an item to arguments, which may be JSON text
+    name, description, parameters   of the function, for types of tools with a fixed name
     """
 
     call: str
@@ -56,7 +56,7 @@ class Form(Struct, frozen=True):
 
 
 class Tool(Struct, frozen=True):
-    """A tool of a request. namespace: that it belongs to, or nothing."""
+    """A tool of a request. `namespace` is empty if the tool belongs to none."""
 
     form: Form
     name: str
@@ -66,7 +66,7 @@ class Tool(Struct, frozen=True):
 
     @property
     def full_name(self) -> str:
-        """The name of the tool towards the model: with its namespace, if it has one."""
+        """The name that the model sees, which includes the namespace if there is one."""
         return f"{self.namespace}.{self.name}" if self.namespace else self.name
 
     @property
@@ -76,14 +76,14 @@ class Tool(Struct, frozen=True):
         return {"type": "function", "function": described | {"parameters": dict(self.parameters or {})}}
 
     def item(self, arguments: _Arguments) -> dict[str, Any]:
-        """The fields of a call's item that hold its name and arguments."""
+        """Return the fields of a call's item that contain its name and arguments."""
         named = {"name": self.name} if not self.form.name else {}
         within = {"namespace": self.namespace} if self.namespace else {}
         return {**named, **within, **self.form.to_item(arguments)}
 
 
 def _strings(value: object) -> list[str]:
-    """A command as its words; a line is for the shell."""
+    """Return the words of a command. The shell runs a command that is given as one line."""
     if isinstance(value, str):
         return ["bash", "-lc", value]
     return [str(word) for word in value] if isinstance(value, list) else []
@@ -129,7 +129,7 @@ def _patch_item(arguments: _Arguments) -> Mapping[str, Any]:
 
 
 def _within(field: str, parameters: Mapping[str, Any]) -> Callable[[Fields], _Arguments]:
-    """The arguments are fields of an object, which clients bring in any order."""
+    """Return a function that reads arguments from the object `field`, in the order of `parameters`."""
 
     def read(item: Fields) -> _Arguments:
         given = item.mapping(field)
@@ -205,18 +205,18 @@ FORMS: Mapping[str, Form] = {
         parameters=_object([], query=_TEXT),
     ),
 }
-"""By the types of tools. Others run at their maker's."""
+"""Forms by the types of tools. Tools of other types run on the provider's servers."""
 
 _CALLS = {form.call: form for form in FORMS.values()}
 
 
 def form_of_call(kind: str) -> Form | None:
-    """The form of items of a type, if it is one of calls that clients run."""
+    """Return the form of calls by the type of their item; None if clients do not run such calls."""
     return _CALLS.get(kind)
 
 
 def read_tools(fields: Fields, ignored: Ignored, namespace: str = "") -> Iterator[Tool]:
-    """The tools of a request that clients run; the others are noted as ignored. Raises OptionError."""
+    """Yield the tools that clients run, and record other tools as ignored. Raises OptionError."""
     for given in fields.objects("tools"):
         tool = _flat(given)
         kind, name = tool.text("type"), tool.text("name")
@@ -232,7 +232,7 @@ def read_tools(fields: Fields, ignored: Ignored, namespace: str = "") -> Iterato
 
 
 def _flat(tool: Fields) -> Fields:
-    """Return a function in the form of this API, also if it came in the form of another one."""
+    """Return a tool in the form of this API. A function may be given in the form of another API."""
     if tool.has("function") or tool.has("input_schema") or not tool.has("type"):
         found = function_tool(tool)
         return tool if found is None else Fields({"type": "function", **found["function"]}, tool.where)
@@ -240,7 +240,7 @@ def _flat(tool: Fields) -> Fields:
 
 
 def read_call(item: Fields, inner: InnerJson) -> dict[str, Any]:
-    """A call in Ollama's form. Raises OptionError."""
+    """Read a call and return it in Ollama's form. Raises OptionError."""
     kind = item.text("type")
     form = _CALLS[kind]
     call_id = item.text("call_id", "id") if form.name else item.text("call_id")
@@ -255,7 +255,7 @@ def read_call(item: Fields, inner: InnerJson) -> dict[str, Any]:
 
 
 def _is_for_client(tool: Fields) -> bool:
-    """Shells may run in a container of the maker's, and searches on its server."""
+    """Return whether the client runs a tool. The provider may run shells and tool searches itself."""
     match tool.text("type"):
         case "shell":
             environment = Fields(tool.mapping("environment"), "environment")

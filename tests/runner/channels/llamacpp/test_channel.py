@@ -87,7 +87,7 @@ def test_tokens_and_vectors(worker: Worker) -> None:
     assert worker.tokenize("hi") == [262, 104, 105]
     assert worker.tokenize("hi", add_special=False) == [104, 105]
     assert worker.detokenize([262, 104, 105, 263]) == "hi"
-    with pytest.raises(OptionError, match="token id 265 is not among the 265"):
+    with pytest.raises(OptionError, match="token id 265 is not in the model's vocabulary of 265"):
         worker.detokenize([265])
     with pytest.raises(UnsupportedError, match="does not support embeddings"):
         worker.embed("hi")
