@@ -1,4 +1,4 @@
-# An image that serves, with a key or open to whoever reaches the port (docs/installing.md):
+# Server image. It needs API keys, or CHASKI_OPEN=1 to accept every client (docs/installing.md):
 #   docker build -t chaski .
 #   docker run -p 127.0.0.1:11434:11434 -e CHASKI_OPEN=1 -v chaski:/var/lib/chaski chaski
 FROM debian:bookworm-slim AS build
@@ -9,7 +9,7 @@ WORKDIR /source
 COPY pyproject.toml CMakeLists.txt README.md LICENSE ./
 COPY native native
 COPY chaski chaski
-# The extras of pyproject.toml that it has; for several machines: --build-arg EXTRAS=all,cluster
+# Extras of pyproject.toml to install; for several machines: --build-arg EXTRAS=all,cluster
 ARG EXTRAS=all
 RUN python3 -m venv /opt/chaski && /opt/chaski/bin/pip install --no-cache-dir ".[${EXTRAS}]"
 

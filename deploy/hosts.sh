@@ -2,8 +2,8 @@
 # Lets other hosts join the cluster of this one, by ssh (docs/cluster.md):
 #   ray start --head && deploy/hosts.sh join 10.0.0.1:6379 ada@10.0.0.2 ada@10.0.0.3
 #   deploy/hosts.sh leave ada@10.0.0.2
-# Each host has chaski with the extra `cluster` in the folder CHASKI_VENV of its user, .venv if that is not set.
-# The token goes over standard input, so that nobody reads it from a list of processes.
+# Each host needs chaski with the extra `cluster` in the folder CHASKI_VENV of its user (default: .venv). The
+# token goes over standard input, so that it is not visible in a list of processes.
 set -eu
 
 usage() { echo "usage: $0 join HEAD:PORT HOST... | leave HOST..." >&2; exit 2; }
