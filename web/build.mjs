@@ -1,4 +1,4 @@
-// Builds the page into the package: every file but index.html has a digest of its content in its name.
+// Builds the page into the package. Every file name except index.html contains a digest of the content.
 
 import { createHash } from "node:crypto";
 import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -56,7 +56,7 @@ function built(source) {
   return Object.entries(metafile.outputs).find(([, output]) => output.entryPoint === source);
 }
 
-// The frame of the page is part of index.html, so that it is seen while the script is still on its way.
+// The frame of the page is part of index.html, so that it is visible while the script still loads.
 const program = "node_modules/.frame.mjs";
 await build({ entryPoints: ["src/frame.tsx"], bundle: true, format: "esm", platform: "node", outfile: program, ...jsx });
 const { frame } = await import(`./${program}`);
@@ -78,13 +78,13 @@ writeFileSync(
     .replace("FRAME", () => frame),
 );
 
-// The licenses of all packages that the bundle holds parts of, beside it.
+// The licenses of all packages with parts in the bundle go next to it.
 const packages = new Set(
   Object.keys({ ...worker.metafile.inputs, ...metafile.inputs }).flatMap(
     (path) => /node_modules\/((?:@[^/]+\/)?[^/]+)\//.exec(path)?.[1] ?? [],
   ),
 );
-// pdf.js is built with parts of core-js, whose text of the license is in its own package.
+// pdf.js is built with parts of core-js, whose license text is in its own package.
 const polyfills = JSON.parse(readFileSync("node_modules/core-js/package.json", "utf8")).version;
 if (!readFileSync(`${target}/${nameOf(workerAddress)}`, "utf8").includes(`core-js/blob/v${polyfills}/`))
   throw new Error(`pdf.js holds another core-js than ${polyfills}. Name its version in package.json.`);

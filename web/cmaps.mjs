@@ -1,5 +1,5 @@
-// The character maps that each reader of PDFs has to know (ISO 32000-1, table 118), a newer one for Japanese, and
-// those from the characters of Adobe's collections to Unicode. pdf.js has more, which PDFs hardly name.
+// The character maps that every PDF reader must know (ISO 32000-1, table 118), a newer one for Japanese, and
+// the maps from Adobe's character collections to Unicode. pdf.js has more, which PDFs rarely name.
 
 const BOTH_WAYS = [
   ..."GB-EUC GBpc-EUC GBK-EUC GBKp-EUC GBK2K UniGB-UCS2 UniGB-UTF16".split(" "),
@@ -12,7 +12,7 @@ const NAMES = [
   ..."83pv-RKSJ-H H V Adobe-GB1-UCS2 Adobe-CNS1-UCS2 Adobe-Japan1-UCS2 Adobe-Korea1-UCS2".split(" "),
 ];
 
-/** Gives `pdf-cmaps` to modules: the addresses of the maps by the names of their files. */
+/** Provides the module `pdf-cmaps`: the addresses of the maps by file name. */
 export const cmaps = {
   name: "pdf-cmaps",
   setup(builder) {

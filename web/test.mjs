@@ -1,4 +1,4 @@
-// Runs the tests of modules that need no browser, with the test runner of node.
+// Runs the tests of modules that need no browser, with node's test runner.
 import { spawnSync } from "node:child_process";
 import { readdirSync, rmSync } from "node:fs";
 import { join } from "node:path";

@@ -85,7 +85,7 @@ def test_tools_of_servers_are_accessible(
     weather.results.clear()
     ask(page, "x")
     page.get_by_role("button", name="Run once").click()
-    page.get_by_text("refuses: unknown tool").wait_for()
+    page.get_by_text("refused the request: unknown tool").wait_for()
     assert faults(page, axe) == []
 
 
@@ -101,5 +101,5 @@ def test_the_editor_of_schemas_is_accessible(
     editor.get_by_text("Give this field a name.").wait_for()
     assert faults(page, axe) == []
     assert page.evaluate("document.querySelector('dialog').scrollWidth <= innerWidth")
-    editor.get_by_label("The same as JSON schema").fill('{"anyOf": []}')
+    editor.get_by_label("As JSON schema").fill('{"anyOf": []}')
     assert faults(page, axe) == []

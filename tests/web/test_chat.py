@@ -161,7 +161,7 @@ def test_settings_go_with_a_conversation(fake: Running, script: Script, open_pag
     page.get_by_label("Seed").fill("42")
     schema = page.get_by_label("JSON schema")
     schema.fill("[1]")
-    page.get_by_text("A schema is an object.").wait_for()
+    page.get_by_text("A schema must be an object.").wait_for()
     schema.fill("{")
     assert schema.get_attribute("aria-invalid") == "true"
     schema.fill('{"type": "object"}')
@@ -260,7 +260,7 @@ def test_conversations_are_kept_found_renamed_moved_and_deleted(
     assert "hello" in ended(other).inner_text()
     (tmp_path / "bad.json").write_text('{"conversations": [1]}')
     other.get_by_label("File of conversations").set_input_files(tmp_path / "bad.json")
-    other.get_by_text("is no export of this page").wait_for()
+    other.get_by_text("is not an export of this page").wait_for()
 
 
 @pytest.mark.parametrize("stays", [False, True])

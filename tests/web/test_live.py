@@ -231,7 +231,7 @@ def test_cells_fit_a_phone_and_are_touched(windowed: Running, open_page: Open) -
     write(windowed, "gemma3", "0123456789" * 20, num_predict=9)
     page = open_page(windowed, "/#/live", viewport=PHONE, has_touch=True, is_mobile=True, color_scheme="dark")
     page.get_by_label("The cache of").select_option("gemma3:latest")
-    page.get_by_role("region", name="What the server does now").evaluate("all => all.scrollTo(0, 2000)")
+    page.get_by_role("region", name="Live view of the server").evaluate("all => all.scrollTo(0, 2000)")
     whole = page.get_by_role("region", name=f"Cells: {ALL}")
     cells = whole.get_by_role("slider", name="Cells of")
     cells.wait_for()
@@ -296,7 +296,7 @@ def test_a_token_is_followed_by_pointing_and_by_keys(windowed: Running, open_pag
 
 def test_cached_guessed_and_dropped_tokens_over_time(windowed: Running, open_page: Open) -> None:
     page = open_page(windowed, "/#/live")
-    names = ("Cached prompt tokens", "Guessed tokens", "Dropped tokens")
+    names = ("Cached prompt tokens", "Draft tokens", "Dropped tokens")
     cached, guessed, dropped = (page.get_by_role("figure").filter(has_text=name) for name in names)
     cached.locator("polyline").nth(2).wait_for(state="attached")  # two seconds are there
     before = windowed.get("/api/live").json["models"]

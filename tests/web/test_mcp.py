@@ -170,7 +170,7 @@ def test_the_header_stays_in_this_browser(
     weather.key = "Bearer secret"
     page = open_page(allowing, reaches=(weather.origin,))
     entry = add(page, weather.url + "?also=secret")
-    entry.get_by_text("wants an Authorization header").wait_for()
+    entry.get_by_text("requires a valid Authorization header").wait_for()
     entry.get_by_role("button", name="Change the header").click()
     page.get_by_label("Authorization header").fill(weather.key)
     page.get_by_label("Keep the header in this browser").check()
@@ -277,7 +277,7 @@ def test_a_failed_call_is_said_and_returned(
     script.pieces = calls("weather", city="Atlantis")
     ask(page, "x")
     page.get_by_role("button", name="Run once").click()
-    page.get_by_text(f"{weather.url} refuses: no such city (-32602)").wait_for()
+    page.get_by_text(f"{weather.url} refused the request: no such city (-32602)").wait_for()
     script.pieces = ("A pity.",)
     page.get_by_role("button", name="Return the error").click()
     page.get_by_text("A pity.").wait_for()
@@ -290,8 +290,8 @@ def test_a_failed_call_is_said_and_returned(
     [
         ({"origins": ()}, "does not let this page read what it answers (CORS)"),
         ({"exposes": False}, "let it expose the header Mcp-Session-Id"),
-        ({"version": "1999-01-01"}, "speaks revision 1999-01-01 of MCP"),
-        ({"key": "Bearer x"}, "wants an Authorization header"),
+        ({"version": "1999-01-01"}, "uses revision 1999-01-01 of MCP"),
+        ({"key": "Bearer x"}, "requires a valid Authorization header"),
         ({"redirect": "https://example.org/mcp"}, "or leads elsewhere"),
         ({"pages": [[{"name": "x"}]]}, "lists a tool without a name or a schema"),
     ],
@@ -313,8 +313,8 @@ def test_addresses_that_are_not_asked(
 ) -> None:
     page = open_page(allowing, reaches=(weather.origin,))
     for address, said in {
-        "nonsense": "nonsense is no address",
-        "file:///etc/passwd": "is no address",
+        "nonsense": "nonsense is not an address",
+        "file:///etc/passwd": "is not an address",
         "http://user:password@127.0.0.1/": "an address holds no password here",
         "https://elsewhere.example/mcp": f"CHASKI_MCP_SERVERS={weather.origin},https://elsewhere.example",
         allowing.url + "/mcp": "has not allowed it",
@@ -329,7 +329,7 @@ def test_addresses_that_are_not_asked(
     add(page, weather.origin + "/other", "Bearer x").get_by_text("no MCP server at this path").wait_for()
     other = open_page(fake)
     other.get_by_role("button", name="Settings", exact=True).click()
-    other.get_by_text("This page may reach none").wait_for()
+    other.get_by_text("This page may not reach any").wait_for()
 
 
 def test_a_server_that_is_gone(

@@ -69,7 +69,7 @@ def test_a_pull_that_is_cut_goes_on(fake: Running, open_page: Open) -> None:
     page.route("**/api/pull", pull)
     page.get_by_label("Name of a model to pull").fill("big:7b")
     page.keyboard.press("Enter")
-    page.get_by_text("2.0 MB of 4.0 MB, the connection was cut; trying again").wait_for()
+    page.get_by_text("2.0 MB of 4.0 MB, the connection was lost; trying again").wait_for()
     assert page.get_by_label("Progress of big:7b").get_attribute("value") == "2000000"
     page.reload()
     pulled = page.get_by_role("group", name="Pull of big:7b")

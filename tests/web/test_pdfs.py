@@ -104,8 +104,8 @@ def test_a_pdf_by_drop_and_by_paste(fake: Running, script: Script, open_page: Op
             "locked",
             "locked.pdf is encrypted. Open it with its password in a viewer, print it into a new PDF without",
         ),
-        ("picture", "picture.pdf has no text, only pictures. Have its text recognized"),
-        ("cut", "cut.pdf is damaged, or no PDF. Open it in a viewer, save it from there, and attach that."),
+        ("picture", "picture.pdf contains only pictures, no text. Run OCR on it"),
+        ("cut", "cut.pdf is damaged, or not a PDF. Open it in a viewer, save it from there, and attach that."),
     ],
 )
 def test_why_there_is_no_text(fake: Running, open_page: Open, name: str, said: str) -> None:
@@ -189,7 +189,7 @@ def bomb(content: bytes) -> bytes:
 
 HELVETICA = b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>"
 SHOWN = b"BT /F 9 Tf 99 99 Td (x) Tj ET "
-NO_TEXT = "has no text, only pictures"
+NO_TEXT = "contains only pictures, no text"
 HOSTILE = {
     "bomb": (bomb(bytes(80 << 20)), "unpacks to more than 32 MiB"),
     "bomb of objects": (bomb(b"[" + b"<</a 1>>" * (5 << 20)), "unpacks to more than 32 MiB"),
@@ -209,15 +209,15 @@ HOSTILE = {
     "length": (document(b"BT (x) Tj ET").replace(b"/Length 12", b"/Length 4 0 R"), NO_TEXT),
     "references": (
         document(b"").replace(b"trailer", b"3 0 obj 7 0 R endobj 7 0 obj 3 0 R endobj trailer"),
-        "is damaged, or no PDF",
+        "is damaged, or not a PDF",
     ),
     "no characters": (
         foreign(bytes((0, 1, 0, 2, 0, 3, 0, 4)), "Identity-H", "Identity"),
-        "does not say which characters its fonts draw",
+        "does not define which characters its fonts draw",
     ),
     "rare codes": (
         foreign(b"abcd", "UniJIS-UTF32-H", "Japan1"),
-        "is not read: the page has no character map UniJIS-UTF32-H.bcmap. Attach its pages as images",
+        "cannot be read: the page has no character map UniJIS-UTF32-H.bcmap. Attach its pages as images",
     ),
     "numbers": (
         document(
@@ -231,7 +231,7 @@ HOSTILE = {
         ),
         "",
     ),
-    "no pdf": (b"%!PS-Adobe-3.0", "is damaged, or no PDF"),
+    "no pdf": (b"%!PS-Adobe-3.0", "is damaged, or not a PDF"),
     "large": (
         b"%PDF-1.4" + bytes(33 << 20),
         "is too large: 34.6 MB, of at most 33.6 MB. Attach a part of it.",
@@ -242,7 +242,7 @@ HOSTILE = {
             HELVETICA,
             resources=FONT,
         ),
-        "more text than the 1048576 characters that go with a question. Attach a part of it.",
+        "more text than the 1048576 characters that a question may contain. Attach a part of it.",
     ),
 }
 

@@ -46,7 +46,7 @@ def edit(page: Any, schema: object = None) -> Any:
 
 
 def text_of(editor: Any) -> Any:
-    return editor.get_by_label("The same as JSON schema")
+    return editor.get_by_label("As JSON schema")
 
 
 def schema_of(editor: Any) -> Any:
@@ -74,7 +74,7 @@ def test_a_schema_is_made_of_fields(fake: Running, script: Script, open_page: Op
     editor.get_by_role("group", name="name", exact=True).get_by_label("Description").fill("as it is written")
     for name in ("age", "height", "is_guide", "towns"):
         editor.get_by_role("group", name=name, exact=True).get_by_label("Required").uncheck()
-    editor.get_by_label("Choices, one a line").fill("Quechua\nAymara\n\nSpanish\n")
+    editor.get_by_label("Choices, one per line").fill("Quechua\nAymara\n\nSpanish\n")
     towns = editor.get_by_role("group", name="towns", exact=True)
     towns.get_by_label("Each item is").select_option("object")
     towns.get_by_role("button", name="Add a field to towns").click()
@@ -168,18 +168,18 @@ def test_what_is_wrong_is_said_where_it_is(fake: Running, script: Script, open_p
     page.keyboard.type("b")
     other = editor.get_by_role("group", name="b", exact=True)
     other.get_by_label("Type").select_option("choice")
-    other.get_by_text("Write what can be chosen, one a line.").wait_for()
+    other.get_by_text("Enter the choices, one per line.").wait_for()
     other.get_by_label("Choices").fill("x\ny\nx")
-    other.get_by_text("x stands there twice.").wait_for()
+    other.get_by_text("x is listed twice.").wait_for()
     editor.get_by_text("until this is mended").wait_for()
     picture(page, "schema-problem")
     wait_until(lambda: schema_of(editor)["properties"].keys() == {"a", "b"})  # as it was when b was right
     other.get_by_label("Choices").fill("x\ny")
     wait_until(lambda: schema_of(editor)["properties"]["b"] == {"type": "string", "enum": ["x", "y"]})
     text_of(editor).fill('{"type": ')
-    editor.get_by_text("This is no JSON").wait_for()
+    editor.get_by_text("This is not valid JSON").wait_for()
     text_of(editor).fill("[]")
-    editor.get_by_text("A schema is an object.").wait_for()
+    editor.get_by_text("A schema must be an object.").wait_for()
     editor.get_by_role("button", name="Done").click()
     page.get_by_role("button", name="Close the settings").click()
     ask(page, "x")

@@ -18,7 +18,7 @@ def asked(page: Any) -> Any:
     """Ask with three alternatives by token, and return the answer."""
     page.get_by_label("Model", exact=True).select_option("helper:latest")
     page.get_by_role("button", name="Settings").click()
-    page.get_by_label("Alternatives by token").fill("3")
+    page.get_by_label("Alternatives per token").fill("3")
     page.get_by_role("button", name="Close the settings").click()
     ask(page, QUESTION)
     return ended(page)
@@ -81,7 +81,7 @@ def test_tokens_by_keyboard(guided: Running, open_page: Open) -> None:
     page.get_by_text("Token 24 of 24").wait_for()
     page.keyboard.press("Home")
     page.keyboard.press("Tab")
-    assert "Go on with" in page.evaluate("document.activeElement.ariaLabel")
+    assert "Continue with" in page.evaluate("document.activeElement.ariaLabel")
     page.keyboard.press("Enter")
     page.locator(".answered .branches").get_by_text("2 / 2").wait_for()
 

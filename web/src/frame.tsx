@@ -1,4 +1,4 @@
-// What index.html shows before its script runs. Only build.mjs runs this: outside of a browser, which keeps nothing.
+// The content of index.html before its script runs. Only build.mjs runs this, outside of a browser.
 import { renderToString } from "preact-render-to-string";
 
 Object.assign(globalThis, { localStorage: { getItem: () => null } });

@@ -2,7 +2,7 @@ import type { Message } from "../conversations/types";
 import { Code } from "../markdown/Code";
 import { visible } from "../mcp/visible";
 
-/** What an answer calls. Values for tools of MCP servers are folded: they are shown where the user is asked. */
+/** The tool calls of an answer. Arguments of MCP tools are folded: the question to the user shows them. */
 export function Calls({ calls = [], remote = {} }: Pick<Message, "calls" | "remote">) {
   return (
     <div class="calls">

@@ -68,7 +68,7 @@ export function ChatPage() {
   );
 }
 
-/** Keeps the end in sight while an answer grows, unless the reader has scrolled away from it. */
+/** Keeps the end visible while an answer grows, unless the reader has scrolled away. */
 function Scroller({ isRunning, children }: { isRunning: boolean; children: ComponentChildren }) {
   const place = useRef<HTMLDivElement>(null);
   const isAtEnd = useRef(true);
@@ -91,7 +91,7 @@ function Scroller({ isRunning, children }: { isRunning: boolean; children: Compo
         {children}
       </div>
       <p class="sr-only" role="status">
-        {isRunning ? "The answer is coming" : ""}
+        {isRunning ? "The answer is being written" : ""}
       </p>
     </div>
   );

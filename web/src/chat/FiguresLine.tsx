@@ -2,21 +2,21 @@ import type { Figures } from "../conversations/types";
 
 const REASONS: Record<string, string> = { stop: "ended", length: "cut by a limit" };
 
-/** Counts and times of an answer in a line; all of them when it is opened. */
+/** A line with counts and times of an answer. It shows all of them when opened. */
 export function FiguresLine({ figures }: { figures: Figures }) {
   const { firstSeconds, rate, promptRate, cachedByTier, proposedTokens, acceptedTokens } = figures;
   const rows: [string, string][] = [
     ["Time to the first token", firstSeconds === undefined ? "" : `${firstSeconds.toFixed(2)} s`],
     ["Tokens a second", rate ? rate.toFixed(1) : ""],
     ["Tokens of the prompt a second", promptRate ? promptRate.toFixed(0) : ""],
-    ["Waiting for the model and a place", seconds(figures.loadSeconds)],
-    ["Waiting among other answers", seconds(figures.waitSeconds)],
+    ["Waiting for the model and a free sequence", seconds(figures.loadSeconds)],
+    ["Waiting for other answers", seconds(figures.waitSeconds)],
     ["Tokens of the answer", `${figures.answerTokens}`],
-    ["Guessed ahead", proposedTokens ? `${acceptedTokens} of ${proposedTokens} right` : ""],
+    ["Draft tokens", proposedTokens ? `${acceptedTokens} of ${proposedTokens} accepted` : ""],
     ["Tokens of the prompt", `${figures.promptTokens}`],
     ["of them cached", figures.cachedTokens ? `${figures.cachedTokens}${tiers(cachedByTier)}` : "0"],
     ["Tokens left out of the prompt", figures.droppedTokens ? `${figures.droppedTokens}` : ""],
-    ["Tokens forgotten on the way", figures.shiftedTokens ? `${figures.shiftedTokens}` : ""],
+    ["Tokens dropped during the answer", figures.shiftedTokens ? `${figures.shiftedTokens}` : ""],
     ["Context", figures.context ? `${figures.context}` : ""],
     ["End", REASONS[figures.reason] ?? figures.reason],
   ];

@@ -16,7 +16,7 @@ const NUMBERS: { name: NumberName; label: string; min: number; max?: number; ste
   { name: "seed", label: "Seed", min: 0, step: 1 },
   { name: "num_ctx", label: "Context", min: 1, step: 1 },
   { name: "num_predict", label: "Longest answer", min: -2, step: 1 },
-  { name: "alternatives", label: "Alternatives by token", min: 0, max: 20, step: 1 },
+  { name: "alternatives", label: "Alternatives per token", min: 0, max: 20, step: 1 },
 ];
 const THINKING: [string, Settings["think"]][] = [
   ["as the model does", undefined],
@@ -27,7 +27,7 @@ const THINKING: [string, Settings["think"]][] = [
   ["high", "high"],
 ];
 
-/** The settings with which new conversations begin. */
+/** The settings of new conversations. */
 export function readDefaults(): Settings {
   try {
     return JSON.parse(localStorage.getItem(DEFAULTS) ?? "{}") as Settings;
@@ -66,7 +66,7 @@ export function SettingsPanel(props: { settings: Settings; onChange: (settings: 
             {label}
             <input
               type="number"
-              placeholder={name === "alternatives" ? "none asked for" : "default"}
+              placeholder={name === "alternatives" ? "none" : "default"}
               {...limits}
               value={settings[name] ?? ""}
               onChange={(event) => {
@@ -102,14 +102,14 @@ export function SettingsPanel(props: { settings: Settings; onChange: (settings: 
       <JsonField
         label="JSON schema that answers follow"
         value={settings.schema}
-        problem={(value) => (isObject(value) ? "" : "A schema is an object.")}
+        problem={(value) => (isObject(value) ? "" : "A schema must be an object.")}
         onChange={(schema) => set({ schema })}
       />
       <SchemaButton value={settings.schema ?? ""} onChange={(schema) => set({ schema })} />
       <JsonField
         label="Tools that the model may call"
         value={settings.tools}
-        problem={(value) => (Array.isArray(value) && value.every(isObject) ? "" : "Tools are a list of objects.")}
+        problem={(value) => (Array.isArray(value) && value.every(isObject) ? "" : "Tools must be a list of objects.")}
         onChange={(tools) => set({ tools })}
       />
       <McpServers urls={settings.mcp ?? []} onChange={(mcp) => set({ mcp: mcp.length ? mcp : undefined })} />
@@ -122,7 +122,7 @@ export function SettingsPanel(props: { settings: Settings; onChange: (settings: 
           type="button"
           onClick={() => {
             localStorage.setItem(DEFAULTS, JSON.stringify(settings));
-            setTold("New conversations begin with these.");
+            setTold("New conversations will use these settings.");
           }}
         >
           Use for new conversations
@@ -132,7 +132,7 @@ export function SettingsPanel(props: { settings: Settings; onChange: (settings: 
   );
 }
 
-/** Opens the editor of schemas, whose code is loaded then. */
+/** Opens the schema editor, and loads its code first. */
 function SchemaButton({ value, onChange }: { value: string; onChange: (text: string | undefined) => void }) {
   const [Editor, setEditor] = useState<typeof SchemaDialog | null>(null);
   const open = async () => {
@@ -149,7 +149,7 @@ function SchemaButton({ value, onChange }: { value: string; onChange: (text: str
   );
 }
 
-/** A field for JSON: what is not right is shown and not taken. */
+/** A field for JSON. It shows a problem and ignores invalid input. */
 function JsonField(props: {
   label: string;
   value: string | undefined;

@@ -2,7 +2,7 @@ import { useRef, useState } from "preact/hooks";
 
 import type { Token } from "../conversations/types";
 
-/** The tokens of an answer, each in a shade of its probability. The one that is pointed at shows its alternatives. */
+/** The tokens of an answer, shaded by their probability. A token shows its alternatives when pointed at. */
 export function Tokens(props: { tokens: Token[]; onChoose?: (place: number, other: Token) => void }) {
   const { tokens, onChoose } = props;
   const [seen, setSeen] = useState(0);
@@ -55,7 +55,7 @@ export function Tokens(props: { tokens: Token[]; onChoose?: (place: number, othe
               key={other.text + other.logprob}
               class={other.text === token.text ? "alternative taken" : "alternative"}
               disabled={!onChoose || other.text === token.text}
-              aria-label={`Go on with ${visible(other.text)}, ${percent(other.logprob)}`}
+              aria-label={`Continue with ${visible(other.text)}, ${percent(other.logprob)}`}
               onClick={() => onChoose!(place, other)}
             >
               <code>{visible(other.text)}</code>
@@ -69,7 +69,7 @@ export function Tokens(props: { tokens: Token[]; onChoose?: (place: number, othe
   );
 }
 
-/** From 0, a token that was nearly sure, to 4, one that was a surprise. */
+/** From 0 for a nearly certain token to 4 for a surprising one. */
 function shade(logprob: number): number {
   return [Math.log(0.9), Math.log(0.6), Math.log(0.3), Math.log(0.1)].filter((limit) => logprob < limit).length;
 }

@@ -7,13 +7,13 @@ import { giveResults } from "./results";
 
 interface Props {
   conversation: Conversation;
-  /** The message behind which results are added: an answer, or a result of one of its calls. */
+  /** The message after which results are added: an answer, or a result of one of its calls. */
   branch: Message;
   asked: Message;
   calls: Call[];
 }
 
-/** Asks for what the calls of an answer return, in their order. */
+/** Asks for the results of an answer's calls, in their order. */
 export function ToolResults({ conversation, branch, asked, calls }: Props) {
   const remotes = calls.map((call) => {
     const remote = asked.remote?.[call.function.name];
@@ -29,7 +29,7 @@ export function ToolResults({ conversation, branch, asked, calls }: Props) {
   return <TypedResults key={branch.id} id={conversation.id} branch={branch} calls={typed} />;
 }
 
-/** Fields for what tools return that this page does not call. */
+/** Fields for the results of tools that this page does not call. */
 function TypedResults({ id, branch, calls }: { id: string; branch: Message; calls: Call[] }) {
   const [results, setResults] = useState(calls.map(() => ""));
   const send = (event: Event) => {

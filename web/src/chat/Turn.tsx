@@ -126,7 +126,7 @@ function Answered({ conversation, message, isLast }: Props) {
             <i />
             <i />
           </span>
-          <span class="sr-only">The model reads the question</span>
+          <span class="sr-only">The model is reading the question</span>
         </p>
       )}
       {showsTokens && message.tokens ? (
@@ -202,7 +202,7 @@ function Branches({ conversation, message }: { conversation: Conversation; messa
   );
 }
 
-/** Another answer to the same question, by the same model or by another one. */
+/** Requests another answer to the same question, from the same model or another one. */
 function Again({ conversation, message }: { conversation: Conversation; message: Message }) {
   const again = (model: string) => answer(conversation, message.parent!, model);
   const others = models.value.filter((model) => model.name !== message.model);

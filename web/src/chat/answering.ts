@@ -1,4 +1,4 @@
-// Answers: asked for, followed again after a reload, continued, stopped.
+// Requests, continues and stops answers, and follows them again after a reload.
 import { change, conversations, put } from "../conversations/store";
 import { path } from "../conversations/tree";
 import type { Conversation, Figures, Message, Token } from "../conversations/types";
@@ -10,7 +10,7 @@ import { calledOnly, offeredTools, requestBody } from "./asking";
 
 const stops = new Map<string, AbortController>();
 
-/** Adds a message behind another one, or in the place of none, and shows the branch that it ends. */
+/** Adds a message after another one, or as the first one, and shows the branch that it ends. */
 export function append(conversation: Conversation, message: Omit<Message, "id" | "created">): [Conversation, Message] {
   const whole: Message = { ...message, id: newId(), created: Date.now() };
   const messages = { ...conversation.messages, [whole.id]: whole };
@@ -31,7 +31,7 @@ export function answer(conversation: Conversation, parent: string, model: string
   void ask(changed.id, message.id);
 }
 
-/** Goes on with an answer that a limit or the user has ended: from its text, which with thoughts only tokens tell. */
+/** Continues an answer that a limit or the user has ended, from its text, or from its tokens if it has thoughts. */
 export function goOn(conversation: Conversation, message: Message): void {
   const { content, thinking, tokens } = message;
   const prefix = tokens ? textOf(tokens) : thinking ? undefined : content;
@@ -41,7 +41,7 @@ export function goOn(conversation: Conversation, message: Message): void {
   void ask(conversation.id, message.id);
 }
 
-/** Begins a branch: the answer up to a token, another token in its place, and what the model says then. */
+/** Begins a branch: the answer up to a token, another token instead, and the model's continuation. */
 export function branch(conversation: Conversation, message: Message, place: number, other: Token): void {
   const before = message.tokens!.slice(0, place);
   const others = message.tokens![place]!.others;
@@ -64,11 +64,11 @@ export function stop(message: Message): void {
   if (!message.answerId) return;
   stops.get(message.id)?.abort();
   const end = () => request("DELETE", `/api/answers/${message.answerId}`);
-  // The request for the answer may still be on its way.
+  // The request for the answer may still be in flight.
   end().catch(() => setTimeout(() => void end().catch(() => {}), 2000));
 }
 
-/** Follows the answers that were coming when the page was closed. */
+/** Follows the answers that were unfinished when the page was closed. */
 export function followRunning(): void {
   for (const conversation of Object.values(conversations.value))
     for (const message of Object.values(conversation.messages)) if (message.answerId) void follow(conversation.id, message.id);
@@ -87,7 +87,7 @@ async function ask(id: string, messageId: string): Promise<void> {
   void readRunning().catch(() => {});
 }
 
-/** Waits for something that knows no signal, or until one says stop. */
+/** Waits for a promise that takes no signal, or until `signal` aborts. */
 function orStop<T>(waited: Promise<T>, signal: AbortSignal): Promise<T> {
   const stopped = new Promise<never>((_, reject) => {
     signal.addEventListener("abort", () => reject(signal.reason as Error), { once: true });

@@ -1,4 +1,4 @@
-// What `/api/chat` is asked: settings, turns, and tools.
+// Requests to `/api/chat`: settings, turns, and tools.
 import type { Message, RemoteTool, Settings } from "../conversations/types";
 import { offers } from "../mcp/servers";
 import { sees } from "../models/list";
@@ -6,7 +6,7 @@ import type { Call } from "../server/types";
 
 type Remote = Record<string, RemoteTool>;
 
-/** The tools of the settings and those of MCP servers, and where the latter are. */
+/** The tools of the settings and of MCP servers, and the servers of the latter. */
 export async function offeredTools({ tools, mcp }: Settings): Promise<[unknown[] | undefined, Remote | undefined]> {
   const own = tools ? (JSON.parse(tools) as { function?: { name?: string } }[]) : undefined;
   if (!mcp?.length) return [own, undefined];
@@ -18,7 +18,7 @@ export async function offeredTools({ tools, mcp }: Settings): Promise<[unknown[]
   return [[...(own ?? []), ...offered.map(({ definition }) => definition)], Object.fromEntries(remote)];
 }
 
-/** Of the tools that were offered, those that the answer calls; the others need not be kept. */
+/** The offered tools that the answer calls; the others need not be kept. */
 export function calledOnly(calls: Call[] = [], remote: Remote = {}): Remote | undefined {
   const found = calls.map(({ function: { name } }) => [name, remote[name]]).filter(([, tool]) => tool);
   return found.length ? Object.fromEntries(found) : undefined;

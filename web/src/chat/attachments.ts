@@ -1,4 +1,4 @@
-// Files that go with a question: images as base64, PDFs and anything that is text as text.
+// Files attached to a question: images as base64, PDFs and text files as text.
 import type { TextFile } from "../conversations/types";
 import { bytes } from "../models/list";
 
@@ -46,7 +46,7 @@ async function textOf(file: File): Promise<string> {
     const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
     if (!text.includes("\0")) return text;
   } catch {
-    // It is no UTF-8, and said to be no text below.
+    // The file is not UTF-8; the code below reports that it is not text.
   }
   throw new Error(`${file.name} is neither a text, a PDF nor an image that models read. Attach its text, or a picture of it.`);
 }

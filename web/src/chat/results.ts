@@ -1,4 +1,4 @@
-// Results of called tools: they join the branch, and the model goes on when no call is open.
+// Results of called tools. They join the branch, and the model continues when no call is open.
 import { conversations, put } from "../conversations/store";
 import { openCalls, path } from "../conversations/tree";
 import type { Message } from "../conversations/types";
@@ -6,7 +6,7 @@ import { answer, append } from "./answering";
 
 export type Result = Pick<Message, "content" | "images" | "toolName">;
 
-/** Adds results behind the last message of a branch. Where another branch is shown by now, it stays so. */
+/** Adds results after the last message of a branch. If another branch is shown by now, it stays visible. */
 export function giveResults(id: string, branch: Message, results: Result[]): void {
   const conversation = conversations.value[id];
   if (!conversation?.messages[branch.id]) return;

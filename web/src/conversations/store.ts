@@ -1,4 +1,4 @@
-// Conversations live in this browser, in IndexedDB; the signals hold what is shown of them.
+// Conversations are stored in this browser's IndexedDB; the signals hold the visible ones.
 import { computed, signal } from "@preact/signals";
 import { type IDBPDatabase, openDB } from "idb";
 
@@ -49,7 +49,7 @@ export function put(conversation: Conversation, atOnce = true): void {
     );
 }
 
-/** Changes a message of a conversation, if both are still there. */
+/** Changes a message of a conversation, if both still exist. */
 export function change(id: string, messageId: string, changes: Partial<Message>, atOnce = true): void {
   const conversation = conversations.value[id];
   const message = conversation?.messages[messageId];

@@ -1,4 +1,4 @@
-// Conversations as a file: out of this browser, and into it again.
+// Exports conversations to a file and imports them again.
 import { conversations, put } from "./store";
 import type { Conversation, Message } from "./types";
 
@@ -9,7 +9,7 @@ export function exported(chosen: Conversation[]): Blob {
   return new Blob([JSON.stringify({ format: FORMAT, conversations }, null, 1)], { type: "application/json" });
 }
 
-/** What follows a `?` in the address of an MCP server may be a key. */
+/** The query of an MCP server's address may contain a key. */
 function withoutSecrets(conversation: Conversation): Conversation {
   const bare = (url: string) => url.split(/[?#]/)[0]!;
   const messages = Object.entries(conversation.messages).map(([id, message]) => {
@@ -35,15 +35,16 @@ export function download(chosen: Conversation[], name: string): void {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-/** Adds the conversations of a file, and returns how many. Throws an Error that says what is wrong. */
+/** Adds the conversations of a file, and returns their number. Throws an Error that describes a problem. */
 export async function importFile(file: File): Promise<number> {
   let found: { format?: string; conversations?: unknown };
   try {
     found = JSON.parse(await file.text());
   } catch {
-    throw new Error(`${file.name} is no JSON.`);
+    throw new Error(`${file.name} is not valid JSON.`);
   }
-  if (found?.format !== FORMAT || !Array.isArray(found.conversations)) throw new Error(`${file.name} is no export of this page.`);
+  if (found?.format !== FORMAT || !Array.isArray(found.conversations))
+    throw new Error(`${file.name} is not an export of this page.`);
   const read = found.conversations.map(checked);
   for (const conversation of read) if (!conversations.value[conversation.id]) put(conversation);
   return read.length;
@@ -58,7 +59,7 @@ function checked(value: Conversation): Conversation {
     isObject(value.messages) &&
     (leaf === null || typeof leaf === "string") &&
     Object.entries(value.messages).every(([key, message]) => isMessage(key, message));
-  if (!isWhole) throw new Error("A conversation of this file is not whole.");
+  if (!isWhole) throw new Error("A conversation in this file is incomplete.");
   return value;
 }
 

@@ -1,4 +1,4 @@
-// A conversation is a tree: a question that is edited, or an answer that is made anew, is a sibling.
+// A conversation is a tree: an edited question or a regenerated answer is a sibling.
 import type { Call } from "../server/types";
 import type { Conversation, Message } from "./types";
 
@@ -14,7 +14,7 @@ export function path(conversation: Conversation, leaf = conversation.leaf): Mess
   return found;
 }
 
-/** The calls at the end of a branch that have no result yet; results stand behind the answer that called. */
+/** The calls at the end of a branch without a result yet; results follow the answer that made the calls. */
 export function openCalls(turns: Message[]): { asked: Message; calls: Call[] } | null {
   const place = turns.findLastIndex((turn) => turn.role !== "tool");
   const asked = turns[place];
@@ -23,12 +23,12 @@ export function openCalls(turns: Message[]): { asked: Message; calls: Call[] } |
   return calls.length ? { asked, calls } : null;
 }
 
-/** The messages in the place of one, the oldest first, itself included. */
+/** The siblings of a message and itself, the oldest first. */
 export function siblings(conversation: Conversation, message: Message): Message[] {
   return children(conversation, message.parent);
 }
 
-/** The last message of the youngest branch behind a message. */
+/** The last message of the youngest branch below a message. */
 export function youngestLeaf(conversation: Conversation, id: string): string {
   for (let last = id; ; ) {
     const next = children(conversation, last).at(-1);

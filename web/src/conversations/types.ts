@@ -1,6 +1,6 @@
 import type { Call } from "../server/types";
 
-/** Settings of a conversation; what is absent is left to the model and the server. */
+/** Settings of a conversation; absent ones are left to the model and the server. */
 export interface Settings {
   system?: string;
   temperature?: number;
@@ -12,7 +12,7 @@ export interface Settings {
   num_predict?: number;
   think?: boolean | string;
   keep_alive?: string;
-  /** Alternatives that are asked for with each token; absent for no log-probabilities. */
+  /** Number of alternatives requested for each token; absent for no log-probabilities. */
   alternatives?: number;
   schema?: string;
   tools?: string;
@@ -20,7 +20,7 @@ export interface Settings {
   mcp?: string[];
 }
 
-/** A tool of an MCP server, under the server's own name for it. */
+/** A tool of an MCP server, with the server's own name for it. */
 export interface RemoteTool {
   server: string;
   tool: string;
@@ -31,7 +31,7 @@ export interface TextFile {
   text: string;
 }
 
-/** A token with its natural log-probability; `bytes` where its text alone is no whole UTF-8. */
+/** A token with its natural log-probability; `bytes` if its text alone is not complete UTF-8. */
 export interface Token {
   text: string;
   logprob: number;
@@ -39,7 +39,7 @@ export interface Token {
   others?: Token[];
 }
 
-/** Counts and times of an answer; seconds and tokens. */
+/** Counts and times of an answer, in tokens and seconds. */
 export interface Figures {
   firstSeconds?: number;
   rate?: number;
@@ -68,20 +68,20 @@ export interface Message {
   images?: string[];
   files?: TextFile[];
   calls?: Call[];
-  /** Where the called tools are that are on MCP servers, by the names that the model calls them by. */
+  /** The MCP servers of called tools, by the names that the model uses. */
   remote?: Record<string, RemoteTool>;
   toolName?: string;
   model?: string;
   figures?: Figures;
   error?: string;
-  /** The id by which the server gives this answer again; only while it comes. */
+  /** The id to receive this answer again from the server; present only while it is generated. */
   answerId?: string;
-  /** The text that this answer was made to begin with, and how many of its tokens came with it. */
+  /** The text that this answer had to begin with, and how many of its tokens came with it. */
   prefix?: string;
   prefixTokens?: number;
-  /** What an answer with thoughts began with that was continued as a turn. */
+  /** The beginning of an answer with thoughts that was continued as a turn. */
   begun?: string;
-  /** All that was sampled, thoughts and tags too, where log-probabilities were asked for. */
+  /** All sampled tokens, including thoughts and tags, if log-probabilities were requested. */
   tokens?: Token[];
 }
 

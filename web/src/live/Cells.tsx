@@ -20,7 +20,7 @@ export interface KindProps {
 }
 
 /**
- * The cells of one kind of layers, each in the color of its sequence; shared ones have a second color inside.
+ * The cells of one kind of layer, each in the color of its sequence; shared cells have a second color inside.
  * Below them the tokens of each sequence by position.
  */
 export function Cells(props: KindProps) {

@@ -2,7 +2,7 @@ const WIDTH = 300;
 const HEIGHT = 70;
 
 export interface Line {
-  /** Empty where a chart has one line only. */
+  /** Empty if the chart has only one line. */
   name: string;
   values: (number | null)[];
 }
@@ -12,11 +12,11 @@ interface ChartProps {
   lines: Line[];
   most: number;
   show: (value: number) => string;
-  /** What is written below besides the largest value. */
+  /** The text below the chart, next to the largest value. */
   note?: string;
 }
 
-/** Values over time as lines, without those that are null. The last ones and the largest one are written. */
+/** Values over time as lines, without null values. The last values and the largest one are written out. */
 export function Chart({ title, lines, most, show, note }: ChartProps) {
   const top = Math.max(0, ...lines.flatMap(({ values }) => values.map((value) => value ?? 0)));
   const last = lines.map(({ values }) => values.findLast((value) => value !== null) ?? null);

@@ -29,7 +29,7 @@ export function LivePage() {
   const models = figures.value?.models;
   const shown = models?.find((each) => each.name === model) ?? models?.[0];
   return (
-    <div class="scroller" tabIndex={0} role="region" aria-label="What the server does now">
+    <div class="scroller" tabIndex={0} role="region" aria-label="Live view of the server">
       <div class="page live">
         {liveProblem.value && (
           <p class="problem" role="alert">
@@ -37,7 +37,7 @@ export function LivePage() {
           </p>
         )}
         <Charts />
-        {models?.length === 0 && <p class="note">No model is in memory. One is loaded by the first question to it.</p>}
+        {models?.length === 0 && <p class="note">No model is in memory. The first question to a model loads it.</p>}
         {shown && (
           <div class="row">
             <label class="field">
@@ -57,7 +57,7 @@ export function LivePage() {
         {shown?.engine === "native" && <CacheOf key={shown.name} model={shown} />}
         {!!shown?.prefix_cache.length && (
           <section class="card" aria-label="Prefix cache">
-            <h2>Prefix cache behind the cells</h2>
+            <h2>Prefix cache</h2>
             {shown.prefix_cache.map((use) => (
               <div class="tier" key={use.tier}>
                 <span>{use.tier}</span>
@@ -74,7 +74,7 @@ export function LivePage() {
   );
 }
 
-/** The picture of a model's cells and its sequences; one sequence may be chosen, and one token pointed at. */
+/** The picture of a model's cells and sequences. The user can choose a sequence and point at a token. */
 function CacheOf({ model }: { model: LiveModel }) {
   const [chosen, setChosen] = useState<number | null>(null);
   const [pointed, setPointed] = useState<Pointed | null>(null);
@@ -116,10 +116,10 @@ function Charts() {
       whole,
       sum("cells", "memory", "disk"),
     ],
-    ["Guessed tokens a second", several({ guessed: "guessed", right: "right" }), whole, all && shareRight(all)],
+    ["Draft tokens a second", several({ proposed: "guessed", accepted: "right" }), whole, all && shareRight(all)],
     ["Dropped tokens a second", several({ "": "dropped" }), whole, sum("dropped")],
-    ["Answers that are computed", one((each) => each.running), count],
-    ["Requests that wait", one((each) => each.waiting), count],
+    ["Running answers", one((each) => each.running), count],
+    ["Waiting requests", one((each) => each.waiting), count],
     ["Memory of models", one((each) => each.bytes), bytes],
   ];
   return (
@@ -132,10 +132,10 @@ function Charts() {
 }
 
 function shareRight({ guessed, right }: Totals): string {
-  return `${count(guessed)} in all${guessed ? `, ${Math.round((100 * right) / guessed)} % right` : ""}`;
+  return `${count(guessed)} in all${guessed ? `, ${Math.round((100 * right) / guessed)} % accepted` : ""}`;
 }
 
-/** The sequences as a table: what the picture shows, for those who do not see it, and for the keyboard. */
+/** The sequences as a table: the picture's content for screen readers and for the keyboard. */
 function Sequences(props: {
   seen: CachePicture;
   chosen: number | null;

@@ -6,11 +6,11 @@ import { colorOf, penOf, ring, useCanvas } from "./picture";
 import type { CacheKind, CacheSlot } from "./watch";
 import { cellOf, type Token } from "./ways";
 
-/** Left of the lanes stand the numbers of sequences. */
+/** Width left of the lanes for the numbers of sequences. */
 const LABEL = 26;
 const GAP = 3;
 
-/** A lane for each sequence, of its tokens by position: full where cells hold them, hatched where a window has dropped them. */
+/** A lane per sequence with its tokens by position: solid if cells hold them, hatched if a window dropped them. */
 export function Positions(props: KindProps) {
   const { kind, slots, chosen, token, onPoint, onChoose } = props;
   const [place, width] = useCanvas();
@@ -119,7 +119,7 @@ function draw(canvas: HTMLCanvasElement, kind: CacheKind, slots: CacheSlot[], sh
     ring(pen, LABEL + token.position * scale, top(token.sequence), Math.max(1, scale), height - 1);
 }
 
-/** Slanted lines: what was there and is not any more. */
+/** Slanted lines, for tokens that are no longer kept. */
 function hatch(pen: CanvasRenderingContext2D, left: number, top: number, width: number, height: number): void {
   pen.save();
   pen.beginPath();

@@ -1,4 +1,4 @@
-// What both pictures of a cache share: the colors of sequences, and a canvas that fits its box.
+// Shared by both pictures of a cache: the colors of sequences, and a canvas that fits its box.
 import type { RefObject } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
@@ -6,7 +6,7 @@ export function colorOf(sequence: number): string {
   return `hsl(${(172 + sequence * 137.5) % 360} 58% 50%)`;
 }
 
-/** A canvas, and the width of the box that it is in. */
+/** A canvas, and the width of its box. */
 export function useCanvas(): [RefObject<HTMLCanvasElement | null>, number] {
   const place = useRef<HTMLCanvasElement>(null);
   const [width, setWidth] = useState(700);
@@ -18,7 +18,7 @@ export function useCanvas(): [RefObject<HTMLCanvasElement | null>, number] {
   return [place, width];
 }
 
-/** Clears a canvas of that size. Its pen has the color of text; `free` is the color of what is not taken. */
+/** Resizes and clears a canvas. Its pen has the text color; `free` is the color of unused cells. */
 export function penOf(canvas: HTMLCanvasElement, width: number, height: number): [CanvasRenderingContext2D, string] {
   const scale = devicePixelRatio || 1;
   canvas.width = width * scale;
@@ -32,7 +32,7 @@ export function penOf(canvas: HTMLCanvasElement, width: number, height: number):
   return [pen, style.getPropertyValue("border-top-color")];
 }
 
-/** A ring on what is pointed at, which is seen on every color; around it where it is small. */
+/** Marks the pointed-at cell with a ring that is visible on every color; the ring surrounds a small cell. */
 export function ring(pen: CanvasRenderingContext2D, x: number, y: number, width: number, height: number): void {
   const out = width < 8 ? 1 : -1;
   pen.globalAlpha = 1;

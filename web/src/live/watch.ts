@@ -1,4 +1,4 @@
-// What the server does at this moment: one stream with a line each second, while the page is in sight.
+// The server's current activity: one stream with a line per second, while the page is visible.
 import { signal } from "@preact/signals";
 import type { RefObject } from "preact";
 import { useEffect, useState } from "preact/hooks";
@@ -11,7 +11,7 @@ const SECOND = 1000;
 const PATIENCE = 10_000;
 const KEPT = 180;
 
-/** Neighbouring tokens in cells that are `step` apart: sequence, first cell, first position, count, step. */
+/** A run of tokens in cells that are `step` apart: sequence, first cell, first position, count, step. */
 export type Run = [sequence: number, cell: number, position: number, count: number, step: number];
 
 export interface CacheKind {
@@ -33,12 +33,12 @@ export interface CachePicture {
   kinds: CacheKind[];
 }
 
-/** Tokens of all models: those of prompts that were cached, by tier, those dropped, guessed, and guessed right. */
+/** Tokens of all models: cached prompt tokens by tier, dropped ones, proposed ones, and accepted ones. */
 export type Totals = Record<"cells" | "memory" | "disk" | "dropped" | "guessed" | "right", number>;
 
 /**
- * One second: tokens a second, mean seconds to the first token of answers that ended, requests, bytes; and the
- * totals of `Totals` a second, null where the second before is not known.
+ * One second: tokens per second, mean seconds to the first token of ended answers, requests, bytes; and the
+ * growth of `Totals` per second, null if the second before is unknown.
  */
 export interface Sample {
   prompts: number;
@@ -51,14 +51,14 @@ export interface Sample {
 }
 
 export const figures = signal<LiveFigures | null>(null);
-/** Since each model was loaded. */
+/** Totals since each model was loaded. */
 export const totals = signal<Totals | null>(null);
 export const samples = signal<Sample[]>([]);
 export const liveProblem = signal("");
 export const picture = signal<CachePicture | null>(null);
 export const pictureProblem = signal("");
 
-/** Reads the stream while the page is there and not hidden; a stream that ends is opened again. */
+/** Reads the stream while the page is mounted and visible, and opens it again when it ends. */
 export function useLive(): void {
   useEffect(() => {
     let control = new AbortController();
@@ -76,7 +76,7 @@ export function useLive(): void {
   }, []);
 }
 
-/** Reads the picture of a model's cells with each line of the stream, while `place` is in sight. */
+/** Reads the picture of a model's cells with each line of the stream, while `place` is visible. */
 export function usePicture(model: string, place: RefObject<Element | null>): void {
   const [isSeen, setSeen] = useState(false);
   const now = figures.value;
@@ -135,10 +135,10 @@ function note(told: LiveFigures): void {
 
 const NONE: Totals = { cells: 0, memory: 0, disk: 0, dropped: 0, guessed: 0, right: 0 };
 const NAMES = Object.keys(NONE) as (keyof Totals)[];
-/** The last totals of each model: one whose process is busy tells none for a while. */
+/** The last totals of each model; a model whose process is busy reports none for a while. */
 const known = new Map<string, Totals>();
 
-/** Notes the totals of models, and returns by how much they grew in so many seconds; null if that is unknown. */
+/** Notes the totals of models, and returns their growth in the given seconds; null if it is unknown. */
 function rates(models: LiveModel[], seconds: number): Totals | null {
   const all = { ...NONE };
   const grown = { ...NONE };

@@ -1,11 +1,11 @@
-// Where tokens are: the way of a sequence, and of one token of it, through the cells of all kinds of layers.
+// Finds the cells of a sequence, and of one of its tokens, in all kinds of layers.
 import { count } from "../models/memory";
 import type { CacheKind, CachePicture, CacheSlot } from "./watch";
 
-/** What somebody points at: a cell of a kind, or a sequence, and perhaps one position of it. */
+/** The user's selection: a cell of a kind of layer, or a sequence and perhaps one of its positions. */
 export type Pointed = { kind: string; cell: number } | { sequence: number; position: number | null };
 
-/** A sequence, and a token of it where one is meant. */
+/** A sequence, and perhaps one of its tokens. */
 export interface Token {
   sequence: number;
   position: number | null;
@@ -16,7 +16,7 @@ export interface Owner {
   position: number;
 }
 
-/** The owners of each cell that is taken. */
+/** The owners of each used cell. */
 export function ownersOf(kind: CacheKind): Map<number, Owner[]> {
   const found = new Map<number, Owner[]>();
   for (const [sequence, first, position, length, step] of kind.runs)
@@ -30,7 +30,7 @@ export function ownersOf(kind: CacheKind): Map<number, Owner[]> {
   return found;
 }
 
-/** The token that is pointed at: of a shared cell, the one of the first sequence. */
+/** The selected token; for a shared cell, the token of the first sequence. */
 export function tokenAt(picture: CachePicture, pointed: Pointed | null): Token | null {
   if (!pointed || "sequence" in pointed) return pointed;
   for (const kind of picture.kinds)
@@ -43,7 +43,7 @@ export function tokenAt(picture: CachePicture, pointed: Pointed | null): Token |
   return null;
 }
 
-/** The cell of a token; of states, the first that has read it. Null where no cell has it any more. */
+/** The cell of a token; for states, the first state that has read it. Null if no cell holds it any more. */
 export function cellOf(kind: CacheKind, { sequence, position }: Token): number | null {
   if (position === null) return null;
   let best: [after: number, cell: number] | null = null;
@@ -55,18 +55,18 @@ export function cellOf(kind: CacheKind, { sequence, position }: Token): number |
   return best?.[1] ?? null;
 }
 
-/** How many tokens of a sequence cells of a kind hold. */
+/** The number of tokens of a sequence in cells of a kind. */
 export function keptOf(kind: CacheKind, sequence: number): number {
   return kind.runs.reduce((all, [owner, , , length]) => (owner === sequence ? all + length : all), 0);
 }
 
-/** How many tokens of all sequences a window has dropped. */
+/** The number of tokens of all sequences that a window has dropped. */
 export function droppedOf(kind: CacheKind, slots: CacheSlot[]): number {
   if (kind.is_state) return 0;
   return slots.reduce((all, slot, sequence) => all + Math.max(0, slot.tokens - keptOf(kind, sequence)), 0);
 }
 
-/** What a kind of layers has of what is pointed at, as a sentence. */
+/** Describes in a sentence what a kind of layer holds of the selection. */
 export function sentence(
   kind: CacheKind,
   owners: Map<number, Owner[]>,
@@ -75,12 +75,12 @@ export function sentence(
   token: Token | null,
 ): string {
   if (pointed && "kind" in pointed && pointed.kind === kind.kind) return ofCell(kind, pointed.cell, owners.get(pointed.cell));
-  if (!token) return "Point at a cell or a token, or go there by Tab and the arrow keys.";
+  if (!token) return "Point at a cell or a token, or move there with Tab and the arrow keys.";
   if (token.position === null) return ofSequence(kind, token.sequence, slots);
   const cell = cellOf(kind, token);
   if (cell !== null) return ofCell(kind, cell, owners.get(cell));
   const name = `sequence ${token.sequence}, position ${count(token.position)}`;
-  return kind.is_state ? `No state is kept that has read ${name}.` : `The window has dropped ${name}.`;
+  return kind.is_state ? `No kept state has read ${name}.` : `The window has dropped ${name}.`;
 }
 
 function ofCell(kind: CacheKind, cell: number, owners: Owner[] | undefined): string {

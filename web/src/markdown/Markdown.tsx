@@ -1,4 +1,4 @@
-// Markdown as elements. Links open only when they are clicked, images of others never load.
+// Renders Markdown as elements. Links open only when they are clicked, and external images never load.
 import type { Token, Tokens } from "marked";
 import type { ComponentChildren, JSX } from "preact";
 import { memo } from "preact/compat";
@@ -7,7 +7,7 @@ import { useEffect, useMemo, useRef } from "preact/hooks";
 import { Code } from "./Code";
 import { type MathToken, parse } from "./parse";
 
-// Drawing goes as deep as the tree does; nobody writes deeper than this.
+// Rendering recurses as deep as the tree; real texts are not nested deeper than this.
 const DEEPEST = 32;
 
 export function Markdown({ text }: { text: string }) {
@@ -21,7 +21,7 @@ export function Markdown({ text }: { text: string }) {
   );
 }
 
-// While an answer comes, only its last block changes.
+// While an answer grows, only its last block changes.
 const Block = memo(
   ({ token }: { token: Token; raw: string }) => <>{block(token, 0)}</>,
   (before: { raw: string }, now: { raw: string }) => before.raw === now.raw,
@@ -38,7 +38,7 @@ function block(token: Token, depth: number): ComponentChildren {
     case "def":
       return null;
     case "heading": {
-      // The first level is the title of the conversation.
+      // The first heading level is the title of the conversation.
       const Heading = `h${Math.min(6, (token as Tokens.Heading).depth + 1)}` as "h2";
       return <Heading data-depth={(token as Tokens.Heading).depth}>{inlines(token.tokens, depth)}</Heading>;
     }
@@ -124,7 +124,7 @@ function inline(token: Token, depth: number): ComponentChildren {
   }
 }
 
-/** Marked gives some characters as entities; an element's text is no markup. */
+/** Decodes the characters that Marked returns as entities, since an element's text is not markup. */
 function plain(text: string): string {
   const names: Record<string, string> = { "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&#39;": "'" };
   return text.replace(/&(?:amp|lt|gt|quot|#39);/g, (name) => names[name]!);

@@ -1,4 +1,4 @@
-// Colors for the languages that answers commonly have; loaded when the first block of code comes.
+// Highlights the languages that are common in answers; loaded with the first block of code.
 import type { RootContent } from "hast";
 import bash from "highlight.js/lib/languages/bash";
 import c from "highlight.js/lib/languages/c";
@@ -33,7 +33,7 @@ const lowlight = createLowlight({
   ...{ markdown, php, python, ruby, rust, sql, swift, typescript, xml, yaml },
 });
 
-/** The code as a tree of spans; as one text where its language is not known or it is very long. */
+/** The code as a tree of spans, or as one text if its language is unknown or it is very long. */
 export function highlight(code: string, language: string): RootContent[] {
   if (code.length > LONGEST || !lowlight.registered(language)) return [{ type: "text", value: code }];
   return lowlight.highlight(language, code).children;

@@ -1,4 +1,4 @@
-// Maths, drawn by KaTeX as elements; loaded when the first formula comes.
+// Renders maths with KaTeX as elements; loaded with the first formula.
 import katex from "katex";
 
 export function drawMath(target: HTMLElement, tex: string, isBlock: boolean): void {

@@ -1,4 +1,4 @@
-// Markdown as a tree of tokens. HTML in it stays text: nothing here or later makes markup of a text.
+// Parses Markdown into a tree of tokens. HTML stays text: no code here or later turns text into markup.
 import { Marked, type Token, type TokenizerExtension, type Tokens } from "marked";
 
 const DEEPEST = 12;
@@ -27,7 +27,7 @@ const inlineMath: TokenizerExtension = {
   tokenizer(text) {
     const block = /^(?:\$\$([^$]+?)\$\$|\\\[([\s\S]+?)\\\])/.exec(text);
     if (block) return math(block, true);
-    // A price is no formula: the dollars hug what they enclose, and no digit follows.
+    // A price is not a formula: a formula has no space inside its dollars, and no digit follows it.
     const found = /^(?:\$(?!\s)([^$\n]+?)(?<!\s)\$(?!\d)|\\\(([\s\S]+?)\\\))/.exec(text);
     return found ? math(found, false) : undefined;
   },
@@ -47,7 +47,7 @@ function math(found: RegExpExecArray, isBlock: boolean): MathToken & Tokens.Gene
   return { type: "math", raw: found[0], tex: (found[1] ?? found[2] ?? "").trim(), isBlock };
 }
 
-/** Quotes and brackets deeper than anybody writes them would only cost time. */
+/** Limits the depth of quotes and brackets, since deeper nesting would only cost time. */
 function flattened(text: string): string {
   return text
     .replace(/^([ \t]*(?:>[ \t]?){1,})/gm, (start) => (start.split(">").length > DEEPEST ? "> ".repeat(DEEPEST) : start))

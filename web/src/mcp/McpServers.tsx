@@ -8,7 +8,7 @@ import { allowedOrigins, problemOfAddress } from "./reach";
 import { disconnect, listTools } from "./servers";
 import { visible } from "./visible";
 
-/** The MCP servers of a conversation: their tools, or why there are none, and a form for one more. */
+/** The MCP servers of a conversation with their tools or problems, and a form to add a server. */
 export function McpServers({ urls, onChange }: { urls: string[]; onChange: (urls: string[]) => void }) {
   const [address, setAddress] = useState("");
   const [header, setHeader] = useState("");
@@ -76,7 +76,7 @@ export function McpServers({ urls, onChange }: { urls: string[]; onChange: (urls
       {header && (
         <label class="check">
           <input type="checkbox" checked={stays} onChange={(event) => setStays(event.currentTarget.checked)} />
-          Keep the header in this browser, not only in this tab
+          Keep the header in this browser instead of only this tab
         </label>
       )}
       {problem && (
@@ -116,7 +116,7 @@ function Entry({ url, onHeader, onRemove }: { url: string; onHeader: () => void;
       )}
       {!problem && !tools && (
         <p class="note" role="status">
-          Asking for its tools…
+          Loading its tools…
         </p>
       )}
       {tools && (
@@ -143,8 +143,8 @@ function Allowed() {
   return (
     <p class="note">
       {origins.length
-        ? `This page may reach those at ${origins.join(", ")}.`
-        : "This page may reach none: the operator of this server allows them with CHASKI_MCP_SERVERS."}
+        ? `This page may reach the servers at ${origins.join(", ")}.`
+        : "This page may not reach any: the operator of this server allows them with CHASKI_MCP_SERVERS."}
     </p>
   );
 }
@@ -154,6 +154,6 @@ function problemOfHeader(value: string): string {
     new Headers({ Authorization: value });
     return "";
   } catch {
-    return "This cannot be a header: it has a line break, or characters beyond Latin ones. Write it as the server wants it.";
+    return "This is not a valid header: it contains a line break or non-Latin characters. Enter it as the server expects it.";
   }
 }

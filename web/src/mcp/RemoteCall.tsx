@@ -10,11 +10,11 @@ interface Props {
   branch: Message;
   remote: RemoteTool;
   call: Call;
-  /** How many calls wait behind this one. */
+  /** The number of calls that wait after this one. */
   more: number;
 }
 
-/** Asks whether a tool of an MCP server may run, once. */
+/** Asks whether a tool of an MCP server may run once. */
 export function RemoteCall({ id, branch, remote, call, more }: Props) {
   const { stop, problem } = runs.value[branch.id] ?? {};
   const refuse = () => {

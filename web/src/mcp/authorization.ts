@@ -1,4 +1,4 @@
-// Authorization headers for MCP servers, each for one address: kept where the key of the server is kept.
+// Authorization headers for MCP servers, one per address, stored in the same way as the server's API key.
 
 const NAME = "chaski.mcp";
 
@@ -8,7 +8,7 @@ export function readAuthorization(url: string): string {
   return read(sessionStorage)[url] ?? read(localStorage)[url] ?? "";
 }
 
-/** Keeps a header for this tab, or for this browser; an empty one is forgotten. */
+/** Keeps a header for this tab or for this browser; deletes an empty one. */
 export function keepAuthorization(url: string, value: string, stays = false): void {
   for (const storage of [sessionStorage, localStorage]) {
     const { [url]: _, ...others } = read(storage);

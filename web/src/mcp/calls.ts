@@ -1,4 +1,4 @@
-// Calls of tools on MCP servers: each runs when its user says so, and never by itself.
+// Calls of tools on MCP servers. Each call runs only when the user allows it.
 import { signal } from "@preact/signals";
 
 import { giveResults } from "../chat/results";
@@ -7,12 +7,12 @@ import type { Call } from "../server/types";
 import { runTool } from "./servers";
 
 export interface Run {
-  /** Ends the call; there while it runs. */
+  /** Ends the call; defined while it runs. */
   stop?: () => void;
   problem?: string;
 }
 
-/** Calls that run or have failed, by the message behind which their results come. */
+/** Calls that run or have failed, by the message that their results follow. */
 export const runs = signal<Record<string, Run>>({});
 
 export async function run(id: string, branch: Message, remote: RemoteTool, call: Call): Promise<void> {

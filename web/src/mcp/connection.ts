@@ -1,5 +1,5 @@
 // A client of the Model Context Protocol over streamable HTTP, revision 2025-06-18.
-// It offers servers nothing: no sampling, no roots, no questions to the user.
+// It offers no services to servers: no sampling, no roots, no elicitation.
 import { McpError, messages, type RpcMessage } from "./messages";
 import { answersOthers } from "./reach";
 import { readResult, type ToolResult } from "./results";
@@ -32,8 +32,8 @@ export class Connection {
     const { protocolVersion } = await this.ask("initialize", client, AbortSignal.timeout(LONGEST_SETUP));
     if (!VERSIONS.includes(String(protocolVersion)))
       throw new McpError(
-        `${this.url} speaks revision ${String(protocolVersion).slice(0, 40)} of MCP, and this page ` +
-          `${VERSIONS.join(" and ")}. Use a version of that server which speaks one of them.`,
+        `${this.url} uses revision ${String(protocolVersion).slice(0, 40)} of MCP, but this page supports ` +
+          `${VERSIONS.join(" and ")}. Use a version of that server that supports one of them.`,
       );
     this.version = String(protocolVersion);
     await this.send({ method: "notifications/initialized" }, AbortSignal.timeout(LONGEST_SETUP));
@@ -45,7 +45,7 @@ export class Connection {
       const page = await this.again("tools/list", cursor ? { cursor } : {}, AbortSignal.timeout(LONGEST_SETUP));
       for (const tool of Array.isArray(page.tools) ? page.tools : []) found.push(this.checked(tool));
       if (found.length > MOST_TOOLS || (page.nextCursor && page.nextCursor === cursor))
-        throw new McpError(`${this.url} lists tools without an end, or more than ${MOST_TOOLS}. Use another server.`);
+        throw new McpError(`${this.url} lists tools without end, or more than ${MOST_TOOLS}. Use another server.`);
       cursor = page.nextCursor;
       if (!cursor) return found;
     }
@@ -55,7 +55,7 @@ export class Connection {
     return readResult(await this.again("tools/call", { name, arguments: values }, signal));
   }
 
-  /** Tells the server that its session is over; it may refuse to hear that. */
+  /** Tells the server that its session is over; the server may refuse. */
   close(): void {
     if (this.session) void this.fetch("DELETE", undefined).catch(() => {});
   }
@@ -63,12 +63,12 @@ export class Connection {
   private checked(tool: { name?: unknown; description?: unknown; inputSchema?: unknown } | null): Tool {
     const { name, description, inputSchema } = tool ?? {};
     if (typeof name !== "string" || !name || typeof inputSchema !== "object" || inputSchema === null)
-      throw new McpError(`${this.url} lists a tool without a name or a schema. Mend that server, or remove it here.`);
+      throw new McpError(`${this.url} lists a tool without a name or a schema. Fix that server, or remove it here.`);
     const text = typeof description === "string" ? description : "";
     return { name, description: text, inputSchema: inputSchema as Record<string, unknown> };
   }
 
-  /** Asks, once more in a new session where the server has forgotten this one. */
+  /** Sends a request, and repeats it in a new session if the server has forgotten this one. */
   private async again(method: string, params: object, signal: AbortSignal): Promise<Record<string, unknown>> {
     try {
       return await this.ask(method, params, signal);
@@ -93,7 +93,7 @@ export class Connection {
       if (!signal.aborted) throw this.cut();
       if (method !== "initialize") this.cancel(id);
       if ((error as Error).name === "AbortError") throw error;
-      throw new McpError(`${this.url} has not answered for ${LONGEST_SETUP / 1000} seconds. Look whether it still runs.`);
+      throw new McpError(`${this.url} has not answered for ${LONGEST_SETUP / 1000} seconds. Check that it still runs.`);
     }
     throw this.cut();
   }
@@ -101,10 +101,10 @@ export class Connection {
   private resultOf({ result, error }: RpcMessage): Record<string, unknown> {
     if (typeof result === "object" && result !== null) return result;
     const said = `${String(error?.message ?? "nothing more").slice(0, 500)} (${error?.code ?? "no code"})`;
-    throw new McpError(`${this.url} refuses: ${said}. Look at what was asked of it.`);
+    throw new McpError(`${this.url} refused the request: ${said}. Check the values of the call.`);
   }
 
-  /** Answers what a server asks in the middle of an answer: that this page lives, and that it offers nothing. */
+  /** Answers a server's requests during an answer: replies to pings, and refuses everything else. */
   private reply({ id, method }: RpcMessage): void {
     if (id === undefined || id === null) return;
     const error = { code: NO_SUCH_METHOD, message: "This client offers nothing to servers." };
@@ -133,7 +133,7 @@ export class Connection {
     if (this.version) headers["MCP-Protocol-Version"] = this.version;
     const keepalive = method === "DELETE";
     try {
-      // No redirect is followed, so that the Authorization header goes to this address only.
+      // Redirects are not followed, so that the Authorization header goes only to this address.
       return await fetch(this.url, { method, headers, body, signal, keepalive, redirect: "error", credentials: "omit" });
     } catch (error) {
       if (signal?.aborted) throw error;
@@ -141,28 +141,28 @@ export class Connection {
     }
   }
 
-  /** A browser does not tell a page why it could not read an answer; whether anything is there, it does. */
+  /** Explains a failed request. A browser does not give the reason, but reveals whether a server answers. */
   private async whyNot(): Promise<string> {
     if (!(await answersOthers(this.url))) return `${this.url} cannot be reached. Start this MCP server, or correct its address.`;
     return (
-      `${this.url} does not let this page read what it answers (CORS), or leads elsewhere. Allow the origin ` +
+      `${this.url} does not let this page read its answers (CORS), or redirects elsewhere. Allow the origin ` +
       `${location.origin} there, with the methods POST and DELETE and the headers Authorization, Content-Type, ` +
       "Mcp-Session-Id and MCP-Protocol-Version, and let it expose Mcp-Session-Id."
     );
   }
 
   private refusal(status: number): string {
-    if (status === 401) return "wants an Authorization header, or another one (401). Change it in the settings.";
+    if (status === 401) return "requires a valid Authorization header (401). Change it in the settings.";
     if (status === 403)
       return `refuses this page (403). Allow the origin ${location.origin} there, or change the Authorization header in the settings.`;
     if (status === 404) return "has no MCP server at this path (404). Correct its address; many end with /mcp.";
     if (status === 400 && this.version && !this.session)
-      return "refuses this request (400). If it gives sessions, let it expose the header Mcp-Session-Id by CORS.";
-    return `answered with status ${status}. Look into its log.`;
+      return "refuses this request (400). If it uses sessions, it must expose the header Mcp-Session-Id through CORS.";
+    return `answered with status ${status}. Check its log.`;
   }
 
   private cut(): McpError {
-    return new McpError(`The connection to ${this.url} was cut before the answer was there. Try again.`);
+    return new McpError(`The connection to ${this.url} was lost before the answer arrived. Try again.`);
   }
 }
 

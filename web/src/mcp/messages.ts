@@ -1,8 +1,8 @@
-// What a server of the Model Context Protocol says: JSON, or a stream of events with JSON in them.
+// Reads the answers of MCP servers: JSON, or a stream of events that contain JSON.
 
 const LARGEST = 32 << 20;
 
-/** A sentence for people: what failed, at which server, and what to do. */
+/** An error with a sentence for users: what failed, at which server, and what to do. */
 export class McpError extends Error {}
 
 export interface RpcMessage {
@@ -12,7 +12,7 @@ export interface RpcMessage {
   error?: { code?: number; message?: string };
 }
 
-/** Yields the messages of an answer, whichever of its two forms it has. */
+/** Yields the messages of an answer in either of its two forms. */
 export async function* messages(response: Response, url: string): AsyncGenerator<RpcMessage> {
   const type = (response.headers.get("Content-Type") ?? "").split(";")[0]!.trim().toLowerCase();
   if (type === "application/json") {
@@ -32,7 +32,7 @@ async function* events(source: AsyncIterable<string>): AsyncGenerator<string> {
   let rest = "";
   let data: string[] = [];
   for await (const piece of source) {
-    // A line may end with CR, LF or both; a CR at the end may be half of both.
+    // A line may end with CR, LF or both; a CR at the end may be the first half of CRLF.
     const lines = (rest + piece).split(/\r\n|\n|\r(?!$)/);
     rest = lines.pop() ?? "";
     for (const line of lines) {
@@ -63,13 +63,13 @@ async function* pieces(response: Response, url: string): AsyncGenerator<string> 
   }
 }
 
-/** Yields what a text holds: one message, or several, as the revision before allows. */
+/** Yields the messages of a text: one, or several, as the previous revision allows. */
 function* parsed(text: string, url: string): Generator<RpcMessage> {
   let found: unknown;
   try {
     found = JSON.parse(text);
   } catch {
-    throw new McpError(`${url} answers with what is no JSON. Correct its address, or look into its log.`);
+    throw new McpError(`${url} does not answer with JSON. Correct its address, or check its log.`);
   }
   for (const message of Array.isArray(found) ? found : [found])
     if (typeof message === "object" && message !== null) yield message as RpcMessage;

@@ -1,6 +1,6 @@
-// Which MCP servers this page may reach: the operator says so, and the page's own policy has it.
+// Checks which MCP servers this page may reach. The operator decides, and the page's policy lists them.
 
-/** Hosts that a page over https may ask without it: this machine. */
+/** Hosts that a page over https may request over http: this machine. */
 const LOCAL = /^(localhost|127\.[\d.]+|.*\.localhost)$/;
 
 /** Origins that the policy of this page allows besides its own server. */
@@ -11,23 +11,23 @@ export async function allowedOrigins(): Promise<string[]> {
   return sources.filter((source) => source !== "'self'").map((source) => new URL(source).origin);
 }
 
-/** Says what is wrong with the address of a server; nothing, where this page may ask there. */
+/** Returns the problem of a server's address, or an empty string if this page may reach it. */
 export async function problemOfAddress(text: string): Promise<string> {
   const url = URL.canParse(text) ? new URL(text) : null;
-  if (!url || !/^https?:$/.test(url.protocol)) return `${text} is no address. Write one such as http://localhost:8000/mcp.`;
+  if (!url || !/^https?:$/.test(url.protocol)) return `${text} is not an address. Enter one such as http://localhost:8000/mcp.`;
   if (url.username || url.password)
-    return `${url.host}: an address holds no password here. Write it as an Authorization header, such as Basic or Bearer.`;
+    return `${url.host}: remove the password from the address. Use an Authorization header, such as Basic or Bearer.`;
   if (location.protocol === "https:" && url.protocol === "http:" && !LOCAL.test(url.hostname))
-    return `${url.origin} speaks plain http, which browsers refuse to a page over https. Give that server https.`;
+    return `${url.origin} uses plain http, which browsers block for a page over https. Serve it over https.`;
   const allowed = await allowedOrigins();
   if (allowed.includes(url.origin)) return "";
   return (
     `This page may not reach ${url.origin}: the operator of this server has not allowed it. Start the server with ` +
-    `CHASKI_MCP_SERVERS=${[...allowed, url.origin].join(",")}, and load this page again.`
+    `CHASKI_MCP_SERVERS=${[...allowed, url.origin].join(",")}, and reload this page.`
   );
 }
 
-/** Whether anything answers at an address, if only to others than this page. */
+/** Whether anything answers at an address, even if this page may not read it. */
 export async function answersOthers(url: string): Promise<boolean> {
   try {
     await fetch(url, { method: "HEAD", mode: "no-cors", credentials: "omit", signal: AbortSignal.timeout(5000) });

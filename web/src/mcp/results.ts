@@ -1,4 +1,4 @@
-// What a tool returns: texts and images, as they go into a message of a conversation.
+// Turns the results of tools, texts and images, into messages of a conversation.
 import { IMAGES, LARGEST_IMAGE } from "../chat/attachments";
 
 export interface ToolResult {
@@ -15,7 +15,7 @@ interface Part {
   resource?: { text?: unknown; uri?: unknown };
 }
 
-/** Reads the result of `tools/call`. What is neither a text nor an image is named in its place. */
+/** Reads the result of `tools/call`. A placeholder names any content that is neither text nor an image. */
 export function readResult(result: Record<string, unknown>): ToolResult {
   const texts: string[] = [];
   const images: string[] = [];

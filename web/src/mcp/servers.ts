@@ -1,4 +1,4 @@
-// The MCP servers of a conversation: connected when they are needed, and their tools under names for models.
+// Connects the MCP servers of a conversation on demand, and names their tools for models.
 import type { RemoteTool } from "../conversations/types";
 import { readAuthorization } from "./authorization";
 import { Connection, type Tool } from "./connection";
@@ -9,13 +9,13 @@ import type { ToolResult } from "./results";
 const LONGEST_NAME = 64;
 const connections = new Map<string, Promise<Connection>>();
 
-/** A tool as `/api/chat` takes it, and where it is. */
+/** A tool in the form of `/api/chat`, and its server. */
 export interface Offer extends RemoteTool {
   called: string;
   definition: { type: "function"; function: { name: string; description: string; parameters: object } };
 }
 
-/** Asks servers for their tools. Names for models have plain characters, and none is `taken` twice. */
+/** Asks servers for their tools. Names for models have plain characters and are unique, also among `taken`. */
 export async function offers(urls: string[], taken: Iterable<string>): Promise<Offer[]> {
   const lists = await Promise.all(urls.map(listTools));
   const names = new Set(taken);
@@ -37,7 +37,7 @@ export async function runTool(remote: RemoteTool, values: Record<string, unknown
   return (await connected(remote.server)).call(remote.tool, values, signal);
 }
 
-/** Ends the session with a server, if there is one; the next question begins another. */
+/** Ends the session with a server, if one exists; the next question begins a new one. */
 export function disconnect(url: string): void {
   void connections.get(url)?.then((connection) => connection.close());
   connections.delete(url);

@@ -1,4 +1,4 @@
-/** A text with its invisible characters, and those that turn the direction of others, as escapes of JSON. */
+/** Writes invisible characters and direction marks of a text as JSON escapes. */
 export function visible(text: string): string {
   return text.replace(/[^\P{C}\n\t]|[\u2028\u2029\u115f\u1160\u3164\uffa0]/gu, (character) =>
     Array.from(

@@ -19,18 +19,18 @@ async function readAdapters(): Promise<void> {
   adapters.value = await json<Adapter[]>("GET", "/lora-adapters");
 }
 
-/** LoRA adapters that have a name on this server: each is a model by that name. */
+/** The LoRA adapters that are loaded on this server. Each name works as a model name. */
 export function Adapters() {
   const [problem, setProblem] = useState("");
   const act = (work: Promise<unknown>) => {
     setProblem("");
     work.then(readAdapters).catch((error: Error) => setProblem(error.message));
   };
-  useEffect(() => act(Promise.resolve()), [mayChange.value]); // with another key, too
+  useEffect(() => act(Promise.resolve()), [mayChange.value]); // a new key may see other adapters
   return (
     <section class="card" aria-label="LoRA adapters">
       <h2>LoRA adapters</h2>
-      <p class="note">An adapter is a model by its name; its scale counts in requests to its model that choose none.</p>
+      <p class="note">An adapter's name works as a model name. Its scale applies to requests that choose no adapters.</p>
       <ul class="adapters">
         {adapters.value.map((each) => (
           <li class="row" key={each.id}>
@@ -63,7 +63,7 @@ export function Adapters() {
         ))}
       </ul>
       {mayChange.value && <Load onLoad={(body) => act(request("POST", "/v1/load_lora_adapter", body))} />}
-      {!mayChange.value && !adapters.value.length && <p class="note">None is loaded.</p>}
+      {!mayChange.value && !adapters.value.length && <p class="note">No adapter is loaded.</p>}
       {problem && (
         <p class="problem" role="alert">
           {problem}

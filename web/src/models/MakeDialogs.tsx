@@ -4,7 +4,7 @@ import { Dialog } from "../shell/Dialog";
 import { models } from "./list";
 import { copyModel, createModel, type Recipe } from "./make";
 
-/** Asks for what a new model has of its own, and makes it of another one. */
+/** Asks for the settings of a new model, and makes it from another model. */
 export function CreateDialog({ from, onClose }: { from: string; onClose: () => void }) {
   const [recipe, setRecipe] = useState<Recipe>({ name: "", from, system: "", parameters: "", template: "" });
   const [step, setStep] = useState("");
@@ -39,7 +39,7 @@ export function CreateDialog({ from, onClose }: { from: string; onClose: () => v
           <textarea rows={3} value={recipe.system} onInput={(event) => set({ system: event.currentTarget.value })} />
         </label>
         <label class="field">
-          Parameters, a name and a value a line
+          Parameters, one name and value per line
           <textarea
             class="mono"
             rows={3}
@@ -50,7 +50,7 @@ export function CreateDialog({ from, onClose }: { from: string; onClose: () => v
           />
         </label>
         <label class="field">
-          Template in Go's language, where it is not that of the other model
+          Go template, if it differs from the other model's
           <textarea
             class="mono"
             rows={2}

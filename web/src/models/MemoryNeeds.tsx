@@ -15,10 +15,10 @@ const PARTS: [keyof DeviceNeeds, string][] = [
   ["available", "available"],
 ];
 
-/** Milliseconds before a chat asks, so that opening one costs the server nothing. */
+/** Milliseconds before a chat asks, so that just opening a chat costs the server nothing. */
 const CALM = 1200;
 
-/** Whether a model fits, at a size that can be changed here. Nothing is asked before it is in sight. */
+/** Shows whether a model fits, at a size that the user can change. It asks the server only once it is visible. */
 export function MemoryNeeds({ name }: { name: string }) {
   const place = useRef<HTMLDetailsElement>(null);
   const [isSeen, setSeen] = useState(false);
@@ -51,7 +51,7 @@ export function MemoryNeeds({ name }: { name: string }) {
   );
 }
 
-/** Said above the field for messages, where the chosen model would not fit at the conversation's context. */
+/** A warning above the message field if the model would not fit with the conversation's context. */
 export function MemoryWarning(props: { model: string; context?: number; onContext: (context: number) => void }) {
   const loaded = running.value.find((each) => each.name === props.model);
   const isThere = loaded !== undefined && loaded.context_length >= (props.context ?? 0);
@@ -67,7 +67,7 @@ export function MemoryWarning(props: { model: string; context?: number; onContex
   );
 }
 
-/** Buttons for the smaller sizes that fit where this one does not. */
+/** Buttons for smaller sizes that fit, if this one does not. */
 function Fitting(props: {
   estimate: MemoryEstimate;
   onContext: (context: number) => void;
@@ -146,7 +146,7 @@ function Parts({ estimate }: { estimate: MemoryEstimate }) {
   );
 }
 
-/** Parts of what is needed as shares of what is available, or of the need where that is more. */
+/** The parts of the needed memory as shares of the available memory, or of the need if that is larger. */
 function Bar({ needs }: { needs: DeviceNeeds }) {
   const whole = Math.max(needs.needed, needs.available, 1);
   const parts = [

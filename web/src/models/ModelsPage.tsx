@@ -43,8 +43,8 @@ export function ModelsPage() {
         {mayChange.value === false && (
           <div class="card row" role="note">
             <p>
-              Your key may ask models, and not change them. To pull, make, copy or delete models, and to load or scale adapters,
-              the server wants an admin key.
+              Your key may use models but not change them. To pull, make, copy or delete models, and to load or scale adapters,
+              you need an admin key.
             </p>
             <button type="button" onClick={() => (wantsKey.value = "other")}>
               Use another key

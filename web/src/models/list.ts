@@ -7,7 +7,7 @@ import type { ListedModel, RunningModel, ShownModel } from "../server/types";
 export const models = signal<ListedModel[]>([]);
 export const running = signal<RunningModel[]>([]);
 export const modelsProblem = signal("");
-/** Whether the key may change models; null until the server has said it. */
+/** Whether the key may change models; null until the server has answered. */
 export const mayChange = signal<boolean | null>(null);
 
 const shown = new Map<string, Promise<ShownModel>>();
@@ -31,7 +31,7 @@ export async function readRunning(): Promise<void> {
   running.value = (await json<{ models: RunningModel[] }>("GET", "/api/ps")).models;
 }
 
-/** Describes a model; asked once. */
+/** Describes a model; asks the server only once. */
 export function show(name: string): Promise<ShownModel> {
   let found = shown.get(name);
   if (!found) {
@@ -42,7 +42,7 @@ export function show(name: string): Promise<ShownModel> {
   return found;
 }
 
-/** Whether a model takes images. */
+/** Whether a model accepts images. */
 export async function sees(name: string): Promise<boolean> {
   return (await show(name)).capabilities.includes("vision");
 }

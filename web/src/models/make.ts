@@ -1,4 +1,4 @@
-// Making models of others: with a system prompt and parameters of their own, or under a second name.
+// Makes models from other models: with their own system prompt and parameters, or under a second name.
 import { lines, request } from "../server/requests";
 import { readModels } from "./list";
 
@@ -10,7 +10,7 @@ export interface Recipe {
   template: string;
 }
 
-/** Makes a model, and tells its steps. Throws an Error that says what is wrong. */
+/** Makes a model and reports its steps. Throws an Error that describes a problem. */
 export async function createModel(recipe: Recipe, onStep: (step: string) => void): Promise<void> {
   const body = {
     model: recipe.name,
@@ -28,7 +28,7 @@ export async function copyModel(source: string, destination: string): Promise<vo
   await readModels();
 }
 
-/** Reads lines of a name and a value, as a Modelfile has them; a name that comes again has a list. */
+/** Reads lines of a name and a value as in a Modelfile; a repeated name gives a list. */
 function readParameters(text: string): Record<string, unknown> {
   const found: Record<string, unknown> = {};
   for (const line of text.split("\n").map((each) => each.trim())) {

@@ -1,4 +1,4 @@
-// The memory that models would take, asked of the server before they are loaded.
+// Asks the server for the memory that models would take, before they are loaded.
 import { useEffect, useState } from "preact/hooks";
 
 import { json } from "../server/requests";
@@ -12,7 +12,7 @@ export interface Asked {
   problem: string;
 }
 
-/** The memory of a model at a size, asked again `pause` after it changes; `name` is empty for none. */
+/** The memory of a model at a size, requested again `pause` after a change; an empty `name` requests none. */
 export function useEstimate(name: string, context?: number, parallel?: number, pause = PAUSE): Asked {
   const [asked, setAsked] = useState<Asked>({ estimate: null, problem: "" });
   useEffect(() => {
@@ -34,7 +34,7 @@ export function useEstimate(name: string, context?: number, parallel?: number, p
   return asked;
 }
 
-/** A sentence on whether a model fits, and by how much it does not. */
+/** A sentence that states whether a model fits, and how much memory is missing. */
 export function verdict(estimate: MemoryEstimate): string {
   const { num_ctx, parallel, fits, unloads, devices, freeable } = estimate;
   const size = `with a context of ${count(num_ctx)}, ${parallel} at a time`;
@@ -43,7 +43,7 @@ export function verdict(estimate: MemoryEstimate): string {
     const room = available + (device === "cpu" ? freeable : 0);
     const where = device === "cpu" ? "" : ` on ${device}`;
     if (fits) return `${bytes(needed)} of ${bytes(available)} available${where}`;
-    const missing = needed > room ? `, ${bytes(needed - room)} more than there is` : "";
+    const missing = needed > room ? `, ${bytes(needed - room)} more than available` : "";
     return `${bytes(needed)}${where}${missing}`;
   });
   return fits ? `Fits: ${needs.join(", ")}, ${size}` : `Does not fit: it needs ${needs.join("; ")}, ${size}`;

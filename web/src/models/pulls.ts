@@ -1,4 +1,4 @@
-// Pulls that go on after a cut connection and after a reload; the server keeps what is there of a model.
+// Pulls that continue after a lost connection or a reload; the server keeps the downloaded parts.
 import { signal } from "@preact/signals";
 
 import { lines, request, ServerError } from "../server/requests";
@@ -54,12 +54,12 @@ async function run(name: string, signal: AbortSignal): Promise<void> {
         return;
       }
     }
-    note({ ...pulls.value[name]!, status: "the connection was cut; trying again" });
+    note({ ...pulls.value[name]!, status: "the connection was lost; trying again" });
     await new Promise((resume) => setTimeout(resume, wait));
   }
 }
 
-/** Returns whether the model is there. */
+/** Returns whether the model is complete. */
 async function attempt(name: string, signal: AbortSignal): Promise<boolean> {
   const blobs = new Map<string, PullLine>();
   for await (const line of lines<PullLine>(await request("POST", "/api/pull", { model: name }, signal))) {

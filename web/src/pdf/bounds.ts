@@ -1,4 +1,4 @@
-// Limits what a part of a file may unpack to. pdf.js unpacks into arrays of bytes that grow.
+// Limits the unpacked size of a part of a file. pdf.js unpacks into byte arrays that grow.
 
 const LARGEST = 32 << 20;
 
@@ -15,6 +15,6 @@ export function boundArrays(scope: Pick<typeof globalThis, "Uint8Array">, onTooL
       return Reflect.construct(type, values, made) as Uint8Array;
     },
   });
-  // The browser's own stream unpacks without a limit. pdf.js unpacks by itself where there is none.
+  // The browser's own stream unpacks without a limit. Without that stream, pdf.js unpacks by itself.
   Reflect.deleteProperty(scope, "DecompressionStream");
 }

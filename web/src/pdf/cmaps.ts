@@ -1,4 +1,4 @@
-// The character maps of Chinese, Japanese and Korean fonts, which pdf.js asks for by name.
+// Loads character maps of Chinese, Japanese and Korean fonts, which pdf.js requests by name.
 import addresses from "pdf-cmaps";
 
 interface Wanted {
@@ -6,7 +6,7 @@ interface Wanted {
   filename: string;
 }
 
-/** Make the class by which pdf.js asks for its data. `onMissing` receives the reason why a map is missing. */
+/** Make the class through which pdf.js requests its data. `onMissing` receives the reason why a map is missing. */
 export function mapReader(onMissing: (why: string) => void) {
   return class {
     async fetch({ kind, filename }: Wanted): Promise<Uint8Array> {
@@ -15,7 +15,7 @@ export function mapReader(onMissing: (why: string) => void) {
       const response = address ? await fetch(address).catch(() => null) : null;
       if (response?.ok) return new Uint8Array(await response.arrayBuffer());
       const why = address
-        ? `the character map ${filename} did not load. Load the page again`
+        ? `the character map ${filename} did not load. Reload the page`
         : `the page has no character map ${filename}. Attach its pages as images, or its text`;
       onMissing(why);
       throw new Error(why);

@@ -1,10 +1,10 @@
-// Pieces of text in the order in which a page draws them become lines and paragraphs.
+// Joins pieces of text, in the order in which a page draws them, into lines and paragraphs.
 import type { TextItem } from "pdfjs-dist/types/src/display/api";
 
 export type Piece = Pick<TextItem, "str" | "width" | "height" | "transform" | "hasEOL">;
 
 const UNKNOWN = "\ufffd";
-/** In heights of the text. */
+/** In text heights. */
 const PARAGRAPH = 1.9;
 const COLUMN = 2.5;
 const SAME_PLACE = 0.08;
@@ -22,7 +22,7 @@ export class Lines {
 
   private addText(piece: Piece): void {
     const { last } = this;
-    if (last && isSame(last, piece)) return; // It is drawn twice to look bold.
+    if (last && isSame(last, piece)) return; // The text is drawn twice to look bold.
     if (last && this.isAtEnd) this.parts.push(stepAside(last, piece) > PARAGRAPH ? "\n\n" : "\n");
     this.parts.push(piece.str);
     this.last = piece;
@@ -42,7 +42,7 @@ export class Lines {
   }
 }
 
-/** The share of characters whose font does not say what they are. */
+/** The share of characters that their font does not identify. */
 export function unknownShare(text: string): number {
   return (text.split(UNKNOWN).length - 1) / text.length;
 }
@@ -52,7 +52,7 @@ function isSame(last: Piece, next: Piece): boolean {
   return last.str === next.str && Math.hypot(x, y) < SAME_PLACE * next.height;
 }
 
-/** How far the line of the next piece is from that of the last one, in heights of the text. */
+/** The distance between the lines of two successive pieces, in text heights. */
 function stepAside(last: Piece, next: Piece): number {
   const [, , upX, upY] = last.transform as number[];
   const [x, y] = step(last, next);

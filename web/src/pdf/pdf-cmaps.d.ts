@@ -1,6 +1,6 @@
-// Made by cmaps.mjs.
+// cmaps.mjs generates this module.
 declare module "pdf-cmaps" {
-  /** The addresses of character maps by the names of their files. */
+  /** The addresses of character maps by file name. */
   const addresses: Record<string, string>;
   export default addresses;
 }

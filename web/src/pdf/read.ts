@@ -1,4 +1,4 @@
-// The text of a PDF file, page by page. pdf.js reads it in a worker, which ends with the reading.
+// Reads the text of a PDF file page by page. pdf.js runs in a worker that ends afterwards.
 import {
   getDocument,
   InvalidPDFException,
@@ -17,10 +17,10 @@ import { startWorker } from "./start";
 const LONGEST_SECONDS = 60;
 const MOST_UNKNOWN = 0.1;
 
-/** An error whose sentence says why there is no text, and what to do. */
+/** An error whose message explains why there is no text, and what to do. */
 class NoText extends Error {}
 
-/** Read the text of a file. Throws an Error whose sentence says why there is none, and what to do. */
+/** Read the text of a file. Throws NoText if there is none. */
 export async function readPdf(name: string, bytes: Uint8Array, largest: number): Promise<string> {
   const port = startWorker();
   let stop: (error: Error) => void = () => {};
@@ -30,8 +30,8 @@ export async function readPdf(name: string, bytes: Uint8Array, largest: number):
   const slow = new NoText(`${name} takes more than ${LONGEST_SECONDS} seconds to read. Attach a part of it.`);
   const timer = setTimeout(stop, LONGEST_SECONDS * 1000, slow);
   port.addEventListener("message", ({ data }) => data === TOO_LARGE && stop(new Error(TOO_LARGE)));
-  const fail = (why: string) => stop(new NoText(`${name} is not read: ${why}.`));
-  port.addEventListener("error", () => fail("the reader of PDFs did not load. Load the page again"));
+  const fail = (why: string) => stop(new NoText(`${name} cannot be read: ${why}.`));
+  port.addEventListener("error", () => fail("the PDF reader did not load. Reload the page"));
   const settings = {
     data: bytes,
     worker: PDFWorker.create({ port, verbosity: VerbosityLevel.ERRORS }),
@@ -56,7 +56,7 @@ async function textOf(name: string, settings: DocumentInitParameters, largest: n
   const take = (text: string) => {
     left -= text.length;
     if (left < 0)
-      throw new NoText(`${name} has more text than the ${largest} characters that go with a question. Attach a part of it.`);
+      throw new NoText(`${name} has more text than the ${largest} characters that a question may contain. Attach a part of it.`);
   };
   for (let number = 1; number <= file.numPages; number++) {
     const lines = new Lines();
@@ -84,11 +84,9 @@ async function* piecesOf(page: PDFPageProxy): AsyncGenerator<Piece> {
 
 function check(name: string, text: string): void {
   if (!/\S/.test(text))
-    throw new NoText(
-      `${name} has no text, only pictures. Have its text recognized by a program for that, or attach its pages as images.`,
-    );
+    throw new NoText(`${name} contains only pictures, no text. Run OCR on it, or attach its pages as images.`);
   if (unknownShare(text) > MOST_UNKNOWN)
-    throw new NoText(`${name} does not say which characters its fonts draw. Attach its pages as images, or its text.`);
+    throw new NoText(`${name} does not define which characters its fonts draw. Attach its pages as images, or its text.`);
 }
 
 function explained(name: string, error: Error): Error {
@@ -98,6 +96,6 @@ function explained(name: string, error: Error): Error {
       `${name} is encrypted. Open it with its password in a viewer, print it into a new PDF without one, and attach that.`,
     );
   const state =
-    error instanceof InvalidPDFException ? "is damaged, or no PDF" : `is damaged: ${error.message.replace(/\.$/, "")}`;
+    error instanceof InvalidPDFException ? "is damaged, or not a PDF" : `is damaged: ${error.message.replace(/\.$/, "")}`;
   return new NoText(`${name} ${state}. Open it in a viewer, save it from there, and attach that.`);
 }

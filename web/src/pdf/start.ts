@@ -1,4 +1,4 @@
-// Starts the worker. The page's policy of trusted types allows this address of a script, and no other.
+// Starts the worker. The page's trusted-types policy allows only this script address.
 
 /** The address of the built `worker.ts`. */
 declare const PDF_WORKER: string;
@@ -11,7 +11,7 @@ interface PolicyFactory {
   createPolicy(name: string, rules: Policy): Policy;
 }
 
-// Not all browsers have trusted types.
+// Some browsers lack trusted types.
 const { trustedTypes } = globalThis as { trustedTypes?: PolicyFactory };
 const policy = trustedTypes?.createPolicy("pdf-worker", { createScriptURL: () => PDF_WORKER });
 

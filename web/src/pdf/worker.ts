@@ -1,3 +1,3 @@
-// pdf.js in its worker. The first import has to run before pdf.js does.
+// Runs pdf.js in its worker. The first import must run before pdf.js.
 import "./bounded";
 import "pdfjs-dist/legacy/build/pdf.worker.mjs";

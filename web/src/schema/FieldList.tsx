@@ -3,11 +3,11 @@ import { useLayoutEffect, useRef } from "preact/hooks";
 import { Icon } from "../shell/Icon";
 import { type Field, KINDS, type Kind, newField, newShape, problemOfName, problemOfShape, type Shape } from "./shape";
 
-/** The fields of an object, in their order. Alt with an arrow moves the one that has the focus; Enter adds one. */
+/** The fields of an object, in order. Alt with an arrow key moves the focused field; Enter adds a field. */
 export function FieldList(props: { fields: Field[]; of: string; onChange: (fields: Field[]) => void }) {
   const { fields, of, onChange } = props;
   const place = useRef<HTMLDivElement>(null);
-  // What has the focus after the next change: elements that move lose it.
+  // The element to focus after the next change, since moved elements lose the focus.
   const wanted = useRef("");
   useLayoutEffect(() => {
     if (!wanted.current) return;
@@ -119,7 +119,7 @@ function FieldForm(props: {
   );
 }
 
-/** What a shape has besides its kind: choices, items, or fields. */
+/** The other parts of a shape: choices, items, or fields. */
 function ShapeForm({ shape, of, onChange }: { shape: Shape; of: string; onChange: (shape: Shape) => void }) {
   if (shape.kind === "object")
     return <FieldList fields={shape.fields} of={of} onChange={(fields) => onChange({ ...shape, fields })} />;
@@ -136,7 +136,7 @@ function ShapeForm({ shape, of, onChange }: { shape: Shape; of: string; onChange
   const problem = problemOfShape(shape);
   return (
     <label class="field">
-      Choices, one a line
+      Choices, one per line
       <textarea
         rows={Math.max(2, shape.choices.length + 1)}
         spellcheck={false}

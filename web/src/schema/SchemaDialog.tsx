@@ -6,13 +6,13 @@ import { isWhole, NoForm, newShape, readSchema, type Shape, schemaOf } from "./s
 
 interface Read {
   shape?: Shape;
-  /** Why it cannot be used. */
+  /** Why the schema cannot be used. */
   problem?: string;
-  /** What of it has no form. */
+  /** The part of the schema that has no form. */
   noForm?: string;
 }
 
-/** A schema as fields, and beside them as JSON: what changes on one side changes on the other. */
+/** A schema as fields and as JSON, side by side. A change on one side changes the other. */
 export function SchemaDialog(props: { value: string; onChange: (text: string | undefined) => void; onClose: () => void }) {
   const [text, setText] = useState(props.value);
   const [{ shape, problem, noForm }, setRead] = useState(() => readText(props.value));
@@ -32,13 +32,13 @@ export function SchemaDialog(props: { value: string; onChange: (text: string | u
   };
   return (
     <div onKeyDown={(event) => event.stopPropagation()}>
-      <Dialog title="What answers consist of" isWide onClose={props.onClose}>
+      <Dialog title="Structure of answers" isWide onClose={props.onClose}>
         <div class="schema">
           <div class="schema-side">
             {shape && <FieldList fields={shape.fields} of="the answer" onChange={edit} />}
             {shape && !isWhole(shape) && (
               <p class="note" role="status">
-                Answers follow the schema as it is in the text, until this is mended.
+                Until you fix this, answers follow the schema as it is in the text.
               </p>
             )}
             {noForm && (
@@ -46,10 +46,10 @@ export function SchemaDialog(props: { value: string; onChange: (text: string | u
                 This schema is used as it is, and edited as text: there is no form for {noForm}.
               </p>
             )}
-            {problem && <p class="note">The fields come back when the text is right.</p>}
+            {problem && <p class="note">The fields return when the text is a valid schema.</p>}
           </div>
           <label class="field schema-side">
-            The same as JSON schema
+            As JSON schema
             <textarea
               class="mono"
               rows={16}
@@ -82,9 +82,9 @@ function readText(text: string): Read {
   try {
     found = JSON.parse(text);
   } catch (error) {
-    return { problem: `This is no JSON: ${(error as Error).message}` };
+    return { problem: `This is not valid JSON: ${(error as Error).message}` };
   }
-  if (typeof found !== "object" || found === null || Array.isArray(found)) return { problem: "A schema is an object." };
+  if (typeof found !== "object" || found === null || Array.isArray(found)) return { problem: "A schema must be an object." };
   try {
     return { shape: readSchema(found) };
   } catch (error) {

@@ -1,4 +1,4 @@
-// Schemas that forms can show: objects of named fields, and nothing that would be lost on the way back.
+// The schemas that forms can show: objects of named fields that convert back without loss.
 
 export const KINDS = ["text", "number", "integer", "yes-no", "choice", "list", "object"] as const;
 export type Kind = (typeof KINDS)[number];
@@ -12,10 +12,10 @@ const TYPES: Record<string, Kind> = {
   object: "object",
 };
 const WORDS = Object.fromEntries(Object.entries(TYPES).map(([type, kind]) => [kind, type])) as Record<Kind, string>;
-/** What the forms do not show and keep as it is. */
+/** Parts that the forms do not show but keep unchanged. */
 const KEPT = ["$schema", "title", "additionalProperties"];
 
-/** A value of some kind. Choices belong to a choice, items to a list, fields to an object. */
+/** A value of some kind. A choice has `choices`, a list has `items`, an object has `fields`. */
 export interface Shape {
   kind: Kind;
   choices: string[];
@@ -32,7 +32,7 @@ export interface Field {
   shape: Shape;
 }
 
-/** Says what in a schema has no form, and where. */
+/** Names the part of a schema that has no form, and its place. */
 export class NoForm extends Error {}
 
 let lastId = 0;
@@ -45,7 +45,7 @@ export function newField(): Field {
   return { id: ++lastId, name: "", description: "", isRequired: true, shape: newShape("text") };
 }
 
-/** Reads a schema whose values are objects. Throws NoForm where forms cannot show it whole. */
+/** Reads a schema whose values are objects. Throws NoForm if forms cannot show all of it. */
 export function readSchema(schema: unknown): Shape {
   const shape = read(schema, "");
   if (shape.kind !== "object") throw new NoForm("answers that are no objects");
@@ -114,22 +114,22 @@ export function schemaOf({ kind, choices, items, fields, kept }: Shape, descript
   };
 }
 
-/** What is wrong with the name of a field among others. */
+/** The problem of a field's name among other fields, or an empty string. */
 export function problemOfName(field: Field, fields: Field[]): string {
   if (!field.name) return "Give this field a name.";
   if (fields.some((other) => other.id !== field.id && other.name === field.name))
-    return `Another field here is called ${field.name} too. Give this one another name.`;
-  if (/^\d+$/.test(field.name)) return "A name of digits alone would lose its place. Add a letter.";
+    return `Another field here is called ${field.name} too. Rename one of them.`;
+  if (/^\d+$/.test(field.name)) return "A name of only digits would change its position. Add a letter.";
   return "";
 }
 
-/** What is wrong with a shape itself; its fields have problems of their own. */
+/** The problem of a shape itself, without those of its fields. */
 export function problemOfShape({ kind, choices, items }: Shape): string {
   if (items) return problemOfShape(items);
   if (kind !== "choice") return "";
-  if (!choices.some(Boolean)) return "Write what can be chosen, one a line.";
+  if (!choices.some(Boolean)) return "Enter the choices, one per line.";
   const twice = choices.find((choice, place) => choice && choices.indexOf(choice) !== place);
-  return twice === undefined ? "" : `${twice} stands there twice. Remove one of both.`;
+  return twice === undefined ? "" : `${twice} is listed twice. Remove one of them.`;
 }
 
 export function isWhole(shape: Shape): boolean {

@@ -1,9 +1,9 @@
-// The key that a server with keys wants: kept for this tab, or in this browser if the user says so.
+// The API key for the server, kept for this tab, or in this browser if the user chooses so.
 import { signal } from "@preact/signals";
 
 const NAME = "chaski.key";
 
-/** Why a key is asked for: the server has refused a request, or the user wants another one. */
+/** Why the page asks for a key: the server has refused a request, or the user wants another one. */
 export const wantsKey = signal<"refused" | "other" | null>(null);
 
 export function readKey(): string {

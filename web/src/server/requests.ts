@@ -1,7 +1,7 @@
-// Requests to the server that this page comes from, and no other.
+// Requests to the server that this page comes from, and to no other.
 import { readKey, wantsKey } from "./key";
 
-/** A refusal of the server, with its status; 0 where the server was not reached. */
+/** An error of the server with its status, or 0 if the server was not reached. */
 export class ServerError extends Error {
   constructor(
     readonly status: number,
@@ -31,7 +31,7 @@ export async function json<T>(method: string, path: string, body?: unknown, sign
   return (await (await request(method, path, body, signal)).json()) as T;
 }
 
-/** Yields the objects of a stream of lines. Throws ServerError for a line that tells an error. */
+/** Yields the objects of a stream of lines. Throws ServerError for a line with an error. */
 export async function* lines<T>(response: Response): AsyncGenerator<T> {
   const reader = response.body!.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -45,7 +45,7 @@ export async function* lines<T>(response: Response): AsyncGenerator<T> {
     }
   } catch (error) {
     if (error instanceof ServerError || (error as Error).name === "AbortError") throw error;
-    throw new ServerError(0, "The connection was cut.");
+    throw new ServerError(0, "The connection was lost.");
   } finally {
     reader.cancel().catch(() => {});
   }

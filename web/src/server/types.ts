@@ -1,4 +1,4 @@
-// What the server's native API takes and gives; docs/server.md describes the fields.
+// Requests and replies of the server's native API; docs/server.md describes the fields.
 
 export interface Call {
   id?: string;
@@ -52,7 +52,7 @@ export interface RunningModel {
   prefix_cache?: Record<string, { blocks: number; tokens: number; bytes: number; max_bytes: number }>;
 }
 
-/** What the server and its models do now: a line of `/api/live`. */
+/** A line of `/api/live`: the current activity of the server and its models. */
 export interface LiveFigures {
   server: {
     uptime_seconds: number;
@@ -102,7 +102,7 @@ export interface PullLine {
   completed?: number;
 }
 
-/** The bytes of a model on a device by what they are for, and those that are available there. */
+/** The bytes of a model on a device by purpose, and the bytes available there. */
 export interface DeviceNeeds {
   weights: number;
   shared: number;

@@ -10,7 +10,7 @@ import { KeyDialog } from "./KeyDialog";
 
 const place = signal(location.hash);
 
-/** Pages besides the chat; their code is loaded when they are opened. */
+/** Pages other than the chat; their code is loaded when they are opened. */
 const PAGES: Record<string, { title: string; load: () => Promise<ComponentType> }> = {
   "#/models": { title: "Models", load: async () => (await import("../models/ModelsPage")).ModelsPage },
   "#/live": { title: "Live", load: async () => (await import("../live/LivePage")).LivePage },

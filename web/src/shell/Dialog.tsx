@@ -8,7 +8,7 @@ interface DialogProps {
   children: ComponentChildren;
 }
 
-/** A window before the page; Escape closes it where `onClose` is given. */
+/** A modal dialog. Escape closes it if `onClose` is given. */
 export function Dialog(props: DialogProps) {
   const place = useRef<HTMLDialogElement>(null);
   useEffect(() => {

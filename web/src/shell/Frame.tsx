@@ -11,7 +11,7 @@ function skip(event: Event): void {
   document.getElementById("main")?.focus();
 }
 
-/** What all pages have around them. */
+/** The frame around all pages. */
 export function Frame({ title, children }: { title: string; children?: ComponentChildren }) {
   return (
     <div class={isMenuOpen.value ? "shell open" : "shell"}>

@@ -15,7 +15,7 @@ export function KeyDialog() {
   };
   const close = wantsKey.value === "other" ? () => (wantsKey.value = null) : undefined;
   return (
-    <Dialog title={close ? "Another key" : "This server wants a key"} onClose={close}>
+    <Dialog title={close ? "Another key" : "This server needs a key"} onClose={close}>
       <form onSubmit={save}>
         <label class="field">
           API key
@@ -34,7 +34,7 @@ export function KeyDialog() {
         )}
         <label class="check">
           <input type="checkbox" checked={stays} onChange={(event) => setStays(event.currentTarget.checked)} />
-          Keep it in this browser, not only in this tab
+          Keep it in this browser instead of only this tab
         </label>
         <div class="row end">
           {close && (

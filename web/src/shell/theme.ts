@@ -1,4 +1,4 @@
-// Light or dark, as the system says or as the user chose.
+// Light or dark theme, as the system or the user chooses.
 import { signal } from "@preact/signals";
 
 type Theme = "system" | "light" | "dark";

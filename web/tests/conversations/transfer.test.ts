@@ -49,11 +49,11 @@ const DAMAGED: [string, unknown][] = [
 ];
 for (const [name, conversation] of DAMAGED)
   test(`an import refuses ${name}`, async () => {
-    await assert.rejects(importFile(exportOf(conversation)), { message: "A conversation of this file is not whole." });
+    await assert.rejects(importFile(exportOf(conversation)), { message: "A conversation in this file is incomplete." });
   });
 
-test("an import says what no export is", async () => {
-  await assert.rejects(importFile(new File(["{"], "x.json")), { message: "x.json is no JSON." });
+test("an import rejects files that are not exports", async () => {
+  await assert.rejects(importFile(new File(["{"], "x.json")), { message: "x.json is not valid JSON." });
   for (const value of [null, [], {}, { format: "other", conversations: [] }])
-    await assert.rejects(importFile(fileOf(value)), { message: "x.json is no export of this page." });
+    await assert.rejects(importFile(fileOf(value)), { message: "x.json is not an export of this page." });
 });

@@ -14,7 +14,7 @@ function conversation(...messages: [id: string, parent: string | null, more?: Pa
 }
 
 const ids = (messages: Message[]) => messages.map(({ id }) => id);
-// a has the branches b (with d behind it) and c.
+// a has the branches b (followed by d) and c.
 const BRANCHES = conversation(["a", null], ["b", "a"], ["c", "a"], ["d", "b"]);
 
 test("a path goes from the first message to a leaf", () => {
@@ -27,7 +27,7 @@ test("a path begins where a parent is missing", () => {
   assert.deepEqual(ids(path(conversation(["b", "lost"], ["c", "b"]))), ["b", "c"]);
 });
 
-test("siblings are the oldest first, whatever their order in a file", () => {
+test("the oldest sibling comes first, whatever the order in a file", () => {
   const { a, b, c, d } = BRANCHES.messages as Record<string, Message>;
   const turned = { ...BRANCHES, messages: { d, c, b, a } as Record<string, Message> };
   assert.deepEqual(ids(siblings(turned, c!)), ["b", "c"]);
@@ -57,7 +57,7 @@ test("calls are open until each has its result", () => {
   assert.equal(openCalls([]), null);
 });
 
-test("calls of an answer that still comes are not open", () => {
+test("calls of an unfinished answer are not open", () => {
   const asked: Partial<Message> = { role: "assistant", calls: [{ function: { name: "one", arguments: {} } }], answerId: "x" };
   assert.equal(openCalls(path(conversation(["a", null, asked]))), null);
 });

@@ -4,7 +4,7 @@ import { test } from "node:test";
 import type { CacheKind, CacheSlot } from "../../src/live/watch";
 import { cellOf, droppedOf, keptOf, ownersOf, sentence, tokenAt } from "../../src/live/ways";
 
-// Two sequences share the cells 0 and 1. Sequence 0 goes on in each second cell from 2, and sequence 1 between.
+// Two sequences share the cells 0 and 1. From cell 2, they alternate: sequence 0 has the even cells.
 const FULL: CacheKind = {
   kind: "full",
   is_state: false,
@@ -32,7 +32,7 @@ const SLOTS: CacheSlot[] = [
 ];
 const PICTURE = { model: "m", slots: SLOTS, kinds: [FULL, WINDOW, STATES] };
 
-test("each cell knows its owners", () => {
+test("each cell has its owners", () => {
   const owners = ownersOf(FULL);
   assert.equal(owners.size, 7);
   assert.deepEqual(owners.get(1), [
@@ -58,14 +58,14 @@ test("a window has dropped the tokens before it", () => {
   assert.equal(droppedOf(FULL, SLOTS), 0);
 });
 
-test("of states, the first one that has read a token counts", () => {
+test("the first state that has read a token counts", () => {
   assert.equal(cellOf(STATES, { sequence: 0, position: 2 }), 1);
   assert.equal(cellOf(STATES, { sequence: 0, position: 3 }), 0);
   assert.equal(cellOf(STATES, { sequence: 0, position: 5 }), null);
   assert.deepEqual(tokenAt(PICTURE, { kind: "state", cell: 0 }), { sequence: 0, position: 4 });
 });
 
-test("a sentence tells where a token is", () => {
+test("a sentence describes the place of a token", () => {
   const told = (kind: CacheKind, position: number | null) =>
     sentence(kind, ownersOf(kind), SLOTS, { sequence: 0, position }, { sequence: 0, position });
   assert.equal(told(FULL, 1), "Cell 1: sequence 0, position 1; sequence 1, position 1 (shared).");

@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { McpError, messages, type RpcMessage } from "../../src/mcp/messages";
 
-/** What is read of an answer that comes in these pieces. */
+/** Reads an answer that arrives in these pieces. */
 async function read(type: string, ...pieces: string[]): Promise<RpcMessage[]> {
   const encoder = new TextEncoder();
   const body = new ReadableStream<Uint8Array>({
@@ -22,7 +22,7 @@ test("JSON is one message, or several", async () => {
   assert.deepEqual(await read("application/json", '[{"id":1},{"id":2}]'), [{ id: 1 }, { id: 2 }]);
 });
 
-test("events end at an empty line, however lines end and pieces are cut", async () => {
+test("events end at an empty line, whatever the line ends and the pieces", async () => {
   for (const end of ["\n", "\r\n", "\r"]) {
     const text = ["event: message", 'data: {"id":', "data: 1}", "", ": a comment", 'data:{"id":2}', "", ""].join(end);
     for (let cut = 0; cut <= text.length; cut++)
@@ -30,11 +30,11 @@ test("events end at an empty line, however lines end and pieces are cut", async 
   }
 });
 
-test("an event that is cut off is no message", async () => {
+test("an incomplete event is not a message", async () => {
   assert.deepEqual(await read("text/event-stream", 'data: {"id":1}\n\ndata: {"id":2}'), [{ id: 1 }]);
 });
 
-test("what is no object is passed over", async () => {
+test("values that are not objects are skipped", async () => {
   assert.deepEqual(await read("application/json", '[null, 7, "x", {"id":1}]'), [{ id: 1 }]);
 });
 
@@ -43,6 +43,6 @@ test("other answers are errors that say what to do", async () => {
     read("text/html", "<p>"),
     (error) => error instanceof McpError && /answers with text\/html/.test(error.message),
   );
-  await assert.rejects(read("application/json", "{"), /answers with what is no JSON\. Correct its address/);
+  await assert.rejects(read("application/json", "{"), /does not answer with JSON\. Correct its address/);
   await assert.rejects(read("application/json", ...Array<string>(33).fill(" ".repeat(1 << 20))), /more than 32 MiB/);
 });

@@ -14,7 +14,7 @@ test("texts, resources and links are lines; images are images", () => {
   assert.deepEqual(readResult({ content }), { content: "sunny\nof a file\nhttp://x.example/", images: ["QUJD"] });
 });
 
-test("what the page does not read is named in its place", () => {
+test("a placeholder names content that the page does not read", () => {
   const content = [null, { type: "audio", mimeType: "audio/wav" }, { type: "image", mimeType: "image/png", data: "no base64!" }];
   const lines = readResult({ content }).content.split("\n");
   assert.deepEqual(
@@ -23,14 +23,14 @@ test("what the page does not read is named in its place", () => {
   );
 });
 
-test("structured content stands in for none; a failure is told first", () => {
+test("structured content replaces missing content; a failure comes first", () => {
   assert.equal(readResult({ structuredContent: { degrees: 7 } }).content, '{"degrees":7}');
   assert.equal(readResult({ content: [{ type: "text", text: "a" }], structuredContent: {} }).content, "a");
   assert.equal(readResult({ isError: true, content: [{ type: "text", text: "a" }] }).content, "The tool failed.\na");
   assert.equal(readResult({ content: "none" }).content, "");
 });
 
-test("characters that hide or turn others are seen", () => {
+test("invisible characters and direction marks become visible", () => {
   assert.equal(visible("a\u202eb\u200bc\u3164\u0000"), "a\\u202eb\\u200bc\\u3164\\u0000");
   assert.equal(visible("\u{e0041}"), "\\udb40\\udc41");
   assert.equal(visible("lines\n\tand 日本語, é"), "lines\n\tand 日本語, é");

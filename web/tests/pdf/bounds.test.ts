@@ -10,7 +10,7 @@ function bounded(): [typeof Uint8Array, () => number] {
   return [scope.Uint8Array, () => refused];
 }
 
-test("arrays up to the limit are made, and their kind stays", () => {
+test("arrays up to the limit are created with their own type", () => {
   const [Bytes, refused] = bounded();
   assert.equal(new Bytes(32 << 20).length, 32 << 20);
   assert.deepEqual(new Bytes([1, 2, 3]), Uint8Array.of(1, 2, 3));
@@ -26,7 +26,7 @@ test("a larger array is refused and reported", () => {
   assert.equal(refused(), 1);
 });
 
-test("the browser's stream, which has no limit, is removed", () => {
+test("the browser's unlimited stream is removed", () => {
   const scope = { Uint8Array, DecompressionStream };
   boundArrays(scope, () => {});
   assert.ok(!("DecompressionStream" in scope));

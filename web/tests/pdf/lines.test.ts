@@ -16,31 +16,31 @@ function textOf(...pieces: Piece[]): string {
 
 const END = { hasEOL: true };
 
-test("pieces of a line are one line", () => {
+test("pieces of a line form one line", () => {
   assert.equal(textOf(piece("along", 0, 0), piece(" ", 25, 0), piece("roads", 30, 0)), "along roads");
 });
 
-test("a step of one line is a line, and a larger one is a paragraph", () => {
+test("a step of one line starts a line, and a larger one starts a paragraph", () => {
   const pieces = [piece("a", 0, 100, END), piece("b", 0, 88, END), piece("c", 0, 60)];
   assert.equal(textOf(...pieces), "a\nb\n\nc");
 });
 
-test("lines of turned text step aside, too", () => {
+test("lines of rotated text are separated, too", () => {
   const turned = (str: string, x: number, more = {}) => piece(str, x, 0, { transform: [0, 10, -10, 0, x, 0], ...more });
   assert.equal(textOf(turned("a", 100, END), turned("b", 112, END), turned("c", 140)), "a\nb\n\nc");
 });
 
-test("a wide gap is a column", () => {
+test("a wide gap separates columns", () => {
   assert.equal(textOf(piece("a", 0, 0), piece(" ", 5, 0, { width: 26 }), piece("b", 31, 0)), "a\tb");
   assert.equal(textOf(piece("a", 0, 0), piece(" ", 5, 0, { width: 24 }), piece("b", 29, 0)), "a b");
 });
 
-test("text that is drawn twice to look bold is there once, and its line still ends", () => {
+test("text that is drawn twice to look bold appears once, and its line still ends", () => {
   assert.equal(textOf(piece("Title", 0, 100), piece("Title", 0.3, 100, END), piece("text", 0, 88)), "Title\ntext");
   assert.equal(textOf(piece("ha", 0, 0), piece("ha", 10, 0)), "haha");
 });
 
-test("a word that is parted by a soft hyphen is whole", () => {
+test("a word with a soft hyphen is joined", () => {
   assert.equal(textOf(piece("mes\u00ad", 0, 100, END), piece("sage", 0, 88)), "message");
 });
 
@@ -48,7 +48,7 @@ test("accents join their letters", () => {
   assert.equal(textOf(piece("u\u0308", 0, 0)), "\u00fc");
 });
 
-test("codes that mean nothing count as unknown", () => {
+test("codes without a character count as unknown", () => {
   const text = textOf(piece("a\u0001\u0002\ue000", 0, 0));
   assert.equal(text, "a\ufffd\ufffd\ufffd");
   assert.equal(unknownShare(text), 0.75);
@@ -59,7 +59,7 @@ test("a page without text is empty", () => {
   assert.equal(textOf(piece(" ", 0, 0), piece("", 0, 0, END)), "");
 });
 
-test("text without a size is no paragraph of its own", () => {
+test("text without a size does not start a paragraph", () => {
   const flat = { height: 0, transform: [0, 0, 0, 0, 0, 0] };
   assert.equal(textOf(piece("a", 0, 0, { ...flat, ...END }), piece("b", 0, 0, flat)), "a\nb");
 });

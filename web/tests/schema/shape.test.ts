@@ -20,7 +20,7 @@ const PERSON = {
   required: ["name", "mood"],
 };
 
-test("a schema that has a form comes back whole", () => {
+test("a schema with a form converts back without loss", () => {
   assert.deepEqual(schemaOf(readSchema(PERSON)), PERSON);
 });
 
@@ -63,27 +63,27 @@ for (const [name, schema, said] of REFUSED)
     );
   });
 
-test("names of fields are given, unique, and more than digits", () => {
+test("field names are required, unique, and not only digits", () => {
   const [one, two] = [newField(), newField()];
   assert.match(problemOfName(one, [one, two]), /Give this field a name/);
   one.name = two.name = "a";
   assert.match(problemOfName(one, [one, two]), /Another field here is called a too/);
   two.name = "7";
-  assert.match(problemOfName(two, [one, two]), /digits alone/);
+  assert.match(problemOfName(two, [one, two]), /only digits/);
   assert.equal(problemOfName(one, [one, two]), "");
 });
 
-test("choices are there, and each once; also those in a list", () => {
+test("choices exist and are unique, also in a list", () => {
   const choice = newShape("choice");
-  assert.match(problemOfShape(choice), /Write what can be chosen/);
+  assert.match(problemOfShape(choice), /Enter the choices/);
   choice.choices = ["a", "b", "a"];
-  assert.match(problemOfShape({ ...newShape("list"), items: choice }), /a stands there twice/);
+  assert.match(problemOfShape({ ...newShape("list"), items: choice }), /a is listed twice/);
   choice.choices = ["a", "b", ""];
   assert.equal(problemOfShape(choice), "");
   assert.deepEqual(schemaOf(choice), { type: "string", enum: ["a", "b"] });
 });
 
-test("a shape is whole when all of it is", () => {
+test("a shape is valid if all its parts are", () => {
   const shape = readSchema(PERSON);
   assert.ok(isWhole(shape));
   shape.fields[5]!.shape.items!.fields[0]!.name = "";

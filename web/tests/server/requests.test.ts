@@ -18,17 +18,17 @@ async function read(...pieces: (string | Error)[]): Promise<unknown[]> {
   return found;
 }
 
-test("lines are whole, however their pieces are cut", async () => {
+test("lines are complete, however the pieces are cut", async () => {
   const text = '{"a":"é"}\n\n{"b":2}\n';
   for (let cut = 0; cut <= text.length; cut++)
     assert.deepEqual(await read(text.slice(0, cut), text.slice(cut)), [{ a: "é" }, { b: 2 }]);
 });
 
-test("a line that tells an error is one", async () => {
+test("a line with an error throws it", async () => {
   await assert.rejects(read('{"a":1}\n{"error":"no memory"}\n'), (error) => error instanceof ServerError && error.status === 500);
 });
 
-test("a connection that is cut is an error of status 0", async () => {
+test("a lost connection is an error with status 0", async () => {
   await assert.rejects(
     read('{"a":1}\n', new TypeError("network")),
     (error) => error instanceof ServerError && error.status === 0,
