@@ -105,7 +105,7 @@ def test_a_pdf_by_drop_and_by_paste(fake: Running, script: Script, open_page: Op
             "locked.pdf is encrypted. Open it with its password in a viewer, print it into a new PDF without",
         ),
         ("picture", "picture.pdf contains only pictures, no text. Run OCR on it"),
-        ("cut", "cut.pdf is damaged, or not a PDF. Open it in a viewer, save it from there, and attach that."),
+        ("cut", "cut.pdf is damaged, or not a PDF. Open it in a viewer, save it from there"),
     ],
 )
 def test_why_there_is_no_text(fake: Running, open_page: Open, name: str, said: str) -> None:

@@ -160,7 +160,7 @@ def test_what_is_wrong_is_said_where_it_is(fake: Running, script: Script, open_p
     editor.get_by_role("button", name="Add a field").click()
     nameless = editor.get_by_role("group", name="field without a name")
     nameless.get_by_text("Give this field a name.").wait_for()
-    for name, said in (("a", "Another field here is called a too."), ("12", "A name of digits alone")):
+    for name, said in (("a", "Another field here is called a too."), ("12", "A name of only digits")):
         page.keyboard.press("ControlOrMeta+A")
         page.keyboard.type(name)
         editor.get_by_text(said).first.wait_for()
