@@ -23,9 +23,9 @@ namespace chaski {
 #ifdef __linux__
 
 struct Cores::Seat {
-    std::atomic<int> id{0};  // the system's name of the thread
-    // While a thread moves itself, it may be at `target` only. `home` tells a thread that moves it meanwhile
-    // where it might be before.
+    std::atomic<int> id{0};  // the system's id of the thread
+    // While a thread moves itself, it may run only on `target`. A thread that moves it meanwhile finds its
+    // former cores in `home`.
     std::atomic<bool> is_moving{false};
     std::atomic<bool> is_to_leave{false};
     cpu_set_t home{}, target{};
@@ -33,9 +33,9 @@ struct Cores::Seat {
 
 namespace {
 
-// Nanoseconds for which a thread of this process has run; -1 if that is unknown.
+// Nanoseconds that a thread of this process has run; -1 if unknown.
 std::int64_t running_time(int id) {
-    // The clock of a thread, as the kernel numbers it: pthread_getcpuclockid wants more than the name.
+    // The kernel's number of a thread's clock. pthread_getcpuclockid needs a pthread_t, not an id.
     constexpr unsigned kThread = 4, kScheduler = 2;
     const auto clock = static_cast<clockid_t>(~static_cast<unsigned>(id) << 3 | kThread | kScheduler);
     timespec time;
@@ -43,7 +43,7 @@ std::int64_t running_time(int id) {
     return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
-// The core in whose queue a runnable thread stands; -1 for a thread that sleeps or is not of this process.
+// The core whose queue contains a runnable thread; -1 for a thread that sleeps or belongs to another process.
 int queue_of(int id) {
     char path[48], text[512];
     std::snprintf(path, sizeof path, "/proc/self/task/%d/stat", id);
@@ -71,7 +71,7 @@ cpu_set_t only(int core) {
     return cores;
 }
 
-// The cores at which a thread may be.
+// The cores on which a thread may run.
 cpu_set_t cores_of(int id) {
     cpu_set_t cores;
     if (sched_getaffinity(id, sizeof cores, &cores) != 0) CPU_ZERO(&cores);
@@ -82,8 +82,8 @@ void move(int id, const cpu_set_t& target, const cpu_set_t& home) {
     if (sched_setaffinity(id, sizeof target, &target) == 0) sched_setaffinity(id, sizeof home, &home);
 }
 
-// Moves the calling thread to the end of a queue: the system lets an arriving thread interrupt the thread
-// that has the core, unless the arriving thread is one of batches (SCHED_BATCH).
+// Moves the calling thread to the end of a queue. The system lets an arriving thread interrupt the thread
+// that has the core, unless the arriving thread has the policy SCHED_BATCH.
 void queue_up(const cpu_set_t& target, const cpu_set_t& home) {
     const sched_param priority{};
     const bool is_usual = sched_getscheduler(0) == SCHED_OTHER;
@@ -100,7 +100,7 @@ void Cores::enter(int thread) {
 }
 
 bool Cores::stands_still(int thread) const {
-    // The system's own threads give a core back sooner than that.
+    // The system's own threads return a core sooner than that.
     constexpr auto kStandstill = std::chrono::microseconds(100);
     const int id = seats_[thread].id.load(std::memory_order_relaxed);
     const std::int64_t before = running_time(id);

@@ -15,7 +15,7 @@
 namespace chaski {
 
 #if defined(__x86_64__) && defined(__linux__)
-// Tile registers need a permission, given once to the process, because they make its saved state much larger.
+// The process must request permission for tile registers once, because they make its saved state much larger.
 static bool tiles_allowed() {
     constexpr long kRequestPermission = 0x1023, kTileData = 18;
     return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
@@ -31,13 +31,13 @@ bool follows_the_rule();
 }
 #endif
 
-// Not every compiler that knows the instructions can ask for them.
+// Some compilers know the instructions but cannot test for them.
 static bool has_avx_vnni() {
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
     return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & 1u << 4) != 0;
 }
 
-// __builtin_cpu_supports also asks the system (XGETBV) whether it saves the wide registers.
+// __builtin_cpu_supports also checks (XGETBV) that the system saves the wide registers.
 static CpuFeatures detect() {
     __builtin_cpu_init();
     CpuFeatures f{};
@@ -59,7 +59,7 @@ namespace neon_bf16 {
 bool follows_the_rule();
 }
 
-// Programs cannot ask an ARM processor; the system reports the features.
+// Programs cannot query an ARM processor; the system reports its features.
 #if defined(__linux__)
 static bool has(unsigned long list, unsigned long bit) { return (getauxval(list) & bit) != 0; }
 static bool has_dot_product() { return has(AT_HWCAP, 1ul << 20); }  // HWCAP_ASIMDDP

@@ -8,7 +8,7 @@
 
 namespace chaski {
 
-// What each build of the kernels defines; CMakeLists.txt says which ones there are.
+// The functions that each build of the kernels defines; CMakeLists.txt lists the builds.
 #define CHASKI_DECLARE(isa)       \
     namespace isa {               \
     extern const Kernels kernels; \
@@ -49,7 +49,7 @@ struct Isa {
     Peaks (*peaks)();
 };
 
-// Those that were built and that this machine can run, slowest first.
+// The sets that were built and that this machine can run, slowest first.
 std::vector<Isa> find_isas() {
     std::vector<Isa> found;
     [[maybe_unused]] const CpuFeatures& cpu = cpu_features();

@@ -9,7 +9,7 @@
 
 namespace chaski {
 
-// Seconds of a job on all threads, the shortest of `repeats`.
+// Seconds of a job on all threads; the shortest of `repeats` runs.
 template <class Job>
 static double shortest(ThreadPool& pool, int repeats, const Job& job) {
     using Clock = std::chrono::steady_clock;
@@ -27,7 +27,7 @@ double multiply_add_rate(ThreadPool& pool, Peaks::Loop loop) {
     constexpr double kSeconds = 0.01;
     std::int64_t steps = 1000, each = 0;
     double seconds = 0;
-    // As many steps as take long enough to be timed, by the caller alone.
+    // The number of steps that takes long enough to be timed, on the caller alone.
     for (; seconds < kSeconds; steps *= 2) {
         const auto started = std::chrono::steady_clock::now();
         each = loop(steps);

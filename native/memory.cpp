@@ -16,7 +16,7 @@ namespace chaski {
 
 namespace {
 
-// Addresses of that many bytes, reserved for the caller, without memory.
+// Reserves this many bytes of addresses without memory.
 std::byte* reserve(std::size_t bytes, std::size_t alignment) {
     const std::size_t slack = alignment > 4096 ? alignment : 0;
     void* base = mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -94,7 +94,7 @@ Region::~Region() { munmap(data_, mapped_); }
 
 void Region::touch() {
     for (std::size_t offset = 0; offset < mapped_; offset += 4096) {
-        // Atomic, since others may be writing there.
+        // Atomic, since other threads may write the same memory.
         __atomic_fetch_or(reinterpret_cast<unsigned char*>(data_ + offset), 0, __ATOMIC_RELAXED);
     }
 }

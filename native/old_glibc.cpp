@@ -1,6 +1,5 @@
-// Functions of glibc newer than 2.28 that GCC's headers and its static C++ library ask for, under versions
-// that older ones have. With these the module runs where the C library is older than the one it was built
-// with.
+// Functions of glibc newer than 2.28 that GCC's headers and its static C++ library need, bound to versions in
+// older libraries. With them the module runs with a C library older than the one it was built with.
 #include <pthread.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -31,7 +30,7 @@ int old_pthread_once(pthread_once_t*, Routine);
 int old___pthread_key_create(pthread_key_t*, void (*)(void*));
 
 #pragma GCC visibility push(hidden)
-// "Maybe not": shared pointers then always count atomically.
+// Reports possible threads, so that shared pointers always count atomically.
 char __libc_single_threaded = 0;
 
 int fstat(int file, struct stat* about) noexcept { return static_cast<int>(syscall(SYS_fstat, file, about)); }
@@ -43,7 +42,7 @@ std::uint32_t arc4random() noexcept {
     return value;
 }
 
-// The linker's --wrap replaces them by their wrappers.
+// The linker's --wrap replaces these functions with their wrappers.
 int __wrap_pthread_create(pthread_t* thread, const pthread_attr_t* how, void* (*what)(void*), void* with) {
     return old_pthread_create(thread, how, what, with);
 }

@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint32_t kFree = ~std::uint32_t{0};
 constexpr std::size_t kPrefixBytes = 8;
 constexpr std::size_t kMergesAtOnce = 32;
-// Repeated words of one text are merged once; rare long ones are not worth the memory.
+// Repeated words of one text are merged once; rare long words are not worth the memory.
 constexpr std::size_t kRememberedBytes = 64, kRememberedWords = 1 << 16;
 
 std::uint64_t folded_product(std::uint64_t a, std::uint64_t b) {
@@ -25,10 +25,10 @@ std::uint64_t folded_product(std::uint64_t a, std::uint64_t b) {
     return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
 }
 
-// At most two thirds of the slots are taken, so that searches are short and end.
+// At most two thirds of the slots are used, so that searches are short and end.
 std::size_t slots_for(std::size_t count) { return std::bit_ceil(count + count / 2 + 1); }
 
-// Bytes of the character that begins here, or 0 where none does; `size` bytes are there.
+// Number of bytes of the character that begins here, or 0 for an invalid one; `size` bytes are available.
 std::size_t character_bytes(const unsigned char* at, std::size_t size) {
     const unsigned char lead = at[0];
     if (lead < 0x80) return 1;
@@ -36,7 +36,7 @@ std::size_t character_bytes(const unsigned char* at, std::size_t size) {
     if (lead < 0xC2 || lead > 0xF4 || count > size) return 0;
     for (std::size_t i = 1; i < count; i++)
         if ((at[i] & 0xC0) != 0x80) return 0;
-    // No longer spelling than needed, no half of a surrogate pair, nothing beyond U+10FFFF.
+    // Overlong encodings, halves of surrogate pairs, and values above U+10FFFF are invalid.
     if (lead == 0xE0 && at[1] < 0xA0) return 0;
     if (lead == 0xED && at[1] > 0x9F) return 0;
     if (lead == 0xF0 && at[1] < 0x90) return 0;
@@ -131,7 +131,7 @@ std::size_t TokenIds::begin_find(std::string_view token) const {
 
 std::int32_t TokenIds::find(std::string_view token, std::size_t hash) const { return place(token, hash).id; }
 
-// The place of a token, or where it would be.
+// The place of a token, or the free place where it would go.
 const TokenIds::Place& TokenIds::place(std::string_view token, std::size_t hash) const {
     const std::size_t mask = places_.size() - 1;
     for (std::size_t at = hash & mask;; at = (at + 1) & mask) {
@@ -204,7 +204,7 @@ std::optional<std::size_t> PairMerges::add(const StoredStrings& merges) {
     return std::nullopt;
 }
 
-// The slot of a pair, or where it would be.
+// The slot of a pair, or the free slot where it would go.
 std::size_t PairMerges::slot(std::int32_t left, std::int32_t right) const {
     const std::size_t mask = ranks_.size() - 1;
     const std::uint64_t pair =
@@ -222,7 +222,7 @@ std::int32_t PairMerges::rank_of(std::int32_t left, std::int32_t right) const {
 std::vector<std::int32_t> PairMerges::encode(std::string_view text,
                                              std::span<const std::int64_t> ends) const {
     std::vector<std::int32_t> ids;
-    using Place = std::pair<std::size_t, std::size_t>;  // in `ids`: where it begins, and how many there are
+    using Place = std::pair<std::size_t, std::size_t>;  // in `ids`: start and count
     std::unordered_map<std::string_view, Place, KeyedHash> known(0, hash_);
     std::int64_t character = 0;
     for (const std::int64_t end : ends) {
@@ -246,7 +246,7 @@ std::vector<std::int32_t> PairMerges::encode(std::string_view text,
     return ids;
 }
 
-// One of the parts that a word consists of; a part that was merged into the one before it has length 0.
+// One of the parts of a word; a part that was merged into the previous one has length 0.
 struct PairMerges::Symbol {
     std::int32_t id, previous, next;
     bool is_gone;
@@ -282,7 +282,7 @@ void PairMerges::encode_word(std::string_view word, std::vector<std::int32_t>& i
         Symbol& left = symbols[best.left];
         if (left.is_gone || left.next < 0) continue;
         Symbol& right = symbols[left.next];
-        // A part may have changed since. What still becomes the same token is merged in this turn.
+        // A part may have changed since then. Pairs that still give the same token are merged in this turn.
         const std::int32_t rank = rank_of(left.id, right.id), result = merges_[best.rank].result;
         if (rank < 0 || merges_[rank].result != result) continue;
         left.id = result;

@@ -27,7 +27,8 @@ struct RoundedRow {
             {values.data(), scales.data(), sums.data(), nullptr, supers.empty() ? nullptr : supers.data()});
     }
 
-    // Whether products with this row and with another one have the same bits: sums follow from values.
+    // Whether products with this row and with another row have the same bits; the sums follow from the
+    // values.
     bool is(const RoundedRow& other) const {
         return same_bytes(values, other.values) && same_bytes(scales, other.scales) &&
                same_bytes(supers, other.supers);
@@ -39,7 +40,7 @@ struct RoundedRow {
     }
 };
 
-// Without its sign, a float is as large as its bits are as an integer.
+// Without their sign, floats compare like their bits as integers.
 float largest_magnitude(const float* x, int count) {
     std::int32_t largest = 0;
     for (int i = 0; i < count; ++i) {
@@ -67,8 +68,8 @@ void pack_row(const RoundedRow& row, const float* x, std::uint8_t* to) {
     }
 }
 
-// Returns `largest` for an int8 of magnitude 127, `found` for another one, with the sign of the int8. It has
-// no branch, since the next one cannot be predicted.
+// Returns `largest` for an int8 of magnitude 127, else `found`, with the sign of the int8. It avoids a
+// branch, which would be unpredictable.
 float chosen(std::int32_t q, std::int32_t magnitude, float found, float largest) {
     const std::int32_t is_largest = -static_cast<std::int32_t>(magnitude == 127);
     const std::int32_t bits = (std::bit_cast<std::int32_t>(found) & ~is_largest) |
@@ -76,7 +77,7 @@ float chosen(std::int32_t q, std::int32_t magnitude, float found, float largest)
     return std::bit_cast<float>(bits | (q & std::int32_t{1} << 31));
 }
 
-// Values of the largest magnitude are exactly that, so that the scale is the same.
+// Values of the largest magnitude are restored exactly, so that the scale is the same.
 void unpack_block(const std::int8_t* __restrict values, float amax, float* __restrict out) {
     const float scale = amax / 127.0f;
     for (int i = 0; i < kBlock; ++i) {
@@ -85,8 +86,8 @@ void unpack_block(const std::int8_t* __restrict values, float amax, float* __res
     }
 }
 
-// Each value is as far from zero as may be rounded to its int8: then smaller shifts, for which the sums of
-// magnitudes were too large, are so again. But none is beyond what its shift has room for.
+// Each value is as far from zero as its int8 allows, so that the sums of magnitudes are again too large for
+// smaller shifts. But no value exceeds the range of its shift.
 void unpack_shifted_block(const std::int8_t* __restrict values, float amax, int shift,
                           float* __restrict out) {
     constexpr int kMostShift = 4;
@@ -128,7 +129,7 @@ std::vector<std::uint8_t> rounded_rows(const Kernels& kernels, const float* x, s
                                        bool in_super_blocks) {
     const std::int64_t small = row_bytes(k, in_super_blocks);
     const auto large = static_cast<std::int64_t>(k * sizeof(float));
-    // Few rows are sent as floats: memory for them is taken where there is one.
+    // Few rows are sent as floats, so memory is allocated only for those.
     std::vector<std::uint8_t> found(n + n * small + large);
     std::vector<float> again(k);
     RoundedRow row(k, in_super_blocks), other(k, in_super_blocks);

@@ -18,14 +18,14 @@ namespace chaski {
 namespace {
 
 #ifdef __linux__
-// The huge page at `offset` of a file that is mapped at `address`: 0 or errno. The first small page is taken
-// before, because only an existing page can be replaced.
+// Makes the page at `offset` of a file that is mapped at `address` huge; returns 0 or errno. It allocates the
+// first small page before, because only an existing page can be replaced.
 int take_huge_page(int descriptor, std::byte* address, std::size_t offset) {
     if (fallocate(descriptor, 0, static_cast<off_t>(offset), 4096) != 0) return errno;
     return madvise(address, kHugePage, MADV_COLLAPSE) == 0 ? 0 : errno;
 }
 
-// Small pages do where no huge one is free.
+// Small pages suffice if no huge page is free.
 bool take_page(int descriptor, std::byte* address, std::size_t offset) {
     return take_huge_page(descriptor, address, offset) == 0 ||
            fallocate(descriptor, 0, static_cast<off_t>(offset), kHugePage) == 0;
@@ -41,7 +41,7 @@ bool try_huge_page() {
     } catch (const std::bad_alloc&) {
     }
     close(descriptor);
-    return error == 0 || error == ENOMEM || error == EAGAIN || error == EBUSY;  // none may be free right now
+    return error == 0 || error == ENOMEM || error == EAGAIN || error == EBUSY;  // perhaps no page is free now
 }
 #else
 bool take_page(int, std::byte*, std::size_t) { return true; }

@@ -9,12 +9,12 @@ namespace chaski {
 
 namespace {
 
-// Between two tokens the caller samples and speaks to its client for some 0.1 ms. A worker that sleeps at
-// once would pay for its wake-up at every token; one that never sleeps would burn an idle core.
+// Between two tokens the caller samples and serves its client for about 0.1 ms. A worker that sleeps at once
+// would pay for its wake-up at every token; a worker that never sleeps would waste an idle core.
 constexpr auto kSpinTime = std::chrono::microseconds(300);
 
-// Much longer than threads that run are ever apart in decode, and much shorter than the time slice for which
-// another process may hold the core of one that does not run.
+// Much longer than the lag between running threads in decode, and much shorter than the time slice for which
+// another process may hold a thread's core.
 constexpr auto kPatience = std::chrono::microseconds(50);
 
 }  // namespace
@@ -68,14 +68,14 @@ void ThreadPool::gather() {
 }
 
 bool ThreadPool::enter(Member& member) {
-    // Either this thread sees that the job is complete, or the thread that completes it sees that this one
+    // Either this thread sees that the job is complete, or the thread that completes it sees that this thread
     // works.
     member.state.store(State::kWorking);
     return job_.load() == member.job;
 }
 
 void ThreadPool::work(int thread) {
-    const UsualFloats usual;  // a thread begins with the mode of the one that started it
+    const UsualFloats usual;  // a thread inherits the mode of its creator
     Member& member = members_[thread];
     cores_.enter(thread);
     for (;;) {
@@ -114,8 +114,8 @@ void ThreadPool::Wait::look_around() {
     last_ = Clock::now();
 }
 
-// A working thread delays all others while another thread has its core, and so does the caller, which has to
-// begin the next job. This thread only waits, so its core is of more use to them.
+// A working thread without a core delays all others, and so does the caller, which has to begin the next job.
+// This thread only waits, so its core is more useful to them.
 void ThreadPool::relieve(int thread) {
     if (is_relieving_.exchange(true)) return;
     for (int other = 0; other < threads_; ++other) {

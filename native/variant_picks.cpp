@@ -9,20 +9,19 @@ namespace {
 using Choice = VariantPicks::Choice;
 using Candidate = Choice::Candidate;
 
-// Thread time that each variant works in a round at least, and in which it has seen matrices of all shapes
-// even if not each of them.
+// Minimum thread time of each variant in a round. In this time it has seen matrices of all shapes, even if
+// not each matrix.
 constexpr std::chrono::nanoseconds kLeast = std::chrono::milliseconds(2);
 constexpr std::chrono::nanoseconds kEnough = std::chrono::milliseconds(60);
 
-// After this many rounds, variants are left out that are slower than the fastest by more than the share.
+// After this many rounds, variants that are slower than the fastest by more than this share are dropped.
 struct Stage {
     std::size_t rounds;
     double slower;
 };
 constexpr Stage kStages[] = {{1, 0.25}, {3, 0.06}, {5, 0.03}, {9, 0.0}};
 
-// By how much the fastest must be faster than the first one, which is taken where nothing is known: less than
-// that is noise.
+// The share by which the fastest variant must beat the default (the first one); less is noise.
 constexpr double kGain = 1.01;
 
 double rate(const Candidate& candidate) {

@@ -61,13 +61,13 @@ void deinterleave(std::uint8_t* row, std::int64_t bytes) {
     }
 }
 
-// Where a matrix lies in its memory.
+// The place of a matrix in its memory.
 std::size_t offset_of(const OwnedMatrix& weight) {
     return static_cast<std::size_t>(reinterpret_cast<const std::byte*>(weight.matrix.panels) -
                                     weight.memory->data());
 }
 
-// The shared memory of matrices, which lie one after the other, to be written.
+// Writable shared memory of consecutive matrices.
 std::unique_ptr<SharedWriting> writing_of(const std::vector<OwnedMatrix>& weights, int descriptor) {
     std::size_t begin = SIZE_MAX, end = 0;
     for (const OwnedMatrix& weight : weights) {
@@ -79,7 +79,7 @@ std::unique_ptr<SharedWriting> writing_of(const std::vector<OwnedMatrix>& weight
     return std::make_unique<SharedWriting>(descriptor, begin, end);
 }
 
-// `shared`: where they are written, if not in their own memory.
+// `shared`: the memory to write them to, if not their own.
 void pack_all(ThreadPool& pool, const Kernels& kernels, const std::vector<OwnedMatrix>& weights,
               const SharedWriting* shared) {
     const std::vector<Piece> pieces = split(weights);
@@ -164,7 +164,7 @@ double WeightFile::resident_share(std::int64_t offset, std::int64_t bytes) const
 
 void WeightFile::read_ahead(std::int64_t offset, std::int64_t bytes) const {
 #ifdef __linux__
-    // The system reads only the beginning of a longer request.
+    // The system reads only the beginning of a longer request, so each request is short.
     constexpr std::int64_t kRequestBytes = 512 << 10;
     for (const std::int64_t end = offset + bytes; offset < end; offset += kRequestBytes) {
         posix_fadvise(descriptor_, offset, std::min(kRequestBytes, end - offset), POSIX_FADV_WILLNEED);
@@ -198,7 +198,7 @@ void lay_out(ThreadPool& pool, const Kernels& kernels, const std::vector<OwnedMa
     const auto writing = shared ? writing_of(weights, *shared) : nullptr;
     if (writing != nullptr) writing->allocate(pool);
     pack_all(pool, kernels, weights, writing.get());
-    // Huge pages may be free by now that were not before.
+    // Huge pages may have become free since then.
     if (writing != nullptr) writing->allocate(pool);
     for (const OwnedMatrix& weight : weights) {
         weight.origin->is_laid_out.store(true, std::memory_order_release);

@@ -1,4 +1,4 @@
-// Encoding of floats as blocks, and the search for scales of K-quants.
+// Encoding of floats as blocks, and the search for scales of K-quants, for Python.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>

@@ -32,7 +32,7 @@ Floats floats(nb::handle self, std::size_t offset, std::size_t rows, std::size_t
     return Floats(data, {rows, width}, self);
 }
 
-// The limit is that of the dimension, or a fixed one.
+// The upper limit of a dimension, or a fixed size.
 void check_indices(PlanBuilder& plan, const std::string& name, int dim, std::size_t indices,
                    std::int64_t limit, std::optional<int> limit_dim) {
     if (limit_dim) plan.require_dim(*limit_dim);

@@ -1,4 +1,4 @@
-// Rows of activations in the bytes that one machine sends another.
+// Rows of activations in the format that machines send each other.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>

@@ -1,4 +1,5 @@
-// Exponentials and logarithms of logits, with the same bits on every machine, and how Python's threads round.
+// Exponentials and logarithms of logits with the same bits on every machine, and the rounding mode of
+// Python's threads.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>

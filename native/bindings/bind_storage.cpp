@@ -1,4 +1,4 @@
-// Key/value storage for Python: made here, used by plans.
+// Key/value storage for Python, which plans use.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -59,7 +59,7 @@ void read_cell(const OwnedStorage& owned, const std::string& isa, std::int64_t c
 using StoredBlock = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>, nb::c_contig>;
 using Cells = nb::ndarray<nb::numpy, const std::int32_t, nb::ndim<1>, nb::c_contig>;
 
-// A storage of `cells` cells that is like this one, at `data`.
+// A storage with the same layout as this one, with `cells` cells at `data`.
 KVStorage like(const KVStorage& storage, std::int64_t cells, std::byte* data) {
     return {data, cells, storage.heads, storage.size, storage.type, storage.in_panels};
 }
@@ -81,8 +81,9 @@ void require_cells(const Cells& cells, std::int64_t count) {
     }
 }
 
-// Copies cells of several storages to places of a block, or back. A block has `room` cells of each storage,
-// one storage after the other, each at a multiple of 64 bytes. Threads take the next storage in turn.
+// Copies cells of several storages to places of a block, or back. A block contains `room` cells of each
+// storage, one storage after the other, each at a multiple of 64 bytes. Each thread takes the next storage
+// when it is free.
 void copy_block(ThreadPool& pool, const std::string& isa, const std::vector<const OwnedStorage*>& storages,
                 const Cells& cells, const StoredBlock& block, const Cells& places, std::int64_t room,
                 bool is_write) {

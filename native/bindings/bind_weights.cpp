@@ -1,4 +1,4 @@
-// The weights of a model for Python: made here, loaded from files, used by plans.
+// The weights of a model for Python: loads them from files for plans.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
@@ -26,7 +26,7 @@ Vector vector(nb::handle self, std::size_t offset, std::size_t size) {
     return Vector(nb::cast<Weights&>(self).vector(offset, size), {size}, self);
 }
 
-// From now on the matrix is read from there, until it is laid out.
+// The matrix is read from this place until it is laid out in memory.
 void take_from(const OwnedMatrix& weight, std::shared_ptr<WeightFile> file, std::int64_t offset) {
     require(offset >= 0, "weights: no place in a file is " + std::to_string(offset));
     weight.origin->file = std::move(file);

@@ -1,4 +1,4 @@
-// The weights of a model as Python owns them: one memory, and the matrices and vectors that lie in it.
+// The weights of a model as Python owns them: one memory block that contains all matrices and vectors.
 #pragma once
 
 #include <memory>
@@ -12,11 +12,11 @@ class Weights {
    public:
     explicit Weights(std::size_t bytes) : memory_(std::make_shared<Region>(bytes)) {}
 
-    // This memory is shared, and written through another mapping.
+    // This memory is shared, and it is written through another mapping.
     Weights(std::size_t bytes, int descriptor)
         : memory_(std::make_shared<Region>(bytes, descriptor, 0, Access::kRead)) {}
 
-    // `stride` and `is_interleaved` say how its rows lie in their file, see Origin.
+    // `stride` and `is_interleaved` describe the layout of the rows in the file, see Origin.
     OwnedMatrix matrix(std::size_t offset, int type, std::int64_t rows, std::int64_t k, std::int64_t stride,
                        bool is_interleaved) const {
         require_matrix(type, rows, k);

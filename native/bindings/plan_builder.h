@@ -1,5 +1,5 @@
-// A plan as Python builds it: arena offsets in, typed pointers out. Every offset and size is checked here,
-// once; steps/ binds the steps.
+// Builds a plan for Python: turns arena offsets into typed pointers. It checks every offset and size once;
+// steps/ binds the steps.
 #pragma once
 
 #include <map>
@@ -18,7 +18,7 @@
 
 namespace chaski {
 
-// Where the parts of `count` quantized activations are, in bytes from their values on; each is 64-byte
+// The offsets of the parts of `count` quantized activations, in bytes from their values; each is 64-byte
 // aligned.
 struct QuantizedLayout {
     std::size_t scales, sums, supers, bytes;
@@ -30,13 +30,13 @@ struct QuantizedLayout {
           bytes(supers + align_up(count / kSuperElements * sizeof(SuperScale))) {}
 };
 
-// An offset in the arena, or a vector's place in the weights, that a step may do without.
+// An optional offset in the arena, or an optional place of a vector in the weights.
 using Optional = std::optional<std::size_t>;
 
-// Activations are float32 rows [row][width], of as many rows as a run-time dimension has at most.
+// Activations are float32 rows [row][width]; the maximum of a run-time dimension is their number of rows.
 class PlanBuilder {
    public:
-    // `cut_for`: as for Plan.
+    // `cut_for`: see Plan.
     PlanBuilder(std::shared_ptr<ThreadPool> pool, const std::string& isa, std::shared_ptr<VariantPicks> picks,
                 std::size_t arena_bytes, std::vector<std::string> dims, std::vector<std::int64_t> maxima,
                 bool in_super_blocks, std::optional<int> cut_for);
@@ -49,7 +49,7 @@ class PlanBuilder {
     void require_dim(int dim) const;
     std::int64_t maximum(int dim) const;
 
-    // The buffer at an offset, large enough for the largest run.
+    // The buffer at an offset, checked for the largest run.
     template <class T>
     T* rows(std::size_t offset, int dim, std::int64_t width) {
         require(width > 0, "plan: a row must have elements");
@@ -66,20 +66,20 @@ class PlanBuilder {
     const float* optional_vector(const Weights* weights, Optional place, std::int64_t size);
     const float* vector(const Weights* weights, std::size_t place, std::int64_t size);
 
-    // A row of `width` elements holds rows of k that products read, one or several. They are in super-blocks
-    // where the plan is, if k allows: no super-block may have elements of two of them.
+    // A row of `width` elements contains one or several rows of k elements that products read. They are in
+    // super-blocks if the plan uses them and k allows it: no super-block may contain elements of two rows.
     Activations quantized(std::size_t offset, int dim, std::int64_t width, std::int64_t k);
-    // Rounds a step's result; it does nothing without an offset.
+    // Rounds a step's result; without an offset it does nothing.
     Quantizer quantizer(Optional offset, int dim, std::int64_t width, std::int64_t k);
     // The operand of a matrix: the float rows `x`, or, if it is quantized, their int8 form; the other may be
     // absent.
     Activations activations(const Matrix& matrix, Optional x, Optional quantized_x, int dim,
                             std::int64_t width);
 
-    // For products with matrices of this shape.
+    // Number for products with matrices of this shape.
     Multiplier multiplier(const Matrix& matrix);
 
-    // The storage, which from now on lives as long as the plan.
+    // The storage; the plan keeps it alive.
     const KVStorage& held(const OwnedStorage& storage);
 
     // Tiles are numbered in the order in which they are added.
@@ -96,11 +96,11 @@ class PlanBuilder {
     void add(std::unique_ptr<Step> step) { plan_->add(std::move(step)); }
 
    private:
-    const bool in_super_blocks_;  // whether quantized activations are, where rows are multiples of them
+    const bool in_super_blocks_;  // for quantized activations whose rows are whole super-blocks
     const Kernels& kernels_;
     const Ops& ops_;
     const std::shared_ptr<VariantPicks> picks_;
-    std::map<std::tuple<DType, std::int64_t, std::int64_t>, std::int64_t> products_;  // of each shape
+    std::map<std::tuple<DType, std::int64_t, std::int64_t>, std::int64_t> products_;  // by shape
     std::vector<std::shared_ptr<Region>> held_;
     std::vector<std::shared_ptr<Tiles>> tiles_;
     std::vector<std::shared_ptr<LoraRows>> lora_rows_;

@@ -6,9 +6,9 @@
 
 namespace chaski {
 
-// Python ends a daemon thread that wants to continue after the interpreter has ended: up to 3.13 by unwinding
-// its stack, which ends the whole process where it meets a function that lets nothing through. So the thread
-// stops here, as it does with later versions, and the process ends when its main thread does.
+// Python ends a daemon thread that wants to continue after the interpreter has ended. Up to 3.13 it unwinds
+// the thread's stack, and a noexcept function on that stack aborts the whole process. So the thread waits
+// here forever, as with later versions, until the main thread ends the process.
 class Unlocked {
    public:
     Unlocked() : state_(PyEval_SaveThread()) {}

@@ -8,7 +8,7 @@
 //   kMaxCode    codes are in 0..kMaxCode
 //   kMins       whether there are mins
 //   kIsSuper    whether scales and mins are integers times a number of the block
-//   kShared     a line of codes serves as many runs of 32 elements, one behind the other: 1, 2, or 4
+//   kShared     a line of codes serves as many runs of 32 elements, one after the other: 1, 2, or 4
 //   codes<S, I>()   codes of elements 4 I .. 4 I + 3 of sub-block S; I < kSub / 4
 //   scale<S>(), min<S>()
 //
@@ -19,9 +19,9 @@
 //                       that the halves of a pair always belong to two neighbours of 32 elements
 //   d(), dmin()         what they are multiplied by; dmin is below zero, so that mins are added
 //
-// To add a format: a row in kFormats (panel.h), a struct in blocks.h or k_blocks.h, and its name in
-// BlockFormats or SuperBlockFormats. docs/adding-a-kernel.md walks through one. The formats are ggml's (GGUF
-// files); `line<F>(u)` is unit u of field F in the order of kFormats.
+// To add a format, add a row to kFormats (panel.h), a struct to blocks.h or k_blocks.h, and its name to
+// BlockFormats or SuperBlockFormats. docs/adding-a-kernel.md walks through an example. The formats are ggml's
+// (GGUF files); `line<F>(u)` is unit u of field F in the order of kFormats.
 #pragma once
 
 #include "panel.h"
@@ -55,7 +55,7 @@ struct Block {
     }
 };
 
-// kMinOf: elements that share a min, 0 for none.
+// kMinOf: number of elements that share a min, 0 for none.
 template <DType T, int kSubElements, int kCodeOffset, int kLargestCode, int kMinOf, int kSharedBy>
 struct SuperBlock : Block<T, kSubElements, kCodeOffset, kLargestCode, kMinOf != 0, kSharedBy> {
     static constexpr bool kIsSuper = true;

@@ -1,4 +1,4 @@
-// The cores that the system gives to the threads of a team, and how a thread gives its own to another one.
+// The cores that the system gives to the threads of a team. A thread can give its own core to another thread.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace chaski {
 
-// All of this does nothing on systems that do not report it, and where the process is not allowed to ask.
+// All functions do nothing on systems that do not report cores, or if the process may not query them.
 class Cores {
    public:
     explicit Cores(int threads);
@@ -14,16 +14,16 @@ class Cores {
     Cores(const Cores&) = delete;
     Cores& operator=(const Cores&) = delete;
 
-    // The calling thread is this one of the team.
+    // Registers the calling thread as this thread of the team.
     void enter(int thread);
-    // Looks at a thread for a time that is shorter than a time slice; true if it never ran.
+    // Watches a thread for less than a time slice; true if it never ran.
     bool stands_still(int thread) const;
-    // For a thread that stands still but could run: moves it to the core of the calling thread `self`, which
-    // has nothing to do, and plans that `self` goes to that one's queue. If both are at one core, `self` goes
-    // to one without other threads of the team. One caller at a time.
+    // Helps a runnable thread that has no core. Moves it to the core of the calling thread `self`, which has
+    // nothing to do, and plans to move `self` into the other thread's queue. If both are on one core, `self`
+    // goes to a core without other threads of the team. One caller at a time.
     void make_room(int self, int thread);
-    // Goes where `make_room` has planned to, after all threads that wait for a core there. Returns when it
-    // has one.
+    // Moves to the core that `make_room` has planned, after all threads that wait there. Returns when it gets
+    // a core.
     void leave(int self);
 
    private:

@@ -1,16 +1,16 @@
-// The features of the processor that decide about the choice of kernels.
+// The processor features that decide which kernels are used.
 #pragma once
 
 namespace chaski {
 
 struct CpuFeatures {
     bool avx2;       // AVX2, FMA, F16C, BMI2, enabled by the system
-    bool avx2_vnni;  // besides, AVX-VNNI
+    bool avx2_vnni;  // also AVX-VNNI
     bool avx512;     // AVX-512 F, BW, DQ, VL and VNNI, enabled by the system
-    bool bf16;       // products of bf16, rounded as matmul.h says, with AVX-512 or neon
-    bool amx;        // besides, AMX-INT8 with the system's permission
+    bool bf16;       // products of bf16, rounded by the rule of matmul.h, with AVX-512 or neon
+    bool amx;        // also AMX-INT8 with the system's permission
     bool neon;       // the dot product of ARMv8.2
-    bool i8mm;       // besides, matrix products of int8
+    bool i8mm;       // also matrix products of int8
 };
 
 const CpuFeatures& cpu_features();

@@ -1,4 +1,4 @@
-// How this thread rounds floating-point numbers, and what it does with very small ones.
+// The rounding of floating-point numbers in this thread, and its treatment of denormal numbers.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace chaski {
 
-// The control register: rounding, denormal numbers as zeros, exceptions that stop the process.
+// The control register: rounding, flushing of denormal numbers to zero, exceptions that stop the process.
 #if defined(__x86_64__)
 using FloatMode = std::uint32_t;
-inline constexpr FloatMode kFlags = 0x3f;  // what has happened so far; anybody may change it
+inline constexpr FloatMode kFlags = 0x3f;  // status flags; any code may change them
 inline constexpr FloatMode kUsualMode = 0x1f80;
 inline FloatMode float_mode() { return _mm_getcsr(); }
 inline void set_float_mode(FloatMode mode) { _mm_setcsr(mode); }
@@ -34,8 +34,8 @@ inline FloatMode float_mode() { return kUsualMode; }
 inline void set_float_mode(FloatMode) {}
 #endif
 
-// While it lives, this thread rounds to nearest and keeps denormal numbers, as the numeric rule says,
-// whatever another library of the process has set. Reading the register takes a few cycles; it is rarely
+// While it lives, this thread rounds to nearest and keeps denormal numbers, as the numeric rule requires,
+// whatever another library of the process has set. Reading the register takes a few cycles, and it is rarely
 // written.
 class UsualFloats {
    public:

@@ -1,4 +1,4 @@
-// The formulas of elementwise operations, for 16 lanes, on every kind of processor.
+// The formulas of elementwise operations for 16 lanes on every kind of processor.
 //
 // A formula is a function of operands and then of numbers. Its name, operands and numbers are those of its
 // declaration in chaski/ml/elementwise.py.
@@ -54,7 +54,7 @@ CHASKI_INLINE F32x16 clamp(F32x16 x, float low, float high) { return min(splat(h
 
 CHASKI_INLINE F32x16 softcap(F32x16 x, float cap) { return bounded(x, cap); }
 
-// f(formula) for each of them.
+// Calls f(formula) for each formula.
 #define CHASKI_FORMULAS(f)                                                                         \
     f(add) f(multiply) f(scale) f(exp) f(sigmoid) f(softplus) f(relu) f(silu) f(gelu) f(gelu_tanh) \
         f(quick_gelu) f(softcap) f(clamp) f(swiglu) f(geglu) f(clamped_swiglu)

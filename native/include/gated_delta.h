@@ -1,48 +1,48 @@
 // The gated delta net (Yang et al. 2024): the operands of its kernel, and its rule of order.
 //
-// A head has a state S of key size x value size. A token forgets a part of it, corrects what it has for the
-// key k, and answers the query q. Token by token that is
+// A head has a state S of key size x value size. A token decays S, corrects its value for the key k, and
+// answers the query q. Token by token, the formulas are
 //
 //   S := exp(g) S;   S := S + k (beta (v - k S));   y = q S
 //
-// It is not computed like that. The numeric rule ("same answer"): a sequence is cut into chunks where a
-// position is a multiple of kDeltaChunk, whatever computes it. S is stored at these boundaries only; for the
-// tokens after the last one, k, g and the pseudo value u are stored. So one token, several, and a whole chunk
-// follow the same formulas, of which a chunk makes matrix products. A full chunk stays open until the token
-// after it comes: then its own last token can still be dropped, and computed again. For the tokens i of a
-// chunk that begins at b:
+// The kernels compute it differently. The numeric rule ("same answer"): every sequence is cut into chunks
+// where a position is a multiple of kDeltaChunk. S is stored only at these boundaries; for the tokens after
+// the last boundary, k, g and the pseudo value u are stored. So one token, several tokens, and a whole chunk
+// follow the same formulas, which a chunk computes as matrix products. A full chunk stays open until the next
+// token arrives, so that its last token can still be dropped and computed again. For the tokens i of a chunk
+// that begins at b:
 //
 //   e_i = exp(g_b + ... + g_i);  d_ij = exp(g_j+1 + ... + g_i) for b <= j < i, and d_ii = exp(0)
-//     each sum begins with 0 and takes one g after the other. Sums are never differences of longer ones.
+//     each sum begins with 0 and adds one g after the other; sums are never differences of longer sums.
 //   r = fma(-e_i, k_i S, v_i);  for j = b to i - 1:  r = fma(-(d_ij (k_i k_j)), u_j, r);  u_i = beta_i r
 //   y = e_i (q_i S);            for j = b to i:      y = fma(d_ij (q_i k_j), u_j, y)
-//   behind the last token l of the chunk:  S := e_l S;  for j = b to l:  S := fma(k_j, d_lj u_j, S)
+//     after the last token l of the chunk:  S := e_l S;  for j = b to l:  S := fma(k_j, d_lj u_j, S)
 //
 //   Products k S, q S, k_i k_j and q_i k_j begin with 0 and run along the key in ascending order, by fma. All
 //   is float32, rounded to nearest; exp is that of vector_math.h.
 //
-// All sums run over tokens or over elements of a key, and none over lanes: a lane is a column of S, or a
-// token j. So neither the length of vectors nor the cut into tiles, batches or threads changes a bit.
+// All sums run over tokens or over elements of a key, and no sum runs over lanes: a lane is a column of S, or
+// a token j. So neither the vector length nor the division into tiles, batches or threads changes a bit.
 #pragma once
 
 #include "ops.h"
 
 namespace chaski {
 
-// With 32 tokens, one in eight products of a head of 128 x 128 is within the chunk, and a state is written
-// once for 32 times that it is read. With 64 it is one in five, a tenth more in all, and rows take twice the
-// memory; with 16 the state is written twice as often.
+// With 32 tokens, one in eight products of a 128 x 128 head is within the chunk, and a state is written once
+// per 32 reads. With 64 it is one in five, a tenth more work in total, and rows take twice the memory; with
+// 16 the state is written twice as often.
 constexpr std::int64_t kDeltaChunk = 32;
-// Rows that are kept of a sequence: of the open chunk and the one before, so that the last tokens can be
-// dropped again. A token's row is at its position modulo this.
+// Rows kept for a sequence: those of the open chunk and the one before, so that the last tokens can be
+// dropped again. A token's row is at its position modulo this number.
 constexpr std::int64_t kDeltaRing = 2 * kDeltaChunk;
 // Columns of the state that are computed together.
 constexpr std::int64_t kDeltaColumns = 64;
 
-// The tokens [begin, end) of a sequence, the first of them at `position`. Its rows are in their
-// own cell. `source` is the state at the boundary `since`, where the open chunk begins; that chunk has any
-// number of tokens by now, none and all included. The state of the last boundary that the tokens pass is
-// written to `target`, which is 0 where they pass none.
+// The tokens [begin, end) of a sequence; the first one is at `position`. The sequence has its own cell for
+// rows. `source` is the state at the boundary `since`, where the open chunk begins; that chunk may have any
+// number of tokens so far, from none to all. The state of the last boundary that the tokens pass is written
+// to `target`, which is 0 if they pass none.
 struct ChunkSegment {
     std::int32_t begin;
     std::int32_t end;
@@ -53,7 +53,7 @@ struct ChunkSegment {
     std::int32_t since;
 
     [[gnu::always_inline]] std::int64_t end_position() const { return position + (end - begin); }
-    // Where the last token's chunk begins: the state there is the last that is written.
+    // The start of the last token's chunk; the state there is the last one written.
     [[gnu::always_inline]] std::int64_t last_chunk() const {
         return (end_position() - 1) / kDeltaChunk * kDeltaChunk;
     }
@@ -61,8 +61,8 @@ struct ChunkSegment {
     [[gnu::always_inline]] std::int64_t token(std::int64_t at) const { return begin + (at - position); }
 };
 
-// Consecutive groups of heads share a key head; or, if tiled, head h has key head h modulo their number. Rows
-// of values in storage have `columns` elements, a multiple of 16. All storage is float32.
+// Consecutive groups of heads share a key head; or, if tiled, head h uses key head h modulo their number.
+// Rows of values in storage have `columns` elements, a multiple of 16. All storage is float32.
 struct GatedDelta {
     const float* q;  // [token][key head][key size]
     const float* k;
@@ -82,7 +82,7 @@ struct GatedDelta {
     [[gnu::always_inline]] std::int64_t key_size() const { return keys.size / kDeltaRing; }
     [[gnu::always_inline]] std::int64_t columns() const { return values.size / kDeltaRing; }
     [[gnu::always_inline]] std::int64_t group() const { return heads() / key_heads(); }
-    // The number of a head among those of a key head -> its number among all.
+    // Converts the number of a head among those of a key head to its number among all heads.
     [[gnu::always_inline]] std::int64_t head(std::int64_t key_head, std::int64_t index) const {
         return is_tiled ? index * key_heads() + key_head : key_head * group() + index;
     }
@@ -90,11 +90,11 @@ struct GatedDelta {
                                                 std::int64_t key_head) const {
         return x + (token * key_heads() + key_head) * key_size();
     }
-    // The columns of all heads of a key head are cut into blocks, each of one head.
+    // The columns of all heads of a key head are cut into blocks; each block belongs to one head.
     [[gnu::always_inline]] std::int64_t blocks() const {
         return group() * ((columns() + kDeltaColumns - 1) / kDeltaColumns);
     }
-    // Where the keys, pseudo values or decays of the chunk that begins at a position are in their ring.
+    // The place in the ring of the keys, pseudo values or decays of the chunk that begins at a position.
     [[gnu::always_inline]] float* rows(const KVStorage& of, std::int64_t head, const ChunkSegment& segment,
                                        std::int64_t chunk) const {
         return reinterpret_cast<float*>(of.row(head, segment.cell)) +

@@ -15,7 +15,7 @@ inline constexpr DType kEncodable[] = {DType::F32,  DType::F16,  DType::BF16, DT
 struct Kernels {
     const char* isa;
 
-    // Re-orders rows of a file into panels panel_begin..panel_end-1 of `panels` (the address of panel 0).
+    // Reorders rows of a file into panels panel_begin..panel_end-1 of `panels` (the address of panel 0).
     // `rows` is the address of row 0, row_stride the bytes from one row to the next. Lanes past the last row
     // repeat it.
     void (*pack)(DType type, const uint8_t* rows, int64_t row_stride, int64_t num_rows, int64_t k,
@@ -27,26 +27,27 @@ struct Kernels {
     // Fills values, scales and sums of `out` from x [n][k]; k is a multiple of 32.
     void (*quantize_rows)(const float* x, int64_t n, int64_t k, const Activations& out);
 
-    // Bytes of scratch, 64-byte aligned, that one thread's matmul needs at most for n tokens.
+    // Upper limit of the scratch bytes, 64-byte aligned, that one thread's matmul needs for n tokens.
     int64_t (*matmul_scratch_bytes)(const Matrix& w, int64_t n);
 
     // Up to this many tokens, quantized weights are unpacked in registers.
     int64_t stream_tokens;
 
-    // The rows of panels panel_begin..panel_end-1, for n tokens. `variant` is one of `variants_of` their
-    // class; float matrices have none.
+    // Computes the rows of panels panel_begin..panel_end-1 for n tokens. `variant` is one of `variants_of`
+    // their class; float matrices have no variants.
     void (*matmul)(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
                    const Output& out, void* scratch, const Variant& variant);
 
-    // Encodes n floats, whole blocks, as one of kEncodable. Returns the largest magnitude; if that is above
-    // `limit` or NaN, `out` is not complete.
+    // Encodes n floats, in whole blocks, as one of kEncodable. Returns the largest magnitude; if it is above
+    // `limit` or NaN, `out` is incomplete.
     float (*encode_blocks)(DType type, const float* x, int64_t n, float limit, uint8_t* out);
 
     // Finds scales and minimums of n sub-blocks of 32 for levels 0 to top, by grids of `intervals`.
     void (*fit_affine)(const float* x, int64_t n, float top, const float* intervals, int64_t num_intervals,
                        float* scales, float* minimums);
 
-    // Finds scales of n sub-blocks of 16 for levels -32 to 31; the largest magnitude is put at each place.
+    // Finds scales of n sub-blocks of 16 for levels -32 to 31. It tries each of `places` as the level of the
+    // largest magnitude.
     void (*fit_symmetric)(const float* x, int64_t n, const float* places, int64_t num_places, float* scales);
 };
 

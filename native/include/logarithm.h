@@ -1,4 +1,4 @@
-// The natural logarithm in double precision, of operations that every machine rounds alike: those of
+// The natural logarithm in double precision, from operations that every machine rounds alike. Logarithms of
 // mathematical libraries differ in their last bits.
 #pragma once
 

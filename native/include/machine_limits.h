@@ -1,4 +1,4 @@
-// The limits of this machine, measured on the threads of a team (peaks.h).
+// Measures the limits of this machine with the threads of a team (peaks.h).
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace chaski {
 
-// Multiply-adds per second of all threads together, the best of some short runs.
+// Multiply-adds per second of all threads together; the best of several short runs.
 double multiply_add_rate(ThreadPool& pool, Peaks::Loop loop);
 
-// Bytes per second that all threads together read from `bytes` of memory in huge pages, the best of some
-// passes. It should be far more than the caches hold.
+// Bytes per second that all threads together read from `bytes` of memory in huge pages; the best of several
+// passes. `bytes` should be far larger than the caches.
 double read_bandwidth(ThreadPool& pool, const Peaks& peaks, std::int64_t bytes);
 
 }  // namespace chaski

@@ -1,8 +1,8 @@
-// The operands of matrix kernels: a packed weight matrix, activations, and where results go. Plain data, no
-// owners.
+// The operands of matrix kernels: a packed weight matrix, activations, and the destination of results. They
+// own no memory.
 //
-// The numeric rule ("same answer"): every kernel computes exactly this, whatever the instruction set, the
-// number of tokens, or the split over threads.
+// The numeric rule ("same answer"): every kernel computes exactly the following, whatever the instruction
+// set, the number of tokens, or the division among threads.
 //
 //   Activations, per token, in blocks of 32 along k (float32 arithmetic, round to nearest even):
 //     amax = max |x|;  scale = amax / 127;  q = round(x * (127 / amax)) as int8
@@ -25,14 +25,14 @@
 //     products = sum over j of scale_j * 2^shift_j * sum (code - offset) * q     exact, int32
 //     mins     = sum over j of min_j * 2^shift_j * sum q                         exact, int32
 //     y = fma(fma(float(mins), -dmin, d * float(products)), whole / 16, y)       without the inner fma for
-//   types without mins. The limit of sums |q| lets the innermost sums fit 16 bits (32 * 1023 < 2^15), where
-//   two of them are multiplied by one instruction; the rest cannot pass 2^30 (128 * 2^4 * 32 * 1023 * 16).
+//   types without mins. The limit of sums |q| lets the innermost sums fit 16 bits (32 * 1023 < 2^15), so
+//   that one instruction multiplies two of them; the rest cannot exceed 2^30 (128 * 2^4 * 32 * 1023 * 16).
 //
 //   Weights of type F32 and F16, widened to float32: y = 0; for each k, ascending: y = fma(weight, x, y)
 //   Weights of type BF16: x is rounded to bf16, to nearest even. y = 0; for each two k, ascending, the second
-//   before the first: y = fma(weight, x, y). Subnormal numbers, read or computed, are zeros. This is what the
-//   x86 instruction VDPBF16PS does. A k that is missing from the last two counts as 0 * 0.
-//   Last: y + bias, then + residual, where given.
+//   before the first: y = fma(weight, x, y). Subnormal numbers, read or computed, are zeros. The x86
+//   instruction VDPBF16PS does the same. A missing second k of the last pair counts as 0 * 0.
+//   Last: y + bias, then + residual, if given.
 #pragma once
 
 #include <cstdint>
@@ -41,13 +41,13 @@
 
 namespace chaski {
 
-// The version of the rule, and of all else that decides bits of results. Results that outlive a process are
-// kept together with it. Any change of a bit of any result makes a new one.
+// The version of the rule, and of everything else that decides bits of results. Results that outlive a
+// process are kept together with it. Any change of a bit of any result requires a new version.
 inline constexpr int kRuleVersion = 2;
 
 inline constexpr int kSuperElements = 256;
 
-// True where products with weights of that type need activations in super-blocks; others take both forms.
+// True if products with weights of that type need activations in super-blocks; others accept both forms.
 [[maybe_unused]] static constexpr bool wants_super_blocks(DType type) {
     return type >= DType::Q2_K && type <= DType::Q6_K;
 }
@@ -60,30 +60,30 @@ struct Matrix {
     const uint8_t* panels;
 };
 
-// The numbers of a super-block of activations besides the scales and sums of its blocks of 32.
+// The numbers of a super-block of activations in addition to the scales and sums of its blocks of 32.
 struct SuperScale {
     float unit;  // whole / 16, the scale of blocks whose shift is 0
     int16_t shifts[kSuperElements / 32];
     int16_t sums[kSuperElements / 32];  // of values, times 2^shift
 };
 
-// Activations of n tokens. Quantized matrices read all but `floats`, float matrices only that; the rest may
-// be null.
+// Activations of n tokens. Quantized matrices read all members except `floats`, float matrices only `floats`;
+// the rest may be null.
 struct Activations {
     int8_t* values;                // [n][k]
     float* scales;                 // [n][k / 32]
     int16_t* sums;                 // [n][k / 16]: sums of `values`
     const float* floats;           // [n][k]
-    SuperScale* supers = nullptr;  // [n][k / 256] if they are, or are to be, in super-blocks
+    SuperScale* supers = nullptr;  // [n][k / 256] for activations in super-blocks
 };
 
-// Some bytes of memory.
+// A range of memory.
 struct Stretch {
     const void* place;
     int64_t bytes;
 };
 
-// y[token * y_stride + row] for the rows of the panels that were asked for.
+// y[token * y_stride + row] for the rows of the requested panels.
 struct Output {
     float* y;
     int64_t y_stride;

@@ -14,9 +14,9 @@ constexpr std::size_t align_up(std::size_t bytes, std::size_t alignment = kAlign
     return (bytes + alignment - 1) / alignment * alignment;
 }
 
-// From now on the pages of large regions lie on these memory nodes in turns, so that all threads together
-// read as fast as all nodes give. Without nodes, where the user has a policy for the process or the system
-// refuses, they lie where it puts them. For the main thread.
+// Spreads the pages of later large regions over these memory nodes in turns, so that all threads together get
+// the bandwidth of all nodes. Without nodes, or if the user has set a policy for the process, or if the
+// system refuses, the system places the pages. Call it on the main thread.
 void spread_memory(const std::vector<int>& nodes);
 
 enum class Access { kRead, kReadAndWrite };
@@ -25,10 +25,10 @@ enum class Access { kRead, kReadAndWrite };
 // with 4 KB pages the address translation alone costs several percent.
 class Region {
    public:
-    // Memory of this process alone.
+    // Private memory of this process.
     explicit Region(std::size_t bytes);  // throws std::bad_alloc
-    // A part of a file without a name, which other processes may map too (shared_memory.h). Forks do not get
-    // what can be written. Throws std::bad_alloc.
+    // A part of an unnamed file, which other processes may map too (shared_memory.h). Forks do not inherit
+    // writable mappings. Throws std::bad_alloc.
     Region(std::size_t bytes, int descriptor, std::size_t offset, Access access);
     ~Region();
     Region(const Region&) = delete;
@@ -38,7 +38,7 @@ class Region {
     std::size_t size() const { return size_; }
 
     // Makes every page resident, so that no later write can fail or grow the process. Changes no content,
-    // also while others write.
+    // even while other threads write.
     void touch();
 
    private:

@@ -1,5 +1,5 @@
-// Everything between the matrix products: plain functions on pointers and sizes, one table an instruction
-// set.
+// All operations between the matrix products: plain functions on pointers and sizes, one table per
+// instruction set.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ constexpr std::int64_t kStorageSlack = 64;
 //   keys    [head][16 cells]: the rows of 16 cells as a panel (see panel.h), so that lanes are tokens and a
 //           score is one serial sum
 //
-// Behind a head's rows or panels of type I16 are their scales, a float for each cell (integers.h).
+// The scales of a head's rows or panels of type I16 follow them, a float for each cell (integers.h).
 struct KVStorage {
     std::byte* data;
     std::int64_t cells;
@@ -46,8 +46,8 @@ struct KVStorage {
     }
 };
 
-// The room that writing, reading and rotating cells need: one head as floats, its size rounded up to a
-// multiple of 16, and the rows of a panel, which take no more each.
+// The scratch that writing, reading and rotating cells need: one head as floats, its size rounded up to a
+// multiple of 16, and the rows of a panel, each of at most that size.
 constexpr std::int64_t cell_scratch_floats(const KVStorage& storage) {
     return (kLanes + 1) * ((storage.size + kLanes - 1) / kLanes * kLanes);
 }
@@ -65,10 +65,10 @@ struct Tile {
     std::int32_t count;
 };
 
-// The fused form cuts history where a position is a multiple of this: the same cuts for every batch and
-// thread count.
+// The fused form cuts history at multiples of this position, so that the cuts are the same for every batch
+// and thread count.
 constexpr std::int64_t kAttentionChunk = 256;
-// Query rows (tokens times heads that share keys) of a tile, at most, unless one token has more.
+// Maximum number of query rows (tokens times heads that share keys) of a tile, unless one token has more.
 constexpr std::int64_t kAttentionRows = 128;
 constexpr std::int64_t kPlainAttentionRows = 8;
 
@@ -78,8 +78,9 @@ constexpr std::int64_t kPlainAttentionRows = 8;
 //   scores bounded to cap · tanh(scores / cap) where there is a cap
 //   y = sum of exp(score - maximum) v / (sum of exp(score - maximum) + exp(sink - maximum))
 //
-// The plain form does just that. The fused form does it chunk by chunk, each with its own maximum, and joins
-// the chunks in order; so chunks may be computed by several threads, and no row of scores is longer than one.
+// The plain form computes exactly this. The fused form computes it chunk by chunk, each with its own maximum,
+// and joins the chunks in order. So several threads may compute chunks, and no row of scores is longer than a
+// chunk.
 struct Attention {
     const float* q;  // [token][head][size]
     float* y;        // [token][head][value size]
@@ -92,8 +93,8 @@ struct Attention {
     float scale;
     float cap;  // 0 for none
     bool is_plain;
-    std::int64_t length;            // of a chunk: kAttentionChunk, in the plain form plain_attention_length
-    const std::int32_t* positions;  // [token], where there are distances
+    std::int64_t length;            // of a chunk: kAttentionChunk; plain form: plain_attention_length
+    const std::int32_t* positions;  // [token], with distances only
     const float* distances;         // [head][2 · reach + 1], or null
     std::int64_t reach;
 
@@ -102,7 +103,7 @@ struct Attention {
 
 constexpr int kMaxElementwiseOperands = 3;
 
-// y = f(x...) element by element, with numbers that are the same for all. y may be one of the operands.
+// y = f(x...) element by element, with the same parameters for all elements. y may be one of the operands.
 struct Elementwise {
     const char* name;
     int operands;
@@ -116,39 +117,41 @@ struct Lora;        // lora.h
 struct LoraRow;
 
 struct Ops {
-    // Every operation of elementwise.cpp; a row without a name is the end.
+    // Every operation of elementwise.cpp; a row without a name ends the list.
     const Elementwise* elementwise;
-    // y = x / sqrt(mean(x²) + eps) · weight for one row of `size` elements; null is a weight of 1.
+    // y = x / sqrt(mean(x²) + eps) · weight for one row of `size` elements; null means a weight of 1.
     void (*rms_norm)(const float* x, const float* weight, float eps, std::int64_t size, float* y);
-    // y = (x - mean(x)) / sqrt(variance(x) + eps) · weight + bias for one row; no bias adds none.
+    // y = (x - mean(x)) / sqrt(variance(x) + eps) · weight + bias for one row; null means a bias of 0.
     void (*layer_norm)(const float* x, const float* weight, const float* bias, float eps, std::int64_t size,
                        float* y);
     // Parts of other steps: y = x · factor, y = a + b, y = fma(x, factor, y).
     void (*scale)(const float* x, float factor, std::int64_t count, float* y);
     void (*add)(const float* a, const float* b, std::int64_t count, float* y);
     void (*add_scaled)(float* y, const float* x, float factor, std::int64_t count);
-    // y = exp(x - max x) / sum of those, in the order of row sums; and 1 / (1 + exp(-x)). y may be x.
+    // y = exp(x - max x) / (sum of these exponentials), summed in the order of row sums; and 1 / (1 +
+    // exp(-x)). y may be x.
     void (*softmax)(const float* x, std::int64_t count, float* y);
     void (*sigmoid)(const float* x, std::int64_t count, float* y);
-    // y = exp(x - highest) for x up to that, and the sum of these: 16 lanes of doubles, over a fixed tree.
+    // y = exp(x - highest) for x up to `highest`, and the sum of y: 16 lanes of doubles, over a fixed tree.
     void (*exponentials)(const float* x, float highest, std::int64_t count, float* y);
     double (*exponential_sum)(const float* x, float highest, std::int64_t count);
-    // The largest of every 16th element: maxima[l] of x[l], x[l + 16], ... -inf where there are none. All
-    // are NaN where any element is.
+    // The largest of every 16th element: maxima[l] of x[l], x[l + 16], ..., or -inf without elements. If any
+    // element is NaN, all maxima are.
     void (*lane_maxima)(const float* x, std::int64_t count, float* maxima);
     // Rotates `pairs` pairs of each head of one token, the pairs being (2j, 2j+1) or, for neox, (j,
     // j+pairs); copies the rest.
     void (*rope)(const float* x, const float* cos, const float* sin, std::int64_t heads, std::int64_t size,
                  std::int64_t pairs, bool neox, float* y);
-    // Writes the heads of `count` tokens, [token][head][size], into a cell each, rounding to the storage's
-    // type; quickest where cells follow each other. `scratch` of this and the next three
-    // has cell_scratch_floats.
+    // Writes the heads of `count` tokens, [token][head][size], into one cell per token, rounding to the
+    // storage's type; fastest for consecutive cells. `scratch` of this and the next three functions has
+    // cell_scratch_floats.
     void (*store)(const float* x, const KVStorage& storage, const std::int32_t* cells, std::int64_t count,
                   float* scratch);
     // Reads a cell: [head][size].
     void (*load)(const KVStorage& storage, std::int64_t cell, float* y, float* scratch);
-    // Copies cells of one storage to another one, or to others of the same, bit by bit. Both have the same
-    // heads, size, type and form; quickest where both cells follow each other and lie at the same lane.
+    // Copies cells of one storage bit by bit to another storage, or to other cells of the same one. Both have
+    // the same heads, size, type and form; fastest if both runs of cells are consecutive and start at the
+    // same lane.
     void (*copy)(const KVStorage& from, const std::int32_t* sources, const KVStorage& to,
                  const std::int32_t* targets, std::int64_t count, float* scratch);
     // Rotates the pairs of each head stored in a cell, as `rope` does.
@@ -158,30 +161,31 @@ struct Ops {
     std::size_t (*attention_scratch)(const Attention& job, std::int64_t rows);
     // Attention of the tokens of `tile` for the query heads of one key/value head.
     void (*attention)(const Attention& job, Tile tile, std::int64_t kv_head, std::byte* scratch);
-    // The same in two steps: one chunk of the tile's history, into part_floats(...) floats, and all in order.
+    // The same in two steps: computes one chunk of the tile's history into part_floats(...) floats, then
+    // joins all chunks in order.
     void (*attention_chunk)(const Attention& job, Tile tile, std::int64_t kv_head, std::int64_t chunk,
                             float* part, std::byte* scratch);
     void (*attention_join)(const Attention& job, Tile tile, std::int64_t kv_head, std::int64_t chunks,
                            const float* parts, std::byte* scratch);
-    // The gated delta rule for the blocks [begin, end) of columns of a key head's heads, along a segment. The
-    // rows of keys and decays of its first chunk are stored before, those of later ones when all are done.
+    // The gated delta rule for the blocks [begin, end) of columns of a key head's heads, along a segment.
+    // Rows of keys and decays of its first chunk are stored before this call, and those of later chunks after
+    // all calls.
     std::size_t (*gated_delta_scratch)(const GatedDelta& job);
     void (*gated_delta)(const GatedDelta& job, const ChunkSegment& segment, std::int64_t key_head,
                         std::int64_t begin, std::int64_t end, std::byte* scratch);
-    // The rule of lora.h for n rows of one adapter: t = A x · scale, and y += B t in the rows of the matrix
-    // that belong to the panels [panel_begin, panel_end). From `next` on lies the A, or the part of B, that
-    // is read after that.
+    // The rule of lora.h for n rows of one adapter: t = A x · scale, and y += B t in the matrix rows of the
+    // panels [panel_begin, panel_end). `next` is the A, or the part of B, that is read afterwards.
     void (*lora_down)(const Lora& pair, const LoraRow* rows, std::int64_t n, const std::byte* next);
     void (*lora_up)(const Lora& pair, std::int64_t panel_begin, std::int64_t panel_end, const LoraRow* rows,
                     std::int64_t n, const std::byte* next);
 };
 
-// The length of the one chunk that holds all of a history, and starts at a multiple of 64.
+// The length of a single chunk that contains a whole history and starts at a multiple of 64.
 [[maybe_unused]] static constexpr std::int64_t plain_attention_length(std::int64_t history) {
     return (history + 63) / 64 * 64 + 64;
 }
 
-// Floats of what attention knows about one chunk for `rows` query rows: sums of values, maxima, totals.
+// Number of floats for the result of one chunk with `rows` query rows: sums of values, maxima, totals.
 [[maybe_unused]] static constexpr std::int64_t part_floats(std::int64_t rows, std::int64_t value_size) {
     return rows * ((value_size + 15) / 16 * 16) + 2 * ((rows + 15) / 16 * 16);
 }

@@ -10,8 +10,8 @@
 
 namespace chaski {
 
-// The strings of an array of a GGUF file: each lies after its length (64 bits), and `offsets` says where
-// each length is, and at last where the array ends.
+// The strings of an array of a GGUF file. Each string follows its length (64 bits). `offsets` contains the
+// place of each length, and last the end of the array.
 class StoredStrings {
    public:
     StoredStrings(std::span<const std::uint8_t> data, std::span<const std::int64_t> offsets);
@@ -23,10 +23,10 @@ class StoredStrings {
     std::span<const std::int64_t> offsets_;
 };
 
-// Index of the first string that is not UTF-8, or the number of all.
+// Index of the first string that is not UTF-8, or the number of strings.
 std::size_t first_that_is_not_utf8(const StoredStrings& strings);
 
-// A hash by its own key: no file and no text can be made whose words are all found in one place.
+// A hash with a random key, so that no file or text can be crafted whose words all collide.
 class KeyedHash {
    public:
     KeyedHash();
@@ -37,7 +37,7 @@ class KeyedHash {
     std::uint64_t factor_, start_;
 };
 
-// Finds ids by the spelling of tokens; of equal ones the last counts.
+// Finds ids by the spelling of tokens; of equal spellings, the last one counts.
 class TokenIds {
    public:
     explicit TokenIds(const StoredStrings& tokens);
@@ -46,7 +46,7 @@ class TokenIds {
     }  // -1 if there is none
     void forget(std::string_view token) { place(token, hash_(token)).id = -1; }
 
-    // A search in two parts: the memory that the first one requests arrives while others are begun.
+    // A search in two parts: the memory that the first part requests arrives while other searches begin.
     std::size_t begin_find(std::string_view token) const;
     std::int32_t find(std::string_view token, std::size_t hash) const;
 
@@ -64,11 +64,11 @@ class TokenIds {
 };
 
 struct MergeRules {
-    // A word that is a token is taken whole.
+    // A word that is a token becomes that token without merges.
     bool takes_whole_words;
-    // The first characters of a word are its bytes, each spelled as its token of `byte_tokens`. Otherwise
-    // they are those of the text, and the bytes of one that is no token become their tokens, if all of them
-    // have one.
+    // If true, merging starts from the bytes of a word, each spelled as its token of `byte_tokens`. Otherwise
+    // it starts from the characters; a character that is not a token becomes the tokens of its bytes, if all
+    // of them have one.
     bool is_byte_level;
 };
 
@@ -84,7 +84,7 @@ class PairMerges {
 
     std::int32_t id_of(std::string_view token) const { return ids_.find(token); }
 
-    // The ids of UTF-8 text that is cut into words; `ends` counts characters up to the end of each.
+    // The ids of UTF-8 text that is cut into words; `ends` counts characters up to the end of each word.
     std::vector<std::int32_t> encode(std::string_view text, std::span<const std::int64_t> ends) const;
 
    private:
@@ -94,7 +94,7 @@ class PairMerges {
     struct Symbol;
 
     std::size_t slot(std::int32_t left, std::int32_t right) const;
-    std::int32_t rank_of(std::int32_t left, std::int32_t right) const;  // -1 if they are not merged
+    std::int32_t rank_of(std::int32_t left, std::int32_t right) const;  // -1 if the pair has no merge
     std::optional<std::size_t> add(const StoredStrings& merges);
     void encode_word(std::string_view word, std::vector<std::int32_t>& ids) const;
     std::vector<std::int32_t> characters(std::string_view word) const;
@@ -106,7 +106,7 @@ class PairMerges {
     std::vector<std::string> byte_tokens_;
     std::vector<std::int32_t> byte_ids_;
     std::vector<Merge> merges_;        // by rank
-    std::vector<std::int32_t> ranks_;  // in the slots of their pairs, or -1
+    std::vector<std::int32_t> ranks_;  // in the slots of the pairs, or -1
     std::optional<std::size_t> fault_;
 };
 

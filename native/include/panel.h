@@ -9,17 +9,17 @@
 //
 // So one 64-byte line holds four consecutive code bytes of each of 16 rows: a vector of 16 dword lanes where
 // lane = row. Multiplying it by four activations, broadcast to all lanes, needs neither shuffles nor
-// horizontal sums. Fields stand in the order in which kernels come to them, and units that are used together
-// alternate (`with`), so that a panel is read at ascending addresses, as hardware prefetchers want it: with
-// the fields of Q6_K in the file's order one core of a Zen 4 gets 8 GB/s, in this one 28.
+// horizontal sums. Fields are in the order in which kernels read them, and units that are used together
+// alternate (`with`). So kernels read a panel at ascending addresses, which suits hardware prefetchers: with
+// the fields of Q6_K in the file's order, one core of a Zen 4 reads 8 GB/s, in this order 28.
 //
 //   Q6_K, a half          |high bits, unit 0|low bits, unit 0|low bits, unit 8|high bits, unit 1|low bits,
 //   ...
 //
-// The re-ordering is lossless and a panel takes 16 times the bytes of a row, rounded up to 64.
+// The reordering is lossless, and a panel takes 16 times the bytes of a row, rounded up to 64.
 //
-// A line of F16 has 32 bytes, half of what memory delivers at once. Its panels are interleaved by two, so
-// that one stream of memory feeds two sums, which do not wait for each other:
+// A line of F16 has 32 bytes, half a cache line. Its panels are interleaved in pairs, so that one stream of
+// memory feeds two sums that do not wait for each other:
 //
 //   F16                  |rows 0-15, k = 0|rows 16-31, k = 0|rows 0-15, k = 1|rows 16-31, k = 1|...
 #pragma once
@@ -47,13 +47,13 @@ enum class DType : int {
     Q6_K = 14,
     IQ4_NL = 20,
     IQ4_XS = 23,
-    I16 = 25,  // of keys and values only
+    I16 = 25,  // only for keys and values
     BF16 = 30,
     MXFP4 = 39,
 };
 
-// The change that packing makes to the bytes of a field besides moving them; each is its own inverse or a
-// permutation.
+// The change that packing makes to the bytes of a field in addition to moving them; each is its own inverse
+// or a permutation.
 enum class Transform : uint8_t {
     kNone,
     kFlipSign,    // signed byte to offset binary: x ^ 0x80
@@ -66,7 +66,7 @@ struct Field {
     int bytes = 0;
     int unit = 0;
     Transform transform = Transform::kNone;
-    bool alternates = false;  // its units and those of the field before, which has as many, take turns
+    bool alternates = false;  // its units alternate with those of the field before, which has as many
 };
 constexpr Field with(Field field) {
     field.alternates = true;
@@ -80,11 +80,11 @@ struct BlockFormat {
     const char* name;
     int elements;                   // per block
     int bytes;                      // per block
-    Field fields[kMaxFields] = {};  // those with no bytes are none
+    Field fields[kMaxFields] = {};  // entries without bytes are unused
 };
 
 inline constexpr BlockFormat kFormats[] = {
-    // BF16 in pairs along k, as products of bf16 want them; a panel of odd k ends with zeros.
+    // BF16 in pairs along k, as products of bf16 need them; a panel with odd k ends with zeros.
     {DType::F32, "F32", 1, 4, {{0, 4, 4}}},
     {DType::F16, "F16", 1, 2, {{0, 2, 2}}},
     {DType::BF16, "BF16", 1, 2, {{0, 2, 4}}},
@@ -131,11 +131,11 @@ inline constexpr BlockFormat kFormats[] = {
     {DType::MXFP4, "MXFP4", 32, 17, {{1, 16, 4}, {0, 1, 1}}},
 };
 
-// Keys and values as integers come in pairs, with a scale for each head of a cell (KVStorage, ops.h).
+// Integer keys and values are stored in pairs, with a scale for each head of a cell (KVStorage, ops.h).
 inline constexpr BlockFormat kPairs = {DType::I16, "I16", 2, 4, {{0, 4, 4}}};
 
-// The format of `type`, or null if there is none. Static: each file that includes this, whatever instruction
-// set it is compiled for, keeps its own copy.
+// The format of `type`, or null if there is none. It is static so that each file keeps its own copy, compiled
+// for its own instruction set.
 [[maybe_unused]] static constexpr const BlockFormat* find_format(DType type) {
     for (const BlockFormat& format : kFormats) {
         if (format.type == type) return &format;
@@ -160,7 +160,7 @@ struct Place {
     return {start + kLanes * format.fields[index].unit * (index - first), step};
 }
 
-// The unit of a field where panels hold keys, of which each number is needed by itself.
+// The unit of a field in panels of keys, where each number is needed by itself.
 [[maybe_unused]] static constexpr int key_unit(const BlockFormat& format, const Field& field) {
     return format.elements == 1 ? format.bytes : field.unit;
 }
@@ -178,22 +178,22 @@ struct Place {
 
 [[maybe_unused]] static constexpr int64_t num_panels(int64_t rows) { return (rows + kLanes - 1) / kLanes; }
 
-// The number of panels that are interleaved, line by line.
+// The number of panels that are interleaved line by line.
 [[maybe_unused]] static constexpr int interleaved_panels(DType type) { return type == DType::F16 ? 2 : 1; }
 
-// The places of a matrix's panels, in bytes from its start. A caller that needs many of them makes one of
-// these once, since sizes take divisions.
+// The places of a matrix's panels, in bytes from its start. A caller that needs many places constructs this
+// once, since computing sizes takes divisions.
 struct PanelPlaces {
     int64_t interleaved;
     int64_t bytes;       // of a panel
-    int64_t line_bytes;  // of a panel's line: an interleaved neighbour starts behind the first one
+    int64_t line_bytes;  // of a panel's line: an interleaved neighbour starts after the first one
 
     constexpr PanelPlaces(DType type, int64_t k)
         : interleaved(interleaved_panels(type)),
           bytes(panel_bytes(type, k)),
           line_bytes(kLanes * find_format(type)->bytes) {}
 
-    // The number of a panel among those that it is interleaved with, one or two.
+    // The index of a panel within its group of interleaved panels.
     constexpr int64_t index_of(int64_t panel) const { return panel & (interleaved - 1); }
     // The start of a panel's first line.
     constexpr int64_t start_of(int64_t panel) const {

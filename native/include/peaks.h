@@ -1,5 +1,5 @@
-// The peak speeds of the machine, to compare measured speeds with: loops in registers that multiply and add
-// as the kernels do and do nothing else, and a loop that reads memory.
+// Loops that measure the peak speeds of the machine, for comparison with measured speeds: loops in registers
+// that only multiply and add as the kernels do, and a loop that reads memory.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,11 @@
 namespace chaski {
 
 struct Peaks {
-    // Each repeats its loop `steps` times, and returns how many multiply-adds one step is.
+    // Each repeats its loop `steps` times, and returns the number of multiply-adds of one step.
     using Loop = int64_t (*)(int64_t steps);
 
     Loop int8;
-    Loop bf16;  // null where the processor has no such instruction
+    Loop bf16;  // null if the processor lacks the instruction
     Loop fp32;
 
     // Reads every byte of a multiple of 1024; the result depends on all.

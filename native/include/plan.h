@@ -19,7 +19,7 @@ namespace chaski {
 // The run-time dimensions of a plan, in the order in which it declares them.
 using Sizes = std::vector<std::int64_t>;
 
-// A length that is fixed, or that of a run-time dimension.
+// A fixed length, or the length of a run-time dimension.
 struct Extent {
     std::int64_t fixed = 0;
     std::optional<int> dim;
@@ -27,14 +27,15 @@ struct Extent {
     std::int64_t in(const Sizes& sizes) const { return dim ? sizes[*dim] : fixed; }
 };
 
-// A piece of items that cost the same: long at first, so that each thread reads memory in one long stream,
-// and ever shorter, so that all are done at the same time; a multiple of `least` (Polychronopoulos and Kuck,
-// "Guided Self-Scheduling", 1987).
+// The length of the next piece of items with equal cost, a multiple of `least`. Pieces are long at first, so
+// that each thread reads memory in one long stream, and then become shorter, so that all threads finish at
+// the same time (Polychronopoulos and Kuck, "Guided Self-Scheduling", 1987).
 inline std::int64_t shrinking_piece(std::int64_t left, int threads, std::int64_t least) {
     return std::max(3 * left / (4 * threads) / least, std::int64_t{1}) * least;
 }
 
-// One operation. It is a number of independent items; which thread computes an item never changes its value.
+// One operation, which consists of independent items. The value of an item does not depend on the thread that
+// computes it.
 class Step {
    public:
     virtual ~Step() = default;
@@ -46,26 +47,26 @@ class Step {
         return shrinking_piece(left, threads, 1);
     }
     virtual void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte* scratch) const = 0;
-    // The weights that it reads in any case; empty where that depends on its inputs.
+    // The weights that every run reads; empty if that depends on the inputs.
     virtual std::span<const std::byte> weights() const { return {}; }
     // Bytes of scratch memory that one thread needs.
     virtual std::size_t scratch_bytes() const { return 0; }
-    // Looks at the input buffers before anything runs; throws std::invalid_argument. Runs on the caller.
+    // Checks the input buffers before anything runs; throws std::invalid_argument. Runs on the caller.
     virtual void prepare(const Sizes& sizes) { (void)sizes; }
 };
 
-// Nanoseconds of a clock that is never set.
+// Nanoseconds of a monotonic clock.
 std::int64_t steady_nanoseconds();
 
-// Items of a step that a thread computed at once, and the time before and after.
+// A piece of a step's items that a thread computed, with its start and end time.
 struct Piece {
     std::int64_t thread, step, phase, begin, end, started, ended;
 };
 
 class Plan {
    public:
-    // `cut_for`: the number of threads for which the work of a step is cut into pieces, where it is another
-    // one than that of the team.
+    // `cut_for`: the number of threads for which a step's work is cut into pieces, if it differs from the
+    // team's.
     Plan(std::shared_ptr<ThreadPool> pool, std::size_t arena_bytes, std::vector<std::string> dim_names,
          Sizes maxima, std::optional<int> cut_for = std::nullopt);
     ~Plan();
@@ -76,40 +77,39 @@ class Plan {
         return reinterpret_cast<T*>(checked(offset, count * sizeof(T)));
     }
 
-    // Steps start in this order. Those after a barrier wait until all before it are done, since they read or
-    // overwrite what one of these works on.
+    // Steps start in this order. Steps after a barrier wait until all steps before it are done, since they
+    // read or overwrite the data of one of these.
     void add(std::unique_ptr<Step> step);
     void barrier();
-    // Reserves the scratch memory; nothing can be added afterwards.
+    // Reserves the scratch memory; no step can be added afterwards.
     void finish();
     // Makes all of the memory resident.
     void touch();
 
-    // Starts to compute, on the other threads of the team. Buffers must be left alone until `wait` has
-    // returned. Throws std::invalid_argument when a size is out of range or an input value is.
+    // Starts to compute on the other threads of the team. The caller must not touch buffers until `wait` has
+    // returned. Throws std::invalid_argument when a size or an input value is out of range.
     void launch(const Sizes& sizes);
-    // Computes the remaining items, together with them.
+    // Computes the remaining items together with these threads.
     void wait();
-    // Until there is something to read from a descriptor, has all threads read weights of the next run into
-    // the caches, up to `most` bytes of them. Returns how many are ready for it; nothing if it ended before
-    // that.
+    // Lets all threads read up to `most` bytes of the next run's weights into the caches, until a descriptor
+    // becomes readable. Returns the number of bytes that are ready; nothing if it stopped before that.
     std::optional<std::int64_t> read_ahead(int descriptor, std::int64_t most);
 
-    // From now on every run notes its pieces.
+    // Lets every later run record its pieces.
     void trace() { traces_.resize(pool_->threads()); }
     // The pieces of the last run, of one thread after the other, each in order.
     std::vector<Piece> pieces() const;
 
     const Sizes& maxima() const { return maxima_; }
     std::size_t num_steps() const { return entries_.size(); }
-    // For which the work is cut.
+    // The number of threads for which work is cut into pieces.
     int threads() const { return threads_; }
     std::size_t bytes() const { return arena_.size() + scratch_bytes_ * pool_->threads(); }
 
    private:
     // Steps that may run at the same time. A thread continues with the next phase when all items of this one
-    // are done, by any thread: so a thread that comes late, or loses its core, delays the others only by the
-    // items that it has taken.
+    // are done, whichever thread computed them. So a thread that starts late, or loses its core, delays the
+    // others only by the items that it has taken.
     struct alignas(64) Phase {
         std::atomic<std::int64_t> items_left{0};
     };
@@ -138,7 +138,7 @@ class Plan {
     std::vector<std::unique_ptr<Entry>> entries_;
     std::size_t scratch_bytes_ = 0;
     std::unique_ptr<Region> scratch_;
-    std::vector<Trace> traces_;  // of each thread; none where nothing is noted
+    std::vector<Trace> traces_;  // of each thread; empty without recording
 };
 
 }  // namespace chaski

@@ -1,4 +1,4 @@
-// Reading weights into the caches while nothing can be computed yet.
+// Reads weights into the caches while no work can be computed yet.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,9 @@
 
 namespace chaski {
 
-// Reads stretches of memory into the caches, one after the other, from byte number `begin` of all of them up
-// to `end`, with all threads of a team. It ends earlier when there is something to read from `descriptor`, or
-// when its writers are gone. Returns the number of the first byte that was not read.
+// Reads stretches of memory into the caches, one after the other, with all threads of a team. `begin` and
+// `end` count the bytes of all stretches. It stops early when `descriptor` becomes readable, or when its
+// writers have closed it. Returns the number of the first byte that was not read.
 std::int64_t read_stretches_ahead(ThreadPool& pool, const std::vector<std::span<const std::byte>>& stretches,
                                   std::int64_t begin, std::int64_t end, int descriptor);
 

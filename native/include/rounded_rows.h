@@ -1,4 +1,4 @@
-// Rows of activations as the rule of matmul.h rounds them, in the bytes that one machine sends another.
+// Rows of activations, rounded by the rule of matmul.h, in the format that machines send each other.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,9 @@
 
 namespace chaski {
 
-// A reader that only rounds rows does not need the rows themselves: any rows that are rounded to the same
-// int8, the same scales and the same shifts will do. `rounded_rows` sends what makes such rows, and makes
-// sure of it: it rounds them itself. A row for which it is not so, as one with values that are not finite, is
-// sent as it is.
+// A receiver that only rounds rows does not need the rows themselves: any rows that round to the same int8,
+// scales and shifts suffice. `rounded_rows` sends data for such rows, and checks this by rounding them
+// itself. A row that fails the check, such as one with values that are not finite, is sent unchanged.
 //
 //   for each row a byte, which is 1 where it is rounded, else 0; then for each row
 //     rounded   for each block of 32 the int8 values and amax (float32), or
@@ -23,8 +22,8 @@ namespace chaski {
 std::vector<std::uint8_t> rounded_rows(const Kernels& kernels, const float* x, std::int64_t n, std::int64_t k,
                                        bool in_super_blocks);
 
-// Fills `out` [n][k] with rows that are rounded as those that were given above. Returns false, with rows that
-// mean nothing, where the bytes are not those of this many rows.
+// Fills `out` [n][k] with rows that round in the same way as the original ones. Returns false, with
+// meaningless rows, if the bytes do not describe this many rows.
 bool unrounded_rows(std::span<const std::uint8_t> bytes, std::int64_t n, std::int64_t k, bool in_super_blocks,
                     float* out);
 

@@ -35,7 +35,7 @@
 
 namespace chaski::CHASKI_ISA {
 
-// Reads without regard to alignment or aliasing.
+// Reads without alignment or aliasing requirements.
 template <class T>
 CHASKI_INLINE T read(const void* p) {
     T value;
@@ -55,7 +55,7 @@ struct Index {
     CHASKI_INLINE constexpr operator int() const { return I; }
 };
 
-// Not by recursion, whose functions contain all later calls: compiling them takes time in the square of N.
+// Recursion would nest all later calls in each function, and compile time would grow with the square of N.
 template <class F, int... I>
 CHASKI_INLINE void unroll(const F& f, std::integer_sequence<int, I...>) {
     (f(Index<I>{}), ...);
@@ -69,7 +69,8 @@ CHASKI_INLINE void unroll(const F& f) {
 
 namespace chaski::CHASKI_ISA {
 #if defined(__AVX512VNNI__)
-// Tile registers are asked for at run time; code for them is made for the set that such processors also have.
+// Tile registers are detected at run time; their code is compiled with the instruction set that such
+// processors also have.
 inline constexpr bool kHasAmx = true;
 #else
 inline constexpr bool kHasAmx = false;
@@ -82,7 +83,7 @@ inline constexpr bool kHasAmx = false;
 #include "simd_avx512.h"
 #elif defined(__AVX2__)
 #include "simd_avx2.h"
-#elif defined(CHASKI_NEON)  // not the compiler's own macro: on some systems it is set for portable code too
+#elif defined(CHASKI_NEON)  // the compiler's own macro is also set for portable code on some systems
 #include "simd_neon.h"
 #else
 #include "simd_portable.h"

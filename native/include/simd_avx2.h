@@ -1,4 +1,4 @@
-// simd.h for AVX2 with FMA and F16C, and with AVX-VNNI where there is that: two registers per vector.
+// simd.h for AVX2 with FMA and F16C, and with AVX-VNNI if available: two registers per vector.
 #pragma once
 
 #include <immintrin.h>
@@ -141,7 +141,7 @@ CHASKI_INLINE int32_t reduce_add(I32x16 a) {
     r = _mm_add_epi32(r, _mm_shuffle_epi32(r, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(r, _mm_shuffle_epi32(r, 0xb1)));
 }
-// The same of 16 vectors at once.
+// The same for 16 vectors at once.
 template <class F>
 CHASKI_INLINE __m256i fold_eight(const I32x16* a, const F& f) {
     const auto twos = [&](int i) __attribute__((always_inline)) {
@@ -212,7 +212,7 @@ CHASKI_INLINE U8x64 lookup(const uint8_t* table, U8x64 index) {
     return {_mm256_shuffle_epi8(entries, index.lo), _mm256_shuffle_epi8(entries, index.hi)};
 }
 
-#if defined(__AVXVNNI__)  // one instruction, which adds in 32 bits and does not saturate
+#if defined(__AVXVNNI__)  // one instruction that adds in 32 bits and does not saturate
 template <int kMaxCode>
 inline constexpr int dot4_bias = 0;
 template <int kMaxCode>
@@ -245,7 +245,7 @@ CHASKI_INLINE I32x16 dot4(I32x16 acc, U8x64 w, int32_t x) {
     return {dot4<kMaxCode>(acc.lo, w.lo, all), dot4<kMaxCode>(acc.hi, w.hi, all)};
 }
 
-// This many products of pairs fit 16 bits: they are added there, which takes one instruction less.
+// This many products of pairs fit 16 bits, so they are added in 16 bits, which saves one instruction.
 template <int kMaxCode>
 inline constexpr int dot4_run = kMaxCode > 127 ? 1 : 32767 / (2 * 127 * kMaxCode);
 
@@ -274,8 +274,8 @@ CHASKI_INLINE I32x16 dot2(I32x16 acc, I32x16 w, I32x16 x) {
             _mm256_add_epi32(acc.hi, _mm256_madd_epi16(w.hi, x.hi))};
 }
 
-// Larger codes take dot4 four instructions, three of which multiply; as int16 they take two, of which one
-// does.
+// With larger codes, dot4 takes four instructions, three of them multiplications. With int16 it takes two,
+// one of them a multiplication.
 inline constexpr bool kWordsAreFaster = true;
 template <int H>
 CHASKI_INLINE __m256i words(__m256i a, int offset) {
@@ -294,7 +294,7 @@ CHASKI_INLINE I32x16 pairs(I32x16 a, I32x16 b) {
     return {_mm256_blend_epi16(a.lo, _mm256_slli_epi32(b.lo, 16), 0xaa),
             _mm256_blend_epi16(a.hi, _mm256_slli_epi32(b.hi, 16), 0xaa)};
 }
-// By products with powers of two, looked up by the low bytes.
+// Shifts by multiplying with powers of two, which the low bytes look up.
 CHASKI_INLINE I32x16 shift_pairs(I32x16 w, int32_t by) {
     const __m256i powers =
         _mm256_broadcastsi128_si256(_mm_setr_epi8(1, 2, 4, 8, 16, 32, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0));

@@ -83,8 +83,7 @@ CHASKI_INLINE I32x16 magnitude_bits(F32x16 a) {
 }
 CHASKI_INLINE int32_t reduce_max(I32x16 a) { return _mm512_reduce_max_epi32(a.v); }
 CHASKI_INLINE int32_t reduce_add(I32x16 a) { return _mm512_reduce_add_epi32(a.v); }
-// The same of 16 vectors at once: half of the lanes of two of them are taken together, then a quarter of
-// four.
+// The same for 16 vectors at once: joins half of the lanes of two vectors, then a quarter of four.
 template <class F>
 CHASKI_INLINE I32x16 fold_each(const I32x16 (&a)[16], const F& f) {
     __m512i fours[4];  // of vectors i, i + 4, i + 8 and i + 12
@@ -161,7 +160,7 @@ CHASKI_INLINE I32x16 dot4(I32x16 acc, U8x64 w, int32_t x) {
 }
 
 CHASKI_INLINE I32x16 dot2(I32x16 acc, I32x16 w, I32x16 x) {
-    // By the intrinsic, GCC 12 keeps the sums of a loop twice, as vectors of two element types.
+    // With the intrinsic, GCC 12 keeps the sums of a loop twice, as vectors of two element types.
     asm("vpdpwssd %2, %1, %0" : "+v"(acc.v) : "v"(w.v), "v"(x.v));
     return acc;
 }
@@ -169,7 +168,7 @@ CHASKI_INLINE I32x16 dot2(I32x16 acc, I32x16 w, I32x16 x) {
 CHASKI_INLINE I32x16 pairs(I32x16 a, I32x16 b) {
     return {_mm512_mask_blend_epi16(0xaaaaaaaa, a.v, _mm512_slli_epi32(b.v, 16))};
 }
-// Shifts go to other ports than products.
+// Shifts use other execution ports than products.
 CHASKI_INLINE I32x16 shift_pairs(I32x16 w, int32_t by) {
     return {_mm512_sllv_epi16(w.v, _mm512_set1_epi32(by))};
 }

@@ -1,8 +1,8 @@
-// simd.h for a GPU: a lane is a thread. The 16 lanes of a vector are half of a warp, so blocks of threads
-// have a multiple of 16, and lane i of a group is thread i of it. What the other sets do with all lanes at
-// once each thread does with its own; only sums and maxima over lanes take several.
+// simd.h for a GPU: a lane is a thread. The 16 lanes of a vector are half a warp, so the size of thread
+// blocks is a multiple of 16, and lane i of a group is thread i of it. Each thread does for its own lane what
+// other instruction sets do for all lanes at once; only sums and maxima over lanes involve several threads.
 //
-// device.h has what the processor's own instructions are called.
+// device.h defines the processor's own instructions.
 #pragma once
 
 #include "device.h"
@@ -64,7 +64,8 @@ CHASKI_INLINE I32x16 bits(I32x16 a) {
     return {a.v >> From & ((1 << Width) - 1)};
 }
 
-// f over all lanes, in every one of them, over the tree of vector_math.h: lane i with lane i + 8, and so on.
+// Combines all lanes with f over the tree of vector_math.h: lane i with lane i + 8, and so on. Every lane
+// gets the result.
 template <class T, class F>
 CHASKI_INLINE T fold_lanes(T v, const F& f) {
     for (int apart = 8; apart > 0; apart /= 2) v = f(v, device::from_lane(v, apart));

@@ -216,7 +216,7 @@ inline constexpr int dot4_bias = kMaxCode > 127 ? 128 : 0;
 
 template <int kMaxCode>
 CHASKI_INLINE I32x16 dot4(I32x16 acc, U8x64 w, int32_t x) {
-    const int8x8_t four = vreinterpret_s8_s32(int32x2_t{x, 0});  // in one lane, which needs no instruction
+    const int8x8_t four = vreinterpret_s8_s32(int32x2_t{x, 0});  // in one lane; needs no instruction
     return quarters<I32x16>(CHASKI_QUARTER {
         uint8x16_t codes = w.v[i];
         if constexpr (dot4_bias<kMaxCode> != 0) codes = veorq_u8(codes, vdupq_n_u8(128));

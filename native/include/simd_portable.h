@@ -1,5 +1,5 @@
-// simd.h without intrinsics, for any processor: vector extensions of the compiler, which splits them into
-// what the machine has. The definition of what the other sets must compute.
+// simd.h without intrinsics, for any processor. It uses vector extensions, which the compiler splits into
+// vectors of the machine. It defines what the other sets must compute.
 #pragma once
 
 namespace chaski::CHASKI_ISA {
@@ -37,7 +37,7 @@ CHASKI_INLINE I32x16 load_i16(const void* p) {
 CHASKI_INLINE I32x16 load_bytes(const void* p) {
     return {__builtin_convertvector(read<uint8_t __attribute__((vector_size(16)))>(p), Int16)};
 }
-// Half precision to single: scaling is exact, subnormal numbers included; infinities and NaNs keep their
+// Half precision to single. Scaling is exact, also for subnormal numbers; infinities and NaNs keep their
 // exponent of ones, and a NaN becomes quiet, as in hardware.
 CHASKI_INLINE F32x16 load_f16(const void* p) {
     const Int16 h = load_u16(p).v;

@@ -1,4 +1,4 @@
-// A fixed team of threads that runs one job at a time; the caller is one of them, and may come late.
+// A fixed team of threads that runs one job at a time; the caller is one of the threads, and may join late.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace chaski {
 
-// Tells the core that this is a waiting loop.
+// Tells the core that this loop only waits.
 inline void relax() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -20,9 +20,9 @@ inline void relax() {
 #endif
 }
 
-// A job is called on the threads of the team, as function(context, thread), and must not throw. It is
-// complete when the call on thread 0, the caller, has returned and no other thread works at it: threads that
-// have lost their cores before they began are left out.
+// The team calls a job on its threads as function(context, thread); the job must not throw. It is complete
+// when the call on thread 0, the caller, has returned and no other thread works on it. Threads that lost
+// their cores before they began are left out.
 class ThreadPool {
    public:
     explicit ThreadPool(int threads);
@@ -34,13 +34,13 @@ class ThreadPool {
 
     int threads() const { return threads_; }
 
-    // Starts a job on all threads but the one that calls `wait`; waits for the job before it first. One
+    // Waits for the previous job, then starts a job on all threads except the one that calls `wait`. One
     // caller at a time. The context must live until `gather` has returned, or `wait` if the job never calls
     // `wait_for`.
     void launch(Function function, const void* context);
-    // Does this thread's share of the job that was launched, if one was; returns when it is complete.
+    // Does this thread's share of a launched job, if there is one; returns when the job is complete.
     void wait();
-    // Returns when no thread knows the context of any job.
+    // Returns when no thread uses the context of any job.
     void gather();
 
     // Within a job: waits until `is_done()`; false if the job is complete without this thread, which must
@@ -56,7 +56,7 @@ class ThreadPool {
         return false;
     }
 
-    // Calls anything that can be called with a thread's number once on each thread.
+    // Calls a function once on each thread, with the thread's number.
     template <class Job>
     void run(const Job& job) {
         std::atomic<int> begun{0};
@@ -75,11 +75,11 @@ class ThreadPool {
     enum class State { kIdle, kWaiting, kWorking };
     struct alignas(64) Member {
         std::atomic<State> state{State::kIdle};
-        std::uint32_t job = 0;  // which it is in, or was last
+        std::uint32_t job = 0;  // the current or last job
     };
 
-    // A waiting thread spins for a time, then looks for a thread that has lost its core, and then gives its
-    // own core to that thread.
+    // A waiting thread first spins, then looks for a thread that has lost its core and gives its own core to
+    // it.
     class Wait {
        public:
         Wait(ThreadPool& pool, int thread) : pool_(pool), thread_(thread) {}
@@ -93,7 +93,7 @@ class ThreadPool {
 
        private:
         using Clock = std::chrono::steady_clock;
-        static constexpr int kTurns = 64;  // between two looks at the clock
+        static constexpr int kTurns = 64;  // between two readings of the clock
 
         void look_around();
 
@@ -104,16 +104,16 @@ class ThreadPool {
     };
 
     void work(int thread);
-    // Begins to work at `member.job`, unless that is complete.
+    // Begins to work on `member.job`, unless it is complete.
     bool enter(Member& member);
     void wait_for_job(int thread, std::uint32_t last);
     void relieve(int thread);
 
     const int threads_;
-    const bool is_crowded_;  // there are fewer processors, so threads wait for each other's cores
+    const bool is_crowded_;  // fewer processors than threads, so threads wait for cores
     Function function_ = nullptr;
     const void* context_ = nullptr;
-    // Odd while a job is open, and then its number.
+    // Odd while a job is open, and then the job's number.
     alignas(64) std::atomic<std::uint32_t> job_{0};
     std::atomic<bool> stopping_{false};
     alignas(64) std::atomic<bool> is_relieving_{false};

@@ -1,8 +1,8 @@
-// Which variant of a kernel (variants.h) each product takes. Products that are computed anyway measure them:
-// as long as a choice is open, the matrices of a model take the variants in turns, each matrix another one in
-// every run. When each variant has had each matrix once, a round is over. After some rounds those that are
-// clearly slower are left out, and after some more the fastest is picked. So measuring costs no extra time,
-// and measures the machine as it is, with all threads at work.
+// Picks the variant of a kernel (variants.h) for each product. The products of normal runs measure the
+// variants: while a choice is open, the matrices of a model take the variants in turns, and each matrix takes
+// another variant in every run. When each matrix has used each variant once, a round is over. After some
+// rounds the clearly slower variants are dropped, and after some more the fastest is picked. So measuring
+// costs no extra time and shows the real conditions, with all threads at work.
 #pragma once
 
 #include <array>
@@ -21,30 +21,30 @@ namespace chaski {
 
 class VariantPicks {
    public:
-    // A run of a product of the plan: the product's number, and how often the plan has run.
+    // A run of a product: the product's number in the plan, and the number of runs of the plan so far.
     struct Turn {
         std::int64_t product, run;
     };
 
-    // All products of quantized weights of one type, with tokens of one class.
+    // The choice for all products of quantized weights of one type with tokens of one class.
     struct Choice {
         std::span<const Variant> variants;
         std::atomic<int> picked{-1};  // index; -1: none yet
 
-        // The others are guarded by the mutex.
+        // The mutex guards the following members.
         struct Candidate {
             int index;
             std::int64_t work = 0;  // bytes of panels times tokens, in this round
             std::chrono::nanoseconds time{0};
-            std::vector<double> rates{};  // of rounds, relative to the first variant's
+            std::vector<double> rates{};  // of rounds, relative to the first variant
         };
-        std::vector<Candidate> candidates;  // the first variant, and those that may be faster
+        std::vector<Candidate> candidates;  // the first variant, and variants that may be faster
         std::int64_t run = -1;
         std::int64_t runs = 0;  // in this round
         bool is_disturbed = true;
     };
 
-    // A run of one product: the variant that it takes, and where its time counts, if it does.
+    // A run of one product: its variant, and the choice that its time counts for, if any.
     class Trial {
        public:
         Trial(VariantPicks& picks, Choice& choice, int index, bool counts)
@@ -70,13 +70,14 @@ class VariantPicks {
         const Clock::time_point begin_;
     };
 
-    // Without a seed choices are measured. With one every product takes a variant at random, for tests.
+    // Without a seed, choices are measured. With a seed, every product takes a random variant, for tests.
     explicit VariantPicks(const Kernels& kernels, std::optional<std::uint32_t> seed = std::nullopt);
 
-    // A product with n tokens. One whose weights are not laid out yet has no turn, and disturbs the others.
+    // A product with n tokens. A product whose weights are not laid out yet takes no turn, since it disturbs
+    // the others.
     Trial trial(DType type, std::int64_t n, std::optional<Turn> turn);
 
-    // Picks by name; false if there is no such type, class or variant. Nothing is measured after that.
+    // Picks a variant by name and ends its measuring; false if the type, class or variant does not exist.
     bool pick(const std::string& type, const std::string& token_class, const std::string& variant);
     // Ends all measuring: open choices take their first variant.
     void settle();
@@ -85,7 +86,7 @@ class VariantPicks {
         std::string type, token_class, variant;
     };
     std::vector<Pick> picks() const;
-    // The number of choices that were measured to the end.
+    // The number of choices whose measuring is complete.
     int measured() const { return measured_.load(); }
 
    private:
@@ -95,7 +96,7 @@ class VariantPicks {
     void end_round(Choice& choice);
 
     const std::optional<std::uint32_t> seed_;
-    std::map<DType, Choices> choices_;  // of every quantized type; never changes its shape
+    std::map<DType, Choices> choices_;  // of every quantized type; its keys never change
     std::mutex mutex_;
     std::atomic<int> measured_{0};
 };

@@ -1,5 +1,5 @@
-// The choices of a matrix product: how far ahead it asks memory for weights, how much it unpacks at once.
-// No choice changes a bit of a result, so each machine takes its fastest by measurement (variant_picks.h).
+// The variants of a matrix product: how far ahead it prefetches weights, and how much it unpacks at once. No
+// variant changes a bit of a result, so each machine picks its fastest by measurement (variant_picks.h).
 #pragma once
 
 #include <array>
@@ -16,25 +16,25 @@ struct Variant {
 
     const char* name;
 
-    // Few tokens: whether weights are unpacked in registers, as they come, or, as for many, to memory first.
+    // Few tokens: whether weights are unpacked in registers, or to memory first, as for many tokens.
     bool in_registers = true;
 
-    // Kernels that unpack in registers: how many bytes after the place where they are they prefetch: 0 for
-    // none; kNextPanel: while the last tokens pass, the whole next panel, or the next two.
+    // Kernels that unpack in registers: the distance in bytes at which they prefetch, 0 for none. kNextPanel:
+    // they prefetch the whole next panel, or the next two, during the pass of the last tokens.
     std::int32_t ahead = 0;
-    bool to_first_level = false;  // or to the second-level cache
-    bool in_pairs = false;        // whether tokens pass two panels side by side
+    bool to_first_level = false;  // else to the second-level cache
+    bool in_pairs = false;        // whether tokens pass two panels at a time
 
-    // Kernels that unpack to memory: how many panels share what tokens bring to a step of k, whether all of
-    // these are unpacked before a token passes, or a few at a time, and how many tokens pass before the next
-    // panels.
+    // Kernels that unpack to memory: the number of panels that share the tokens' data of a step of k, whether
+    // all of these or a few at a time are unpacked before tokens pass, and the number of tokens that pass
+    // before the next panels.
     std::int32_t group = 24;
     bool whole_group = false;
     std::int32_t token_block = 256;
 };
 
-// Products with a like number of tokens share a choice. Kernels of few tokens end with a class, whatever the
-// instruction set: at 12 tokens, at 6, at 3, or at none.
+// Products with similar numbers of tokens share a choice. On every instruction set, the limit of kernels for
+// few tokens is the end of a class: 12 tokens, 6, 3, or none.
 struct TokenClass {
     const char* name;
     std::int64_t last;  // number of tokens
@@ -49,7 +49,7 @@ constexpr int token_class_of(std::int64_t n) {
     return index;
 }
 
-// The first of each list is taken where nothing was measured.
+// The first variant of each list is used without measurements.
 inline constexpr Variant kAloneVariants[] = {
     {.name = "none"},
     {.name = "1k-near", .ahead = 1024, .to_first_level = true},
@@ -82,9 +82,10 @@ inline constexpr Variant kManyVariants[] = {
     {.name = "12x128-whole", .group = 12, .whole_group = true, .token_block = 128},
 };
 
-// The variants for quantized weights of a type and tokens of a class, of kernels that unpack in registers up
-// to `stream_tokens`. Pairs stand last: they are for one token of weights without super-blocks, and for four
-// and more of weights with them where there are 32 registers of a vector each, as where twelve tokens pass.
+// The variants for quantized weights of a type and tokens of a class, for kernels that unpack in registers up
+// to `stream_tokens`. Variants with pairs come last. They serve one token with weights without super-blocks,
+// and four or more tokens with super-blocks on instruction sets with 32 registers of a vector each, where
+// twelve tokens pass.
 constexpr std::span<const Variant> variants_of(DType type, int token_class, std::int64_t stream_tokens) {
     if (kTokenClasses[token_class].last > stream_tokens) return kManyVariants;
     const std::span<const Variant> alone = kAloneVariants, some = kSomeVariants;

@@ -8,7 +8,7 @@
 
 namespace chaski::CHASKI_ISA {
 
-// max and min return the second operand when it is NaN, so that a NaN is not lost on the way.
+// max and min return the second operand when it is NaN, so that no NaN is lost.
 #if defined(CHASKI_CUDA)
 CHASKI_INLINE F32x16 operator/(F32x16 a, F32x16 b) { return {a.v / b.v}; }
 CHASKI_INLINE F32x16 max(F32x16 a, F32x16 b) { return {a.v > b.v ? a.v : b.v}; }
@@ -56,7 +56,7 @@ inline constexpr int kRegisters = 16;
 CHASKI_INLINE F32x16 operator/(F32x16 a, F32x16 b) { return {a.v / b.v}; }
 CHASKI_INLINE F32x16 max(F32x16 a, F32x16 b) { return {a.v > b.v ? a.v : b.v}; }
 CHASKI_INLINE F32x16 min(F32x16 a, F32x16 b) { return {a.v < b.v ? a.v : b.v}; }
-// Single to half precision, to nearest even. Subnormal results come out of one float addition, which rounds.
+// Single to half precision, to nearest even. One float addition rounds subnormal results.
 CHASKI_INLINE uint16_t f32_to_f16(float x) {
     const uint32_t bits = __builtin_bit_cast(uint32_t, x);
     const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
@@ -102,13 +102,13 @@ CHASKI_INLINE F32x16 times_2_to(F32x16 p, F32x16 n) {
 }
 #endif
 
-// e^x, to about 2 units in the last place. exp(0) is exactly 1, and exp(-inf) exactly 0: hidden tokens count
-// nothing.
+// e^x, to about 2 units in the last place. exp(0) is exactly 1, and exp(-inf) is exactly 0, so that hidden
+// tokens add nothing.
 //
 // x = n ln 2 + r with |r| <= ln 2 / 2; e^r by its power series, times 2^n. Results below the smallest normal
 // number become 0; numbers above 88.37 count as that, which gives 2.4e38.
 //
-// N vectors take each step together, so that none waits for its own step before.
+// N vectors take each step together, so that no vector waits for its own previous step.
 template <int N>
 CHASKI_INLINE void exp_each(F32x16 (&x)[N]) {
     F32x16 n[N], r[N], p[N];

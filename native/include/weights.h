@@ -1,4 +1,4 @@
-// A model's weights: in files, in memory, and on the way from one to the other.
+// A model's weights in files and in memory, and their loading.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace chaski {
 
-// A file that weights are read from. Steps read too, and cannot throw: what cannot be read is remembered.
+// A file with weights. Steps read it too but cannot throw, so the file remembers a failed read.
 class WeightFile {
    public:
     explicit WeightFile(int descriptor);  // duplicates it; throws std::system_error
@@ -25,12 +25,12 @@ class WeightFile {
     bool read(std::uint8_t* buffer, std::int64_t bytes, std::int64_t offset) const;
     // errno of a read that failed, or 0.
     int error() const { return error_.load(); }
-    // Device, number, size and time of change (ns): another file, or other content, differs in one of them.
+    // Device, inode, size and modification time (ns), which together identify a file and its content.
     std::array<std::int64_t, 4> identity() const;
-    // Which share of these bytes the system has in memory, from 0 to 1; 0 if it does not say.
+    // The share of these bytes that the system has in memory, from 0 to 1; 0 if unknown.
     double resident_share(std::int64_t offset, std::int64_t bytes) const;
 
-    // Has the system read these bytes into its memory, and does not wait for that.
+    // Asks the system to read these bytes into memory, without waiting.
     void read_ahead(std::int64_t offset, std::int64_t bytes) const;
 
    private:
@@ -44,10 +44,10 @@ struct Origin {
     std::int64_t offset = 0;
     std::int64_t stride = 0;              // bytes from one row to the next; other rows may lie between
     bool is_interleaved = false;          // of MXFP4: elements 2 j and 2 j + 1 share byte j, not j and j + 16
-    std::atomic<bool> is_laid_out{true};  // false: the panels in memory are still to be filled
+    std::atomic<bool> is_laid_out{true};  // false: the panels in memory are not filled yet
 };
 
-// A matrix, the memory that its panels lie in, and where they come from.
+// A matrix, the memory of its panels, and their origin.
 struct OwnedMatrix {
     Matrix matrix;
     std::shared_ptr<Region> memory;
@@ -56,18 +56,17 @@ struct OwnedMatrix {
     bool is_laid_out() const { return origin->is_laid_out.load(std::memory_order_acquire); }
 };
 
-// The bytes of this many panels in the file, with what lies between their rows.
+// The bytes of this many panels in the file, including bytes between their rows.
 std::int64_t stored_bytes(const OwnedMatrix& weight, std::int64_t panels);
 
 // Reads panels begin..end-1 from the file and packs them as the first ones of `panels`. `rows` has room for
-// their `stored_bytes`. False when they cannot be read.
+// their `stored_bytes`. Returns false when they cannot be read.
 bool read_panels(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t begin, std::int64_t end,
                  std::uint8_t* rows, std::uint8_t* panels);
 
-// Lays matrices out in their memory, with all threads; steps may compute with them at the same time.
-// `shared`: the descriptor to write that memory by, which they have in common; none for memory of this
-// process alone. Throws std::runtime_error when a file is shorter than promised or cannot be read, and
-// std::bad_alloc.
+// Lays matrices out in their memory with all threads; steps may compute with them at the same time. `shared`:
+// the descriptor of their common shared memory, through which it is written; none for private memory. Throws
+// std::runtime_error when a file is too short or cannot be read, and std::bad_alloc.
 void lay_out(ThreadPool& pool, const Kernels& kernels, const std::vector<OwnedMatrix>& weights,
              std::optional<int> shared);
 

@@ -1,13 +1,13 @@
-// Many tokens on processors with tile registers (AMX-INT8): the products of 16 tokens and 16 rows over up to
-// 64 elements of k are one instruction, which adds int8 times int8 exactly, so the results are the same bits
-// as everywhere.
+// Many tokens on processors with tile registers (AMX-INT8). One instruction computes the products of 16
+// tokens and 16 rows over up to 64 elements of k. It adds int8 times int8 exactly, so the results have the
+// same bits as everywhere.
 //
 //   tile A   16 tokens, one a row: their int8 values          (copied together first, a step of k at a time)
 //   tile B   lines of the slab, with signed numbers: 4 of k a row, 16 matrix rows across
 //   tile C   the int32 sums: a row for each token, lanes are matrix rows as in every other kernel
 //
-// Tiles C come to vectors through memory. Vectors of 512 bits have only half of their speed meanwhile; so the
-// work on the sums of a tile limits these kernels.
+// Tiles C reach vectors through memory. Meanwhile vectors of 512 bits run at half speed, so the work on the
+// sums of a tile limits these kernels.
 #pragma once
 
 #include "coefficients.h"
@@ -18,7 +18,7 @@
 namespace chaski::CHASKI_ISA {
 
 constexpr int kTileRows = 16;
-constexpr int kAmxTokens = 32;  // with fewer, the vector kernels are faster, but for one full tile
+constexpr int kAmxTokens = 32;  // with fewer, the vector kernels are faster, except for one full tile
 
 // Shapes of the tile registers.
 struct alignas(64) TileShapes {
@@ -38,8 +38,8 @@ struct alignas(64) TileShapes {
 
 using TileSums = int32_t[kTileRows][kLanes];
 
-// A tile register from `kBytes` at p, its rows `stride` apart. Memory is named as an operand, not as a
-// clobber, so that the compiler keeps its own vectors in registers.
+// Loads a tile register from `kBytes` at p, with rows `stride` apart. Memory is an operand, not a clobber, so
+// that the compiler keeps its own vectors in registers.
 template <int kTile, int kBytes>
 CHASKI_INLINE void load_tile(const void* p, int64_t stride) {
     using Bytes = const char[kBytes];
@@ -61,7 +61,8 @@ CHASKI_INLINE void multiply_tiles() {
     asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
 }
 
-// Four C, to have several products under way; two A; two B: one sub-block has those numbered S % 4 and S % 2.
+// Four C, to have several products in flight; two A; two B. Sub-block S uses the ones numbered S % 4 and S %
+// 2.
 constexpr int kTileSub = 32;  // elements
 static TileShapes shapes_of_sub_blocks() {
     TileShapes shapes;
@@ -71,7 +72,7 @@ static TileShapes shapes_of_sub_blocks() {
     return shapes;
 }
 
-// sums = A (16 rows, `stride` apart) times B (lines of a sub-block), by the registers of sub-block S.
+// sums = A (16 rows, `stride` apart) times B (lines of a sub-block), in the registers of sub-block S.
 template <int S, int kStride>
 CHASKI_INLINE void multiply_sub_block(const int8_t* a, const uint8_t* b, TileSums& sums) {
     constexpr int C = S % 4, A = 4 + S % 2, B = 6 + S % 2;
@@ -82,7 +83,7 @@ CHASKI_INLINE void multiply_sub_block(const int8_t* a, const uint8_t* b, TileSum
     store_tile<C>(sums);
 }
 
-// The int8 values of a tile's tokens for `kStep` elements, together.
+// The int8 values of a tile's tokens for `kStep` elements, stored together.
 template <int kStep>
 struct TileValues {
     alignas(64) int8_t of[kTileRows][kStep];
@@ -95,7 +96,7 @@ struct TileValues {
     }
 };
 
-// step<S>(s) for s = 0, 1, ... below `count`, with S = s % 4: the registers to use.
+// Calls step<S>(s) for s = 0, 1, ... below `count`; S = s % 4 selects the registers.
 template <class F>
 CHASKI_INLINE void for_each_by_four(int count, const F& step) {
     for (int s = 0; s < count; s += 4) {
@@ -114,7 +115,7 @@ struct AmxQuantized {
     static TileShapes shapes() { return shapes_of_sub_blocks(); }
     static constexpr int kBytes = kBlockBytes<kHasMins>;
     static constexpr int kSlab = kStep / kSub * kBytes;
-    static constexpr int kLag = 2;  // reading a tile back at once would wait for it
+    static constexpr int kLag = 2;  // reading a tile back immediately would wait for it
 
     template <int kTokens>
     struct Tokens {
@@ -216,9 +217,9 @@ struct AmxSuperQuantized {
     };
 };
 
-// Super-blocks with sub-blocks of 16 elements, of which there are too many for a tile C each. Codes times
-// their scale, and values times their power of two, are cut into pieces (pieces.h), so that tiles C hold sums
-// over all of a super-block. They are added up while the next panel is multiplied (product.h).
+// Super-blocks with sub-blocks of 16 elements, which are too many for one tile C each. Codes times their
+// scale, and values times their power of two, are cut into pieces (pieces.h), so that tiles C contain sums
+// over a whole super-block. The kernel adds them up while it multiplies the next panel (product.h).
 template <int kMinSub>
 struct AmxPieces {
     using Slab = PiecesSlab<kMinSub>;
@@ -232,7 +233,7 @@ struct AmxPieces {
     static constexpr int kSlab = Slab::kBytes;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack_for_tiles; }
 
-    // C of the sums of half of the tokens, and of the other half; A; B.
+    // C with the sums of half of the tokens; C with those of the other half; A; B.
     static TileShapes shapes() {
         TileShapes shapes;
         shapes.set(0, 8, kTileRows, kChunk);
@@ -285,8 +286,8 @@ struct AmxPieces {
             });
         }
 
-        // Stores the sums of the half before while these are multiplied: storing a tile waits until it is
-        // done, and others after it wait as well.
+        // Stores the sums of the previous half during these multiplications: a store waits for its tile, and
+        // later stores wait for it.
         template <int kHalf, class Meanwhile>
         CHASKI_INLINE void multiply_half(const uint8_t* slab, Products& products,
                                          const Meanwhile& meanwhile) const {

@@ -45,7 +45,7 @@ void add_distances(const View& view, std::int64_t r, std::int64_t start, std::in
     for (; i < to; ++i) scores[i] += table[job.reach];
 }
 
-// The highest of scores[from, to) after bounding them; the others of their vectors count as hidden.
+// Bounds scores[from, to) and returns the highest; the other lanes of their vectors count as hidden.
 float highest_score(float* scores, std::int64_t from, std::int64_t to, float cap) {
     const std::int64_t first = from / kLanes * kLanes;
     const std::int64_t last = padded(to);
@@ -61,12 +61,12 @@ float highest_score(float* scores, std::int64_t from, std::int64_t to, float cap
     return max_lanes(highest);
 }
 
-// Rows whose softmax is computed together, and vectors of their exponentials.
+// Number of rows whose softmax is computed together, and number of vectors of their exponentials.
 constexpr int kSoftmaxRows = 8;
 constexpr int kExpVectors = kRegisters >= 32 ? 4 : 1;
 
-// Turns scores[from, to) into weights relative to their maximum, and the others, up to `length`, into zeros.
-// Returns the sum of the weights.
+// Turns scores[from, to) into weights relative to their maximum, and the other scores up to `length` into
+// zeros. Returns the sum of the weights.
 float softmax_weights(float* scores, std::int64_t from, std::int64_t to, std::int64_t length, float maximum) {
     const std::int64_t first = from / kLanes * kLanes;
     const std::int64_t last = padded(to);
@@ -89,7 +89,7 @@ float softmax_weights(float* scores, std::int64_t from, std::int64_t to, std::in
     return sum_lanes(sum);
 }
 
-// The entries [from, to) of the chunk that starts at `start`, as far as any row sees them.
+// The entries [from, to) of the chunk that starts at `start` that at least one row sees.
 struct Range {
     std::int64_t start = 0;
     std::int64_t from = 0;
@@ -102,7 +102,7 @@ struct Range {
           to(end - start < length ? end - start : length) {}
 
     bool is_empty() const { return from >= to; }
-    // f(first entry, from, to) for each block, from and to counted from that entry.
+    // Calls f(first entry, from, to) for each block; from and to are relative to that entry.
     template <class F>
     CHASKI_INLINE void for_blocks(const F& f) const {
         for (std::int64_t at = from / kBlock * kBlock; at < to; at += kBlock) {
@@ -152,8 +152,8 @@ void add_weighted_values<DType::I16>(const View& view, const Range& range, const
     });
 }
 
-// Turns the scores of a chunk into weights, for all rows. Some rows have their maxima before any has its
-// weights, so that none waits for its own.
+// Turns the scores of a chunk into weights for all rows. It computes the maxima of several rows before their
+// weights, so that no row waits for its own maximum.
 void weigh(const View& view, const Range& range, const Workspace& w, const Part& part) {
     const Attention& job = view.job;
     const std::int64_t used = padded(range.to);
@@ -185,7 +185,7 @@ void weigh(const View& view, const Range& range, const Workspace& w, const Part&
     }
 }
 
-// One chunk of the history of all rows of a tile.
+// Computes one chunk of the history for all rows of a tile.
 void attend(const View& view, std::int64_t start, const Workspace& w, Part part) {
     const Attention& job = view.job;
     const Range range(start, view.begin, view.end, job.length);
@@ -201,7 +201,7 @@ float exp_of(float x) {
     return lanes[0];
 }
 
-// Row r of the state and of the next chunk, times these factors.
+// The factors of row r of the state and of the next chunk.
 CHASKI_INLINE void join_row(const Part& next, std::int64_t r, float level, float before, float added,
                             const Part& all) {
     all.totals[r] = all.totals[r] * before + next.totals[r] * added;

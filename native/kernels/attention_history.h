@@ -1,8 +1,7 @@
 // The place of the history of one key/value head in memory, in blocks of 64 tokens.
 //
-// Consecutive cells are the rule, and then the panels of storage are used as they lie. Others are brought
-// together in scratch memory, line by line, by copying whole vectors: the next line overwrites what was
-// copied too far to the right.
+// Cells are usually consecutive, and then kernels use the panels of storage in place. Scattered cells are
+// copied to scratch memory, line by line, as whole vectors; the next line overwrites the excess on the right.
 #pragma once
 
 #include "storage.h"
@@ -12,7 +11,7 @@ namespace chaski::CHASKI_ISA {
 constexpr std::int64_t kBlock = 64;  // tokens: a panel for each of four vectors
 constexpr int kBlockPanels = kBlock / kLanes;
 
-// Keys of consecutive cells of one panel: lanes from `lane` on go to lanes from `target` on.
+// Keys of consecutive cells of one panel. The lanes from `lane` on are copied to the lanes from `target` on.
 struct Run {
     const std::byte* panel;
     int lane;
@@ -70,7 +69,8 @@ struct Keys {
     }
 };
 
-// The panel whose lanes from..to-1 hold the keys of those entries of `cells`; the others hold anything.
+// The panel whose lanes from..to-1 contain the keys of those entries of `cells`; the other lanes are
+// undefined.
 template <DType T>
 CHASKI_INLINE const std::byte* find_panel(const Keys<T>& keys, const std::int32_t* cells, int from, int to,
                                           std::byte* scratch) {
@@ -88,7 +88,7 @@ CHASKI_INLINE const std::byte* find_panel(const Keys<T>& keys, const std::int32_
     return scratch;
 }
 
-// The panels of a block of which the entries from..to-1 are wanted.
+// The panels of a block for the entries from..to-1.
 struct KeyBlock {
     const std::byte* panels[kBlockPanels];
     const float* scales[kBlockPanels];   // of I16
@@ -109,7 +109,7 @@ struct KeyBlock {
                 find_scales(keys.scales, cells + p * kLanes, p, lane_from, lane_to, is_scattered);
             }
         }
-        // Where nothing is wanted the kernels read any other panel of the block.
+        // For unused entries, the kernels read any other panel of the block.
         const std::int64_t any = from / kLanes;
         for (int p = 0; p < kBlockPanels; ++p) {
             if (panels[p] != nullptr) continue;

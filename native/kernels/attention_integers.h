@@ -7,7 +7,7 @@
 
 namespace chaski::CHASKI_ISA {
 
-// Queries, or the weights of a block, in integers [row][stride], and a scale for each row.
+// Queries, or the weights of a block, as integers [row][stride], with a scale for each row.
 struct QuantizedRows {
     std::int16_t* values;
     float* scales;
@@ -63,11 +63,12 @@ inline void score_integers(const QuantizedRows& q, std::int64_t rows, const KeyB
     }
 }
 
-// One block of values: the rows of its entries from..to-1, and the scales of all 64, 0 where there is none.
+// One block of values: the rows of its entries from..to-1, and the scales of all 64 entries, 0 for missing
+// ones.
 struct ValueBlock {
     std::int64_t from;
     std::int64_t to;
-    const std::byte* rows[kBlock];  // the others are any row
+    const std::byte* rows[kBlock];  // the other pointers name any row
     const float* scales;
     alignas(64) float gathered[kBlock];
 
@@ -96,10 +97,10 @@ struct ValueBlock {
         }
     }
 
-    // The bounds of the vectors of 16 entries that are in use.
+    // The bounds of the vectors of 16 entries in use.
     std::int64_t first() const { return from / kLanes * kLanes; }
     std::int64_t last() const { return (to + kLanes - 1) / kLanes * kLanes; }
-    // f(first entry) for each of these.
+    // Calls f(first entry) for each of these vectors.
     template <class F>
     CHASKI_INLINE void for_vectors(const F& f) const {
         if (to - from == kBlock) {
@@ -115,8 +116,8 @@ struct ValueBlock {
     }
 };
 
-// The weights of a block, [row][stride] from `weights` on, times the scales of its values, in integers. All
-// rows take one step before any takes the next, so that none waits for its own maximum and division.
+// The weights of a block, [row][stride] from `weights` on, times the scales of its values, as integers. All
+// rows take one step before any row takes the next, so that no row waits for its own maximum and division.
 inline void quantize_weights(const float* weights, std::int64_t stride, std::int64_t rows,
                              const ValueBlock& block, const QuantizedRows& quantized) {
     auto product = [&](std::int64_t row, std::int64_t i) __attribute__((always_inline)) {

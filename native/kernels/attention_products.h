@@ -1,9 +1,9 @@
 // The two matrix products of attention: scores = q k, and y += weights v, for a block of 64 tokens.
 //
 // Every element of a result is one serial sum: over the head's size (in blocks of 32 where keys are
-// quantized) or over the tokens. So it has the same bits however many rows there are, and wherever operands
-// are read from: few rows take keys and values straight from storage, many have them widened in scratch
-// memory first.
+// quantized) or over the tokens. So it has the same bits for any number of rows and any place of the
+// operands: few rows read keys and values directly from storage, many rows read them from scratch memory,
+// where they are widened first.
 #pragma once
 
 #include "attention_history.h"
@@ -15,14 +15,14 @@ namespace chaski::CHASKI_ISA {
 // Up to this many rows, widening in scratch memory costs more than it saves.
 constexpr std::int64_t kDirectRows = 8;
 
-// Prefetches what follows byte `at` of `p` by a block of 64 tokens, where cells are consecutive, once for a
-// line of 64 bytes.
+// Prefetches the data one block of 64 tokens after byte `at` of `p` if cells are consecutive, once per line
+// of 64 bytes.
 CHASKI_INLINE void prefetch_next(const std::byte* p, std::int64_t at, std::int64_t bytes) {
     if (at % 64 == 0) __builtin_prefetch(p + at + bytes, 0, 2);
 }
 
 // C[rows][columns] (+)= A[rows][depth] B[depth][columns], with ROWS rows and VECS · 16 columns from n on;
-// right(k, n) are the 16 columns from n on of row k of B.
+// right(k, n) returns the 16 columns from n on of row k of B.
 template <int ROWS, int VECS, class Right>
 CHASKI_INLINE void multiply_block(const float* a, std::int64_t lda, const Right& right, float* c,
                                   std::int64_t ldc, std::int64_t n, std::int64_t depth, bool add) {
@@ -45,7 +45,7 @@ CHASKI_INLINE void multiply_block(const float* a, std::int64_t lda, const Right&
     }
 }
 
-// f(first row, how many as a constant) for all rows, in parts that fill the registers.
+// Calls f(first row, constant number of rows) for all rows, in parts that fill the registers.
 template <class F>
 CHASKI_INLINE void for_row_tiles(std::int64_t rows, const F& f) {
     constexpr int kRows = kRegisters >= 32 ? 6 : 2;
@@ -79,7 +79,7 @@ void multiply(const float* a, std::int64_t lda, const Right& right, float* c, st
     for (; n < columns; n += kLanes) multiply_columns<1>(a, lda, right, c, ldc, n, rows, depth, add);
 }
 
-// Rows of B, of any type, that were widened in scratch memory.
+// Rows of B, of any type, widened in scratch memory.
 struct Widened {
     const float* rows;
     std::int64_t stride;

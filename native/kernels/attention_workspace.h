@@ -1,5 +1,5 @@
-// The memory of attention in addition to its inputs: the state of rows after some of their history, a
-// thread's scratch memory, and what a tile sees.
+// The memory of attention in addition to its inputs: the state of rows after part of their history, a
+// thread's scratch memory, and the history that a tile sees.
 #pragma once
 
 #include <limits>
@@ -14,8 +14,8 @@ inline constexpr float kHidden = -std::numeric_limits<float>::infinity();
 
 CHASKI_INLINE std::int64_t padded(std::int64_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
 
-// The state of each row after some of its history: the highest score, the sum of the weights relative to it,
-// and the sum of the values with these weights. Its floats lie one after the other: part_floats.
+// The state of each row after part of its history: the highest score, the sum of the weights relative to it,
+// and the sum of the values with these weights. It is stored as part_floats consecutive floats.
 struct Part {
     std::int64_t value_size;  // padded
     float* sums;              // [row][value size]
@@ -37,13 +37,13 @@ struct Part {
     }
 };
 
-// The pieces of a thread's scratch memory for a tile of `rows`, each of a multiple of 64 bytes.
+// The parts of a thread's scratch memory for a tile of `rows`; the size of each is a multiple of 64 bytes.
 struct Workspace {
-    Activations queries;              // scaled; quantized too where keys are
-    QuantizedRows quantized_queries;  // where keys are integers
-    QuantizedRows quantized_weights;  // of the weights of a block, where values are
+    Activations queries;              // scaled; also quantized if keys are
+    QuantizedRows quantized_queries;  // if keys are integers
+    QuantizedRows quantized_weights;  // the weights of a block, if values are integers
     float* widened;                   // [64][the larger padded size]
-    std::byte* panels;                // of a block, where cells are scattered
+    std::byte* panels;                // of a block, if cells are scattered
     float* weights;                   // [row][stride]
     std::int64_t stride;
     float* part;  // of the chunk
@@ -85,7 +85,7 @@ struct Workspace {
     }
 };
 
-// The tokens of a tile and what they see, as entries of the history; `origin` is where position 0 would be.
+// The tokens of a tile and the history that they see, as entries; `origin` is the entry of position 0.
 struct View {
     const Attention& job;
     Tile tile;
@@ -116,7 +116,8 @@ struct View {
     const Span& span(std::int64_t row) const { return spans[row / group]; }
     std::int64_t token(std::int64_t row) const { return tile.begin + row / group; }
     std::int64_t head(std::int64_t row) const { return kv_head * group + row % group; }
-    // Chunks start at the origin plus multiples of their length; that of the plain form, at a block.
+    // Chunks start at the origin plus multiples of their length; the chunk of the plain form starts at a
+    // block.
     std::int64_t first_start() const {
         const std::int64_t step = job.is_plain ? kBlock : job.length;
         return origin + (begin - origin) / step * step;

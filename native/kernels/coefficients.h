@@ -1,5 +1,5 @@
-// Numbers that a run of weight blocks needs from the activations besides their int8 values: one per token
-// and block each, laid out so that kernels broadcast them from memory.
+// Numbers that a run of weight blocks needs from the activations in addition to their int8 values: one of
+// each kind per token and block, laid out so that kernels broadcast them from memory.
 #pragma once
 
 #include "matmul.h"
@@ -7,15 +7,14 @@
 
 namespace chaski::CHASKI_ISA {
 
-// Up to kCount blocks of 32 elements, for N tokens. Members that are not needed are left out.
+// Up to kCount blocks of 32 elements for N tokens. Unneeded members have only one block.
 template <bool kMins, int kCount, int N, bool kStarts = true>
 struct Coefficients {
-    alignas(
-        64) int32_t start[N][kStarts ? kCount : 1];  // -bias * sum of values: where the integer sum starts
+    alignas(64) int32_t start[N][kStarts ? kCount : 1];  // -bias * sum of values: initial integer sum
     alignas(64) float scale[N][kCount];
     alignas(64) float sum[N][kMins ? kCount : 1];  // -(scale * sum of values), which multiplies the min
 
-    // For `count` blocks from `element` of k on, the first `tokens` tokens from `token` on.
+    // For `count` blocks from `element` of k on, and for `tokens` tokens from `token` on.
     CHASKI_INLINE void fill(const Activations& x, int64_t k, int64_t token, int tokens, int64_t element,
                             int count, int bias) {
         for (int n = 0; n < tokens; ++n) {
@@ -29,7 +28,7 @@ struct Coefficients {
         }
     }
 
-    // Zeros for the tokens from number `first` on. Data in memory may be subnormal numbers, and slow.
+    // Clears the tokens from number `first` on. Old data may contain subnormal numbers, which are slow.
     void clear(int first) {
         for (int n = first; n < N; ++n) {
             __builtin_memset(scale[n], 0, sizeof(scale[n]));
@@ -38,7 +37,7 @@ struct Coefficients {
     }
 
    private:
-    // By copies that nothing else can point at, or it would not become vectors.
+    // Uses local copies without aliases, so that the compiler vectorizes the loop.
     CHASKI_INLINE void fill_token(int n, const float* scales, const int16_t* sums, int count, int bias) {
         float own[kCount];
         int32_t total[kCount];

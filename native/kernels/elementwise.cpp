@@ -1,6 +1,6 @@
 // The table of elementwise operations. Compiled once per instruction set.
 //
-// An operation is its formula (formulas.h) in a loop over rows, which the table below names.
+// An operation is its formula (formulas.h) in a loop over rows; the table below names them.
 
 #include <type_traits>
 #include <utility>
@@ -12,7 +12,7 @@
 namespace chaski::CHASKI_ISA {
 namespace {
 
-// The loop of a formula; its operands are read off its type.
+// The loop of a formula; the number of operands follows from its type.
 template <auto formula>
 struct Loop;
 
@@ -31,7 +31,7 @@ struct Loop<formula> {
     template <std::size_t... X, std::size_t... P>
     CHASKI_INLINE static void apply(const float* const* x, const float* parameters, std::int64_t count,
                                     float* y, std::index_sequence<X...>, std::index_sequence<P...>) {
-        // Copies, because the compiler has to think that `y` may point at the parameters.
+        // Copies, because otherwise `y` might alias the parameters.
         [[maybe_unused]] const float own[kParameters + 1] = {parameters[P]..., 0.0f};
         map(
             count, y,

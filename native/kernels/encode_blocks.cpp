@@ -1,4 +1,4 @@
-// Rows of floats to plain numbers and blocks of 32, by the rule of ggml's reference code,
+// Encodes rows of floats as plain numbers and blocks of 32, by the rule of ggml's reference code,
 // https://github.com/ggml-org/ggml. The scales of 16 blocks are computed together, one block per lane.
 #include <cmath>
 
@@ -28,14 +28,13 @@ CHASKI_INLINE int32_t largest_bits(const float* x) {
     return reduce_max(largest);
 }
 
-// 1 / d, and 0 where that is infinite: such a scale is 0 in half precision.
+// 1 / d, or 0 if that is infinite: such a scale is 0 in half precision.
 CHASKI_INLINE float inverse_of(float d) {
     const float inverse = 1.0f / d;
     return std::fabs(inverse) < INFINITY ? inverse : 0.0f;
 }
 
-// Writes the scales as half precision to the first field of each block; returns what values are multiplied
-// by.
+// Writes the scales in half precision to the first field of each block. Returns the factors of the values.
 PerBlock write_scales(F32x16 d, int block_bytes, uint8_t* out) {
     uint16_t halves[kLanes];
     store_f16(halves, d);
@@ -72,7 +71,7 @@ float first_zero(const float* x) {
     return x[i];
 }
 
-// The value of largest magnitude of each block, with its sign; of two, the first.
+// The value of largest magnitude of each block, with its sign; the first one if two are equal.
 PerBlock find_extremes(const float* x) {
     PerBlock high, negated_low, extreme;
     store_f32(high.v, highest<1>(x));
@@ -90,7 +89,8 @@ struct Span {
     PerBlock low, size;
 };
 
-// The smallest value of each block, of two zeros the first, and the distance from it to the largest.
+// The smallest value of each block (the first zero if two have different signs), and its distance to the
+// largest.
 Span find_spans(const float* x) {
     Span span;
     const F32x16 high = highest<1>(x), low = -highest<-1>(x);

@@ -1,4 +1,4 @@
-// The functions behind the table of kernels (kernels.h), one set per instruction set.
+// The functions in the table of kernels (kernels.h), one set per instruction set.
 #pragma once
 
 #include "matmul.h"
@@ -22,18 +22,19 @@ void matmul_float(const Matrix& w, int64_t panel_begin, int64_t panel_end, const
                   const Output& out, void* scratch);
 void matmul_bf16(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
                  const Output& out, void* scratch);
-// Products of at most kStreamTokens tokens with types without super-blocks and with them, in
-// separate files because they take the compiler long.
+// Products of at most kStreamTokens tokens, with types without super-blocks and with them. They are in
+// separate files because they take long to compile.
 void stream_blocks(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
                    const Output& out, void* scratch, const Variant& variant);
 void stream_super_blocks(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
                          int64_t n, const Output& out, void* scratch, const Variant& variant);
-// The same by two panels at a time, where kHasPairs.
+// The same with two panels at a time, if kHasPairs.
 void stream_super_pairs(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
                         int64_t n, const Output& out, void* scratch, const Variant& variant);
 int64_t scratch_bytes_quantized(int64_t k, int64_t n);
 int64_t scratch_bytes_bf16(int64_t k, int64_t n);
-// The same with tile registers. Only the set that such processors also have is compiled with them.
+// The same with tile registers. Only the instruction set that such processors also have is compiled with
+// them.
 void matmul_quantized_amx(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
                           int64_t n, const Output& out, void* scratch, const Variant& variant);
 int64_t scratch_bytes_quantized_amx(int64_t k, int64_t n);

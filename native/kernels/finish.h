@@ -6,7 +6,7 @@
 
 namespace chaski::CHASKI_ISA {
 
-// Results of the 16 rows from `row` on, of which `count` exist, for one token.
+// Stores the results of the 16 rows from `row` on, of which `count` exist, for one token.
 CHASKI_INLINE void finish(F32x16 acc, const Output& out, int64_t token, int64_t row, int count) {
     const int64_t at = token * out.y_stride + row;
     if (count == kLanes) {

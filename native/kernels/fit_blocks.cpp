@@ -1,5 +1,5 @@
-// Scales of K-quants: the grid with the smallest error for each sub-block. A lane is a sub-block, so that no
-// sum goes across lanes: each adds its products in the order of the elements, without fused operations.
+// Scales of K-quants: finds the grid with the smallest error for each sub-block. A lane is a sub-block, so no
+// sum crosses lanes: each lane adds its products in the order of the elements, without fused operations.
 #include <cmath>
 
 #include "entry_points.h"
@@ -53,7 +53,7 @@ class LineSearch {
         weigh(load_f32(mean.v));
     }
 
-    // This many intervals from the start of the best line to the highest value.
+    // Tries a line with this many intervals from the start of the best line to the highest value.
     void propose_span(float intervals) {
         Lanes inverse;
         for (int r = 0; r < kLanes; ++r) inverse.v[r] = reciprocal(high_.v[r] - low_.v[r]) * intervals;
@@ -107,8 +107,8 @@ class LineSearch {
         for (int r = 0; r < kLanes; ++r) keep_better(r, sum_l.v[r], sum_ll.v[r], sum_xl.v[r]);
     }
 
-    // The weighted least-squares line over the levels. It goes through zero where it would start above, or
-    // where all levels are the same.
+    // The weighted least-squares line over the levels. It goes through zero if it would start above zero, or
+    // if all levels are the same.
     CHASKI_INLINE void keep_better(int r, float l, float ll, float xl) {
         const float w = sum_w_.v[r], x = sum_x_.v[r];
         const float determinant = w * ll - l * l;
@@ -132,8 +132,8 @@ class LineSearch {
     Lanes low_, high_, scale_, error_, sum_w_, sum_x_, sum_xx_;
 };
 
-// The scales of 16 sub-blocks whose levels -32 to 31 have a small error, weighted by the squares of x: the
-// best scale for given levels is a projection, and its length shows how good it is.
+// The scales of 16 sub-blocks whose levels -32 to 31 have a small error, weighted by the squares of x. The
+// best scale for given levels is a projection, whose length measures its quality.
 void fit_16_symmetric(const float* x, int64_t count, const float* places, int64_t num_places, float* scales) {
     constexpr int kElements = 16;
     Lanes values[kElements], inverse, largest{}, extreme{}, best{}, gains{};

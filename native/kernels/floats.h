@@ -6,15 +6,15 @@
 namespace chaski::CHASKI_ISA {
 
 struct Floats {
-    static constexpr int kStep = 96;  // slabs of four panels leave room in 32 KB; more are read from behind
+    static constexpr int kStep = 96;  // slabs of four panels leave room in 32 KB; others use the next cache
     static constexpr int kSub = 16;   // elements between two prefetches
     static constexpr int P = kFloatPanels, N = kFloatTokens;
     static constexpr int kSmallest = smallest_tile(N, kFloatStreamTokens + 1);
     static constexpr int kGroup = kFloatGroup, kFewPanels = 0;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
     static constexpr int kSlab = kStep * 64;
-    // Rows of tokens often lie a power of two apart, where few of them fit a cache together. A tile that
-    // passes several times is copied.
+    // Rows of tokens are often a power of two apart, so that only a few of them fit a cache together. A tile
+    // that passes several times is copied.
     static constexpr bool kCopies = kGroup > P;
 
     template <int kTokens>
@@ -41,7 +41,7 @@ struct Floats {
             for (int i = 0; i < elements; ++i) {
                 if (i % kSub == 0) {
                     prefetch.fetch();
-                    // The tokens of the next tile lie too far apart for the processor to foresee them.
+                    // The tokens of the next tile are too far apart for the processor's own prefetching.
                     for (int n = 0; n < kTokens; ++n)
                         __builtin_prefetch(values + (kTokens + n) * k + i, 0, 2);
                 }

@@ -1,7 +1,7 @@
 // The gated delta net, chunk by chunk: the rule of order is in gated_delta.h.
 //
-// Decode and prefill take the same way: a tile of some tokens by some columns goes through the state and
-// through the rows before it, with all sums in registers.
+// Decode and prefill use the same code: a tile of several tokens by several columns passes the state and the
+// previous rows, with all sums in registers.
 #include "gated_delta.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 constexpr int kC = kDeltaChunk;
 constexpr int kPanels = kC / kLanes;
 
-// The tokens of a chunk, as far as they are known.
+// The known tokens of a chunk.
 struct Scratch {
     float key_products[kC][kC];    // k_i k_j
     float query_products[kC][kC];  // q_i k_j
@@ -25,7 +25,7 @@ struct Scratch {
     float decays[kC];              // e_i
     float last_decays[kC];         // d_lj
     float decayed[kC][kDeltaColumns];
-    // After it: the keys in panels.
+    // The keys in panels follow it.
 };
 
 // y[r][v] = fma(rows[r][i], b[i][v], y[r][v]) for i = 0 to n - 1. The vectors of b are `apart` floats apart.
@@ -63,8 +63,8 @@ CHASKI_INLINE void store_part(float* p, F32x16 a, std::int64_t count) {
     count >= kLanes ? store_f32(p, a) : store_f32(p, a, static_cast<int>(count));
 }
 
-// One chunk of a segment, as far as the segment has it: the tokens first_ to last_ - 1 of the chunk. They are
-// none where a full chunk was open.
+// The part of one chunk that a segment covers: the tokens first_ to last_ - 1 of the chunk. It is empty if a
+// full chunk was open.
 class Chunk {
    public:
     Chunk(const GatedDelta& job, const ChunkSegment& segment, std::int64_t key_head, std::int64_t chunk,
@@ -107,7 +107,7 @@ class Chunk {
         }
     }
 
-    // Products of new keys and queries with all keys up to them; lanes after a token's own mean nothing.
+    // Products of new keys and queries with all keys up to them; lanes after a token's own are meaningless.
     void multiply_keys() {
         for_parts<kDeltaTokens>(last_ - first_, [&](std::int64_t at, auto size) {
             constexpr int T = size.value;
@@ -180,7 +180,7 @@ class Chunk {
         const std::int64_t columns = job_.columns();
         const float* rows[2 * T];
         find_rows(i, rows);
-        F32x16 y[2 * T][V];  // for each token what becomes its pseudo value, then what becomes its result
+        F32x16 y[2 * T][V];  // for each token its future pseudo value, then its future result
         clear(y);
         accumulate(rows, state(head) + column, columns, kLanes, job_.key_size(), y);
 #pragma GCC unroll 8

@@ -1,6 +1,6 @@
-// The slab that matrix products of int8 read (FEAT_I8MM of ARM). It has signed codes, less the offset, with
-// eight elements of k of a row side by side, and everything else that belongs to a row twice, once for each
-// token of a pair. A half of a panel, four pairs of rows, stands together:
+// The slab that matrix products of int8 read (FEAT_I8MM of ARM). It contains signed codes less the offset,
+// eight consecutive elements of k per row. All other data of a row appear twice, once for each token of a
+// pair. Half a panel, four pairs of rows, is stored together:
 //
 //   slab of a panel        |half 0|half 1|
 //   half of blocks         |block 0|block 1|...      block       |codes|scales|mins, if any|
@@ -21,8 +21,8 @@ constexpr int kEight = kRowPairs * 16;      // bytes of eight elements of k of a
 constexpr int kFloats = kRowPairs * 16;     // bytes of a float for each row of a half, twice
 constexpr int kWords = kRowPairs / 2 * 16;  // the same of int16
 
-// Elements 4 i to 4 i + 3, and the next four, of 16 rows, to eights of the halves, which are `half` bytes
-// apart.
+// Writes elements 4 i to 4 i + 3, and the next four, of 16 rows as eights of the halves, which are `half`
+// bytes apart.
 CHASKI_INLINE void store_eight(uint8_t* to, int half, U8x64 fours, U8x64 next) {
     for (int q = 0; q < 4; ++q) {
         const uint32x4_t a = vreinterpretq_u32_u8(fours.v[q]), b = vreinterpretq_u32_u8(next.v[q]);
@@ -100,8 +100,8 @@ struct SuperBlockSlab {
     static constexpr int kHalf = kMinSub == 0 ? kDMin : kDMin + kFloats;
 };
 
-// Two lines of pairs of bytes, as int16, to a line of four bytes: first of a, first of b, second of a, second
-// of b. The sums that multiply mins have the same order.
+// Joins two lines of pairs of bytes, as int16, into a line of four bytes: first of a, first of b, second of
+// a, second of b. The sums that multiply mins have the same order.
 CHASKI_INLINE U8x64 join(I32x16 a, I32x16 b) {
     const I32x16 all = a | shift_left<8>(b);
     U8x64 bytes;

@@ -1,6 +1,6 @@
-// Attention in integers: keys, values and queries as 16 bits and a scale for each row, weights as 12
-// to 15 bits and a scale for a block of 64. Sums of products are exact in 32 bits, so they have no order, and
-// a processor that multiplies pairs of int16 does two products where it did one of floats.
+// Attention in integers: keys, values and queries have 16 bits and a scale for each row, weights have 12 to
+// 15 bits and a scale for each block of 64. Sums of products are exact in 32 bits, so their order does not
+// matter. A processor that multiplies pairs of int16 does two products in the time of one float product.
 //
 // The rule, for x of `size` elements (float32 arithmetic, round to nearest even):
 //   factor = min(46000 / length of x, 32767 / max |x|) for keys and queries, 8191 / max |x| for values
@@ -9,11 +9,11 @@
 //   weights of a block: u = weight · scale of v;  factor = min(32767 / max u, 262080 / sum u)
 //   q(u) = round(u · factor);  step = 1 / factor
 //   y = fma(float(sum q(u) · q(value)), step, y), block after block
-// By Cauchy and Schwarz no sum of products of q and k is over 46000² or so, and (262080 + 32) · 8191 < 2^31.
-// A row without a number of 1e-15 or more counts as zero; with one over 1e15 or a NaN its scale is NaN.
+// By Cauchy-Schwarz, no sum of products of q and k is much over 46000², and (262080 + 32) · 8191 < 2^31. A
+// row counts as zero if all its magnitudes are below 1e-15; with one over 1e15 or a NaN, its scale is NaN.
 //
-// Keys of 64 elements that lie about as normal numbers do have four times less rounding in them than as
-// half-precision numbers, whose error grows with the number.
+// Normally distributed keys of 64 elements have a quarter of the rounding error of half precision, whose
+// error grows with the number.
 #pragma once
 
 #include <cmath>
@@ -26,10 +26,10 @@ namespace chaski::CHASKI_ISA {
 constexpr float kKeyLength = 46000.0f, kKeyLimit = 32767.0f, kValueLimit = 8191.0f;
 constexpr float kWeightLimit = 32767.0f, kWeightSum = 262080.0f;
 
-// True where a row with this largest magnitude can be divided by it, and has a length.
+// True if a row with this largest magnitude can be divided by it and has a finite, nonzero length.
 CHASKI_INLINE bool is_usable(float amax) { return amax >= 1e-15f && amax <= 1e15f; }
 
-// The scale of a row that is not usable: 0 for one that is as good as zero, else what shows in results.
+// The scale of an unusable row: 0 for a row that is nearly zero, else NaN, which shows in results.
 CHASKI_INLINE float unusable_scale(float amax) {
     return amax < 1e-15f ? 0.0f : std::numeric_limits<float>::quiet_NaN();
 }

@@ -1,4 +1,4 @@
-// Products with the narrow matrices of LoRA adapters, by the rule of lora.h, for rows that may lie anywhere.
+// Products with the narrow matrices of LoRA adapters, by the rule of lora.h, for rows at any addresses.
 #include "lora.h"
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 namespace chaski::CHASKI_ISA {
 namespace {
 
-// Rows of a tile; panels of B that one row passes together, so that their sums do not wait for each other.
+// Rows of a tile; number of panels of B that a row passes together, so that their sums do not wait for each
+// other.
 constexpr int kRows = kRegisters >= 32 ? 4 : 2;
 constexpr int kPanels = kRegisters >= 32 ? 4 : 2;
 constexpr int kSums = 4;
@@ -28,13 +29,13 @@ struct BF16Lines {
     CHASKI_INLINE static F32x16 load(const std::uint16_t* p) { return load_bf16(p); }
 };
 
-// Columns of 16 rows in a line of a cache, and in the 4 KB that are asked for ahead.
+// Columns of 16 rows in a cache line, and in the 4 KB that are prefetched.
 template <class L>
 inline constexpr int kLineColumns = 64 / (kLanes * sizeof(typename L::Element));
 template <class L>
 inline constexpr int kAhead = 64 * kLineColumns<L>;
 
-// f(Lines) of a type.
+// Calls f(Lines) for a type.
 template <class F>
 CHASKI_INLINE void with_lines(DType type, const F& f) {
     if (type == DType::F16) return f(F16Lines{});
@@ -77,7 +78,7 @@ template <class L, int P, int N>
 void up_tile(const typename L::Element* lines, const Lora& m, std::int64_t panel, const LoraRow* rows,
              const typename L::Element* next) {
     F32x16 y[P][N];
-    // Lanes of the last panel, where it is not whole.
+    // Lanes of an incomplete last panel.
     const auto count = static_cast<int>(std::min<std::int64_t>(m.rows - kLanes * (panel + P - 1), kLanes));
     const auto is_cut = [&](int p) __attribute__((always_inline)) { return p == P - 1 && count < kLanes; };
     unroll<P * N>([&](auto i) __attribute__((always_inline)) {

@@ -1,8 +1,9 @@
-// Matrices of BF16: products of two bf16 each, by the rule in matmul.h. With the processor's instruction for
-// them, or by the same roundings one after the other, where it has none or is faster so.
+// Matrices of BF16: products of pairs of bf16, by the rule in matmul.h. They use the processor's instruction,
+// or the same roundings one after the other if the instruction is missing or slower.
 //
-// A line of a panel has a pair of consecutive k of each of 16 rows, so it is multiplied as it is; many tokens
-// by roundings are products of float32, with the second number of a pair in front of the first.
+// A line of a panel contains a pair of consecutive k for each of 16 rows, so it is multiplied without
+// unpacking. Many tokens without the instruction use products of float32, with the second number of each pair
+// before the first.
 #include <utility>
 
 #include "blocks.h"
@@ -15,7 +16,7 @@
 #include <immintrin.h>
 #endif
 
-// 1 where the compiler may use instructions for pairs of bf16.
+// 1 if the compiler may use instructions for pairs of bf16.
 #if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 #define CHASKI_HAS_PAIRS 1
 #else
@@ -24,10 +25,10 @@
 
 namespace chaski::CHASKI_ISA {
 
-// A count of numbers, with those that fill the last line of memory.
+// A count of numbers, rounded up to whole lines of memory.
 constexpr int64_t whole_lines(int64_t count) { return (count + 31) / 32 * 32; }
 
-// While it lives, this thread reads and makes zeros instead of subnormal numbers.
+// While it lives, this thread reads and writes zeros instead of subnormal numbers.
 class NoSubnormals {
    public:
 #if defined(__x86_64__)
@@ -48,7 +49,7 @@ class NoSubnormals {
 #endif
 };
 
-// To nearest, ties to even; subnormal numbers become zeros, a NaN stays one.
+// Rounds to nearest, ties to even; subnormal numbers become zeros, and a NaN remains a NaN.
 CHASKI_INLINE uint16_t to_bf16(float x) {
     const auto u = __builtin_bit_cast(uint32_t, x);
     const uint32_t magnitude = u & 0x7fffffffu;
@@ -94,7 +95,7 @@ using Pair = bfloat16x4_t;
 CHASKI_INLINE Pair pair_of(const Rounded* x, int64_t j) {
     return vreinterpret_bf16_u32(uint32x2_t{read<uint32_t>(x + 2 * j), 0});
 }
-// One rounding each, unlike the instructions that add both products of a pair.
+// Each product is rounded once, unlike with instructions that add both products of a pair.
 CHASKI_INLINE F32x16 dot2(F32x16 acc, const Weights& w, Pair x) {
     for (int i = 0; i < 4; ++i) {
         acc.v[i] = vbfmlalbq_lane_f32(vbfmlaltq_lane_f32(acc.v[i], w.v[i], x, 1), w.v[i], x, 0);
@@ -142,8 +143,8 @@ CHASKI_INLINE void round_row(const float* x, int64_t count, Rounded* out) {
     if (count % 2 != 0) out[count] = 0;
 }
 
-// P panels and N tokens, from number `first` of the batch on, whose rounded values are given. Data `distance`
-// bytes further on are prefetched meanwhile, if it is not 0.
+// Multiplies P panels by N tokens, from number `first` of the batch on, whose rounded values are given. If
+// `distance` is not 0, prefetches the data at this distance in bytes.
 template <int P, int N>
 static void multiply_panels(const Matrix& w, int64_t panel, const Rounded* values, const Output& out,
                             int64_t first, int64_t distance) {
@@ -172,7 +173,7 @@ static void multiply_panels(const Matrix& w, int64_t panel, const Rounded* value
 
 #if !CHASKI_HAS_PAIRS
 
-// The pairs of a panel as floats, the second number of each in front.
+// The pairs of a panel as floats, the second number of each pair first.
 static void widen_pairs(const uint8_t* panel, int64_t elements, uint8_t* slab) {
     auto* lines = reinterpret_cast<float*>(slab);
     for (int64_t j = 0; j < elements / 2; ++j) {
@@ -188,8 +189,8 @@ struct FloatPairs : Floats {
 
 #endif
 
-// P panels and all tokens, whose rounded values are given. While they pass, the panels stay in the
-// second-level cache, and the last of them prefetch the next ones.
+// Multiplies P panels by all tokens, whose rounded values are given. The panels stay in the second-level
+// cache while tokens pass, and the last tokens prefetch the next panels.
 template <int P>
 static void multiply_tokens(const Matrix& w, int64_t panel, const Rounded* values, int64_t n,
                             const Output& out) {
@@ -245,8 +246,8 @@ int64_t scratch_bytes_bf16(int64_t k, int64_t n) {
 #if CHASKI_HAS_PAIRS
 bool follows_the_rule();
 
-// True where this processor rounds as the rule says, for pseudo-random numbers from 2^-8 to 2^8, and for
-// products too small to be normal numbers.
+// True if this processor rounds by the rule for pseudo-random numbers from 2^-8 to 2^8, and for products that
+// are too small to be normal numbers.
 bool follows_the_rule() {
     const NoSubnormals scope;
     uint32_t state = 1;

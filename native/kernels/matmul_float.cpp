@@ -5,9 +5,9 @@
 
 namespace chaski::CHASKI_ISA {
 
-// Few tokens: weights are used as they are loaded, from one place at a time, which is what memory is fastest
-// with. P panels, interleaved, and N tokens from `first` on. Data `distance` bytes further on are prefetched,
-// if it is not 0.
+// Few tokens: weights are used directly after loading, from one place at a time, which suits memory best.
+// Multiplies P interleaved panels by N tokens from `first` on. If `distance` is not 0, prefetches the data at
+// this distance in bytes.
 template <class Weights, int P, int N>
 static void stream_panels(const Matrix& w, int64_t panel, const Activations& x, int64_t first,
                           const Output& out, int64_t distance) {

@@ -1,6 +1,6 @@
-// More than kI8mmStreamTokens on ARM processors with matrix products of int8 (FEAT_I8MM). One instruction,
-// `smmla`, adds the products of two rows and two tokens over eight elements of k to four int32, exactly, so
-// the results are the same bits as everywhere:
+// More than kI8mmStreamTokens tokens on ARM processors with matrix products of int8 (FEAT_I8MM). One
+// instruction, `smmla`, adds the products of two rows and two tokens over eight elements of k to four int32.
+// It is exact, so the results have the same bits as everywhere:
 //
 //   |row a, 8 of k|row b, 8 of k|  times  |token 0, 8 of k|token 1, 8 of k|   ->   |a0|a1|b0|b1|
 //
@@ -13,7 +13,7 @@
 #include "super_blocks.h"
 
 namespace chaski::neon {
-// The kernels of processors without it, which serve fewer tokens here.
+// The kernels of processors without these products, which serve fewer tokens here.
 void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
                       int64_t n, const Output& out, void* scratch, const Variant& variant);
 int64_t scratch_bytes_quantized(int64_t k, int64_t n);
@@ -33,15 +33,14 @@ struct IntegerSums {
     int32x4_t v[kRowPairs][T];
 };
 
-// f(row pair, pair of tokens) for each register of sums.
+// Calls f(row pair, pair of tokens) for each register of sums.
 template <int T, class F>
 CHASKI_INLINE void for_sums(const F& f) {
     unroll<kRowPairs * T>(
         [&](auto i) __attribute__((always_inline)) { f(Index<i.value / T>{}, Index<i.value % T>{}); });
 }
 
-// Half H of the sums before, by number of the token. After an odd number of tokens is one that counts for
-// nothing.
+// Half H of the previous sums, by token number. An odd number of tokens is followed by an unused one.
 template <int H, int N, int T = (N + 1) / 2, class Before>
 CHASKI_INLINE FloatSums<T> take(const Before& before) {
     FloatSums<T> y;

@@ -10,12 +10,12 @@
 
 namespace chaski::CHASKI_ISA {
 
-// The largest codes of formats without super-blocks: four bits, five, or eight, which dot4 may treat alike.
+// The largest codes of formats without super-blocks: four, five or eight bits, which dot4 may treat alike.
 constexpr int kNarrow = 31, kNarrowest = dot4_run<15> == dot4_run<31> ? kNarrow : 15;
 constexpr int kWide = dot4_bias<255> == 0 ? kNarrow : 255;
 
-// sums += codes * values, over kElements of k. `lines` is the first panel's, others are kSlab further on;
-// `values` the first token's, others k further on.
+// sums += codes * values, over kElements of k. `lines` are those of the first panel, and each next panel is
+// kSlab further; `values` are those of the first token, and each next token is k further.
 template <int kElements, int kSlab, int kLargestCode, int kPanels, int kTokens>
 CHASKI_INLINE void add_products(const uint8_t* lines, const int8_t* values, int64_t k,
                                 I32x16 (&sums)[kPanels][kTokens]) {
@@ -54,7 +54,7 @@ CHASKI_INLINE void add_products(const uint8_t* lines, const int8_t* values, int6
     }
 }
 
-// A format without super-blocks, as far as the kernels must know it at compile time.
+// The compile-time properties of a format without super-blocks.
 template <bool kHasMins, int kLargestCode>
 struct Quantized {
     static constexpr int kStep = 256;
@@ -71,7 +71,7 @@ struct Quantized {
     struct Tokens {
         Coefficients<kHasMins, kStep / kSub, kTokens> c;
         const int8_t* values = kept;
-        int64_t apart = kStep;  // those of two tokens
+        int64_t apart = kStep;  // distance between two tokens
         alignas(64) int8_t kept[kTokens * kStep];
 
         explicit Tokens(const TileInput& in) {
@@ -125,7 +125,7 @@ struct Quantized {
     };
 };
 
-// A format without super-blocks and mins, of codes of eight bits, where int16 are multiplied faster.
+// A format of 8-bit codes without super-blocks and mins, on processors that multiply int16 faster.
 struct QuantizedWords {
     static constexpr int kStep = 256;
     static constexpr int P = kTilePanels, N = 6;
@@ -262,8 +262,9 @@ struct SuperQuantized {
             }
         }
 
-        // Where registers hold the sums of both sub-blocks, these take turns: a product waits for the one
-        // before in its sum, and with twice as many sums a processor that begins two a cycle finds enough.
+        // If registers can hold the sums of both sub-blocks, the sub-blocks alternate. A product waits for
+        // the previous one of its sum, and twice as many sums keep a processor busy that begins two products
+        // per cycle.
         template <int kPanels>
         CHASKI_INLINE void add_pair_products(const uint8_t* lines, int first, I32x16 (&low)[kPanels][kTokens],
                                              I32x16 (&high)[kPanels][kTokens]) const {
@@ -304,7 +305,7 @@ void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, c
     product(u, w, panel_begin, panel_end, x, n, out, scratch, variant);
 }
 
-// Few tokens need numbers for each block, or super-block, whichever is more.
+// Few tokens need numbers for each block or for each super-block; the larger count is reserved.
 static int64_t stream_scratch_bytes(int64_t k) {
     constexpr int64_t kNumbers = 3 * sizeof(float) * (kSuperElements / 32);
     constexpr int64_t kTerms = sizeof(SuperTerms);

@@ -1,7 +1,7 @@
 // Norms, sums and rotation. Compiled once per instruction set.
 //
-// All loops go over 16 lanes, whatever the width of a register, and sums are taken per lane and then over a
-// fixed tree. So a row has the same bits in every batch, and nearly always for every instruction set.
+// All loops run over 16 lanes, whatever the width of a register, and sums are taken per lane and then over a
+// fixed tree. So a row has the same bits in every batch, and nearly always on every instruction set.
 
 #include "ops.h"
 
@@ -93,7 +93,7 @@ double exponential_sum(const float* x, float highest, std::int64_t count) {
 
 void lane_maxima(const float* x, std::int64_t count, float* maxima) {
     F32x16 highest = splat(-std::numeric_limits<float>::infinity());
-    I32x16 magnitude = splat(0);  // comparing floats loses a NaN, comparing their bits finds it
+    I32x16 magnitude = splat(0);  // comparing floats loses a NaN; comparing bits finds it
     std::int64_t whole = whole_lanes(count);
     for (std::int64_t i = 0; i < whole; i += kLanes) {
         F32x16 v = load_f32(x + i);

@@ -1,4 +1,4 @@
-// Re-ordering of file rows into panels (see panel.h).
+// Reordering of file rows into panels (see panel.h).
 //
 // Runs of 16 bytes of the 16 rows are transposed in 128-bit registers; the remaining bytes of a field go one
 // by one.
@@ -41,7 +41,7 @@ CHASKI_INLINE Dwords4 even_then_odd(Dwords4 a) {
     return __builtin_bit_cast(Dwords4, __builtin_shufflevector(w, w, 0, 2, 4, 6, 1, 3, 5, 7));
 }
 
-// 16 bytes of each of four rows, to lanes 4 quad .. 4 quad + 3 of the units they belong to.
+// Writes 16 bytes of each of four rows to lanes 4 quad .. 4 quad + 3 of their units.
 template <int kUnit>
 CHASKI_INLINE void interleave_quad(const uint8_t* const (&rows)[kLanes], int64_t at, int quad, uint8_t* out,
                                    int step, Dwords4 flip) {
@@ -75,7 +75,7 @@ CHASKI_INLINE void interleave(const uint8_t* const (&rows)[kLanes], int64_t at, 
     }
 }
 
-// `bytes` of a field to its units, `step` bytes from one to the next.
+// Writes `bytes` of a field to its units, which are `step` bytes apart.
 CHASKI_INLINE void pack_field(const Field& field, const uint8_t* const (&rows)[kLanes], int64_t at,
                               int64_t bytes, uint8_t* out, int step) {
     const uint32_t flip = field.transform == Transform::kFlipSign ? 0x80808080u : 0;
@@ -117,7 +117,7 @@ void pack(DType type, const uint8_t* rows, int64_t row_stride, int64_t num_rows,
     const BlockFormat& format = *find_format(type);
     const int64_t bytes = panel_bytes(type, k);
     for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
-        // Rows past the end repeat the last one: they are computed and never stored.
+        // Rows after the end repeat the last one: they are computed but never stored.
         const uint8_t* row[kLanes];
         for (int r = 0; r < kLanes; ++r) {
             const int64_t index = kLanes * panel + r;

@@ -1,10 +1,10 @@
-// The loops behind peaks.h. A register tile of P vectors of weights by N activations, as in the products, on
-// operands that stay in the innermost cache:
+// The loops of peaks.h: a register tile of P vectors of weights by N activations, as in the products, on
+// operands that stay in the first-level cache:
 //
 //   for each step     load P vectors         w0  w1              (32 different ones in turn, or the compiler
 //                     P x N multiply-adds    w0*x0 w1*x0 ...      would do what is the same every time once)
 //
-// Several steps are written out, or sums would be copied from register to register between them.
+// Several steps are unrolled, since sums would otherwise be copied between registers after each step.
 #include "peaks.h"
 
 #include "cpu_features.h"
@@ -29,14 +29,14 @@ struct alignas(64) Operands {
             activations[n] = 1e-6f * static_cast<float>(n);
             bytes[n] = 0x01020304 * (n % 4);
         }
-        // The compiler must assume that anything may be stored here.
+        // The compiler must assume that any value may be stored here.
         asm volatile("" : : "r"(this) : "memory");
     }
 
     const uint8_t* at(int64_t step) const { return weights[step % kPlaces]; }
 };
 
-// Results must go somewhere, or the loop would be left out.
+// Results must be stored, or the compiler would remove the loop.
 template <class Vector>
 static void keep(const Vector* sums, int count) {
     asm volatile("" : : "r"(sums), "r"(count) : "memory");
@@ -87,7 +87,7 @@ static int64_t peak_int8(int64_t steps) {
 }
 #endif
 
-// With 32 registers the sums, and all that multiplies them, stay there.
+// With 32 registers, the sums and all operands stay in registers.
 [[maybe_unused]] constexpr int kPeakPanels = 2, kPeakTokens = 8;
 
 static int64_t peak_fp32(int64_t steps) {
@@ -141,7 +141,7 @@ static Peaks::Loop bf16_loop() { return cpu_features().bf16 ? peak_bf16 : nullpt
 static Peaks::Loop bf16_loop() { return nullptr; }
 #endif
 
-// Two streams, prefetched by a page: the processor's own prefetchers stop at the end of a page of 4 KB.
+// Two streams, prefetched a page ahead: the processor's own prefetchers stop at the end of a 4 KB page.
 static uint8_t read_memory(const std::byte* data, int64_t bytes) {
     constexpr int64_t kStreams = 2, kPiece = 512, kPrefetchDistance = 4096;
     const int64_t stream = bytes / kStreams;

@@ -1,5 +1,5 @@
-// Super-blocks for tile registers, which multiply int8: a code times its scale, and a value times its power
-// of two, are each cut into six bits and the rest, which fit int8.
+// Super-blocks for tile registers, which multiply int8. A code times its scale, and a value times its power
+// of two, are each split into six low bits and the rest, which fit int8.
 //
 //   w = 64 * w1 + w0, 0 <= w0 < 64     |w| <= 4096: the scales and codes of Q6_K reach furthest
 //   x = 64 * x1 + x0, 0 <= x0 < 64     |x| <= 127 * 2^4
@@ -21,7 +21,7 @@ struct Pieces {
     U8x64 low, high;
 };
 
-// The slab of a super-block: lines of codes in the order of k, each piece apart.
+// The slab of a super-block: lines of codes in the order of k, separately for each piece.
 template <int kMinSub>
 struct PiecesSlab {
     static constexpr int kMinPairs = kMinSub == 0 ? 0 : kSuperElements / kMinSub / 2;
@@ -34,13 +34,13 @@ struct PiecesSlab {
     static constexpr int lines_of(int chunk, int piece) { return (chunk * kPieces + piece) * kLines; }
 };
 
-// Unpacks to PiecesSlab, where there are tile registers.
+// Unpacks to PiecesSlab, on processors with tile registers.
 template <class Format>
 static void unpack_pieces(const uint8_t* panel, int64_t elements, uint8_t* slab);
 
 #if defined(__AVX512VNNI__)
 
-// (code - kOffset) * scale of codes in bytes; each lane's scale stands in both halves of it.
+// (code - kOffset) * scale of codes in bytes; both halves of a lane contain its scale.
 template <int kOffset>
 CHASKI_INLINE Pieces pieces_of_codes(U8x64 codes, I32x16 scale) {
     const __m512i first = _mm512_set1_epi16(0xff);  // of two bytes
@@ -51,7 +51,7 @@ CHASKI_INLINE Pieces pieces_of_codes(U8x64 codes, I32x16 scale) {
     }
     even = _mm512_mullo_epi16(even, scale.v);
     odd = _mm512_mullo_epi16(odd, scale.v);
-    constexpr int kSelect = 0xca;  // bits of the second where the first is set, else of the third
+    constexpr int kSelect = 0xca;  // bits of the second operand if the first is set, else of the third
     const __m512i bytes = _mm512_ternarylogic_epi32(first, even, _mm512_slli_epi16(odd, 8), kSelect);
     const __m512i low = _mm512_and_si512(bytes, _mm512_set1_epi8((1 << kPieceBits) - 1));
     const __m512i high = _mm512_ternarylogic_epi32(first, _mm512_srli_epi16(even, kPieceBits),
@@ -59,8 +59,8 @@ CHASKI_INLINE Pieces pieces_of_codes(U8x64 codes, I32x16 scale) {
     return {{low}, {high}};
 }
 
-// Matrices of bits for GF2P8AFFINEQB, whose byte 7 - i selects the bits that bit i of a result is the sum of:
-// here a single one.
+// Bit matrices for GF2P8AFFINEQB. Byte 7 - i selects the bits whose sum is bit i of a result; here it selects
+// a single bit.
 struct BitMoves {
     alignas(32) uint64_t low[5][4] = {}, high[5][4] = {};  // by shift, four times each
 

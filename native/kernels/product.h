@@ -1,6 +1,6 @@
-// Many tokens (more than kStreamTokens): a few panels at a time are unpacked, for a step of k, to a slab that
-// fits the first-level cache; then all tokens pass, in register tiles of P panels by N tokens. Sums wait in
-// scratch from one step to the next, which changes no bit of them.
+// Many tokens (more than kStreamTokens). The kernel unpacks a few panels at a time, for a step of k, to a
+// slab that fits the first-level cache; then all tokens pass, in register tiles of P panels by N tokens. Sums
+// are stored in scratch memory between steps, which does not change their bits.
 //
 //   for each block of tokens, group of panels, step of k:     bring the numbers of all tokens
 //       for each few of the group, or all:                    unpack them to the slab
@@ -27,7 +27,7 @@
 
 namespace chaski::CHASKI_ISA {
 
-// The tokens of a tile, and the elements of them that a step multiplies.
+// The tokens of a tile, and their elements that a step multiplies.
 struct TileInput {
     const Unpacker& u;
     const Activations& x;
@@ -36,7 +36,7 @@ struct TileInput {
     int size;       // tokens
     int64_t at;     // the first element
     int elements;
-    bool is_kept;  // for several slabs, while other tiles are multiplied; else it may be read where it is
+    bool is_kept;  // used for several slabs between other tiles; else it may be read in place
 
     // The first element of token n of the tile.
     int64_t first_of(int n) const { return (token + n) * k + at; }
@@ -53,7 +53,7 @@ struct Sums {
     }
 };
 
-// Prefetches what later work reads, little by little, to the second-level cache.
+// Prefetches the data of later work gradually to the second-level cache.
 struct Later {
     std::span<const Stretch> stretches;
     int64_t share = 64;  // bytes for each call
@@ -69,7 +69,7 @@ struct Later {
         }
     }
 
-    // `calls`: of `fetch`, that there will be.
+    // `calls`: number of calls of `fetch`.
     static Later of(std::span<const Stretch> stretches, int64_t calls) {
         int64_t lines = 0;
         for (const Stretch& stretch : stretches) lines += (stretch.bytes + 63) / 64;
@@ -77,12 +77,12 @@ struct Later {
     }
 };
 
-// Prefetches the panel bytes that will be unpacked next, little by little, while the kernels compute.
+// Prefetches the panel bytes that are unpacked next, gradually, while the kernels compute.
 template <int P>
 struct Prefetch {
     const uint8_t* next[P];  // of each of the tile's panels
     int64_t left;            // bytes of each panel, for this tile
-    int64_t share;           // of them, for each call
+    int64_t share;           // of these bytes, for each call
     Later& later;
 
     CHASKI_INLINE void fetch() {
@@ -100,8 +100,8 @@ struct Prefetch {
 template <class K>
 concept HasProducts = requires { typename K::Products; };
 
-// The tokens of the smallest tile that a product of `least` or more tokens has, with tiles of up to
-// `largest`. Smaller ones need not be compiled.
+// The tokens of the smallest tile in a product of `least` or more tokens with tiles of up to `largest`.
+// Smaller tiles need not be compiled.
 constexpr int smallest_tile(int largest, int least) {
     int smallest = largest;
     for (int tokens = least; tokens <= kTokenBlock; ++tokens) {
@@ -111,14 +111,14 @@ constexpr int smallest_tile(int largest, int least) {
     return smallest;
 }
 
-// True for kernels that may pass the tokens more than once in a step of k, so that what they bring is kept.
+// True for kernels that may pass the tokens more than once in a step of k, so that the tokens' data are kept.
 template <class K>
 inline constexpr bool kKeepsTokens = K::kFewPanels > 0;
 
-// Panels ahead of those that are unpacked, where the slab holds a few: far enough for memory to answer.
+// The prefetch distance in panels if the slab holds a few panels: far enough for memory to respond.
 inline constexpr int kPanelsAhead = 4;
 
-// One call of matmul. Panels and tokens count from the first of the group, or block, that is being worked on.
+// One call of matmul. Panels and tokens count from the first of the current group or block.
 template <class K>
 struct Product {
     using Kept = typename K::template Tokens<K::N>;  // the largest tile's
@@ -140,13 +140,13 @@ struct Product {
     int64_t at = 0;  // of k
     int elements = 0;
     int first_of_slab = 0, in_slab = 0;   // panels
-    const uint8_t* next[K::kGroup] = {};  // what is fetched for each of them
-    int64_t next_share = 0;               // of its bytes, for each tile of tokens
+    const uint8_t* next[K::kGroup] = {};  // prefetched for each of them
+    int64_t next_share = 0;               // bytes for each tile of tokens
     Later later{};
 
-    // Panels that are unpacked together.
+    // Number of panels that are unpacked together.
     int64_t group_panels() const { return variant.group < K::kGroup ? variant.group : K::kGroup; }
-    // True if the slab holds kFewPanels of them, false if it holds the whole group.
+    // True if the slab holds kFewPanels panels, false if it holds the whole group.
     bool has_small_slab() const { return kKeepsTokens<K> && !variant.whole_group; }
 
     void run(int64_t begin, int64_t end, int64_t n) {
@@ -155,7 +155,8 @@ struct Product {
         later = Later::of(
             {out.later, static_cast<size_t>(out.num_later)},
             (w.k + K::kSub - 1) / K::kSub * ((end - begin + K::P - 1) / K::P) * ((n + K::N - 1) / K::N));
-        // Blocks of about one size, so that the last one is not too small; but whole tiles in all others.
+        // Blocks have about the same size, so that the last one is not too small; all others contain whole
+        // tiles.
         const auto begin_of = [&](int64_t block) {
             return block == blocks ? n : (n * block / blocks + K::N - 1) / K::N * K::N;
         };
@@ -203,13 +204,13 @@ struct Product {
         return w.panels + places.start_of(panel) + from / K::kStep * places.interleaved * step_bytes;
     }
     // The memory to prefetch for a panel, as many bytes as its step has. Each of two interleaved panels takes
-    // whole lines, half of those of both.
+    // half of the lines of both.
     const uint8_t* to_fetch(int64_t panel, int64_t from) const {
         const int64_t index = places.index_of(panel);
         return blocks(panel - index, from) + index * step_bytes;
     }
 
-    // Tile number t: `size` tokens from `token` on, by the smallest tile that holds them.
+    // Tile number t: `size` tokens from `token` on, in the smallest tile that holds them.
     template <int N = K::N>
     void tile_of(int size, int t, int token) {
         if constexpr (N > K::kSmallest) {
@@ -239,7 +240,7 @@ struct Product {
         }
     }
 
-    // The prefetching that tile number t does while it passes P panels.
+    // The prefetching of tile number t while it passes P panels.
     template <int P>
     CHASKI_INLINE Prefetch<P> prefetch_of(int panel, int t) {
         const int64_t left = step_bytes - t * next_share;
@@ -251,8 +252,8 @@ struct Product {
         return prefetch;
     }
 
-    // Multiplies the tile by a panel while it adds up the products of the panel before, which have come to
-    // memory by then.
+    // Multiplies the tile by a panel, and adds up the products of the previous panel, which are in memory by
+    // then.
     template <class Tile>
     CHASKI_INLINE void add_behind(const Tile& tile, int size, int t, int token) {
         typename K::Products products[2];
@@ -284,7 +285,7 @@ struct Product {
         if (at + elements == w.k) finish_tile(size, t, token);
     }
 
-    // Token by token, whose results lie together.
+    // Goes token by token, since the results of a token are adjacent.
     void finish_tile(int size, int t, int token) {
         for (int n = 0; n < size; ++n) {
             for (int panel = 0; panel < panels; ++panel) {
@@ -301,7 +302,7 @@ struct Product {
     CHASKI_INLINE void add(const Tokens<N>& tile, int size, int panel, int t, int token) {
         Prefetch<P> prefetch = prefetch_of<P>(panel, t);
         F32x16* kept = kept_sums(t, first_of_slab + panel);
-        // The sums so far, number by number: a kernel takes them when it has registers for them.
+        // The sums so far, one by one: a kernel reads each when it has a register for it.
         const auto before = [&](int i)
                                 __attribute__((always_inline)) { return at == 0 ? splat(0.0f) : kept[i]; };
         Sums<P, N> y;
@@ -312,7 +313,7 @@ struct Product {
             return;
         }
 #pragma GCC unroll 32
-        for (int i = 0; i < P * N; ++i) {  // the index is constant when unrolled, so y can stay in registers
+        for (int i = 0; i < P * N; ++i) {  // unrolling makes the index constant, so y can stay in registers
             const int64_t row = kLanes * (first_panel + first_of_slab + panel + i / N);
             if (i % N < size) {
                 finish(y.v[i / N][i % N], out, first_token + token + i % N, row,
@@ -322,7 +323,7 @@ struct Product {
     }
 };
 
-// The tiles of the largest block of n tokens.
+// The number of tiles of the largest block of n tokens.
 template <class K>
 CHASKI_INLINE int64_t most_tiles(int64_t n) {
     return ((n < kTokenBlock ? n : kTokenBlock) + K::N - 1) / K::N;

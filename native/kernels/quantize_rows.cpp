@@ -1,6 +1,7 @@
 // Activations to int8 in blocks of 32 or super-blocks of 256, by the rule in matmul.h.
 //
-// 256 elements take each step together: their 16 vectors have their maxima, and then their sums, at once.
+// 256 elements take each step together: the maxima of their 16 vectors, and then the sums, are computed at
+// once.
 #include "entry_points.h"
 #include "simd.h"
 
@@ -20,7 +21,7 @@ void clear(int8_t* values, int16_t* sums, int count) {
     __builtin_memset(sums, 0, count / 16 * sizeof(int16_t));
 }
 
-// The bits of max |x| of each block of 256 elements, as integers, of which NaN is the highest.
+// The bits of max |x| of each block of 256 elements, as integers; NaN is the highest.
 void find_largest(const float* x, int32_t (&largest)[kBlocks]) {
     I32x16 magnitudes[kHalves];
     for (int h = 0; h < kHalves; ++h) magnitudes[h] = magnitude_bits(load_f32(x + kLanes * h));
@@ -46,7 +47,7 @@ void quantize_block(const float* x, int8_t* values, float* scale, int16_t* sums)
     }
 }
 
-// The blocks of 32 of 256 elements: together, or one by one where a block is unusable.
+// Quantizes the blocks of 32 of 256 elements together, or one by one if a block is unusable.
 void quantize_blocks(const float* x, int8_t* values, float* scales, int16_t* sums) {
     int32_t largest[kBlocks];
     find_largest(x, largest);
@@ -79,8 +80,8 @@ constexpr int kMostShift = 4, kMostMagnitudes = 1023;
 // The factor that multiplies x in a block with this shift; `inverse` is 1 / whole.
 float factor_of(float inverse, int shift) { return inverse * static_cast<float>(1 << (kMostShift - shift)); }
 
-// Stores 16 values, which are factor * x. The lanes of the result add up to their sum, and 2^16 times that
-// of their magnitudes: neither passes 16 bits.
+// Stores the 16 values factor * x. The lanes of the result add up to the sum of the values plus 2^16 times
+// the sum of their magnitudes; both fit 16 bits.
 CHASKI_INLINE I32x16 quantize_half(const float* x, float factor, int8_t* values) {
     const F32x16 scaled = load_f32(x) * splat(factor);
     const I32x16 q = round_to_i32(scaled);
@@ -104,8 +105,9 @@ int quantize_block(const float* x, float factor, int8_t* values, int16_t* sums) 
     return most;
 }
 
-// All blocks of a super-block with this `whole`, each by the least shift for which its magnitudes add up to
-// little enough. Returns 0, or the sum of magnitudes of the first block for which the largest shift does not.
+// Quantizes all blocks of a super-block with this `whole`, each with the least shift that keeps the sum of
+// magnitudes within the limit. Returns 0, or the sum of magnitudes of the first block that exceeds the limit
+// even with the largest shift.
 int shift_blocks(const float* x, float whole, const int32_t (&largest)[kBlocks], int8_t* values,
                  int16_t* sums, int16_t* shifts) {
     const float inverse = 1.0f / whole, to_parts = 16.0f / (127.0f * whole);

@@ -53,7 +53,7 @@ void encode_q4_0(const float* x, std::byte* block) {
     for (int i = 0; i < 16; ++i) block[2 + i] = static_cast<std::byte>(code(i) | code(16 + i) << 4);
 }
 
-// One head to a row. `x` is readable up to a multiple of 16 elements.
+// Writes one head as a row. `x` is readable up to a multiple of 16 elements.
 void encode_row(DType type, const float* x, std::int64_t size, std::byte* row) {
     const std::int64_t bytes = find_format(type)->bytes;
     if (type == DType::Q8_0) {
@@ -72,7 +72,7 @@ void encode_row(DType type, const float* x, std::int64_t size, std::byte* row) {
     }
 }
 
-// A row to floats, up to a multiple of 16 elements.
+// Reads a row as floats, up to a multiple of 16 elements.
 void decode_row(DType type, const std::byte* row, std::int64_t size, float* y) {
     with_type(type, [&](auto t) {
         if constexpr (t.value != DType::I16) {
@@ -89,7 +89,8 @@ void dequantize_row(const std::byte* row, float scale, std::int64_t size, float*
     }
 }
 
-// f(offset in a row, offset in a panel for lane 0, unit, whether signs are flipped) for every unit of a row.
+// Calls f(offset in a row, offset in a panel for lane 0, unit, whether signs are flipped) for every unit of a
+// row.
 template <DType T, class F>
 CHASKI_INLINE void for_units(std::int64_t size, const F& f) {
     constexpr BlockFormat format = *find_format(T);
@@ -109,8 +110,8 @@ void flip_signs(std::byte* bytes, int count) {
     for (int i = 0; i < count; ++i) bytes[i] ^= std::byte{0x80};
 }
 
-// Writes the rows of `count` consecutive cells of one panel, which lie `stride` bytes apart, line by line:
-// each line of the panel is touched once, however many of its lanes are written.
+// Writes the rows of `count` consecutive cells of one panel, which are `stride` bytes apart. It goes line by
+// line and touches each line of the panel once, however many of its lanes are written.
 void put_rows(const KVStorage& storage, std::int64_t head, std::int64_t cell, const std::byte* rows,
               std::int64_t stride, std::int64_t count) {
     std::byte* panel = storage.panel(head, cell);
@@ -137,7 +138,7 @@ void get_row(const KVStorage& storage, std::int64_t head, std::int64_t cell, std
     });
 }
 
-// Copies one head of `count` cells of one panel to as many of another one.
+// Copies one head of `count` cells of one panel to as many cells of another panel.
 void copy_lanes(const KVStorage& from, std::int64_t source, const KVStorage& to, std::int64_t target,
                 std::int64_t head, std::int64_t count, std::byte* row) {
     if (count == kLanes) {
@@ -152,11 +153,11 @@ void copy_lanes(const KVStorage& from, std::int64_t source, const KVStorage& to,
 
 std::int64_t padded(std::int64_t size) { return (size + kLanes - 1) / kLanes * kLanes; }
 
-// One head of `count` consecutive cells of one panel. `x` is the first cell's, others are `x_stride` further
-// on; `scratch` has cell_scratch_floats.
+// Writes one head of `count` consecutive cells of one panel. `x` belongs to the first cell, and each next
+// cell is `x_stride` further; `scratch` has cell_scratch_floats.
 void write_heads(const KVStorage& storage, std::int64_t head, std::int64_t cell, std::int64_t count,
                  const float* x, std::int64_t x_stride, float* scratch) {
-    const std::int64_t room = padded(storage.size);  // floats, of which a row takes no more
+    const std::int64_t room = padded(storage.size);  // floats; a row takes no more
     for (std::int64_t i = 0; i < count; ++i, x += x_stride) {
         std::memmove(scratch, x, storage.size * sizeof(float));
         const bool is_direct = !storage.in_panels && storage.type != DType::I16;
@@ -218,7 +219,7 @@ void copy_cells(const KVStorage& from, const std::int32_t* sources, const KVStor
         const bool is_aligned = source % kLanes == target % kLanes;
         std::int64_t end = i + 1;
         while (end < count && sources[end] == sources[end - 1] + 1 && targets[end] == targets[end - 1] + 1) {
-            // Lanes of one panel at a time, and where their places differ each by itself.
+            // Copies the lanes of one panel together, or one by one if their places differ.
             if (from.in_panels && (!is_aligned || sources[end] % kLanes == 0)) break;
             ++end;
         }

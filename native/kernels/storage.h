@@ -1,4 +1,4 @@
-// Reading rows of key/value storage as vectors of float32. The formats are those of files, see panel.h.
+// Reads rows of key/value storage as vectors of float32. The formats are those of files, see panel.h.
 #pragma once
 
 #include <cstring>
@@ -16,8 +16,8 @@ CHASKI_INLINE F32x16 widen(const void* p) {
     if constexpr (T == DType::BF16) return load_bf16(p);
 }
 
-// Elements first to first + 15 of a row that has `size`; lanes after its end are zero. WHOLE: there are
-// none.
+// Elements first to first + 15 of a row of `size` elements; lanes after its end are zero. WHOLE: no lane is
+// after the end.
 template <DType T, bool WHOLE = false>
 CHASKI_INLINE F32x16 load_elements(const std::byte* row, std::int64_t first, std::int64_t size) {
     constexpr std::int64_t kBytes = find_format(T)->bytes;
@@ -39,7 +39,7 @@ CHASKI_INLINE F32x16 load_elements(const std::byte* row, std::int64_t first, std
     }
 }
 
-// f(constant of the storage's type): one instance of the caller's loop for each type.
+// Calls f(constant of the storage's type), which makes one instance of the caller's loop for each type.
 template <class F>
 CHASKI_INLINE void with_type(DType type, const F& f) {
     switch (type) {

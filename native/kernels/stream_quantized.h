@@ -1,10 +1,10 @@
-// Few tokens, quantized weights: codes are used as they are unpacked, in registers, with kStreamTile tokens
-// at a time; further ones pass while the panel is still in the first-level cache.
+// Few tokens, quantized weights: codes are unpacked in registers and used at once, with kStreamTile tokens at
+// a time; further tokens pass while the panel is still in the first-level cache.
 //
-// A panel is walked at ascending addresses, from its first byte to its last, as hardware prefetchers want it.
-// On some processors they keep up with one or two tokens, and prefetching by instructions only costs time; on
-// others it helps, by a distance and to a cache that only measuring finds (variants.h). The sub-blocks that
-// share lines of codes are summed together:
+// Kernels read a panel at ascending addresses, which suits hardware prefetchers. On some processors the
+// prefetchers keep up with one or two tokens, and prefetch instructions only cost time. On others these help;
+// the best distance and cache must be measured (variants.h). The sub-blocks that share lines of codes are
+// summed together:
 //
 //   for each run of 32 * kShared elements, line of codes, part of its bits:   integer sum of its sub-block
 //   then, for each sub-block of the run in ascending k:                       y += scale * sum
@@ -21,12 +21,12 @@
 
 namespace chaski::CHASKI_ISA {
 
-// Numbers for each token and block that all panels need, computed once, in scratch memory.
+// Numbers for each token and block that all panels need; computed once, in scratch memory.
 template <class Format>
 struct BlockTerms {
     static constexpr int kBias = Format::kOffset - dot4_bias<Format::kMaxCode>;
     const int64_t blocks;
-    int32_t* starts;  // [token][blocks]: -bias * sum of values, where the integer sum starts
+    int32_t* starts;  // [token][blocks]: -bias * sum of values, the initial integer sum
     float* scales;    // [token][blocks]
     float* sums;      // [token][blocks]: -(scale * sum of values), which multiplies the min
 
@@ -48,7 +48,7 @@ struct BlockTerms {
         scales += tokens * blocks;
         sums += tokens * blocks;
     }
-    // The start for block number `block` of 32 elements, counted from element `at` of k.
+    // The initial sum of block number `block` of 32 elements, counted from element `at` of k.
     CHASKI_INLINE I32x16 start(int n, int64_t at, int block) const {
         return kBias == 0 ? splat(0) : splat(starts[n * blocks + at / 32 + block]);
     }
@@ -56,8 +56,8 @@ struct BlockTerms {
     CHASKI_INLINE F32x16 sum(int n, int64_t block) const { return splat(sums[n * blocks + block]); }
 };
 
-// The same for super-blocks. Where the min of each block of 32 is all that they ask for, these are the
-// tokens' own numbers: a piece of a few panels would take as long to copy them as for one of its panels.
+// The same for super-blocks. If they need only the min of each block of 32, the tokens' own numbers are used
+// in place, since copying them would take as long as one of the few panels of a piece.
 template <class Format>
 struct SuperBlockTerms {
     using Terms = std::conditional_t<Format::kMinSub == 32, SuperScale, SuperTerms>;
@@ -79,7 +79,7 @@ struct SuperBlockTerms {
 
     void skip(int64_t tokens) { terms += tokens * blocks; }
     CHASKI_INLINE const Terms& of(int n, int64_t block) const { return terms[n * blocks + block]; }
-    // The start for sub-block number `sub` of the super-block that begins with element `at` of k.
+    // The initial sum of sub-block number `sub` of the super-block that begins with element `at` of k.
     CHASKI_INLINE I32x16 start(int n, int64_t at, int sub) const {
         if constexpr (Format::kOffset == 0)
             return splat(0);
@@ -97,7 +97,7 @@ struct TokenTerms : std::conditional_t<Format::kIsSuper, SuperBlockTerms<Format>
     TokenTerms(const Activations& x, int64_t width, int64_t n, void* scratch)
         : Terms(x, width, n, scratch), values(x.values), k(width) {}
 
-    // From this token on.
+    // The numbers from this token on.
     TokenTerms from(int64_t token) const {
         TokenTerms later = *this;
         later.values += token * k;
@@ -177,8 +177,7 @@ CHASKI_INLINE void add_super_run(Format block, const TokenTerms<Format>& x, int6
     });
 }
 
-// The lines of memory that are asked for ahead of their use, little by little: a processor keeps a dozen of
-// them in flight, and waits where it is asked for more.
+// Prefetches lines of memory gradually: a processor keeps a dozen requests in flight and waits on more.
 struct LookAhead {
     int64_t distance;  // in bytes; 0 for none
     bool to_first_level;
@@ -197,7 +196,7 @@ struct LookAhead {
     }
 };
 
-// y += the sums of a super-block in its scales; `terms` gives those of a token.
+// y += the scaled sums of a super-block; `terms` returns the numbers of a token.
 template <class Format, int N, class Terms>
 CHASKI_INLINE void add_in_scales(Format block, const I32x16 (&products)[N], const Terms& terms,
                                  F32x16 (&y)[N]) {
@@ -269,14 +268,14 @@ static void stream(const Matrix& w, int64_t begin, int64_t end, const Activation
     const bool by_panels = variant.ahead == Variant::kNextPanel;
     const LookAhead ahead{by_panels ? panel_bytes(w.type, w.k) : variant.ahead, variant.to_first_level};
     int64_t panel = begin;
-    if constexpr (!Format::kIsSuper) {  // which have no such variant
+    if constexpr (!Format::kIsSuper) {  // super-blocks have no such variant
         if (n == 1 && variant.in_pairs) {
             for (; panel + 1 < end; panel += 2) stream_panels<Format, 2, 1>(w, panel, tokens, out, 0, ahead);
         }
     }
     for (; panel < end; ++panel) {
         for_parts<kStreamTile>(n, [&](int64_t first, auto size) {
-            // The first tokens wait for memory; the last ones have time to ask for the next panel.
+            // The first tokens wait for memory; the last ones have time to prefetch the next panel.
             const bool fetches = by_panels ? first + size == n : first == 0;
             stream_panels<Format, 1, size.value>(w, panel, tokens.from(first), out, first,
                                                  fetches ? ahead : LookAhead{});

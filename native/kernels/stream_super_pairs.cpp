@@ -1,6 +1,6 @@
-// Few tokens, weights of types with super-blocks, by two panels at a time: loaded data of a token multiply
-// both. Codes are used as they are unpacked, in registers, with up to kStreamTile tokens at a time; further
-// ones pass while the panels are still in a cache.
+// Few tokens, weights of types with super-blocks, two panels at a time: the loaded data of a token multiply
+// both. Codes are unpacked in registers and used at once, with up to kStreamTile tokens at a time; further
+// tokens pass while the panels are still in a cache.
 #include "entry_points.h"
 #include "stream_quantized.h"
 
@@ -44,7 +44,7 @@ CHASKI_INLINE void add_super_blocks(const Format (&blocks)[2], const TokenTerms<
                 products[p][n] = dot2(products[p][n], pairs(low[p][n], high[p][n]), shifted);
             }
         }
-        asm volatile("" ::: "memory");  // loads for the next pair would take the registers of these sums
+        asm volatile("" ::: "memory");  // else loads for the next pair take the registers of these sums
     });
     for (int p = 0; p < 2; ++p) {
         add_in_scales(blocks[p], products[p], [&](int n) -> const auto& { return x.of(n, number); }, y[p]);
@@ -77,9 +77,9 @@ static void stream_pairs(const Matrix& w, int64_t begin, int64_t end, const Acti
     const TokenTerms<Format> tokens(x, w.k, n, scratch);
     const LookAhead ahead{2 * panel_bytes(w.type, w.k), variant.to_first_level};
     for (int64_t panel = begin; panel + 1 < end; panel += 2) {
-        // No part of kPairedTokens and more is a single one.
+        // No part of kPairedTokens or more tokens is a single token.
         for_parts<kStreamTile, 2>(n, [&](int64_t first, auto size) {
-            // The first tokens wait for memory; the last ones have time to ask for the next panels.
+            // The first tokens wait for memory; the last ones have time to prefetch the next panels.
             two_panels<Format, size.value>(w, panel, tokens.from(first), out, first,
                                            first + size == n ? ahead : LookAhead{});
         });

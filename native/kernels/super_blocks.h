@@ -1,7 +1,7 @@
-// Weights with super-blocks: what their kernels have in common.
+// The common parts of the kernels for weights with super-blocks.
 //
-// All sums of a super-block are integers, so their order is free. Products are summed over sub-blocks; two
-// such sums fit one lane, and are multiplied by two scales at once (`pairs`, blocks.h).
+// All sums of a super-block are integers, so their order does not matter. Products are summed over
+// sub-blocks; two such sums fit one lane, and are multiplied by two scales at once (`pairs`, blocks.h).
 #pragma once
 
 #include "blocks.h"
@@ -10,15 +10,16 @@
 
 namespace chaski::CHASKI_ISA {
 
-// Numbers that a super-block needs from a token besides its int8 values. Kernels broadcast them from memory.
+// Numbers that a super-block needs from a token in addition to its int8 values. Kernels broadcast them from
+// memory.
 struct alignas(64) SuperTerms {
-    int32_t starts[16];  // -offset * sum of values of each sub-block: where its sum starts
+    int32_t starts[16];  // -offset * sum of values of each sub-block: its initial sum
     int32_t sums[8];     // pairs of shifted sums of values, which multiply the mins
     int32_t shifts[4];   // of each two blocks of 32, for shift_pairs
     float unit;
 
-    // For the super-block that begins with `element` of all tokens' elements. kMinSub: 0 for none; types with
-    // mins have no offset.
+    // For the super-block that begins with `element` of all tokens' elements. kMinSub is 0 without mins;
+    // types with mins have no offset.
     template <int kSub, int kMinSub>
     CHASKI_INLINE void fill(const Activations& x, int64_t element, int offset) {
         const SuperScale& super = x.supers[element / kSuperElements];
@@ -27,7 +28,7 @@ struct alignas(64) SuperTerms {
         __builtin_memcpy(shifts, super.shifts, sizeof(super.shifts));
         if constexpr (kMinSub == 0) {
             static_assert(kSub == 16);
-            int32_t own[16];  // which nothing else can point at, or it would not become vectors
+            int32_t own[16];  // a local array has no aliases, so the compiler vectorizes
             for (int s = 0; s < 16; ++s) own[s] = -offset * halves[s];
             __builtin_memcpy(starts, own, sizeof(starts));
         } else if constexpr (kMinSub == 32) {
@@ -43,7 +44,7 @@ struct alignas(64) SuperTerms {
     }
 };
 
-// Two shifts, and two shifted sums, of a token as one number, from its terms or from what they are made of.
+// Two shifts, and two shifted sums, of a token as one number, from its terms or from the activations.
 CHASKI_INLINE int32_t shifts_of(const SuperTerms& terms, int pair) { return terms.shifts[pair]; }
 CHASKI_INLINE int32_t sums_of(const SuperTerms& terms, int pair) { return terms.sums[pair]; }
 CHASKI_INLINE int32_t shifts_of(const SuperScale& super, int pair) {
@@ -69,7 +70,7 @@ CHASKI_INLINE I32x16 sum_of_mins(const uint8_t* slab, const SuperTerms& terms) {
     return sum;
 }
 
-// y + the sums of a super-block in its scales.
+// y + the scaled sums of a super-block.
 CHASKI_INLINE F32x16 add_scaled(F32x16 y, I32x16 products, F32x16 d, float unit) {
     return fma(to_f32(products) * d, splat(unit), y);
 }
@@ -77,7 +78,7 @@ CHASKI_INLINE F32x16 add_scaled(F32x16 y, I32x16 products, F32x16 d, I32x16 mins
     return fma(fma(to_f32(mins), dmin, to_f32(products) * d), splat(unit), y);
 }
 
-// y = the sums before, by number of the token, + those of a super-block, whose scales are in its slab.
+// y = the previous sums, by token number, + the sums of a super-block, whose scales are in its slab.
 template <class Slab, int kTokens, class Before>
 CHASKI_INLINE void finish_super_block(const uint8_t* slab, const SuperTerms (&terms)[kTokens],
                                       const I32x16 (&products)[kTokens], const Before& before,

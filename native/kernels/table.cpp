@@ -7,7 +7,7 @@
 #include "peaks.h"
 #include "tiles.h"
 
-// Files that are compiled for more of the processor's instructions: products of bf16, and matrix products of
+// Functions of files that are compiled for further instructions: products of bf16, and matrix products of
 // int8.
 #if defined(__AVX512VNNI__)
 #define CHASKI_ISA_BF16 avx512_bf16
@@ -46,10 +46,10 @@ static constexpr auto kScratchBf16 = scratch_bytes_bf16;
 #endif
 
 #if defined(CHASKI_NEON)
-// The instructions take as long as those of float32, and nothing is widened.
+// The instructions take as long as those of float32, and weights need no widening.
 static bool pairs_are_fast() { return true; }
 #else
-// Multiply-adds in a nanosecond, the best of a few runs.
+// Multiply-adds per nanosecond; the best of a few runs.
 static double rate_of(Peaks::Loop loop) {
     constexpr int64_t kSteps = 2000;
     double best = 0;
@@ -62,8 +62,8 @@ static double rate_of(Peaks::Loop loop) {
     return best;
 }
 
-// True where many tokens are faster by pairs of bf16 than as float32: on some processors the instruction
-// takes as long as four of float32. It is measured once, for some microseconds, and decides about no bit.
+// True if many tokens are faster with pairs of bf16 than with float32: on some processors the instruction
+// takes as long as four of float32. It is measured once, in a few microseconds, and does not change results.
 static bool pairs_are_fast() {
     static const bool fast = [] {
         const Peaks own = peaks();
@@ -94,7 +94,7 @@ static int64_t scratch_bytes(const Matrix& w, int64_t n) {
     return is_quantized(w.type) ? kQuantized(w.k, n) : scratch_bytes_float(n);
 }
 
-// The table of these products of quantized weights, which unpack in registers up to this many tokens.
+// The table with these products of quantized weights, which unpack in registers up to this many tokens.
 template <auto kMatmul, auto kScratchBytes>
 static constexpr Kernels table(const char* isa, int64_t stream_tokens) {
     return {

@@ -1,16 +1,16 @@
-// Sizes: register tiles of P panels (16 rows each) by N tokens, by what the instruction set can hold, and the
-// blocking around them, by what the caches can.
+// Sizes of register tiles, P panels (16 rows each) by N tokens, for the registers of the instruction set, and
+// of the blocking around them, for the caches.
 #pragma once
 
 #include "simd.h"
 
 namespace chaski::CHASKI_ISA {
 
-// From kUnpackedTokens on, quantized weights may be unpacked to memory first, and after kStreamTokens they
-// are. Super-blocks have three sums for each panel and token, and their own tiles: kSuperTilePanels by
-// kSuperTileTokens. Up to kStreamTokens (kFloatStreamTokens), weights are used as they are unpacked, with
-// kStreamTile tokens at a time; no slab is made. kFloatGroup panels of floats are widened together. Products
-// of two bf16 pass kPairPanels by kPairTile tokens.
+// From kUnpackedTokens on, quantized weights may be unpacked to memory first; with more than kStreamTokens
+// they always are. Super-blocks have three sums for each panel and token, and their own tiles:
+// kSuperTilePanels by kSuperTileTokens. Up to kStreamTokens (kFloatStreamTokens), weights are unpacked in
+// registers, with kStreamTile tokens at a time and without a slab. kFloatGroup panels of floats are widened
+// together. Products of two bf16 pass kPairPanels by kPairTile tokens.
 #if defined(__AVX512VNNI__)  // 32 registers, one per vector
 inline constexpr int kTilePanels = 2, kTileTokens = 6, kSuperTilePanels = 2, kSuperTileTokens = 4;
 inline constexpr int kFloatPanels = 4, kFloatTokens = 6, kFloatGroup = 4;
@@ -21,7 +21,7 @@ inline constexpr int kTilePanels = 1, kTileTokens = 3, kSuperTilePanels = 1, kSu
 inline constexpr int kFloatPanels = 1, kFloatTokens = 6, kFloatGroup = 8;
 inline constexpr int kStreamTile = 2, kStreamTokens = 6, kUnpackedTokens = 4;
 inline constexpr int kFloatStreamTile = 2, kFloatStreamTokens = 2, kPairPanels = 1, kPairTile = 4;
-// The same as kStreamTokens where the processor has matrix products of int8: unpacking pays earlier.
+// kStreamTokens for processors with matrix products of int8, where unpacking pays off earlier.
 inline constexpr int kI8mmStreamTokens = 3;
 #elif defined(__AVX2__)     // 16 registers, two for each
 inline constexpr int kTilePanels = 1, kTileTokens = 4, kSuperTilePanels = 1, kSuperTileTokens = 3;
@@ -35,13 +35,13 @@ inline constexpr int kStreamTile = 1, kStreamTokens = 0, kUnpackedTokens = 1;
 inline constexpr int kFloatStreamTile = 1, kFloatStreamTokens = 2, kPairPanels = 1, kPairTile = 2;
 #endif
 
-// True if the registers hold two panels of super-blocks, three sums for each token of a stream tile. Then few
-// tokens, from kPairedTokens on, can pass two panels at a time.
+// True if the registers hold two panels of super-blocks with three sums for each token of a stream tile. Then
+// kPairedTokens or more tokens can pass two panels at a time.
 inline constexpr bool kHasPairs = kSuperTilePanels == 2;
 inline constexpr int kPairedTokens = 4;
 
-// The gated delta net: tiles of tokens, two rows of sums each, by vectors; of one token
-// alone by more of them.
+// The gated delta net: tiles of tokens with two rows of sums each, by vectors; a single token uses more
+// vectors.
 #if defined(__AVX512VNNI__)
 inline constexpr int kDeltaTokens = 3, kDeltaVectors = 4, kDeltaAloneVectors = 4;
 #elif defined(__AVX2__) || defined(CHASKI_NEON)
@@ -50,8 +50,8 @@ inline constexpr int kDeltaTokens = 3, kDeltaVectors = 1, kDeltaAloneVectors = 2
 inline constexpr int kDeltaTokens = 1, kDeltaVectors = 1, kDeltaAloneVectors = 1;
 #endif
 
-// f(first, size) for n tokens in parts of at most kTile that are as long as can be; `size` is known to the
-// compiler. No part is shorter than kLeast, by the numbers of tokens that come.
+// Calls f(first, size) for n tokens in the longest parts of at most kTile tokens; `size` is a compile-time
+// constant. No part is shorter than kLeast, for the numbers of tokens that occur.
 template <int kSize, int kLeast, class F>
 CHASKI_INLINE void with_size(int64_t size, const F& f) {
     if constexpr (kSize > kLeast) {

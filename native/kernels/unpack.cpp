@@ -90,7 +90,7 @@ constexpr Unpack unpack_of() {
 template <class Weights>
 static void widen(const uint8_t* panel, int64_t elements, uint8_t* slab) {
     auto* lines = reinterpret_cast<float*>(slab);
-    // A pair is never cut.
+    // A pair is never split.
     const int64_t count = Weights::kType == DType::BF16 ? elements + elements % 2 : elements;
     for (int64_t i = 0; i < count; ++i) store_f32(lines + kLanes * i, Weights::load(panel, i));
 }

@@ -1,5 +1,5 @@
-// Panels unpacked to a form that is the same for all formats: the *slab*, which the matmul kernels for many
-// tokens read.
+// Unpacks panels to the *slab*, a layout that is the same for all formats. The matmul kernels for many tokens
+// read it.
 //
 //   line          |4 codes of row 0|4 codes of row 1|...|4 codes of row 15|      64 bytes, for 4 elements of
 //   k block of 32   |codes: 8 lines|scales of 16 rows: 64 bytes|mins, if any: 64 bytes|
@@ -8,8 +8,8 @@
 //                                                            weight = d * scale * (code - offset) + dmin *
 //                                                            min
 //
-// The codes of a super-block stand in the order of its pairs of sub-blocks (blocks.h).
-// Float types have a line of 16 floats, one of each row, for every element.
+// The codes of a super-block are in the order of its pairs of sub-blocks (blocks.h). Float types have a line
+// of 16 floats, one per row, for every element.
 #pragma once
 
 #include "matmul.h"
@@ -27,15 +27,15 @@ struct Unpacker {
     int min_sub;  // of super-blocks only: elements that share a min, or 0
     int offset;
     int max_code;
-    int block_elements;  // what unpacking takes at least
+    int block_elements;  // the least that can be unpacked
     Unpack unpack;
-    // The same for tile registers: codes less the offset, as signed bytes, or pieces (pieces.h); null where
-    // there are none.
+    // The same for tile registers: codes less the offset, as signed bytes, or pieces (pieces.h); null without
+    // tile registers.
     Unpack unpack_for_tiles;
-    // Codes less the offset as int16: lines of 2 codes of 16 rows each, then scales. Of codes of eight bits,
-    // where the instruction set multiplies int16 faster; null else.
+    // Codes less the offset as int16: lines of 2 codes of 16 rows each, then scales. For 8-bit codes on
+    // instruction sets that multiply int16 faster; else null.
     Unpack unpack_words;
-    // Row `lane` of a block's slab as floats. Of quantized types only.
+    // Row `lane` of a block's slab as floats; only for quantized types.
     void (*read_lane)(const uint8_t* slab, int lane, float* out);
 };
 
@@ -50,7 +50,7 @@ template <int kSub, int kMinSub>
 struct SuperSlab {
     static constexpr int kPairs = kSuperElements / kSub / 2;
     static constexpr int kMinPairs = kMinSub == 0 ? 0 : kSuperElements / kMinSub / 2;
-    // Offsets of its parts, and its size.
+    // Offsets of the slab's parts, and its size.
     static constexpr int kScales = kLanes * kSuperElements;
     static constexpr int kMins = kScales + 64 * kPairs;
     static constexpr int kD = kMins + 64 * kMinPairs;

@@ -14,8 +14,8 @@
 
 namespace chaski {
 
-// The matrices of the adapters in memory, by slot and by the number of the matrix that they change. Slots may
-// be filled and emptied while no run uses them. The caller that fills a slot keeps its memory.
+// The matrices of the loaded adapters, by slot and by the number of the matrix that they change. Slots may be
+// filled and emptied while no run uses them. The caller that fills a slot owns its memory.
 class LoraTable {
    public:
     LoraTable(std::int64_t slots, std::int64_t matrices) : slots_(slots), matrices_(matrices) {
@@ -26,7 +26,7 @@ class LoraTable {
     std::int64_t slots() const { return slots_; }
     std::int64_t matrices() const { return matrices_; }
     const Lora& at(std::int64_t slot, std::int64_t matrix) const { return pairs_[slot * matrices_ + matrix]; }
-    // Floats of t that a row has with the adapter of a slot, for whichever matrix.
+    // The most floats of t that a row needs with the adapter of a slot, for any matrix.
     std::int64_t width(std::int64_t slot) const { return ranks_[slot]; }
 
     void put(std::int64_t slot, std::int64_t matrix, const Lora& pair) {
@@ -45,16 +45,15 @@ class LoraTable {
     std::vector<std::int64_t> ranks_;
 };
 
-// One adapter of a list of them: the lists of a batch lie one after the other, each in the order of its
-// request.
+// One adapter of a list. The lists of a batch follow each other, each in the order of its request.
 struct LoraUse {
     std::int32_t list;
     std::int32_t slot;
     float scale;
 };
 
-// Rows of a batch that have the same adapter at the same place of their lists: `order` is that place. Groups
-// come in ascending order of it, and their rows, `first` to `first + count` of all, in that of the batch.
+// Rows of a batch that have the same adapter at the same place `order` of their lists. Groups are in
+// ascending order of it. Their rows, `first` to `first + count` of all, are in the order of the batch.
 struct LoraGroup {
     std::int32_t order;
     std::int32_t slot;
@@ -62,7 +61,7 @@ struct LoraGroup {
     std::int32_t count;
 };
 
-// A row of a group, and where its t begins.
+// A row of a group, and the start of its t.
 struct GroupedRow {
     std::int32_t row;
     std::int32_t t;
@@ -70,9 +69,9 @@ struct GroupedRow {
 };
 
 struct LoraRows {
-    // Rows that are multiplied by A at once, by one thread.
+    // Number of rows that one thread multiplies by A at once.
     static constexpr std::int32_t kTile = 16;
-    // Rows of one group, this many at most.
+    // Rows of one group, at most this many.
     struct Part {
         std::int32_t slot;
         std::int32_t first;
@@ -84,8 +83,8 @@ struct LoraRows {
     std::vector<Part> parts;
 };
 
-// Sorts the rows of a dimension by their adapters. `lists` has the list of each row, or -1. Throws
-// std::invalid_argument for numbers that do not exist, and where the t of a row pass `max_width` floats.
+// Sorts the rows of a dimension by their adapters. `lists` contains the list of each row, or -1. Throws
+// std::invalid_argument for numbers that do not exist, and if the t of a row exceed `max_width` floats.
 class GroupLoraRowsStep final : public SetupStep {
    public:
     GroupLoraRowsStep(int dim, int uses_dim, const std::int32_t* lists, const LoraUse* uses,
@@ -112,7 +111,7 @@ class GroupLoraRowsStep final : public SetupStep {
 
 // t = A x · scale of all rows with adapters.
 struct LoraTerms {
-    float* t;                              // of a row where GroupedRow says
+    float* t;                              // of a row at the place in GroupedRow
     std::atomic<std::int64_t> missing{0};  // parts
 };
 
@@ -131,8 +130,8 @@ class LoraDownStep final : public Step {
           terms_(std::move(terms)) {}
     void prepare(const Sizes& sizes) override { terms_->missing.store(items(sizes)); }
     std::int64_t items(const Sizes&) const override { return static_cast<std::int64_t>(rows_->parts.size()); }
-    // Half of the threads take all, and the others continue: they have something to compute, and this waits
-    // for memory.
+    // Half of the threads take all parts, since this work waits for memory. The others continue with work
+    // that computes.
     std::int64_t piece(const Sizes& sizes, std::int64_t, int threads) const override {
         return std::max<std::int64_t>(2 * items(sizes) / threads, 1);
     }
@@ -149,7 +148,8 @@ class LoraDownStep final : public Step {
 };
 
 // y = x · Wᵀ (+ bias), then + B t for all rows with adapters, then + residual. Items are panels of 16 output
-// rows. It follows the step of its terms in the same phase: while one thread reads B, others multiply by W.
+// rows. It follows the step of its terms in the same phase, so that some threads multiply by W while others
+// read B.
 class AdaptedMatmulStep final : public Step {
    public:
     // `product` has no residual.
@@ -168,7 +168,8 @@ class AdaptedMatmulStep final : public Step {
           y_(y) {}
     void prepare(const Sizes& sizes) override;
     std::int64_t items(const Sizes& sizes) const override { return product_.items(sizes); }
-    // At most as many panels as have their parts of B in the second-level cache when the product is there.
+    // At most as many panels as have their parts of B in the second-level cache when the product reaches
+    // them.
     std::int64_t piece(const Sizes& sizes, std::int64_t left, int threads) const override {
         return std::min(product_.piece(sizes, left, threads), most_panels_);
     }
@@ -177,15 +178,15 @@ class AdaptedMatmulStep final : public Step {
     void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte* scratch) const override;
 
    private:
-    // Panels; their part of B stays in the first-level cache while a group of rows passes.
+    // Number of panels whose part of B stays in the first-level cache while a group of rows passes.
     static constexpr std::int64_t kBlock = 16;
 
     // Each adapter's part of B for the panels `first` to `last` - 1.
     std::vector<Stretch> parts_of_b(std::int64_t first, std::int64_t last) const;
-    // Threads that took parts of the terms are computing them: those come before the panels.
+    // Waits for threads that still compute parts of the terms.
     void wait_for_terms() const;
     void add_group(std::size_t index, std::int64_t first, std::int64_t last) const;
-    // The place from a panel on, which may be after the end: it is only asked for.
+    // The place of a panel, which may be after the end, since it is only prefetched.
     const std::byte* part_of_b(std::int64_t slot, std::int64_t panel) const;
 
     const Ops& ops_;

@@ -7,7 +7,7 @@ namespace chaski {
 
 namespace {
 
-// The largest number of tokens, each its own tile, that leaves threads without work.
+// The largest number of tokens, each with its own tile, that leaves threads without work.
 std::int64_t split_tokens(std::int64_t kv_heads, int threads) {
     return threads == 1 ? 0 : (kItemsPerThread * threads - 1) / kv_heads;
 }
@@ -40,7 +40,7 @@ TileStep::TileStep(int tokens_dim, int history_dim, const Span* spans, std::int6
 void TileStep::prepare(const Sizes& sizes) {
     std::vector<Tile>& list = tiles_->list;
     list.clear();
-    std::int32_t base = 0;  // where the list of the tile's sequence would hold position 0
+    std::int32_t base = 0;  // the entry of position 0 in the list of the tile's sequence
     for (std::int64_t i = 0; i < sizes[tokens_dim_]; ++i) {
         const Span& span = spans_[i];
         if (span.begin < 0 || span.begin >= span.end || span.end > sizes[history_dim_] || span.first < 0) {

@@ -1,4 +1,4 @@
-// Attention as steps: tokens are grouped into tiles once a batch, then every layer works through the tiles.
+// Attention as steps: tokens are grouped into tiles once per batch, then every layer works through the tiles.
 #pragma once
 
 #include <atomic>
@@ -8,10 +8,10 @@
 
 namespace chaski {
 
-// The tiles of a batch, made on the caller before the threads start.
+// The tiles of a batch, which the caller makes before the threads start.
 struct Tiles {
     std::vector<Tile> list;
-    // The number of chunks in the history of the tiles before each, and of all: one more than tiles.
+    // The number of chunks in the history of the tiles before each tile, and last the total.
     std::vector<std::int64_t> chunks;
     std::int64_t most_tokens = 0;  // of a tile
 };
@@ -33,12 +33,11 @@ class TileStep final : public SetupStep {
     std::shared_ptr<Tiles> tiles_;
 };
 
-// With fewer items than that for each thread, threads wait for the one that has the last.
+// With fewer items per thread than this, threads wait for the thread with the last item.
 constexpr std::int64_t kItemsPerThread = 4;
 
-// An item is a tile and a key/value head. Where these are too few for the threads, an item is a chunk of one
-// of them, whose result goes to `parts`; the thread that finishes the last chunk joins them. The bits are the
-// same.
+// An item is a tile and a key/value head. If these are too few for the threads, an item is one chunk, whose
+// result is stored in `parts`; the thread that finishes the last chunk joins them. The bits are the same.
 class AttentionStep final : public Step {
    public:
     // `distances` are those of the job, or empty.
@@ -46,8 +45,8 @@ class AttentionStep final : public Step {
                   std::shared_ptr<const Tiles> tiles, std::int64_t tokens_per_tile, float* parts,
                   std::int64_t parts_size, int threads);
     std::int64_t items(const Sizes&) const override;
-    // Neighbouring chunks go to one thread, so that it reads memory in order. Whole tiles may differ much in
-    // cost.
+    // Neighbouring chunks go to one thread, so that it reads memory in order. The costs of whole tiles may
+    // differ a lot.
     std::int64_t piece(const Sizes&, std::int64_t left, int threads) const override {
         return is_split_ ? shrinking_piece(left, threads, 1) : 1;
     }
@@ -74,7 +73,8 @@ class AttentionStep final : public Step {
 // The number of tokens in a tile when `group` query heads share a key/value head.
 std::int64_t tokens_per_tile(std::int64_t group, bool is_plain);
 
-// Floats for the parts of a batch that is split: one token each of as many sequences as leave threads idle.
+// Floats for the parts of a split batch: one token of each sequence, for the largest number of sequences that
+// leaves threads idle.
 std::int64_t attention_parts(std::int64_t heads, std::int64_t kv_heads, std::int64_t value_size,
                              std::int64_t history, int threads);
 

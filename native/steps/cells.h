@@ -1,4 +1,4 @@
-// Writing the cells of key/value storage, and rotating the keys that are in them.
+// Steps that write the cells of key/value storage, and rotate the keys in them.
 #pragma once
 
 #include "rope.h"
@@ -18,8 +18,8 @@ class StoreStep final : public RowStep {
         ops_.store(x_ + begin * storage_.heads * storage_.size, storage_, cells_ + begin, end - begin,
                    reinterpret_cast<float*>(scratch));
     }
-    // A piece of many tokens has whole panels, since a kernel writes the cells of a panel together. Few
-    // tokens mostly belong to as many sequences, each with its own panel.
+    // A piece of many tokens covers whole panels, since a kernel writes the cells of a panel together. Few
+    // tokens usually belong to different sequences, each with its own panel.
     std::int64_t piece(const Sizes& sizes, std::int64_t left, int threads) const override {
         const bool has_panels = storage_.in_panels && items(sizes) > 4 * kLanes;
         return shrinking_piece(left, threads, has_panels ? 4 * kLanes : 1);

@@ -1,4 +1,4 @@
-// The checks of a batch before anything of it is computed.
+// The checks of a batch before its computation.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace chaski {
 
-// No index of an input buffer is outside [0, limit).
+// Checks that every index of an input buffer is in [0, limit).
 class IndexCheckStep final : public SetupStep {
    public:
     IndexCheckStep(std::string name, int dim, const std::int32_t* indices, Extent limit)
@@ -21,7 +21,7 @@ class IndexCheckStep final : public SetupStep {
     const Extent limit_;
 };
 
-// There are `count` rows of one dimension for each row of another.
+// Checks that one dimension has `count` rows for each row of another.
 class GroupCheckStep final : public SetupStep {
    public:
     GroupCheckStep(std::string name, int dim, int source_dim, std::int64_t count)

@@ -1,4 +1,4 @@
-// The short convolution along sequences whose states are kept at boundaries of chunks.
+// The short convolution along sequences whose states are stored at chunk boundaries.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,8 @@
 
 namespace chaski {
 
-// As ShortConvStep computes it. The input before a segment is that of the tokens of its open chunk, from
-// `rows` (a head for each row of the ring), and before them that of `states` (a head for each of taps - 1
+// Computes the same as ShortConvStep. The input before a segment comes from the tokens of its open chunk in
+// `rows` (a head for each row of the ring), and before these from `states` (a head for each of taps - 1
 // rows). An item is a piece of the channels of a segment.
 class ChunkedConvStep final : public Step {
    public:

@@ -1,5 +1,4 @@
-// Segments of sequences that are computed in chunks: the requirements on a batch, checked before anything is
-// computed.
+// Checks the segments of a batch for sequences that are computed in chunks.
 #pragma once
 
 #include "gated_delta.h"
@@ -7,8 +6,8 @@
 
 namespace chaski {
 
-// Throws std::invalid_argument where segments do not cover `tokens` tokens one after the other, or name cells
-// that there are not: `cells` of rows, `states` of states.
+// Throws std::invalid_argument if segments do not cover `tokens` tokens one after the other, or if they name
+// cells outside the `cells` cells of rows or `states` cells of states.
 void check_segments(const ChunkSegment* segments, std::int64_t count, std::int64_t tokens, std::int64_t cells,
                     std::int64_t states);
 

@@ -6,7 +6,7 @@ namespace chaski {
 
 namespace {
 
-// The first position after the chunk that a segment begins in.
+// The first position after the chunk in which a segment begins.
 std::int64_t behind_first(const ChunkSegment& segment) { return segment.since + kDeltaChunk; }
 
 }  // namespace

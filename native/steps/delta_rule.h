@@ -1,5 +1,5 @@
-// The gated delta net as steps: rows of the chunk that a segment begins in are stored before anything reads
-// them, those of later chunks when nothing reads the earlier ones any more.
+// The gated delta net as steps. Rows of a segment's first chunk are stored before any step reads them, and
+// rows of later chunks after the last read of the earlier ones.
 #pragma once
 
 #include "chunks.h"
@@ -25,7 +25,7 @@ class DeltaRowsStep final : public Step {
     bool has_rows_ = true;
 };
 
-// An item is a segment, a key head, and a part of the columns of its heads: all of them, unless that leaves
+// An item is a segment, a key head, and a part of the columns of its heads: all columns, unless that leaves
 // threads idle.
 class GatedDeltaStep final : public Step {
    public:

@@ -1,4 +1,4 @@
-// Steps that work element by element, or norm by norm, and may quantize their results.
+// Elementwise and norm steps, which may quantize their results.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace chaski {
 
-// normalize(x, y) for every one of the `heads` rows of `size` elements that a token has.
+// Calls normalize(x, y) for each of a token's `heads` rows of `size` elements.
 template <class F>
 std::unique_ptr<Step> norm(int dim, std::int64_t heads, std::int64_t size, const float* x, float* y,
                            const Quantizer& quantize, F normalize) {
@@ -21,7 +21,7 @@ std::unique_ptr<Step> norm(int dim, std::int64_t heads, std::int64_t size, const
     });
 }
 
-// An elementwise operation, of as many operands and parameters as it has.
+// An elementwise operation with any number of operands and parameters.
 std::unique_ptr<Step> elementwise(const Elementwise& op, int dim, std::int64_t width,
                                   const std::vector<const float*>& operands, std::vector<float> parameters,
                                   float* y, const Quantizer& quantize);
@@ -34,10 +34,11 @@ std::unique_ptr<Step> scale_rows(const Ops& ops, int dim, std::int64_t width, co
 std::unique_ptr<Step> rms(int dim, std::int64_t width, const float* x, float* y);
 
 // max(0, x - mean - multiplier · standard deviation), both of the row. Sums are serial in double, so the bits
-// are the same for every instruction set.
+// are the same on every instruction set.
 std::unique_ptr<Step> gaussian_top_k(int dim, std::int64_t width, float multiplier, const float* x, float* y);
 
-// 1 + beta · ln(1 + floor((position + offset) / length)). By libm, so equal for every instruction set.
+// 1 + beta · ln(1 + floor((position + offset) / length)). It uses libm, so it is the same on every
+// instruction set.
 std::unique_ptr<Step> position_scale(int dim, const std::int32_t* positions, std::int64_t length, double beta,
                                      std::int64_t offset, float* factors);
 

@@ -1,4 +1,4 @@
-// Kinds of steps, by how their work is cut into items: rows, stretches of rows, or none at all.
+// Kinds of steps by the division of their work into items: rows, stretches of rows, or no items.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ class RowStep : public Step {
     const int dim_;
 };
 
-// Computes nothing: `prepare` looks at the input.
+// A step that computes nothing; its `prepare` checks the input.
 class SetupStep : public Step {
    public:
     std::int64_t items(const Sizes&) const final { return 0; }
@@ -58,13 +58,14 @@ class EachStretch final : public Step {
     const F f_;
 };
 
-// f(row) for every row.
+// Calls f(row) for every row.
 template <class F>
 std::unique_ptr<Step> each_row(int dim, F f) {
     return std::make_unique<EachRow<F>>(dim, std::move(f));
 }
 
-// f(offset, count) for stretches of all rows, of `width` independent elements each, as if they were one.
+// Calls f(offset, count) for stretches of all rows, treating the rows of `width` independent elements as one
+// long row.
 template <class F>
 std::unique_ptr<Step> each_stretch(int dim, std::int64_t width, F f) {
     return std::make_unique<EachStretch<F>>(dim, width, std::move(f));

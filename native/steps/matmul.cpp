@@ -7,8 +7,8 @@ namespace chaski {
 
 namespace {
 
-// Panels of a matrix that are read from its file at once: enough for a kernel to work on, and few enough to
-// stay in a core's own cache.
+// Number of panels of a matrix that are read from its file at once: enough work for a kernel, and few enough
+// to stay in a core's own cache.
 std::int64_t panels_at_once(const OwnedMatrix& weight) {
     constexpr std::int64_t kBytes = 256 << 10, kMost = 8;
     const Matrix& m = weight.matrix;
@@ -17,7 +17,7 @@ std::int64_t panels_at_once(const OwnedMatrix& weight) {
     return std::clamp(fitting, interleaved, kMost);
 }
 
-// Room for some panels as they are in the file, and packed.
+// Room for panels in the layout of the file, and packed.
 struct Reading {
     std::uint8_t* rows;
     std::uint8_t* panels;

@@ -14,20 +14,20 @@
 
 namespace chaski {
 
-// The kernels' matmul. Panels that are not laid out yet are read from their file for this one product: the
-// first logits need not wait for memory that is still to be filled.
+// The kernels' matmul. Panels that are not laid out yet are read from their file for this product, so that
+// the first logits do not wait until all memory is filled.
 class Multiplier {
    public:
-    // `number`: of the product in its plan.
+    // `number`: the number of the product in its plan.
     Multiplier(const Kernels& kernels, std::shared_ptr<VariantPicks> picks, std::int64_t number)
         : kernels_(kernels), picks_(std::move(picks)), turn_{number, 0} {}
 
-    // Before every run of the plan.
+    // Call it before every run of the plan.
     void begin() { ++turn_.run; }
     void operator()(const OwnedMatrix& weight, std::int64_t panel_begin, std::int64_t panel_end,
                     const Activations& x, std::int64_t n, const Output& out, std::byte* scratch) const;
     std::size_t scratch_bytes(const OwnedMatrix& weight, std::int64_t n) const;
-    // A product of many tokens waits for its instructions, one of few tokens for memory.
+    // Compute limits a product of many tokens, and memory limits a product of few tokens.
     bool leaves_memory_idle(std::int64_t n) const { return n > kernels_.stream_tokens; }
 
    private:

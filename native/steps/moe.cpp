@@ -8,7 +8,7 @@ namespace chaski {
 
 namespace {
 
-// A NaN in the logits must not lead outside of the experts.
+// A NaN in the logits must not select an index outside the experts.
 std::int32_t index_of(float expert, std::int64_t experts) {
     return expert >= 0.0f && expert < static_cast<float>(experts) ? static_cast<std::int32_t>(expert) : 0;
 }
@@ -77,7 +77,7 @@ std::int32_t GroupByExpertStep::expert_of(std::int64_t pair) const {
 
 void GroupByExpertStep::run(const Sizes& sizes, std::int64_t, std::int64_t, std::byte* scratch) const {
     std::int64_t pairs = sizes[dim_] * count_;
-    auto* next = reinterpret_cast<std::int32_t*>(scratch);  // of each expert: rows, then the next row
+    auto* next = reinterpret_cast<std::int32_t*>(scratch);  // of each expert: row count, then next row
     std::fill(next, next + experts_, 0);
     for (std::int64_t pair = 0; pair < pairs; ++pair) ++next[expert_of(pair)];
     std::int32_t row = 0;
@@ -104,7 +104,7 @@ void GroupByExpertStep::run(const Sizes& sizes, std::int64_t, std::int64_t, std:
 
 namespace {
 
-// f(row, pair) for the rows of pairs, sorted by expert.
+// Calls f(row, pair) for the rows of pairs, sorted by expert.
 template <class F>
 std::unique_ptr<Step> each_pair(int dim, std::int64_t count, const Group* groups, F f) {
     return each_row(dim, [=](std::int64_t i) {
@@ -149,7 +149,7 @@ void ExpertMatmulStep::run(const Sizes&, std::int64_t begin, std::int64_t end, s
     std::int64_t panels = num_panels(experts_[0].matrix.rows);
     while (begin < end) {
         std::int64_t group = begin / slabs_, stop = std::min(end, (group + 1) * slabs_);
-        if (groups_[group].end == first_row(group)) return;  // so are all after it
+        if (groups_[group].end == first_row(group)) return;  // and so are all later ones
         std::int64_t last = stop - group * slabs_;
         multiply(group, (begin - group * slabs_) * kSlab, std::min(last * kSlab, panels), scratch);
         begin = stop;

@@ -1,7 +1,7 @@
 // Mixture of experts: tokens choose experts, rows are sorted by expert, and each expert multiplies its rows.
 //
 // A token that chooses `count` experts makes `count` pairs; pair number token · count + j is its j-th choice.
-// Between dispatching and combining there is one row for each pair, sorted by expert, then by token.
+// Between dispatching and combining, each pair has one row; rows are sorted by expert, then by token.
 #pragma once
 
 #include <vector>
@@ -11,19 +11,20 @@
 
 namespace chaski {
 
-// How scores become weights; the numbers are those of Python's Gating.
+// The function from scores to weights; the numbers are those of Python's Gating.
 enum class Gating : int { kSoftmax = 0, kSigmoid = 1, kChosenSoftmax = 2 };
 
 struct RouterConfig {
     std::int64_t experts;
-    std::int64_t count;  // of experts that a token chooses
+    std::int64_t count;  // number of experts that a token chooses
     Gating gating;
     bool normalized;
     float scale;
-    const float* bias;  // [experts], added to choose only; or null
+    const float* bias;  // [experts], added only to choose experts; or null
 };
 
-// [token][2][count]: the chosen experts, best first and the lower one of equals, and their weights.
+// [token][2][count]: the chosen experts, best first and the lower index first among equals, and their
+// weights.
 class RouterStep final : public RowStep {
    public:
     RouterStep(const Ops& ops, int dim, const RouterConfig& router, const float* logits, float* routes)
@@ -58,9 +59,9 @@ class ScaleExpertsStep final : public RowStep {
     float* scaled_;
 };
 
-// Four lists of [token · count] entries side by side. Entry i of `pair` is the pair of row i, of `row` the
-// row of pair i. Groups are the experts that were chosen, in ascending order: entry i of `expert` is that of
-// group i, and `end` is where its rows end. Groups after the last one have no rows.
+// Four parallel lists of [token · count] entries. Entry i of `pair` is the pair of row i; entry i of `row` is
+// the row of pair i. Groups are the chosen experts in ascending order: entry i of `expert` is the expert of
+// group i, and entry i of `end` is the end of its rows. Groups after the last one have no rows.
 struct Group {
     std::int32_t pair;
     std::int32_t row;
@@ -86,16 +87,16 @@ class GroupByExpertStep final : public Step {
     Group* groups_;
 };
 
-// Rows of tokens to rows of pairs; where `routes` is given, each times its weight.
+// Copies rows of tokens to rows of pairs; with `routes`, times the weight of each pair.
 std::unique_ptr<Step> dispatch(const Ops& ops, int dim, std::int64_t count, std::int64_t width,
                                const float* x, const float* routes, const Group* groups, float* y);
 
-// The same of rows that are quantized already.
+// The same for rows that are already quantized.
 std::unique_ptr<Step> dispatch_quantized(int dim, std::int64_t count, std::int64_t width,
                                          const Activations& x, const Group* groups, const Activations& y);
 
 // y = x · Wᵀ + bias with the matrix of each row's expert. An item is a slab of panels of one group, so only
-// chosen experts are read, and each once.
+// chosen experts are read, each of them once.
 class ExpertMatmulStep final : public Step {
    public:
     ExpertMatmulStep(Multiplier multiply, int dim, std::int64_t max_tokens, std::int64_t count,
@@ -112,7 +113,7 @@ class ExpertMatmulStep final : public Step {
           groups_(groups),
           y_(y) {}
     std::int64_t items(const Sizes& sizes) const override { return max_groups(sizes) * slabs_; }
-    // Most of the last groups are empty where tokens choose the same experts.
+    // The last groups are mostly empty if tokens choose the same experts.
     std::int64_t piece(const Sizes&, std::int64_t left, int threads) const override {
         return std::min(shrinking_piece(left, threads, 1), slabs_);
     }
@@ -144,7 +145,7 @@ class ExpertMatmulStep final : public Step {
     float* y_;
 };
 
-// The sum of a token's rows in the order of its choices, each times its weight where `routes` is given.
+// The sum of a token's rows in the order of its choices; with `routes`, each row times its weight.
 std::unique_ptr<Step> combine(const Ops& ops, int dim, std::int64_t count, std::int64_t width, const float* x,
                               const float* routes, const Group* groups, float* y);
 

@@ -1,12 +1,12 @@
-// Activations as int8 blocks, made where a step makes their values.
+// Rounds activations to int8 blocks in the step that computes them.
 #pragma once
 
 #include "kernels.h"
 
 namespace chaski {
 
-// What follows element `offset`, a multiple of 32, or 256, where they are quantized. Rows are such multiples
-// long, so they follow each other in all parts as they do in a float buffer.
+// The quantized activations from element `offset` on, a multiple of 32 or 256. Row lengths are such
+// multiples, so rows follow each other in all parts as in a float buffer.
 inline Activations behind(const Activations& x, std::int64_t offset) {
     if (x.values == nullptr) return {nullptr, nullptr, nullptr, x.floats + offset};
     return {x.values + offset, x.scales + offset / 32, x.sums + offset / 16, nullptr,

@@ -8,19 +8,19 @@
 
 namespace chaski {
 
-// The turn of each pair of elements, by the first, second, ... of a row's `width` positions.
+// The rotation of each pair of elements, by one of a row's `width` positions.
 struct RopeTurns {
     std::vector<float> frequencies;
-    std::vector<std::int32_t> axes;  // one a pair, each below `width`
+    std::vector<std::int32_t> axes;  // one per pair, each below `width`
     std::int64_t width;
     float magnitude;
 };
 
-// cos and sin of position · frequency, times the magnitude: [row][2][pairs]. By libm, so equal for every
-// instruction set. Positions are [row][width].
+// cos and sin of position · frequency, times the magnitude: [row][2][pairs]. It uses libm, so it is the same
+// on every instruction set. Positions are [row][width].
 std::unique_ptr<Step> rope_table(int dim, const std::int32_t* positions, RopeTurns turns, float* table);
 
-// Which elements are rotated with which: see Ops::rope.
+// Ops::rope describes the pairs of elements that are rotated together.
 struct RopeRows {
     std::int64_t pairs;
     bool neox;

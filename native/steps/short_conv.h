@@ -1,4 +1,4 @@
-// A short causal convolution along each sequence of a batch, one filter a channel, with state rows in
+// A short causal convolution along each sequence of a batch, one filter per channel, with state rows in
 // storage.
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace chaski {
 
 // The tokens [begin, end) of a sequence, whose tokens of this batch begin at `first`. The state before
-// `first` is read from one row of the storage, the one after these tokens is written to another.
+// `first` is read from one row of the storage, and the state after these tokens is written to another.
 struct Segment {
     std::int32_t begin;
     std::int32_t end;
@@ -20,8 +20,9 @@ struct Segment {
 };
 
 // y[t] = sum over j of filter[j] · x[t - taps + 1 + j], in order of j; x before the sequence's first token is
-// the state, of taps - 1 rows, oldest first. An item is a piece of the channels of a segment. `storage` has
-// one head a row of state and is float32; no row may be the source of one segment and the target of another.
+// the state, of taps - 1 rows, oldest first. An item is a piece of the channels of a segment. `storage` is
+// float32 and has one head per row of state; no row may be the source of one segment and the target of
+// another.
 class ShortConvStep final : public Step {
    public:
     static constexpr std::int64_t kPiece = 512;

@@ -11,13 +11,13 @@ struct TopKStep::Element {
     float value;
     std::int32_t index;
 
-    // In descending order, equal ones by index.
+    // Sorts in descending order, equal elements by index.
     static bool precedes(const Element& a, const Element& b) {
         return a.value > b.value || (a.value == b.value && a.index < b.index);
     }
 };
 
-// The best `capacity` of the elements that are offered: a heap with the worst of them at the front.
+// The best `capacity` of the offered elements: a heap with the worst of them at the front.
 class TopKStep::Best {
    public:
     Best(Element* elements, std::int64_t capacity) : elements_(elements), capacity_(capacity) {}
@@ -42,7 +42,7 @@ class TopKStep::Best {
 
 namespace {
 
-// At least `count` elements are not below this: the count-th largest of the lanes' maxima.
+// The count-th largest of the lanes' maxima. At least `count` elements are not below it.
 float lower_bound_of(const float* maxima, std::int64_t lanes, std::int64_t count, float* room) {
     if (count == 1) return *std::max_element(maxima, maxima + lanes);
     if (count > lanes) return -std::numeric_limits<float>::infinity();
@@ -53,8 +53,8 @@ float lower_bound_of(const float* maxima, std::int64_t lanes, std::int64_t count
 
 }  // namespace
 
-// Finding the bound costs time by lanes, looking into those that reach it by their length: the two together
-// are least near sqrt(width / 8).
+// The time to find the bound grows with the number of lanes, and the time to search the lanes that reach it
+// grows with their length. The sum is smallest near sqrt(width / 8).
 Blocks::Blocks(std::int64_t width) : width(width) {
     std::int64_t length = 4;
     while (length * length * 8 * 2 < width) length *= 2;

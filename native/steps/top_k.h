@@ -1,8 +1,8 @@
 // The largest elements of each row, in two steps, so that threads share a row.
 //
-// A row is cut into blocks, and an element belongs to one of 16 lanes of its block by its remainder by 16.
-// The first step finds the largest of every lane. At least as many elements are among the `count` largest as
-// lanes reach the count-th largest of these, so the second step looks into few lanes only.
+// A row is cut into blocks, and an element belongs to one of 16 lanes of its block by its index modulo 16.
+// The first step finds the maximum of every lane. The `count` largest elements are all in lanes whose maximum
+// reaches the count-th largest maximum, so the second step searches only a few lanes.
 #pragma once
 
 #include "kinds.h"
@@ -10,7 +10,7 @@
 
 namespace chaski {
 
-// How a row of `width` elements is cut.
+// The division of a row of `width` elements.
 struct Blocks {
     explicit Blocks(std::int64_t width);
 
@@ -25,7 +25,7 @@ struct Blocks {
     }
 };
 
-// maxima[row][block][lane], of rows of which any element is wanted.
+// maxima[row][block][lane], for rows with a count above 0.
 class MaximaStep final : public Step {
    public:
     MaximaStep(const Ops& ops, int dim, std::int64_t width, const float* x, const std::int32_t* counts,
@@ -44,7 +44,7 @@ class MaximaStep final : public Step {
 };
 
 // y[row][2][max_k]: the counts[row] largest elements in descending order, equal ones by ascending index, and
-// their indices. A row with NaN gives its first one alone. Elements after the last one stay as they were.
+// their indices. A row with NaN gives only its first NaN. Elements after the last one are unchanged.
 class TopKStep final : public RowStep {
    public:
     TopKStep(int dim, std::int64_t width, std::int64_t max_k, const float* x, const std::int32_t* counts,
@@ -59,7 +59,7 @@ class TopKStep final : public RowStep {
 
     // The first NaN of a row, if there is one.
     bool find_nan(const float* x, const float* maxima, Best& best) const;
-    // `room` is for as many floats as there are lanes.
+    // `room` has one float for each lane.
     void find_top_k(const float* x, const float* maxima, float* room, Best& best) const;
 
     const Blocks blocks_;

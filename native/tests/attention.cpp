@@ -1,4 +1,4 @@
-// Attention over storage of every type, in both forms, with chunks computed together and one by one.
+// Tests attention over storage of every type, in both forms, with chunks computed together and one by one.
 #include <numeric>
 
 #include "comparison.h"
@@ -14,7 +14,7 @@ struct Shape {
     bool is_plain;
     bool is_scattered;
     float cap;
-    std::int64_t reach;  // of distances; none without
+    std::int64_t reach;  // of distances; empty without
 };
 
 constexpr std::int64_t kHeads = 2;      // of keys
@@ -66,7 +66,7 @@ class Work {
           y_(shape.tokens * heads() * value_size(shape.type)) {
         for (std::int64_t token = 0; token < shape.tokens; ++token) {
             const auto end = static_cast<std::int32_t>(kHistory - shape.tokens + 1 + token);
-            spans_.push_back({3, end, 3});  // a window that has left the first tokens behind
+            spans_.push_back({3, end, 3});  // a window that has passed the first tokens
             positions_.push_back(end - 9);
         }
         job_ = {q_.data(),

@@ -1,6 +1,5 @@
-// The two instructions of AVX-VNNI that kernels use, by those of AVX2: for tests on processors that lack
-// them. Included in front of a build's files (tools/test_avx_vnni.sh), it makes the set `avx2` the set
-// `avx2_vnni`.
+// Emulates the two AVX-VNNI instructions that kernels use with AVX2, for tests on processors without them.
+// Included before a build's files (tools/test_avx_vnni.sh), it turns the set `avx2` into the set `avx2_vnni`.
 #pragma once
 
 #if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)
@@ -10,12 +9,13 @@
 #define _mm256_dpbusd_avx_epi32 model_of_dpbusd
 #define _mm256_dpwssd_avx_epi32 model_of_dpwssd
 
-// Two int16 of each lane: products of 32 bits, added to the lane, without saturation.
+// Adds the 32-bit products of two int16 to each lane, without saturation.
 static inline __m256i model_of_dpwssd(__m256i sum, __m256i a, __m256i b) {
     return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
 }
 
-// Four bytes of each lane, those of `a` unsigned, those of `b` signed: no product is cut to 16 bits.
+// Adds the products of four bytes of each lane, unsigned in `a` and signed in `b`, without truncation to 16
+// bits.
 static inline __m256i model_of_dpbusd(__m256i sum, __m256i a, __m256i b) {
     const __m256i low = _mm256_set1_epi16(0xff);
     sum = model_of_dpwssd(sum, _mm256_and_si256(a, low), _mm256_srai_epi16(_mm256_slli_epi16(b, 8), 8));

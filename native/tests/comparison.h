@@ -1,4 +1,4 @@
-// Runs the same work on every instruction set of this machine and compares the bytes that come out.
+// Runs the same work on every instruction set of this machine and compares the output bytes.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ Bytes bytes_of(const std::vector<T>& values) {
 
 class Comparison {
    public:
-    // Tables that this machine can run; the first is the portable one, which defines the right results.
+    // Tables that this machine can run; the first is the portable one, which defines the correct results.
     Comparison();
 
     // Runs work(table) for all tables. `what` names it when the bytes differ.
@@ -58,7 +58,7 @@ class Comparison {
     std::uint64_t digest_ = 0xcbf29ce484222325;  // FNV-1a
 };
 
-// Inputs that are the same on every machine: no library has a say in them.
+// Generates inputs without libraries, so that they are the same on every machine.
 class Random {
    public:
     explicit Random(std::uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15 + 1) {}

@@ -1,4 +1,4 @@
-// The gated delta net over odd sizes: whole, token by token, and with its columns split.
+// Tests the gated delta net with odd sizes: whole, token by token, and with its columns split.
 #include "gated_delta.h"
 
 #include <algorithm>
@@ -40,7 +40,7 @@ class Net {
                 values_.storage, decays_.storage, shape.value_size, shape.is_tiled};
     }
 
-    // The same tokens in segments of these lengths, in turns; with `parts`, block by block.
+    // The same tokens in segments that cycle through these lengths; with `parts`, block by block.
     Bytes run(const std::vector<std::int64_t>& lengths, bool in_parts) {
         ChunkSegment segment{};
         for (std::size_t turn = 0; segment.end < kTokens; ++turn) {

@@ -1,4 +1,4 @@
-// Products with the narrow matrices of LoRA adapters.
+// Tests products with the narrow matrices of LoRA adapters.
 #include "lora.h"
 
 #include "comparison.h"
@@ -13,7 +13,7 @@ std::vector<std::byte> panels_of(Random& random, DType type, std::int64_t rows, 
     for (std::int64_t i = 0; i < num_panels(rows) * kLanes * columns; ++i) {
         const std::int64_t row = i / (kLanes * columns) * kLanes + i % kLanes;
         const float value = random.number(1.0f);
-        const auto half = static_cast<std::uint16_t>(random.word() & 0xbbff);  // no infinity, as both types
+        const auto half = static_cast<std::uint16_t>(random.word() & 0xbbff);  // finite in both types
         if (row >= rows) continue;
         std::memcpy(panels.data() + i * size,
                     type == DType::F32 ? static_cast<const void*>(&value) : static_cast<const void*>(&half),

@@ -1,7 +1,7 @@
-// compare_isas ISA...: whether the kernels of all instruction sets of this machine compute the same bits.
+// compare_isas ISA...: checks that the kernels of all instruction sets of this machine compute the same bits.
 //
-// The arguments are the sets that must be found, in the order of choice; none means any. The last line is the
-// same on every processor. The tests in Python check what the bits ought to be.
+// The arguments are the sets that must be found, in the order of preference; without arguments, any sets are
+// accepted. The last line is the same on every processor. The Python tests check that the bits are correct.
 #include <cstdio>
 
 #include "comparison.h"

@@ -1,4 +1,4 @@
-// Packing, unpacking, quantizing and multiplying, for every type of weights.
+// Tests packing, unpacking, quantizing and multiplying for every type of weights.
 #include <limits>
 
 #include "comparison.h"
@@ -7,14 +7,14 @@
 namespace chaski {
 namespace {
 
-// Tiles of all sizes come up.
+// These numbers of tokens cover tiles of all sizes.
 constexpr std::int64_t kTokens[] = {1, 2, 5, 7, 16, 40};
 constexpr std::int64_t kMostTokens = 40;
-// Packed bytes are read ahead of, and rows after the end of a buffer by whole vectors.
+// Kernels prefetch after packed bytes, and read whole vectors after the end of a buffer.
 constexpr std::int64_t kSlack = 64;
 
-// Random bytes, but for the highest exponent bit of every number: so scales and weights are below two, and
-// nothing overflows.
+// Random bytes, except for the highest exponent bit of every number, so that scales and weights are below two
+// and no result overflows.
 std::vector<std::uint8_t> random_rows(const BlockFormat& format, std::int64_t rows, std::int64_t k,
                                       std::uint64_t seed) {
     Random random(seed);
@@ -50,7 +50,7 @@ class Packed {
     Matrix matrix_;
 };
 
-// Activations with the memory they are in, of `n` rows.
+// Activations of `n` rows with their memory.
 struct Rows {
     std::vector<float> floats;
     std::vector<std::int8_t> values;
@@ -99,7 +99,8 @@ Bytes unpack(const Table& table, const BlockFormat& format, std::int64_t rows, s
 
 void compare_type(Comparison& compare, const BlockFormat& format) {
     const std::string name = format.name;
-    // Neither rows nor k fill the last panel, the last step along k, or the last group of panels.
+    // Sizes at which neither rows nor k fill the last panel, the last step along k, or the last group of
+    // panels.
     const std::int64_t rows = 16 * 5 + 3, k = format.elements == 1 ? 300 : format.elements == 32 ? 352 : 768;
     compare("pack " + name, [&](const Table& t) { return Packed(t.kernels, format, rows, k).bytes(); });
     compare("unpack " + name, [&](const Table& t) { return unpack(t, format, rows, k); });
@@ -112,7 +113,7 @@ void compare_type(Comparison& compare, const BlockFormat& format) {
     }
 }
 
-// Every half-precision number there is, NaNs included.
+// Every half-precision number, including NaNs.
 Bytes widen_halves(const Table& table) {
     std::vector<std::uint16_t> halves(1 << 16);
     for (std::size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<std::uint16_t>(i);
@@ -128,7 +129,7 @@ Bytes widen_halves(const Table& table) {
     return bytes_of(y);
 }
 
-// Blocks of ordinary numbers, of extremes, and each of one strange number among ordinary ones.
+// Blocks of ordinary numbers, blocks of extremes, and blocks with one special number among ordinary ones.
 Bytes quantize(const Table& table, bool in_super_blocks) {
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
     constexpr float kStrange[] = {0.0f,      -0.0f,      1e-45f,
@@ -143,7 +144,7 @@ Bytes quantize(const Table& table, bool in_super_blocks) {
         }
     }
     for (int i = -64; i < 64; ++i) x.push_back(static_cast<float>(i) + 0.5f);  // halves round to even
-    if (in_super_blocks) {  // blocks much larger than others, and with large sums, among them
+    if (in_super_blocks) {  // among them much larger blocks, and blocks with large sums
         for (float size : {1.0f, 1.0f, 40.0f, 0.001f, 1.0f, 3.0f, 1.0f, 1.0f}) {
             for (float value : random.numbers(32, size)) x.push_back(value);
         }
@@ -158,7 +159,7 @@ Bytes quantize(const Table& table, bool in_super_blocks) {
     return all;
 }
 
-// All codes and all activations at their extremes, where sums inside of a kernel are largest.
+// All codes and all activations at their extremes, where sums inside a kernel are largest.
 Bytes multiply_extremes(const Table& table, std::uint8_t fill, float sign) {
     const std::int64_t k = 64;
     std::vector<std::uint8_t> rows(16 * row_bytes(DType::Q8_0, k) + kSlack, fill);
@@ -193,7 +194,8 @@ void compare_fits(Comparison& compare) {
     }
 }
 
-// Groups of blocks, and a rest; zeros of both signs, two extremes of one size, and scales that are too small.
+// Groups of blocks and a rest; zeros of both signs, two extremes of the same magnitude, and scales that are
+// too small.
 void compare_encoders(Comparison& compare) {
     constexpr std::int64_t kCount = 32 * 37;
     for (DType type : kEncodable) {

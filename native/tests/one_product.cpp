@@ -1,5 +1,5 @@
-// one_product ISA TYPE TOKENS [COUNT]: one matrix times so many tokens, COUNT times, for tools that count its
-// instructions:
+// one_product ISA TYPE TOKENS [COUNT]: multiplies one matrix by TOKENS tokens, COUNT times, for tools that
+// count instructions:
 //
 //   valgrind --tool=callgrind --toggle-collect='chaski::*::matmul_*' one_product avx2 Q4_K 8
 #include <cstdio>
@@ -30,7 +30,7 @@ int main(int count, char** arguments) try {
     const Kernels& kernels = kernels_of(arguments[1]);
     const DType type = type_named(arguments[2]);
     const std::int64_t n = std::atoll(arguments[3]), rows = 384, k = 2048;
-    // Any bytes are valid weights; small ones are not NaN or infinity as scales.
+    // Any bytes are valid weights; small bytes do not make scales NaN or infinite.
     std::vector<std::uint8_t> file(static_cast<std::size_t>(rows * row_bytes(type, k)));
     for (std::size_t i = 0; i < file.size(); ++i) file[i] = static_cast<std::uint8_t>(i * 2654435761u >> 26);
     const Region panels(static_cast<std::size_t>(matrix_bytes(type, rows, k)));

@@ -1,4 +1,4 @@
-// Norms, elementwise operations, rotation, and the cells of key/value storage.
+// Tests norms, elementwise operations, rotation, and the cells of key/value storage.
 #include <algorithm>
 #include <limits>
 
@@ -9,7 +9,8 @@ namespace {
 
 constexpr std::int64_t kCounts[] = {1, 15, 16, 17, 100, 2048};
 
-// work(table, a, b, c, y): some op of `count` elements. Inputs reach from tiny to where exp overflows.
+// work(table, a, b, c, y) is an operation on `count` elements. Inputs range from tiny numbers to overflow of
+// exp.
 template <class Work>
 void compare_rows(Comparison& compare, const std::string& name, const Work& work) {
     for (std::int64_t count : kCounts) {
@@ -89,7 +90,7 @@ void compare_rope(Comparison& compare) {
 
 bool holds_any_bits(DType type) { return !is_quantized(type) && type != DType::I16; }
 
-// Any bits where a type holds them, NaNs included; else numbers of many sizes, zeros, and ties.
+// Arbitrary bits if the type can store them, including NaNs; else numbers of many sizes, zeros, and ties.
 std::vector<float> cell_of(DType type, std::int64_t count) {
     Random random(static_cast<int>(type));
     std::vector<float> x(count);
@@ -102,7 +103,7 @@ std::vector<float> cell_of(DType type, std::int64_t count) {
     return x;
 }
 
-// Writes 21 cells: one alone, a part and a whole of a panel, and some that do not follow each other.
+// Writes 21 cells: a single one, part of a panel, a whole panel, and cells that are not consecutive.
 void store_in_runs(const Ops& ops, const std::vector<float>& x, const KVStorage& storage, float* scratch) {
     const std::vector<std::vector<std::int32_t>> batches = {
         {16}, {17, 18, 20, 19}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}};
@@ -141,7 +142,7 @@ void compare_storage(Comparison& compare) {
         for (bool in_panels : {false, true}) {
             compare(std::string("cells of ") + find_format(type)->name,
                     [&](const Table& table) { return use_storage(table, type, in_panels, false); });
-            // Rotating adds NaNs, and which one comes out is the processor's choice.
+            // Rotating adds NaNs, and the processor chooses which one results.
             if (holds_any_bits(type)) continue;
             compare(std::string("rotated cells of ") + find_format(type)->name,
                     [&](const Table& table) { return use_storage(table, type, in_panels, true); });

@@ -50,7 +50,7 @@ void add_rotate_cells(PlanBuilder& plan, int dim, std::size_t cells, std::int64_
                                             rope_rows(plan, dim, pairs, neox, table, storage.size), storage));
 }
 
-// The number of the tiles, for `attention`.
+// Returns the number of the tiles, for `attention`.
 int add_tiles(PlanBuilder& plan, int tokens, int history, std::size_t spans, std::int64_t group,
               bool is_plain) {
     require(group > 0, "tiles: no query heads");

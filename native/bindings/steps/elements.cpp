@@ -24,7 +24,7 @@ void add_norm(PlanBuilder& plan, int dim, std::int64_t heads, std::int64_t size,
                   plan.quantizer(quantized, dim, width, k), normalize));
 }
 
-// Without `weight` it is 1.
+// Without `weight`, a weight of 1 is used.
 void add_rms_norm(PlanBuilder& plan, int dim, const Weights* weights, Optional weight, std::int64_t heads,
                   std::int64_t size, float eps, std::size_t x, std::size_t y, Optional quantized,
                   std::int64_t k) {
@@ -53,7 +53,7 @@ const Elementwise& find_elementwise(const Ops& ops, const std::string& name) {
     throw std::invalid_argument("elementwise: no operation " + name);
 }
 
-// All operands are rows of one width.
+// All operands are rows of the same width.
 void add_elementwise(PlanBuilder& plan, const std::string& op, int dim, std::int64_t width,
                      const std::vector<std::size_t>& operands, std::vector<float> parameters, std::size_t y,
                      Optional quantized, std::int64_t k) {
@@ -67,7 +67,7 @@ void add_elementwise(PlanBuilder& plan, const std::string& op, int dim, std::int
                          plan.quantizer(quantized, dim, width, k)));
 }
 
-// The operations that there are, each with how many operands and parameters it takes.
+// All operations with their numbers of operands and parameters.
 std::map<std::string, std::pair<int, int>> elementwise_operations() {
     std::map<std::string, std::pair<int, int>> found;
     for (const Elementwise* op = ops_of("auto").elementwise; op->name != nullptr; ++op) {
@@ -76,7 +76,7 @@ std::map<std::string, std::pair<int, int>> elementwise_operations() {
     return found;
 }
 
-// An operation of two operands, the second of which is a vector of the weights, the same for every row.
+// An operation with two operands. The second one is a vector of the weights, used for every row.
 void add_by_vector(PlanBuilder& plan, const std::string& op, int dim, std::int64_t width,
                    const Weights* weights, std::size_t vector, std::size_t x, std::size_t y) {
     const Elementwise& found = find_elementwise(plan.ops(), op);

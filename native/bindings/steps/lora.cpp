@@ -37,7 +37,7 @@ std::byte* place(const Weights& memory, std::size_t offset, std::size_t bytes) {
 // Copies a matrix [row][column] into panels.
 template <class T>
 void pack(const T* from, std::int64_t rows, std::int64_t columns, T* to) {
-    constexpr std::int64_t kBlock = 64;  // columns, whose lines stay in a cache
+    constexpr std::int64_t kBlock = 64;  // columns; their lines stay in a cache
     if (rows % kLanes != 0) std::fill_n(to + rows / kLanes * kLanes * columns, kLanes * columns, T{0});
     for (std::int64_t row = 0; row < rows; row += kLanes) {
         for (std::int64_t begin = 0; begin < columns; begin += kBlock) {

@@ -17,7 +17,7 @@ const KVStorage& float_rows(PlanBuilder& plan, const OwnedStorage& owned, const 
     return s;
 }
 
-// `filter` is [tap][channel], and `states` has a head for each tap but the last.
+// `filter` is [tap][channel], and `states` has a head for each tap except the last.
 void add_short_conv(PlanBuilder& plan, int dim, int segments_dim, std::size_t x, std::vector<float> filter,
                     std::size_t segments, const OwnedStorage& states, std::size_t y) {
     const KVStorage& s = float_rows(plan, states, "short_conv");
@@ -41,7 +41,7 @@ void add_chunked_conv(PlanBuilder& plan, int dim, int segments_dim, std::size_t 
         plan.rows<ChunkSegment>(segments, segments_dim, 1), s, r, plan.floats(y, dim, s.size)));
 }
 
-// Storage of keys and decays, and what is written to it.
+// Storage of keys and decays, and the rows to write.
 GatedDelta delta_rows(PlanBuilder& plan, int dim, std::size_t k, std::size_t log_decay,
                       const OwnedStorage& keys, const OwnedStorage& log_decays, bool is_tiled) {
     GatedDelta job{};

@@ -43,7 +43,7 @@ void add_concat_columns(PlanBuilder& plan, int dim, std::int64_t width, std::int
                             plan.floats(y, dim, target_width)));
 }
 
-// A batch must have `count` rows of the source for each of the result.
+// A batch must have `count` source rows for each row of the result.
 void require_groups(PlanBuilder& plan, const char* step, int dim, int source_dim, std::int64_t count) {
     require(count > 0, std::string(step) + ": no rows to join");
     plan.require_dim(source_dim);

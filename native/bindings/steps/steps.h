@@ -1,4 +1,4 @@
-// The methods that add steps to a plan, one file a family, as in chaski/ml/cpu/operations.
+// The methods that add steps to a plan, one file per family, as in chaski/ml/cpu/operations.
 #pragma once
 
 #include <nanobind/nanobind.h>
