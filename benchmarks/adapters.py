@@ -1,10 +1,10 @@
-"""Measures LoRA adapters of requests: `python -m benchmarks.adapters MODEL`.
+"""Measure LoRA adapters of requests: `python -m benchmarks.adapters MODEL`.
 
-Three questions, each beside the same streams without adapters, in turns, in one process:
+It answers three questions, each compared with the same streams without adapters, in turns, in one process:
 
-* streams that have an adapter each, all of them different: which share of the tokens a second is left?
-* one stream with one adapter: which share is left?
-* how long does it take to load an adapter by name, when the first one has been loaded?
+* If each stream has its own adapter, which share of the tokens per second remains?
+* If one stream has an adapter, which share remains?
+* How long does loading another adapter by name take?
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.adapters import adapted_names, random_adapter
 
 PROMPT = 8
 PAUSE = 0.3
-"""Seconds between two adapters that are loaded."""
+"""Seconds between loading two adapters."""
 
 
 def main() -> None:
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def write(model: Path, folder: Path, names: Sequence[str], rank: int, type: QuantType) -> list[Path]:
-    """Write adapters of all seven matrices of each layer, where they are not there yet."""
+    """Write adapters of all seven matrices of each layer, unless they exist."""
     with open_gguf(model) as file:
         shapes = {name: file.tensors[name].shape for name in adapted_names(file)}
         architecture = file.architecture
@@ -102,7 +102,7 @@ def compare(model: chaski.LLM, names: Sequence[str], tokens: int, repeat: int) -
 
 
 def compare_peer(arguments: argparse.Namespace, paths: Sequence[Path]) -> None:
-    """Compute the streams on llama.cpp's server, without adapters and with one each."""
+    """Compute the streams on llama.cpp's server, without adapters and with one adapter each."""
     count = len(paths)
     options = ["--threads", str(arguments.threads or 2), "--parallel", str(count)]
     options += ["--ctx-size", str(256 * count), "--no-kv-unified"]
@@ -123,7 +123,7 @@ def compare_peer(arguments: argparse.Namespace, paths: Sequence[Path]) -> None:
 
 
 def peer_rate(server: LlamaServer, fields: Sequence[dict[str, Any]], tokens: int) -> float:
-    """Tokens a second of all streams together, prompts included, which are short."""
+    """Tokens per second of all streams together, including the short prompts."""
     random = np.random.default_rng(len(fields))
     prompts = [random.integers(10_000, size=PROMPT).tolist() for _ in fields]
 
@@ -137,7 +137,7 @@ def peer_rate(server: LlamaServer, fields: Sequence[dict[str, Any]], tokens: int
 
 
 async def rate(model: chaski.LLM, adapters: Sequence[str | None], tokens: int) -> float:
-    """Tokens a second of all streams together, from where each has its first one."""
+    """Tokens per second of all streams together, after the first token of each."""
     random = np.random.default_rng(len(adapters))
     channel = model.asynchronous()
     firsts: list[float] = []

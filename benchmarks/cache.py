@@ -1,6 +1,7 @@
-"""Measures the bookkeeping of the causal cache, per decode step: `python -m benchmarks.cache`.
+"""Measure the bookkeeping of the causal cache, per decode step: `python -m benchmarks.cache`.
 
-No model and no storage of size: only the arrays that say which cells a batch writes and sees.
+It uses no model and only minimal storage: it measures the arrays that name the cells that a batch writes and
+sees.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from chaski.ml.graph import DType
 from chaski.ml.reference import ReferenceBackend
 
 STEPS = 100
-# More than the processor caches hold.
+# Larger than the processor's caches.
 _OTHER_MEMORY = np.zeros(64 << 20, np.uint8)
 EVERYTHING = AttentionSpan()
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Sequences that all hold `history` tokens before they decode."""
+    """Sequences that each have `history` tokens before they decode."""
 
     name: str
     sequences: int
@@ -69,7 +70,7 @@ def filled(case: Case) -> CausalCache:
 
 
 def timed(cache: CausalCache, case: Case, is_cold: bool) -> list[float]:
-    """The seconds of each decode step; cold: with nothing in the processor's caches, as in a model."""
+    """The seconds of each decode step; `cold`: with empty processor caches, as in a model."""
     times = []
     for batch in decode_steps(cache, case.sequences):
         if is_cold:
@@ -93,7 +94,7 @@ def extend(cache: CausalCache, sequence: int, length: int) -> None:
 
 
 def churn(cache: CausalCache, case: Case) -> None:
-    """Thousands of sequences that grow, fork and end, so that free cells lie scattered."""
+    """Grow, fork and end thousands of sequences, so that free cells are scattered."""
     random = np.random.default_rng(1)
     for _ in range(2000):
         source, target = (int(sequence) for sequence in random.integers(case.sequences, size=2))

@@ -1,4 +1,4 @@
-"""Measures chaski as `chaski bench --json` does, and again for every line on standard input."""
+"""Measure chaski like `chaski bench --json`, once and then for every line on standard input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__: list[str] = []
 
 
 def main() -> None:
-    """Load once, measure, and measure again until standard input ends."""
+    """Load once, measure, and repeat until standard input ends."""
     arguments = _arguments()
     workload = Workload(*(getattr(arguments, name) for name in Workload.__struct_fields__))
     with chaski.load(

@@ -1,8 +1,8 @@
-"""Measures a cache as it ages, its speed and size: `python -m benchmarks.churn MODEL.gguf`.
+"""Measure the speed and size of a cache as it ages: `python -m benchmarks.churn MODEL.gguf`.
 
-Sequences start, grow together, fork, lose their tails and their middles, at random, for thousands of steps.
-Now and then the old cache is brought to a state that a fresh one is brought to as well, and both decode in
-turns. Weights and threads are the same for both.
+For thousands of random steps, sequences start, grow together, fork, and lose their tails and their middles.
+Now and then the script brings the old cache and a fresh one to the same state, and both decode in turns. They
+share weights and threads.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROUNDS, TOKENS = 12, 8
 
 
 class Running:
-    """A cache, and the model on it."""
+    """A cache with its model."""
 
     def __init__(self, model: Model, backend: Backend) -> None:
         cache = build_cache(backend, model.layer_kinds(), SIZE, KVTypes(DType.F16, DType.F16))
@@ -42,7 +42,7 @@ class Running:
         self._program = Program(model, cache, backend, SIZE.max_batch, SIZE.sequences)
 
     def forward(self, counts: dict[int, int]) -> npt.NDArray[np.int32]:
-        """So many more tokens of some sequences, any tokens -> the cells that the batch saw."""
+        """Append arbitrary tokens to some sequences; return the cells that the batch saw."""
         lengths = {sequence: self.cache.length(sequence) for sequence in counts}
         positions = np.concatenate([np.arange(lengths[s], lengths[s] + n) for s, n in counts.items()])
         sequences = np.repeat(list(counts), list(counts.values()))
@@ -55,7 +55,7 @@ class Running:
         return cells
 
     def fill(self, length: int) -> None:
-        """Bring every sequence to a length, a little at a time, as they grow when they decode."""
+        """Grow every sequence to a length in small steps, as in decoding."""
         for sequence in range(SIZE.sequences):
             self.cache.remove(sequence, length)
         while missing := {
@@ -66,7 +66,7 @@ class Running:
             self.forward(missing)
 
     def decode(self) -> float:
-        """Seconds of a decode step of all sequences, from `HISTORY` on."""
+        """Return the seconds of a decode step of all sequences, from `HISTORY` on."""
         times = []
         for _ in range(TOKENS):
             started = perf_counter()
@@ -77,7 +77,7 @@ class Running:
         return float(np.median(times))
 
     def step(self, random: np.random.Generator) -> None:
-        """Something happens to a sequence, and then some go on."""
+        """Change a sequence at random, then let some sequences grow."""
         source, target = (int(sequence) for sequence in random.permutation(SIZE.sequences)[:2])
         length = self.cache.length(source)
         match random.integers(10):
@@ -93,16 +93,16 @@ class Running:
         self.forward({s: self.room(s, random) for s in grown})
 
     def room(self, sequence: int, random: np.random.Generator) -> int:
-        """Return the number of tokens to add to a sequence; a full one is shifted before."""
+        """Return the number of tokens to add to a sequence; shift a full one first."""
         count = 1 if random.random() < 0.8 else int(random.integers(1, SIZE.max_batch // 4))
         if self.cache.length(sequence) + count > SIZE.capacity:
             self.shift(sequence)
         return count
 
     def shift(self, sequence: int) -> None:
-        """Drop half of a sequence but its beginning, as the runner does.
+        """Drop half of a sequence except its beginning, as the runner does.
 
-        Where what is behind is shared, drop that too.
+        If later tokens are shared, drop them too.
         """
         dropped = Shift(self.cache.length(sequence), num_keep=4).dropped()
         try:
@@ -112,7 +112,7 @@ class Running:
 
 
 def mean_run(cells: npt.NDArray[np.int32]) -> float:
-    """The average number of cells side by side."""
+    """Return the average length of runs of adjacent cells."""
     return len(cells) / (1 + np.count_nonzero(np.diff(cells) != 1))
 
 

@@ -1,11 +1,11 @@
-"""Compares chaski with llama.cpp on one machine, in turns, and prints tables.
+"""Compare chaski with llama.cpp on one machine in turns, and print tables.
 
     python -m benchmarks.compare --model llama-3.2-1b --type Q4_K_M Q8_0 --llama-python other-venv/bin/python
 
-Speed of a shared machine drifts by tens of percent within minutes, so the engines take turns and the ratios
-are taken within each round; medians over the rounds are shown. The best setting of llama.cpp counts, for
-prefill and for decode apart. A setting that crashes is reported and left out, and so is one that
-is much slower than the best one in the first round.
+The speed of a shared machine drifts by tens of percent within minutes. So the engines take turns, ratios are
+taken within each round, and the tables show medians over the rounds. The best setting of llama.cpp counts,
+separately for prefill and decode. A setting that crashes, or is much slower than the best one in the first
+round, is reported and dropped.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _summary(record: Record) -> list[str]:
 
 
 def _models(arguments: argparse.Namespace) -> list[Path]:
-    """The file that was named, or the files of the shape that was named, made when they are missing."""
+    """Return the named file, or the files of the named shape; make missing ones."""
     if arguments.model in make_models.SHAPES:
         return [make_models.make(arguments.model, kind, arguments.files) for kind in arguments.type]
     path = Path(arguments.model)
@@ -131,7 +131,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Compare on every file that was asked for."""
+    """Compare on every requested file."""
     arguments = _arguments()
     workload = Workload(**{name: getattr(arguments, name) for name in asdict(Workload())})
     if arguments.json:

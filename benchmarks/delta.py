@@ -1,8 +1,8 @@
-"""The cost of a layer of gated delta net: prefill and decode, without the matrices around it.
+"""Measure a gated delta net layer in prefill and decode, without the matrices around it.
 
     python -m benchmarks.delta [--threads N] [--isa NAME]
 
-The layer has 16 key heads and 32 value heads of 128 x 128, as Qwen 3.5 and Qwen3-Next have.
+The layer has 16 key heads and 32 value heads of 128 x 128, as in Qwen 3.5 and Qwen3-Next.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Layer:
         self._rows["log_decay"] = -np.abs(self._rows["log_decay"])
 
     def forward(self, counts: Sequence[int]) -> float:
-        """Compute `counts` more tokens of each sequence -> seconds of the plan alone."""
+        """Compute `counts` more tokens of each sequence; return the seconds of the plan alone."""
         starts = [self.cache.length(sequence) for sequence in range(len(counts))]
         pairs = zip(starts, counts, strict=True)
         positions = np.concatenate([np.arange(start, start + count) for start, count in pairs]).astype(

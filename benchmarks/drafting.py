@@ -1,10 +1,10 @@
-"""Measures what a draft model brings: `python -m benchmarks.drafting MODEL DRAFT`.
+"""Measure the gain from a draft model: `python -m benchmarks.drafting MODEL DRAFT`.
 
-Without DRAFT the model's own heads propose: `python -m benchmarks.drafting MODEL`.
+Without DRAFT, the model's own heads propose: `python -m benchmarks.drafting MODEL`.
 
-Both models are computed as for any answer. Only what their logits would choose is replaced, because random
-weights agree on nothing: the large one says a given text, and the small one proposes each token of it with a
-given chance. The same answer is made with and without proposals, in turns.
+Both models compute as for any answer. Only the chosen tokens are replaced, because models with random weights
+never agree: the large model writes a given text, and the small one proposes each token of it with a given
+probability. The same answer is made with and without proposals, in turns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROMPT, ANSWER = 200, 96
 
 
 class Chance:
-    """The text, each token of which is proposed with a chance."""
+    """A text whose tokens are proposed with a given probability."""
 
     def __init__(self, vocab_size: int) -> None:
         self.text: list[int] = []
@@ -39,13 +39,13 @@ class Chance:
         self._vocab_size = vocab_size
 
     def token(self, position: int) -> int:
-        """The token at a position, or another one."""
+        """Return the token at a position, or a wrong one."""
         is_right = position < len(self.text) and self._random.random() < self.chance
         return self.text[position] if is_right else int(self._random.integers(self._vocab_size))
 
 
 class ChanceRun:
-    """Stands for a run of a draft model: its top tokens are the right ones by chance."""
+    """Replaces a run of a draft model: its top tokens are correct with a given probability."""
 
     def __init__(self, run: Run, positions: Sequence[int], chance: Chance) -> None:
         self._run = run
@@ -60,7 +60,7 @@ class ChanceRun:
 
 
 class ChanceProgram:
-    """Stands for the program of a draft model."""
+    """Replaces the program of a draft model."""
 
     def __init__(self, program: Program, chance: Chance) -> None:
         self.max_tokens, self.max_outputs = program.max_tokens, program.max_outputs
@@ -74,7 +74,7 @@ class ChanceProgram:
 
 
 class ChanceHeads:
-    """Stands for the program of a model's own heads, or of an attached draft."""
+    """Replaces the program of a model's own heads, or of an attached draft."""
 
     def __init__(self, program: ProposingProgram | BlockProgram, chance: Chance) -> None:
         self.cache, self.most_tokens = program.cache, program.most_tokens
@@ -112,7 +112,7 @@ def _table(measured: dict[float, list[tuple[Answer, Answer]]]) -> str:
 
 
 def stand_in(draft: Draft | None, chance: Chance) -> None:
-    """Make what proposes propose by chance."""
+    """Replace the proposing program by a random one."""
     match draft:
         case DraftModel():
             draft._program = ChanceProgram(draft._program, chance)  # type: ignore[assignment]
@@ -129,8 +129,8 @@ def stand_in(draft: Draft | None, chance: Chance) -> None:
 def turns(
     model: chaski.LLM, draft: Draft | None, chance: Chance, random: np.random.Generator
 ) -> tuple[Answer, Answer]:
-    """The answer without and with proposals."""
-    # The first tokens of a vocabulary are those that texts have most.
+    """Make the answer without and with proposals."""
+    # The first tokens of a vocabulary are the most frequent ones.
     text = random.integers(model.vocab_size // 8, size=PROMPT + ANSWER).tolist()
     prompt, answer = text[:PROMPT], text[PROMPT:]
     chance.text = text

@@ -1,10 +1,10 @@
-"""Embeds texts by another engine, each time that a line comes on standard input.
+"""Embed texts with another engine for every line on standard input.
 
-Runs in an interpreter that has the engine: torch and transformers, ONNX Runtime, or llama-cpp-python. The
-first answer, when all is loaded, is an empty JSON object; then each line is answered by the seconds that it
-took, of the clock (`wall`) and of all threads' processor time (`cpu`). The texts are ids (texts, tokens) in a
-file of numpy.save; their means, of length 1, are left in `--rows`. `make` is no engine: it writes the
-checkpoint of random weights, and its ONNX files, which the others read.
+Runs in an interpreter that has the engine: torch and transformers, ONNX Runtime, or llama-cpp-python. After
+loading, it prints an empty JSON object. Then it answers each line with the seconds that it took, by the clock
+(`wall`) and in processor time of all threads (`cpu`). The texts are ids (texts, tokens) in a file of
+numpy.save; their means, of length 1, are written to `--rows`. `make` is not an engine: it writes the
+checkpoint of random weights, and its ONNX files, which the engines read.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 __all__: list[str] = []
 
 Embed = Callable[[NDArray[np.int64]], NDArray[np.float32]]
-"""Ids of some texts (texts, tokens) -> the means of their rows (texts, size)."""
+"""Maps ids of texts (texts, tokens) to the means of their rows (texts, size)."""
 
 _POSITIONS = 512
 
 
 def make(arguments: argparse.Namespace) -> None:
-    """The shape of bert-base with weights that are random, but no wider than trained ones."""
+    """Make the shape of bert-base with random weights that are no wider than trained ones."""
     torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
     torch.manual_seed(1)
     torch.set_num_threads(arguments.threads)
@@ -53,7 +53,7 @@ def make(arguments: argparse.Namespace) -> None:
 
 
 def _export(torch: Any, model: Any, folder: Path) -> None:
-    """As float32, and with matrices in int8; each as it comes, and with attention as one operation."""
+    """Export as float32 and with int8 matrices, each unchanged and with attention as one operation."""
 
     class Rows(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -83,7 +83,7 @@ def _export(torch: Any, model: Any, folder: Path) -> None:
 
 
 def torch_engine(arguments: argparse.Namespace) -> Embed:
-    """sentence-transformers computes by transformers and torch; nothing of its own comes on top here."""
+    """Make an engine of transformers and torch, which also stands for sentence-transformers."""
     torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
     torch.set_num_threads(arguments.threads)
     dtype = {"F32": torch.float32, "BF16": torch.bfloat16}[arguments.type]
@@ -162,7 +162,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Answer lines until there are no more."""
+    """Answer lines until standard input ends."""
     arguments = _arguments()
     if arguments.engine == "make":
         make(arguments)

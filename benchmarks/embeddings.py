@@ -1,13 +1,14 @@
-"""Measures embeddings on the shape of bert-base, beside torch, ONNX Runtime and llama.cpp.
+"""Measure embeddings on the shape of bert-base, next to torch, ONNX Runtime and llama.cpp.
 
     python -m benchmarks.embeddings --peer-python other-venv/bin/python [--llama-python PEER/bin/python]
 
-12 layers of 768, 12 heads, 256 texts of 128 tokens. Random weights: all engines read the same, made in a
-temporary folder. They embed in turns, all with all texts; of each the best time of the rounds counts. Ratios
-are between engines whose weights have as many bits: float (F32, F16, BF16) and 8 bits; where other work runs
-on the machine, those of processor time say more. The peer has torch, transformers, onnx and onnxruntime; the
-other one has llama-cpp-python. sentence-transformers computes by torch and has no kernels of its own. How far
-the vectors are from torch's in F32 is printed too. An engine that fails is told and does not stop the others.
+The model has 12 layers of 768 and 12 heads, and the input is 256 texts of 128 tokens. All engines read the
+same random weights from a temporary folder. They embed all texts in turns, and the best time of each counts.
+Ratios compare engines whose weights have the same number of bits: float (F32, F16, BF16) or 8 bits. If other
+work runs on the machine, compare processor times. The peer interpreter has torch, transformers, onnx and
+onnxruntime; the other one has llama-cpp-python. sentence-transformers computes with torch and has no own
+kernels. The table also shows the distance of the vectors from torch's F32 vectors. An engine that fails is
+reported and does not stop the others.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ Embed = Callable[[], Times]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """An engine with a type of weights, and how many texts it computes at once."""
+    """An engine with a type of weights and a number of texts per batch."""
 
     engine: str
     type: str
@@ -79,7 +80,7 @@ class _Files:
 
 
 def main() -> None:
-    """Embed in turns with every setting, and print what was measured."""
+    """Embed in turns with every setting, and print the results."""
     arguments = _arguments()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         files = _Files(Path(folder))
@@ -122,7 +123,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _write(files: _Files, arguments: argparse.Namespace) -> NDArray[np.int64]:
-    """The checkpoint, the files made of it, and the texts, which are returned."""
+    """Write the checkpoint, the files made from it, and the texts; return the texts."""
     shape = ["--layers", str(arguments.layers), "--threads", str(arguments.threads)]
     command = [arguments.peer_python, str(_WORKER), "make", str(files.folder), *shape]
     made = subprocess.run(command, capture_output=True, text=True)
@@ -179,7 +180,7 @@ def _engine(
 
 @contextmanager
 def _peer(name: str, command: Sequence[str]) -> Iterator[Embed]:
-    """An engine in a process of its own, which waits while others embed."""
+    """Start an engine in a separate process, which waits while others embed."""
     process = Process(Engine(name, ()), command)
     is_loaded = False
 
@@ -213,7 +214,7 @@ def _report(files: _Files, times: Mapping[Setting, Times], num_tokens: int) -> N
 
 
 def nearest(times: Mapping[Setting, Times], bits: str, what: str) -> tuple[float, Setting] | None:
-    """How many times our best time the best peer with weights of as many bits takes, and which it is.
+    """Return the best peer with the same number of weight bits, and the ratio of its best time to ours.
 
     `what` is `wall` or `cpu`.
     """

@@ -1,7 +1,7 @@
-"""The encoders of images that `benchmarks.vision` measures: sizes of published models.
+"""The image encoders that `benchmarks.vision` measures, with the sizes of published models.
 
-Sizes are those of `config.json` of the models named in the comments, on Hugging Face. Of their layers, which
-are all alike, as many are computed as a short measurement needs.
+Sizes come from `config.json` of the models in the comments, on Hugging Face. All layers are alike, so only as
+many are computed as a short measurement needs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ZERO_TO_ONE = [0.0, 0.0, 0.0], [1.0, 1.0, 1.0]
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """An encoder, and the picture that is measured.
+    """An encoder and the picture that it encodes.
 
     kind        what files call its projector
     size        the elements of a patch's state; ffn_size those between the two matrices of a layer
@@ -62,7 +62,7 @@ class Encoder:
     deep: int = 0
 
     def metadata(self) -> dict[str, MetadataValue]:
-        """The metadata of its file."""
+        """Return the metadata of its file."""
         sizes: dict[str, MetadataValue] = {
             "projector_type": self.kind,
             "has_vision_encoder": True,
@@ -121,7 +121,7 @@ ENCODERS = {
         entries=_MERGED,
         unbiased=("v.patch_embd",),
     ),
-    # Qwen/Qwen2.5-VL-7B-Instruct; every eighth layer sees all
+    # Qwen/Qwen2.5-VL-7B-Instruct; every eighth layer has full attention
     "qwen2.5-vl": Encoder(
         "qwen2.5vl_merger",
         *(1280, 3420, 16, 32, 14, 560, 3584, 672),
@@ -183,7 +183,7 @@ ENCODERS = {
         tensors={"v.class_embd": (1024,)},
         unbiased=("v.patch_embd",),
     ),
-    # ibm-granite/granite-vision-3.3-2b; one square of an image, whose rows are states of four layers
+    # ibm-granite/granite-vision-3.3-2b; one square of an image; its rows are states of four layers
     "granite-vision": Encoder(
         "mlp",
         *(1152, 4304, 16, 27, 14, 384, 2048, 384),
@@ -198,7 +198,7 @@ ENCODERS = {
         entries=_scale(2),
         tensors={"v.position_embd.weight": (256, 1152), "mm.1.weight": (2560, 4608)},
     ),
-    # HuggingFaceTB/SmolVLM2-500M-Video-Instruct; four tiles of an image, and all of it
+    # HuggingFaceTB/SmolVLM2-500M-Video-Instruct; four tiles of an image and the whole image
     "smolvlm": Encoder(
         "idefics3",
         *(768, 3072, 12, 12, 16, 512, 960, 1024),

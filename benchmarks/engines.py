@@ -1,4 +1,4 @@
-"""The engines under comparison: each is a command that measures one file and prints JSON, a line a time."""
+"""The compared engines: commands that measure one file and print a line of JSON per measurement."""
 
 from __future__ import annotations
 
@@ -34,25 +34,28 @@ __all__ = [
 
 CHASKI = "chaski"
 DEFAULT_KV = "default"
-"""Keys and values as each engine takes them by itself: 16 bits in both."""
+"""The default types of keys and values in each engine: both have 16 bits."""
 _WORKER = Path(__file__).parent / "llama_cpp_worker.py"
 _TIME_LIMIT_SECONDS = 1800
 _SINGLE = {"load": "load_seconds", "first_logits": "first_logits_seconds", "peak_memory": "peak_rss_bytes"}
 
 Values = dict[str, float]
-"""The values of one run, by name: `prefill` and `decode` in tokens per second, `load` and `first_logits` in
-seconds, `peak_memory` in bytes."""
+"""The values of one run, by name.
+
+`prefill` and `decode` are in tokens per second, `load` and `first_logits` in seconds, `peak_memory` in
+bytes."""
 
 
 class EngineError(Exception):
-    """An engine crashed, or printed something else than its result."""
+    """An engine crashed, or printed something other than its result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
     """A prompt after `depth` tokens of history, then greedy tokens after the prompt.
 
-    `batch` sequences at once; rates count the tokens of all of them, and the best of `repeat` counts.
+    It computes `batch` sequences at once. Rates count the tokens of all of them, and the best of `repeat`
+    runs counts.
     """
 
     prompt: int = 512
@@ -65,21 +68,21 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A named command; the file, the options and the workload are appended to it."""
+    """A named command, to which the file, the options and the workload are appended."""
 
     name: str
     command: tuple[str, ...]
     options: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     rival: str | None = None
-    """The name of a second way that the same command measures in turns with the first."""
+    """The name of a second setting that the same command measures in turns with the first."""
     takes: tuple[str, ...] = ("prompt", "generate", "depth", "batch", "threads", "repeat")
-    """The parts of a workload that the command has options for."""
+    """The parts of a workload for which the command has options."""
     stands: bool = False
     """True if it measures again for every line on its standard input."""
 
     def start(self, model: Path, workload: Workload) -> Process:
-        """Start a fresh process, which measures at once."""
+        """Start a fresh process, which measures immediately."""
         return Process(self, [*self.command, str(model), *self.options, *self._as_options(workload)])
 
     def _as_options(self, workload: Workload) -> list[str]:
@@ -87,7 +90,7 @@ class Engine:
 
 
 class Process:
-    """A process of an engine, with its model loaded, that stands still between two measurements."""
+    """A process of an engine with its model loaded. It is idle between two measurements."""
 
     def __init__(self, engine: Engine, command: Sequence[str]) -> None:
         self._engine = engine
@@ -106,7 +109,7 @@ class Process:
             raise EngineError(f"{engine.name}: {error}") from error
 
     def result(self) -> dict[str, Values]:
-        """Wait for what is being measured -> its values, by the name of the engine or of its rival.
+        """Wait for the current measurement; return its values by the name of the engine or of its rival.
 
         Raises:
             EngineError: if the process crashes or takes longer than half an hour.
@@ -118,7 +121,7 @@ class Process:
         return measured
 
     def answer(self) -> dict[str, Any]:
-        """Wait for the next line that the process prints.
+        """Wait for the next line of the process.
 
         Raises:
             EngineError: as `result`, or if it prints something else.
@@ -142,12 +145,12 @@ class Process:
     def measure_again(self) -> None:
         """Begin the next measurement."""
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # then there is no result either
+        with contextlib.suppress(BrokenPipeError):  # then the result is missing, too
             self._process.stdin.write("\n")
             self._process.stdin.flush()
 
     def close(self) -> None:
-        """End it, and give its memory back."""
+        """End the process and free its memory."""
         self._process.kill()
         self._process.communicate()
         self._errors.close()
@@ -172,12 +175,12 @@ def chaski(kv_type: str) -> Engine:
 
 
 def fresh_chaski() -> Engine:
-    """Our own engine as its command line measures it, in a fresh process each time."""
+    """Our own engine through its command line, in a fresh process each time."""
     return Engine(CHASKI, (sys.executable, "-m", "chaski", "bench"), ("--json",))
 
 
 def speculation(overlap: float) -> Engine:
-    """Our own engine with n-gram speculation, and without."""
+    """Our own engine with and without n-gram speculation."""
     command = (sys.executable, "-m", "benchmarks.speculation")
     return Engine(
         CHASKI,
@@ -189,7 +192,7 @@ def speculation(overlap: float) -> Engine:
 
 
 def heads(chance: float) -> Engine:
-    """Our own engine with the model's own heads, whose tokens are right with that chance, and without."""
+    """Our own engine with and without the model's own heads, which are right with this probability."""
     command = (sys.executable, "-m", "benchmarks.drafting")
     options = ("--json", "--chance", str(chance))
     return Engine(CHASKI, command, options, rival="chaski without speculation", takes=("threads", "repeat"))
@@ -199,7 +202,7 @@ def llama_cpp_version(python: str) -> str:
     """Return the version of llama-cpp-python in that interpreter.
 
     Raises:
-        EngineError: if the interpreter does not start or has none.
+        EngineError: if the interpreter does not start or lacks the package.
     """
     script = "import importlib.metadata; print(importlib.metadata.version('llama-cpp-python'))"
     try:
@@ -210,9 +213,10 @@ def llama_cpp_version(python: str) -> str:
 
 
 def llama_cpp_settings(python: str, libraries: Sequence[Path], batch: int, kv_type: str) -> list[Engine]:
-    """llama.cpp in all its settings, for each build in `libraries`; none means llama-cpp-python's own.
+    """llama.cpp in all its settings, for each build in `libraries`; by default llama-cpp-python's own.
 
-    Repacked weights or not, flash attention or not; for several sequences one key/value buffer or split ones.
+    The settings are repacked weights or not, flash attention or not, and for several sequences one key/value
+    buffer or split ones.
     """
     places = [(f" ({path.parent.name})", {"LLAMA_CPP_LIB_PATH": str(path)}) for path in libraries]
     switches = [("repack", "plain", "extra-bufts"), ("flash", "no flash", "flash")]
@@ -232,7 +236,7 @@ def llama_cpp_settings(python: str, libraries: Sequence[Path], batch: int, kv_ty
 
 
 def ik_llama_cpp_settings(bench: Path) -> list[Engine]:
-    """ik_llama.cpp by its program `llama-bench`, with weights laid out anew while loading, and without."""
+    """ik_llama.cpp through its program `llama-bench`, with and without repacking weights while loading."""
     command = (sys.executable, "-m", "benchmarks.llama_bench_worker", str(bench))
     return [
         Engine("ik_llama.cpp: plain", command),

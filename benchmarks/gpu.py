@@ -1,19 +1,19 @@
-"""How fast models are on an NVIDIA GPU, beside what its memory and its tensor cores give.
+"""Measure models on an NVIDIA GPU, compared with the limits of its memory and tensor cores.
 
     python -m benchmarks.gpu                   Llama 3.1 8B and 3.2 1B, random weights, Q4_K_M, in 8 minutes
     python -m benchmarks.gpu --minutes 3       what matters most comes first, and what is left out is named
     python -m benchmarks.gpu --device cpu      the same models on 1 to 16 threads of the processor
     python -m benchmarks.gpu --quick --shape llama-tiny --device cpu    a dry run
 
-Needs the extra `cuda` and nothing else: torch is measured beside, and pictures are drawn with matplotlib,
-where these are installed. Each model is measured in a process of its own, so one that fails ends nothing
-else. Results are written as they come, to a folder of the device in `benchmarks/devices`.
+Needs only the extra `cuda`. If torch is installed, it is measured, too; if matplotlib is installed, pictures
+are drawn. Each model is measured in a separate process, so a failure does not affect the others. Results are
+written immediately, to a folder for the device in `benchmarks/devices`.
 
-Bytes of weights and of keys and values that a step reads, times steps a second, are compared with a copy
-inside of the device, of which bytes read and written both count. Multiply-adds of a prompt are compared with
-those of torch's product of two bf16 matrices. On the processor, the limits are what its threads read, and
-what they multiply of int8. Kernels of a step are timed alone, many times in a row: weights that fit the
-device's cache are faster so than in a model.
+The bytes of weights, keys and values that a step reads, times the steps per second, are compared with a copy
+inside the device, which counts bytes read and written. Multiply-adds of a prompt are compared with those of
+torch's product of two bf16 matrices. On the processor, the limits are the read bandwidth and the int8
+multiply-adds of its threads. Kernels of a step are timed alone, many times in a row, so weights that fit the
+device's cache are faster than in a model.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _DEVICES = Path(__file__).parent / "devices"
 _MOST_THREADS = 16
 
 Works = Mapping[str, tuple[int, int, int, int]]
-"""By name: tokens of a prompt, to decode, and before the prompt, and sequences."""
+"""By name: numbers of prompt tokens, tokens to decode, tokens before the prompt, and sequences."""
 
-# The last work of each process is the one whose kernels are timed.
+# The kernels of the last work of each process are timed.
 _WORKS: Sequence[Works] = (
     {"prompt of 2,048": (2048, 32, 0, 1), SINGLE: (512, 128, 0, 1)},
     {"64 sequences": (128, 64, 0, 64)},
@@ -57,7 +57,7 @@ Task = dict[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, and print a table -> 1 if something failed."""
+    """Measure and print a table; return 1 after a failure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--minutes", type=float, default=8, help="after which it ends (8)")
     parser.add_argument("--device", default="cuda", metavar="BACKEND", help="cuda (default), or cpu")
@@ -101,7 +101,7 @@ def _device(parsed: argparse.Namespace) -> Task:
 
 
 def _threads(parsed: argparse.Namespace) -> list[int]:
-    """How many threads of the processor are measured, most first; none for a GPU."""
+    """Return the numbers of processor threads to measure, largest first; empty for a GPU."""
     if parsed.device != "cpu":
         return []
     most = min(_MOST_THREADS, usable_processors())
@@ -109,7 +109,7 @@ def _threads(parsed: argparse.Namespace) -> list[int]:
 
 
 def _tasks(parsed: argparse.Namespace) -> Iterator[Task]:
-    """What workers measure, what matters most first."""
+    """Return the measurements of the workers, the most important first."""
     common = {"measure": "model", "device": parsed.device, "type": parsed.type, "folder": str(parsed.files)}
     common |= {"repeat": parsed.repeat, "kernels": parsed.kernels}
     for threads in _threads(parsed):
@@ -129,7 +129,7 @@ def _tasks(parsed: argparse.Namespace) -> Iterator[Task]:
 
 
 def _works(works: Works, parsed: argparse.Namespace) -> Works:
-    """Those that are asked for; `--quick`: with as little of everything as does the same."""
+    """Return the requested works; with `--quick`, at the smallest sizes that run the same code."""
     asked = {name: numbers for name, numbers in works.items() if name in (parsed.only or works)}
     if not parsed.quick:
         return asked
@@ -137,7 +137,7 @@ def _works(works: Works, parsed: argparse.Namespace) -> Works:
 
 
 def _told(task: Task, seconds: float) -> Iterator[Mapping[str, Any]]:
-    """Let a worker measure, for so long at most -> what it tells, and last whether it failed."""
+    """Let a worker measure within a time limit; yield its results, and last whether it failed."""
     if seconds <= 0:
         yield {"name": task["name"], "left_out": "no time was left"}
         return

@@ -1,7 +1,7 @@
-"""What the compiler makes of kernels: registers, spills, shared memory and instructions. No GPU is needed.
+"""Compile kernels and report registers, spills, shared memory and instructions. It needs no GPU.
 
-Instructions are counted where `nvdisasm` is installed (the package nvidia-cuda-nvdisasm, or the toolkit):
-those of the machine code, each once, however often a loop runs them.
+If `nvdisasm` is installed (from the package nvidia-cuda-nvdisasm, or the toolkit), it counts the instructions
+of the machine code, each once, however often a loop runs it.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from chaski.ml.cuda.sources import OPTIONS
 __all__ = ["FREE", "Compiled", "KernelCode", "kernels_in", "nvdisasm"]
 
 FREE = ("--fmad=true", "--use_fast_math", *(option for option in OPTIONS if "fmad" not in option))
-"""Options of a build that may round as it likes: products and sums are joined, functions are approximated."""
+"""Options of a build with free rounding: products and sums are fused, and functions are approximated."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCode:
-    """What a kernel takes. `instructions` is None where nothing counts them."""
+    """The resources of a kernel. `instructions` is None without a disassembler."""
 
     registers: int
     spills: int
-    """Bytes that its threads store elsewhere, as registers are too few."""
+    """Bytes that its threads spill for lack of registers."""
     shared: int
     instructions: int | None
 
 
 @dataclass(slots=True)
 class Compiled:
-    """Programs for an architecture, compiled when they are asked for."""
+    """Programs for an architecture, compiled on demand."""
 
     architecture: str
     options: Sequence[str] = OPTIONS
     _known: dict[Program, Mapping[str, KernelCode]] = field(default_factory=dict)
 
     def of(self, program: Program) -> Mapping[str, KernelCode]:
-        """The kernels of a program, by name."""
+        """Return the kernels of a program, by name."""
         if program not in self._known:
             self._known[program] = kernels_in(program, self.architecture, self.options)
         return self._known[program]
@@ -54,7 +54,7 @@ class Compiled:
 def kernels_in(
     program: Program, architecture: str, options: Sequence[str] = OPTIONS
 ) -> Mapping[str, KernelCode]:
-    """Compile a program -> its kernels, by name. Raises ComputationError where it cannot be compiled."""
+    """Compile a program; return its kernels by name. Raises ComputationError if it does not compile."""
     told: list[str] = []
     code = compile_program(program, architecture, (*options, "--ptxas-options=-v"), told.append)
     counts = _instructions(code)
@@ -72,7 +72,7 @@ def kernels_in(
 
 
 def nvdisasm() -> str | None:
-    """The path of NVIDIA's disassembler; None without one."""
+    """Return the path of NVIDIA's disassembler, or None."""
     spec = importlib.util.find_spec("nvidia")
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
     packaged = (path for folder in folders for path in sorted(Path(folder).glob("*/bin/nvdisasm")))
@@ -80,7 +80,7 @@ def nvdisasm() -> str | None:
 
 
 def _instructions(code: bytes) -> Mapping[str, int]:
-    """How many instructions each kernel has; nothing without a disassembler."""
+    """Return the number of instructions of each kernel; empty without a disassembler."""
     program = nvdisasm()
     if program is None:
         return {}
@@ -94,7 +94,7 @@ def _instructions(code: bytes) -> Mapping[str, int]:
         section = re.match(r"\s*\.section\s+\.text\.(\w+)", line)
         if section is not None:
             name = section[1]
-        # Behind the last instruction NOPs fill up the section.
+        # After the last instruction, NOPs fill the section.
         elif name and re.match(r"\s*/\*[0-9a-f]{4,}\*/", line) and " NOP " not in line:
             counts[name] = counts.get(name, 0) + 1
     return counts

@@ -1,15 +1,15 @@
-"""What a GPU would take for a step of a model, estimated kernel by kernel. No GPU is needed.
+"""Estimate the time of a model's step on a GPU, kernel by kernel. It needs no GPU.
 
     python -m benchmarks.gpu_estimate                    Llama 3.1 8B in Q4_K_M on an H200
     python -m benchmarks.gpu_estimate --work decode      one of the steps, with every kind of kernel
     python -m benchmarks.gpu_estimate --host 1           what launching a step costs the host, measured
 
-The plans are the backend's own, for a GPU that computes nothing. Each kernel is compiled for it, which tells
-its registers, how many warps a multiprocessor has room for, and with nvdisasm its instructions, as it is and
-in a build that may round as it likes (gpu_compiled.py). It reads matrices, keys and values once. The estimate
-is the longer of reading at the rate of a copy and of multiplying at the rate that was measured in prompts,
-and for each kernel the time that was measured besides: see docs/gpu.md. A bound takes the rate of a copy and
-the tensor cores' rate on paper, and nothing for a kernel. What is estimated is not measured.
+The plans are the backend's own, for a GPU that computes nothing. Compiling each kernel shows its registers,
+the number of warps that fit a multiprocessor, and with nvdisasm its instructions, both in the normal build
+and in a build with free rounding (gpu_compiled.py). A kernel reads matrices, keys and values once. The
+estimate is the longer of two times: reading at the rate of a copy, and multiplying at the rate measured in
+prompts. Each kernel adds a measured constant: see docs/gpu.md. The bound uses the rate of a copy and the
+nominal rate of the tensor cores, without a time per kernel. Estimates are not measurements.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from chaski.model.program import Program, Run
 from chaski.model.registry import build_model
 from chaski.model.weights import place_weights
 
-# An H200. What was measured there is in docs/gpu.md: a copy, and by it a kernel of a decode step and the
-# multiply-adds of a prompt of 512 tokens.
+# An H200. docs/gpu.md contains the measurements: the rate of a copy, and from it the constant of a kernel in
+# a decode step and the multiply-adds of a prompt of 512 tokens.
 _CORES, _ARCHITECTURE = 132, "sm_90"
 _COPY = 4.21e12
 _KERNEL = 8e-6
 _PRODUCTS = 3.3e13
 _PAPER_PRODUCTS = 9.9e14
-# Of a multiprocessor: registers, bytes of shared memory, threads, and blocks of threads.
+# Limits of a multiprocessor: registers, bytes of shared memory, threads, and blocks of threads.
 _REGISTERS, _SHARED, _THREADS, _BLOCKS = 65536, 228 << 10, 2048, 32
 
 # The kernels that read keys and values, from all cells of a sequence.
@@ -67,11 +67,11 @@ _WORK = {
     "decode of 256": (256, 1, 16),
     "prefill of 2,048": (1, 512, 1536),
 }
-"""Sequences, tokens of each in a batch, and tokens before these."""
+"""The numbers of sequences, of tokens of each in a batch, and of tokens before these."""
 
 
 class PaperGPU:
-    """A GPU whose memory has addresses and no content."""
+    """A GPU whose memory has addresses but no content."""
 
     device = Device("cuda:0", "H200", _CORES, (_ARCHITECTURE,), 1 << 40, 1 << 40)
     rule, shared_memory = _ARCHITECTURE, 227 << 10
@@ -96,17 +96,17 @@ class PaperGPU:
         return self.wait
 
     def _nothing(self, *_: Any) -> None:
-        """Nothing happens."""
+        """Do nothing."""
 
     free = zero = upload = wait_uploads = fetch = run = launch = wait = close = _nothing
 
     def prepare(self, programs: Iterable[Source]) -> None:
-        """Nothing is compiled but what the table asks for."""
+        """Compile nothing; the table compiles on demand."""
 
 
 @dataclass(slots=True)
 class Kind:
-    """Kernels of one name and grid: how many, and the bytes and multiply-adds of all."""
+    """Kernels with the same name and grid: their number, and the bytes and multiply-adds of all."""
 
     kernel: Kernel
     count: int = 0
@@ -115,17 +115,17 @@ class Kind:
 
     @property
     def bound(self) -> float:
-        """Seconds that nobody can do without."""
+        """Return the least possible seconds."""
         return max(self.num_bytes / _COPY, self.products / _PAPER_PRODUCTS)
 
     @property
     def estimate(self) -> float:
-        """Seconds by what was measured of such kernels."""
+        """Return the estimated seconds, from measurements of such kernels."""
         return self.count * _KERNEL + max(self.num_bytes / _COPY, self.products / _PRODUCTS)
 
 
 def warps_of(kernel: Kernel, compiled: Compiled) -> int:
-    """The warps of a kernel that a multiprocessor has at a time."""
+    """Return the number of warps of a kernel that fit a multiprocessor."""
     code = compiled.of(kernel.program)[kernel.name]
     warps = -(-kernel.threads // 32)
     by_registers = _REGISTERS // (-(-code.registers // 8) * 8 * 32 * warps)
@@ -135,7 +135,7 @@ def warps_of(kernel: Kernel, compiled: Compiled) -> int:
 
 
 def kinds_of(steps: Sequence[Step], sizes: Mapping[str, int], tokens: int, history: int) -> Sequence[Kind]:
-    """The kernels of a run, those alike together. `history`: cells that attention reads of each layer."""
+    """Group the kernels of a run by kind. `history`: cells that attention reads in each layer."""
     found: dict[tuple[Any, ...], Kind] = {}
     for step in steps:
         kernel = step.choose(sizes)
@@ -154,8 +154,8 @@ def kinds_of(steps: Sequence[Step], sizes: Mapping[str, int], tokens: int, histo
 
 @contextmanager
 def compiled_model(path: Path, sequences: int, context: int) -> Iterator[Program]:
-    """A model as the backend compiles it."""
-    # The angles of a file without content are no numbers.
+    """Return a model as the backend compiles it."""
+    # The angles of a file without content are not numbers.
     with closing(open_backend("cpu")) as host, np.errstate(divide="ignore"):
         backend = CUDABackend(BackendOptions(), PaperGPU(), host)
         file = open_model(path)
@@ -168,7 +168,7 @@ def compiled_model(path: Path, sequences: int, context: int) -> Iterator[Program
 
 
 def batch_of(sequences: int, begin: int, end: int) -> Batch:
-    """The tokens of all sequences at some positions, with an output for each sequence."""
+    """Return the tokens of all sequences at some positions, with an output for each sequence."""
     positions = np.arange(begin, end, dtype=np.int32)
     return Batch(
         np.zeros(sequences * len(positions), np.int32),
@@ -187,7 +187,7 @@ def compute(program: Program, sequences: int, before: int) -> None:
 
 
 def kernels_of(path: Path, sequences: int, tokens: int, before: int) -> Sequence[Kind]:
-    """The kernels of a batch behind others."""
+    """Return the kernels of a batch after earlier batches."""
     with compiled_model(path, sequences, before + tokens + 256) as program:
         compute(program, sequences, before)
         batch = batch_of(sequences, before, before + tokens)
@@ -198,9 +198,9 @@ def kernels_of(path: Path, sequences: int, tokens: int, before: int) -> Sequence
 
 
 def host_seconds(path: Path, sequences: int, before: int, steps: int = 1500) -> Sequence[float]:
-    """What launching each of so many steps costs the host without the driver, sorted.
+    """Return the host's seconds to launch each of several steps without the driver, sorted.
 
-    Each has the token of each sequence that the one before it found.
+    Each step gets the tokens that the previous step chose.
     """
     found = []
     with compiled_model(path, sequences, before + steps + 256) as program:
@@ -257,7 +257,7 @@ def main() -> None:
 
 
 def kernels_table(kinds: Sequence[Kind], compiled: Compiled) -> None:
-    """Print each kind of kernel, the longest first, beside what a build that is free to round makes of it."""
+    """Print each kind of kernel, the longest first, next to its build with free rounding."""
     free = Compiled(_ARCHITECTURE, FREE)
     print(
         "| kernel | of | blocks x threads | count | GB | ms at least | ms by estimate | warps | registers "

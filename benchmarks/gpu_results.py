@@ -25,14 +25,14 @@ GOALS: Mapping[tuple[str, str, str], tuple[str, float]] = {
     ("llama-3.1-8b", "64 sequences", "decode"): ("tokens/s", 5300.0),
     ("llama-3.1-8b", "prompt of 2,048", "prefill"): ("of products", 0.50),
 }
-"""By shape, work and what is measured: the unit, and how much is wanted of it on an H200, in Q4_K_M."""
+"""By shape, work and quantity: the unit, and the goal on an H200 with Q4_K_M."""
 
-# Where what a worker tells belongs, by a word that only it has.
+# The place of a worker's result, by a key that only this kind of result has.
 _PLACES = ("load_seconds", "kernels", "torch", "failed", "left_out")
 
 
 class Results:
-    """What was measured of a device, in `folder`. `found` is the content of `results.json` there."""
+    """The measurements of a device in `folder`. `found` is the content of its `results.json`."""
 
     def __init__(self, folder: Path, type: str, device: Sequence[Figures]) -> None:
         self.folder, self._type, self._device = folder, type, device
@@ -46,7 +46,7 @@ class Results:
         }
 
     def take(self, figures: Figures) -> None:
-        """Keep what a worker tells, and write the file anew."""
+        """Keep a result of a worker, and rewrite the file."""
         if "prefill" in figures:
             self._row(figures)
         else:
@@ -66,17 +66,17 @@ class Results:
 
     @property
     def rows(self) -> Sequence[Figures]:
-        """Works of models, each with the rates of all times that it was measured."""
+        """Return the works of models, each with the rates of all its measurements."""
         found: Sequence[Figures] = self.found["rows"]
         return found
 
     def share(self, row: Figures, what: str) -> float | None:
-        """The share of what the device gives; None where that is not known."""
+        """Return the share of the device's limit; None if the limit is unknown."""
         limit = self._limit("products" if what == "prefill" else "copy", row["threads"])
         return None if limit is None else self._used(row, what) / limit
 
     def _used(self, row: Figures, what: str) -> float:
-        """Multiply-adds of matrices a second, or bytes that are read of weights and history."""
+        """Return multiply-adds of matrices per second, or bytes of weights and history read per second."""
         shape, rate = SHAPES[row["shape"]], float(median(row[what]))
         if what == "prefill":
             return num_products(shape)[0] * rate
@@ -86,12 +86,12 @@ class Results:
         return size * rate / int(batch)
 
     def _limit(self, name: str, threads: int | None) -> float | None:
-        """Of the device, or of so many threads."""
+        """Return the limit of the device, or of this many threads."""
         found = (each[name] for each in self._device if each.get("threads") == threads and name in each)
         return next(found, None)
 
     def table(self) -> Iterator[str]:
-        """Lines of Markdown, with everything that was found."""
+        """Return all results as lines of Markdown."""
         yield "| model | work | threads | prefill, tok/s | of products | decode, tok/s | of a copy | goal |"
         yield "|---|---|--:|--:|--:|--:|--:|---|"
         for row in self.rows:
@@ -155,7 +155,7 @@ class Results:
 
 
 def _history_bytes(shape: Any) -> float:
-    """Bytes of keys and values of a token as int16, with a scale for each head."""
+    """Return the bytes of a token's keys and values as int16, with a scale for each head."""
     assert isinstance(shape, Llama)
     return shape.history_elements * (2 + 4 / shape.head_dim)
 

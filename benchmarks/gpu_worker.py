@@ -1,4 +1,4 @@
-"""Measures one thing for `benchmarks.gpu`, in a process of its own: prints JSON, a line for each figure."""
+"""Measure one quantity for `benchmarks.gpu` in a separate process; print a line of JSON per figure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COPY = 1 << 30
 
 
 def main() -> None:
-    """Measure what the argument asks for."""
+    """Measure the quantity that the argument names."""
     task = json.loads(sys.argv[1])
     _MEASURES[task.pop("measure")](**task)
 
@@ -36,7 +36,7 @@ def _tell(**figures: Any) -> None:
 
 
 def _device(device: str, threads: Sequence[int]) -> None:
-    """What the device is, and what it gives."""
+    """Describe the device and measure its limits."""
     if device == "cpu":
         for count in threads:
             limits = measure_limits(count)
@@ -53,7 +53,7 @@ def _device(device: str, threads: Sequence[int]) -> None:
 
 
 def _copy_rate() -> float:
-    """Bytes a second that a copy inside of the GPU reads and writes."""
+    """Return the bytes per second that a copy inside the GPU reads and writes."""
     from cuda.bindings import driver
 
     from chaski.ml.cuda.driver import open_gpu
@@ -76,7 +76,7 @@ def _copy_rate() -> float:
 
 
 def _torch_rates() -> Mapping[str, Any] | None:
-    """Torch's copies, and multiply-adds of random bf16 matrices, a second; None without torch."""
+    """Return torch's rates of copies and of multiply-adds of random bf16 matrices; None without torch."""
     try:
         import torch
     except ModuleNotFoundError:
@@ -93,7 +93,7 @@ def _torch_rates() -> Mapping[str, Any] | None:
 
 
 def _torch_seconds(run: Callable[[], Any], repeat: int = 20) -> float:
-    """Seconds of a run, the best of three times so many."""
+    """Return the seconds of a run, the best of three series."""
     import torch
 
     run()
@@ -109,7 +109,7 @@ def _torch_seconds(run: Callable[[], Any], repeat: int = 20) -> float:
 
 
 def _torch(shape: str, tokens: Sequence[int]) -> None:
-    """Products of torch's bf16 matrices of a model, and nothing else of it, for so many tokens at a time."""
+    """Measure only the products of a model's matrices in torch's bf16, for several numbers of tokens."""
     try:
         import torch
     except ModuleNotFoundError:
@@ -145,7 +145,7 @@ def _model(
     repeat: int,
     kernels: int,
 ) -> None:
-    """Load a model, measure each work so many times, and then the slowest kernels of a step."""
+    """Load a model, measure each work several times, and then the slowest kernels of a step."""
     path = make(shape, type, Path(folder))
     workloads = {name: Workload(*numbers) for name, numbers in works.items()}
     context = max(each.context for each in workloads.values())
@@ -161,7 +161,7 @@ def _model(
         )
         for name, workload in workloads.items():
             if device != "cpu":
-                measure(llm, workload, [0], 0.0)  # kernels of these sizes are compiled and recorded
+                measure(llm, workload, [0], 0.0)  # compiles and records kernels of these sizes
             for seed in range(1, 1 + repeat):
                 result = measure(llm, workload, [seed], 0.0)
                 _tell(
@@ -177,7 +177,7 @@ def _model(
 
 
 def _slowest(count: int) -> Iterator[Mapping[str, Any]]:
-    """The kernels of the newest step that take the longest in all."""
+    """Return the kernels of the newest step with the longest total times."""
     from chaski.ml.cuda.plan import CUDAPlan
 
     plans = [each for each in gc.get_objects() if isinstance(each, CUDAPlan)]

@@ -1,10 +1,10 @@
-"""Measures how long requests wait for each other, and what a next turn costs: `python -m benchmarks.latency`.
+"""Measure the wait of requests for each other, and the cost of a next turn: `python -m benchmarks.latency`.
 
-Three questions about the runner, on random tokens:
+It answers three questions about the runner, with random tokens:
 
-* a short request comes while a long prompt is computed: how many chunks later is its first token there?
-* a stream runs while a long prompt is computed: what is the longest pause between two of its tokens?
-* a conversation goes on: how much is computed, and how long does the first token take, beside the same
+* If a short request arrives during a long prompt, after how many chunks is its first token ready?
+* If a stream runs during a long prompt, what is the longest pause between two of its tokens?
+* If a conversation continues, how much is computed, and how long does the first token take, next to the same
   conversation from nothing?
 """
 
@@ -25,7 +25,7 @@ SHORT, TURN = 16, 24
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The first token of an answer: seconds until it is there, and how much of the prompt was computed."""
+    """The first token of an answer: seconds until it is ready, and the number of computed prompt tokens."""
 
     seconds: float
     evaluated: int
@@ -46,7 +46,7 @@ def main() -> None:
         context=arguments.length + 256,
         parallel=2,
         num_batch=arguments.num_batch,
-        prompt_cache="memory",  # what an earlier run has left on disk is not there
+        prompt_cache="memory",  # without files of earlier runs
     ) as model:
         follow_ups, waits, pauses = [], [], []
         for _ in range(arguments.repeat):
@@ -72,14 +72,14 @@ def first_token(model: chaski.LLM, prompt: list[int]) -> Turn:
 
 
 def conversation(model: chaski.LLM, prompt: list[int], turn: list[int]) -> tuple[Turn, Turn]:
-    """A prompt that was never seen, and the prompt with its answer and another turn."""
+    """Measure a new prompt, and the same prompt with its answer and another turn."""
     cold = first_token(model, prompt)
     answer = model.generate(prompt, num_predict=8, temperature=0, stop=[])
     return cold, first_token(model, [*prompt, *answer.token_ids, *turn])
 
 
 def short_request(model: chaski.LLM, random: np.random.Generator) -> float:
-    """Seconds to the first token of a short request that comes in the middle of a long prompt."""
+    """Return the seconds to the first token of a short request that arrives during a long prompt."""
     long = start_long(model, random)
     seconds = first_token(model, random.integers(model.vocab_size, size=SHORT).tolist()).seconds
     long.join()
@@ -87,7 +87,7 @@ def short_request(model: chaski.LLM, random: np.random.Generator) -> float:
 
 
 def longest_pause(model: chaski.LLM, random: np.random.Generator) -> float:
-    """Seconds between two tokens of a running stream while a long prompt is computed."""
+    """Return the longest pause in seconds between two tokens of a running stream during a long prompt."""
     stream = model.stream(random.integers(model.vocab_size, size=SHORT).tolist(), num_predict=200, stop=[])
     next(stream)
     long = start_long(model, random)
@@ -101,7 +101,7 @@ def longest_pause(model: chaski.LLM, random: np.random.Generator) -> float:
 
 
 def start_long(model: chaski.LLM, random: np.random.Generator) -> threading.Thread:
-    """A long prompt in a thread of its own, some way into its second chunk."""
+    """Start a long prompt in a separate thread, and wait until its second chunk."""
     prompt = random.integers(model.vocab_size, size=model.context - 256).tolist()
     thread = threading.Thread(target=first_token, args=(model, prompt))
     thread.start()

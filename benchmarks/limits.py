@@ -1,4 +1,4 @@
-"""Measurement of this machine's peak rates, with which speeds are compared."""
+"""Measure the peak rates of this machine, for comparison with measured speeds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from chaski import _native
 
 __all__ = ["Limits", "measure_limits"]
 
-# Far more than any cache holds.
+# Far more than any cache can hold.
 _BYTES = 512 << 20
 
 
@@ -22,15 +22,15 @@ class Limits(Struct, frozen=True):
     int8: float
     """Multiply-adds per second of bytes, as in the products of quantized matrices."""
     bf16: float | None
-    """Multiply-adds per second of bfloat16 pairs; None where the processor has no instruction for them."""
+    """Multiply-adds per second of bfloat16 pairs; None if the processor lacks the instruction."""
     fp32: float
 
 
 def measure_limits(threads: int, isa: str = "auto") -> Limits:
-    """Take about a second to measure; what else runs on the machine shows in the result.
+    """Measure for about a second; other load on the machine lowers the result.
 
     Raises:
-        ValueError: if this build or this machine does not have the instruction set.
+        ValueError: if this build or this machine lacks the instruction set.
     """
     pool = _native.ThreadPool(threads)
     name = _native.isa_names()[-1] if isa == "auto" else isa

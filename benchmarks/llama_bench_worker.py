@@ -1,9 +1,9 @@
-"""Measures ik_llama.cpp, through its own `llama-bench`, as `chaski bench` measures chaski.
+"""Measure ik_llama.cpp through its own `llama-bench`, as `chaski bench` measures chaski.
 
     python -m benchmarks.llama_bench_worker BUILD/bin/llama-bench MODEL --prompt 512 --generate 64 [--repack]
 
 It prints one JSON object with the rates of `chaski bench --json`. ik_llama.cpp is a fork of llama.cpp with
-kernels of its own for processors; its `-gp` generates behind a prompt, and times the generation alone.
+its own CPU kernels. Its `-gp` generates after a prompt, and times only the generation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__: list[str] = []
 
 
 def main() -> None:
-    """Run it once, and print what it measured."""
+    """Run it once and print its results."""
     arguments = _arguments()
     done = subprocess.run(_command(arguments), capture_output=True, text=True, check=False)
     if done.returncode:
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def rates(tests: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """The rates of its prompt and of its generation, in tokens per second."""
+    """Return the rates of its prompt and of its generation, in tokens per second."""
     prompt, generation = tests
     return {
         "prefill_tokens_per_second": prompt["samples_ts"],

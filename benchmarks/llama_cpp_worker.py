@@ -1,4 +1,4 @@
-"""Measures llama.cpp, through llama-cpp-python's low-level API, as `chaski bench` measures chaski.
+"""Measure llama.cpp, through llama-cpp-python's low-level API, as `chaski bench` measures chaski.
 
 Runs in an interpreter that has llama-cpp-python (build it with CMAKE_ARGS=-DGGML_NATIVE=ON) and prints one
 JSON object with the same keys as `chaski bench --json`, and another one for every line on standard input. It
@@ -67,7 +67,7 @@ class _Session:
         return context
 
     def random_prompts(self, count: int, length: int) -> NDArray[np.int32]:
-        """Token ids (count, length) that are the same in every run."""
+        """Return token ids (count, length) that are the same in every run."""
         return np.random.default_rng(0).integers(0, self._num_vocab, (count, length), dtype=np.int32)
 
     def clear(self) -> None:
@@ -75,7 +75,7 @@ class _Session:
         self._api.llama_memory_clear(self._api.llama_get_memory(self._context), True)
 
     def append(self, tokens: NDArray[np.int32], position: int) -> NDArray[np.int32]:
-        """Append tokens (sequences, n) at `position`; the most probable next token of each sequence."""
+        """Append tokens (sequences, n) at `position`; return each sequence's most probable next token."""
         last = np.empty(len(tokens), np.int32)
         rows = [
             (sequence, position + step, int(token))
@@ -92,7 +92,7 @@ class _Session:
         return last
 
     def _compute(self, rows: list[tuple[int, int, int]], end: int) -> None:
-        """One batch of (sequence, position, token); logits for the tokens at position `end`."""
+        """Compute one batch of (sequence, position, token), with logits for the tokens at position `end`."""
         batch = self._batch
         batch.n_tokens = len(rows)
         for index, (sequence, position, token) in enumerate(rows):
@@ -109,20 +109,20 @@ class _Session:
 
 
 def _seconds_since_process_start() -> float:
-    """Age of this process, to the clock tick (10 ms); field 22 of its stat line counts ticks from boot."""
+    """Return the age of this process, to the clock tick (10 ms), from field 22 of its stat line."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     ticks_per_second = 100
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / ticks_per_second
 
 
 def _peak_bytes() -> int:
-    """The most memory that this process had resident; unlike getrusage, not what its parent had before."""
+    """Return the peak resident memory of this process, unlike getrusage without its parent's."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 def _measure(session: _Session, arguments: argparse.Namespace) -> tuple[float, float]:
-    """Rates of one prompt and of the decoding after it, in tokens per second."""
+    """Return the rates of one prompt and of the decoding after it, in tokens per second."""
     session.clear()
     depth, length = arguments.depth, arguments.depth + arguments.prompt
     prompts = session.random_prompts(arguments.batch, length)

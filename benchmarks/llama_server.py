@@ -1,4 +1,4 @@
-"""The server of llama.cpp, as a peer: prompts of tokens over HTTP, answers token by token."""
+"""The server of llama.cpp as a peer: receives prompts as tokens over HTTP, and answers token by token."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _SECONDS_TO_START = 120
 
 
 class LlamaServer:
-    """A server that listens at a port of this machine."""
+    """A server that listens on a port of this machine."""
 
     def __init__(self, port: int) -> None:
         self._port = port
 
     def stream(self, tokens: Sequence[int], count: int, **fields: Any) -> Iterator[float]:
-        """Ask for `count` greedy tokens behind a prompt -> the moment at which each of them came."""
+        """Request `count` greedy tokens after a prompt; return the arrival time of each."""
         body = {"prompt": list(tokens), "n_predict": count, "temperature": 0, "ignore_eos": True}
         connection = http.client.HTTPConnection(_HOST, self._port, timeout=600)
         try:

@@ -1,4 +1,4 @@
-"""The machine, as a record names it: no host, no user, no path."""
+"""The machine as records describe it, without host, user or path names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chaski.ml.machine import cpu_info
 
 __all__ = ["Machine", "this_machine"]
 
-# AMD's numbers of families, whose names virtual machines hide; family 25 is two of them.
+# AMD's family numbers, since virtual machines hide the names; family 25 covers two generations.
 _ZEN = {"23": "Zen 2", "25": "Zen 3", "26": "Zen 5"}
 
 
@@ -25,13 +25,13 @@ class Machine:
 
     @property
     def folder(self) -> str:
-        """The name of the folder for records of this processor with this instruction set."""
+        """Return the name of the folder for records of this processor with this instruction set."""
         cpu = self.cpu.lower().replace("(r)", "").replace("(tm)", "")
         return "-".join(re.findall(r"[a-z0-9.]+", f"{cpu} {self.isa}"))
 
 
 def this_machine(threads: int) -> Machine:
-    """This one, with the instruction set that models are computed with here."""
+    """Return this machine, with the instruction set that models use on it."""
     isa = Environment.read().isa
     backend = open_backend("cpu", CPUOptions(threads, isa))
     device = backend.devices()[0]
@@ -40,7 +40,7 @@ def this_machine(threads: int) -> Machine:
 
 
 def _named(cpu: str) -> str:
-    """Return the name of a processor with its generation: AMD's names, such as AMD EPYC, do not say it."""
+    """Return the name of a processor with its generation, which AMD's names, such as AMD EPYC, omit."""
     info = cpu_info()
     zen = _ZEN.get(info.get("cpu family", ""))
     if not cpu.startswith("AMD") or zen is None:

@@ -1,9 +1,9 @@
-"""Makes GGUF files of the shapes of models with experts, with few layers, so that they have about 2 GB.
+"""Make GGUF files with the shapes of mixture-of-experts models, with few layers and about 2 GB.
 
     python -m benchmarks.make_experts qwen3-30b-a3b gpt-oss-20b
     python -m benchmarks.compare --model benchmarks/files/gpt-oss-20b.gguf
 
-Layers are as large as those of the real models, and weights are random: every token chooses other experts.
+Layers have the sizes of the real models, and weights are random, so every token chooses different experts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["SHAPES", "make"]
 _VOCAB = 4096
 _ROWS_AT_ONCE = 4096
 
-# Metadata behind "arch.", which has all sizes.
+# Metadata after "arch.", with all sizes.
 _QWEN: dict[str, int | float | str] = {
     "block_count": 5,
     "embedding_length": 2048,
@@ -54,7 +54,7 @@ _GPT_OSS: dict[str, int | float | str] = {
     "expert_used_count": 4,
     "expert_feed_forward_length": 2880,
 }
-# Architecture, metadata, the type of matrices, and of experts.
+# Architecture, metadata, type of matrices, type of experts.
 SHAPES = {
     "qwen3-30b-a3b": ("qwen3moe", _QWEN, QuantType.Q4_K, QuantType.Q4_K),
     "gpt-oss-20b": ("gpt-oss", _GPT_OSS, QuantType.Q8_0, QuantType.MXFP4),

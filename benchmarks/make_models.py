@@ -1,9 +1,9 @@
-"""Makes GGUF files of real model shapes with random weights, for measuring speed and memory.
+"""Make GGUF files of real model shapes with random weights, for measuring speed and memory.
 
     python -m benchmarks.make_models --shape llama-3.2-1b --type Q4_K_M
 
-The tensors and their types are those of the real files, so an engine does the same work; no model has to be
-downloaded. `benchmarks/shapes` has the shapes. Every file has a byte-level vocabulary.
+The tensors and their types are those of the real files, so an engine does the same work without a download.
+`benchmarks/shapes` defines the shapes. Every file has a byte-level vocabulary.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NORMAL, _CONTROL = 1, 3  # types of tokens
 
 
 def make(shape_name: str, type_name: str, directory: Path = DEFAULT_DIRECTORY) -> Path:
-    """Write the file unless it is there already, and return its path."""
+    """Write the file unless it exists, and return its path."""
     path = file_of(shape_name, type_name, directory)
     if path.exists():
         return path
@@ -56,12 +56,12 @@ def make(shape_name: str, type_name: str, directory: Path = DEFAULT_DIRECTORY) -
 
 
 def file_of(shape_name: str, type_name: str, directory: Path = DEFAULT_DIRECTORY) -> Path:
-    """The path that `make` writes."""
+    """Return the path that `make` writes."""
     return directory / f"{shape_name}-{type_name.lower()}.gguf"
 
 
 def weight_bytes(shape: Shape, type_name: str) -> int:
-    """Bytes of matrices that a token is multiplied with. Of experts, only those that it uses count."""
+    """Return the bytes of the matrices that multiply a token. Only the experts that it uses count."""
     return sum(
         round(matrix.share * matrix.num_rows * row_bytes(type_of(matrix, type_name, shape), matrix.columns))
         for matrix in shape.matrices()
@@ -69,7 +69,7 @@ def weight_bytes(shape: Shape, type_name: str) -> int:
 
 
 def num_products(shape: Shape) -> tuple[int, int]:
-    """Multiply-adds of a token: with the matrices of all layers, and with the output matrix."""
+    """Return the multiply-adds of a token: with the matrices of all layers, and with the output matrix."""
     products = [
         (matrix.is_head, round(matrix.share * matrix.num_rows * matrix.columns))
         for matrix in shape.matrices()
@@ -84,7 +84,7 @@ def write(path: Path, shape: Shape, type_name: str, name: str) -> None:
 
 
 def write_hollow(path: Path, shape: Shape, type_name: str, name: str) -> None:
-    """Write a file of the shape whose weights are zeros, which take no place on most disks."""
+    """Write a file of the shape whose weights are zeros, which take no space on most disks."""
     tensors = _tensors(shape, type_name)
     path.write_bytes(header(_metadata(shape, type_name, name), tensors))
     sizes = [path.stat().st_size, *(tensor.nbytes for tensor in tensors.values())]
@@ -92,7 +92,7 @@ def write_hollow(path: Path, shape: Shape, type_name: str, name: str) -> None:
 
 
 def _tensors(shape: Shape, type_name: str) -> dict[str, LazyTensor]:
-    """Vectors, and then matrices, which must be written in their order."""
+    """Yield vectors and then matrices, which must be written in this order."""
     tensors = {}
     for name, values in shape.vectors(np.random.Generator(np.random.SFC64(2))):
         data = np.ascontiguousarray(values).view(np.uint8)
@@ -121,7 +121,7 @@ def _metadata(shape: Shape, type_name: str, name: str) -> dict[str, MetadataValu
 
 
 def _vocabulary(vocabulary: Vocabulary) -> dict[str, MetadataValue]:
-    """A byte-level BPE vocabulary: the 256 bytes, then words of two to four letters, then special tokens."""
+    """Return a byte-level BPE vocabulary: 256 bytes, words of two to four letters, special tokens."""
     num_words = vocabulary.size - 256 - vocabulary.num_special
     words = list(itertools.islice(_words(), num_words))
     special = ["<|begin_of_text|>", "<|end_of_text|>"]
@@ -165,7 +165,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Make every asked shape in every asked type."""
+    """Make every requested shape in every requested type."""
     arguments = _arguments()
     for shape, kind in itertools.product(arguments.shape, arguments.type):
         path = make(shape, kind, arguments.out)

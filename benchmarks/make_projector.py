@@ -1,6 +1,6 @@
-"""Files for `benchmarks.vision`: an encoder with random weights, as a projector of llama.cpp's form.
+"""Make files for `benchmarks.vision`: an encoder with random weights, in llama.cpp's projector format.
 
-And the least text model that llama.cpp wants behind it.
+It also makes the smallest text model that llama.cpp requires with it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _TEXT_EPS = 1e-6
 
 
 def open_vision(file: GGUFFile, row_size: int) -> Any:
-    """The encoder as the models that it belongs to read it, without its weights."""
+    """Open the encoder without its weights, as its models read it."""
     kind = file.get("clip.projector_type", str)
     if kind == "gemma3":
         return Gemma3(file, row_size)
@@ -63,10 +63,10 @@ def open_vision(file: GGUFFile, row_size: int) -> Any:
 
 
 def write_projector(path: Path, encoder: Encoder, type_name: str) -> None:
-    """The encoder with matrices of this type.
+    """Write the encoder with matrices of this type.
 
-    Which tensors a file has is asked of the engine's own reader, which gets a file of those that it needs in
-    order to say it.
+    The engine's own reader names the tensors of the file; it gets a file with the tensors that it needs for
+    this.
     """
     known = {name: _tensor(name, shape, "F16", {}) for name, shape in encoder.tensors.items()}
     write_gguf(path, encoder.metadata(), known)
@@ -80,7 +80,7 @@ def write_projector(path: Path, encoder: Encoder, type_name: str) -> None:
 
 
 def _shapes(vision: Module, encoder: Encoder) -> dict[str, Shape]:
-    """The tensors that the file of an encoder has."""
+    """Return the shapes of the tensors in an encoder's file."""
     shapes = {
         name: weight.stored or weight.shape
         for name, weight in vision.weights()
@@ -93,15 +93,15 @@ def _shapes(vision: Module, encoder: Encoder) -> dict[str, Shape]:
 
 
 def _has(name: str, encoder: Encoder) -> bool:
-    """True if the file has a tensor that not every file has."""
+    """Return whether the file has an optional tensor."""
     ending = name.rpartition(".")[2]
     return not name.startswith(encoder.unbiased) if ending == "bias" else ending in encoder.constants
 
 
 def write_text(path: Path, row_size: int, deep: int) -> None:
-    """A model of one narrow layer whose embeddings have the size of the encoder's rows.
+    """Write a model of one narrow layer whose embeddings have the size of the encoder's rows.
 
-    It is a Llama; where rows have further parts, a Qwen 3-VL, which takes as many.
+    It is a Llama, or a Qwen 3-VL if rows have further parts, which that model accepts.
     """
     shapes: dict[str, Shape] = {"token_embd": (len(_BYTES) + 4, row_size), "output_norm": (row_size,)}
     shapes |= {f"blk.0.{name}": (row_size,) for name in ("attn_norm", "ffn_norm")}
@@ -128,7 +128,7 @@ def _tensor(name: str, shape: Shape, type_name: str, constants: Mapping[str, flo
     if constant is not None or len(shape) != 2 or "pos" in name or "query" in name:
         values = random.standard_normal(shape) * 0.02 if constant is None else np.full(shape, constant)
         return LazyTensor(shape, QuantType.F32, lambda: [values.astype("<f4").view(np.uint8).ravel()])
-    # Rows that are not whole blocks, and what is kept transposed, are F16 as `chaski convert` writes them.
+    # Rows that are not whole blocks, and transposed matrices, are F16, as in files of `chaski convert`.
     kind = QuantType[type_name]
     if shape[1] % kind.block_size or name == "mm.input_projection.weight":
         kind = QuantType.F16

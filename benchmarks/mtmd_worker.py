@@ -1,9 +1,8 @@
-"""Encodes a picture by llama.cpp's libmtmd, each time that a line comes on standard input.
+"""Encode a picture with llama.cpp's libmtmd for every line on standard input.
 
-Runs in an interpreter that has llama-cpp-python. The first answer, when all is loaded, is an empty JSON
-object. Then each line is answered by the seconds, of the clock (`wall`) and of all threads' processor time
-(`cpu`), that it took to `prepare` the picture from its file and to `encode` it. The rows that came out last
-are left in `--rows`, as float32.
+Runs in an interpreter that has llama-cpp-python. After loading, it prints an empty JSON object. Then it
+answers each line with the seconds, by the clock (`wall`) and in processor time of all threads (`cpu`), to
+`prepare` the picture from its file and to `encode` it. It writes the last rows to `--rows` as float32.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _IMAGE_CHUNK = 1
 
 
 class _Encoder:
-    """A projector in front of a text model, which only has to be there."""
+    """A projector with a text model that must exist but is not computed."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._llama: Any = importlib.import_module("llama_cpp.llama_cpp")
@@ -58,7 +57,7 @@ class _Encoder:
         return " ".join(filter(None, self._errors))
 
     def prepare(self, picture: Path) -> list[Any]:
-        """The parts of the picture as `encode` takes them, resized and normalized."""
+        """Return the parts of the picture for `encode`, resized and normalized."""
         bitmap = self._api.mtmd_helper_bitmap_init_from_file(self._context, str(picture).encode(), False)
         if not bitmap:
             raise SystemExit(f"libmtmd cannot read {picture}: {self._said()}")
@@ -77,7 +76,7 @@ class _Encoder:
         return [one for one in every if self._api.mtmd_input_chunk_get_type(one) == _IMAGE_CHUNK]
 
     def encode(self, parts: list[Any]) -> NDArray[np.float32]:
-        """The rows of the picture."""
+        """Return the rows of the picture."""
         return np.concatenate([self._encode(part) for part in parts])
 
     def _encode(self, part: Any) -> NDArray[np.float32]:
@@ -104,7 +103,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Answer lines until there are no more."""
+    """Answer lines until standard input ends."""
     arguments = _arguments()
     # libmtmd prints on standard output for some encoders.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")

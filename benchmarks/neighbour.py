@@ -1,10 +1,10 @@
-"""Measures what neighbours cost: `python -m benchmarks.neighbour MODEL [--threads N] [--rounds N]`.
+"""Measure the cost of neighbours: `python -m benchmarks.neighbour MODEL [--threads N] [--rounds N]`.
 
-Decodes alone and beside a neighbour, in turns. Prints the rate, the share of the rate alone, and how much of
-a core the neighbour had. Neighbours: a process that is always busy, on whichever processor the system gives
-it (`free`) or on the first one alone (`pinned`), one that is busy for 1.5 of every 10 ms (`brief`), and the
-same model decoding in another process (`model`). A turn is repeated where others took more than a twentieth
-of a core.
+Decodes alone and next to a neighbour, in turns. Prints the rate, its share of the rate alone, and the share
+of a core that the neighbour used. Neighbours are a process that is always busy, on any processor (`free`) or
+only on the first one (`pinned`); a process that is busy for 1.5 of every 10 ms (`brief`); and the same model
+decoding in another process (`model`). A turn is repeated if other processes used more than a twentieth of a
+core.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ while True:
 
 
 class Turn(NamedTuple):
-    """Tokens a second, and the cores that the neighbour had meanwhile."""
+    """Tokens per second, and the cores that the neighbour used meanwhile."""
 
     rate: float
     taken: float
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def turn(model: chaski.LLM, workload: Workload, kind: str, arguments: argparse.Namespace) -> Turn:
-    """Decode once beside a neighbour of this kind, undisturbed by anybody else."""
+    """Decode once next to a neighbour of this kind, undisturbed by other processes."""
     own = os.getpid()
     while True:
         with neighbour(kind, arguments) as other:
@@ -85,19 +85,19 @@ def turn(model: chaski.LLM, workload: Workload, kind: str, arguments: argparse.N
 
 
 def decode(model: chaski.LLM, workload: Workload) -> float:
-    """Return the rate of one answer, in tokens a second."""
+    """Return the rate of one answer in tokens per second."""
     return measure(model, workload, [0], 0).decode_tokens_per_second[0]
 
 
 def others_seconds(own: int) -> float:
-    """Return the processor time of all processes but one."""
+    """Return the processor time of all processes except one."""
     fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     idle = fields[3] + fields[4]
     return (sum(fields) - idle) / os.sysconf("SC_CLK_TCK") - seconds_of(own)
 
 
 def seconds_of(process: int | None) -> float:
-    """Return the processor time of a process; 0 of none."""
+    """Return the processor time of a process; 0 if it does not exist."""
     if process is None:
         return 0.0
     behind_name = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
@@ -106,7 +106,7 @@ def seconds_of(process: int | None) -> float:
 
 @contextmanager
 def neighbour(kind: str, arguments: argparse.Namespace) -> Iterator[int | None]:
-    """Run a neighbour of this kind -> its process."""
+    """Run a neighbour of this kind; yield its process."""
     if kind == ALONE:
         yield None
         return
@@ -118,7 +118,7 @@ def neighbour(kind: str, arguments: argparse.Namespace) -> Iterator[int | None]:
         try:
             if kind == "pinned":
                 os.sched_setaffinity(process.pid, {min(os.sched_getaffinity(0))})
-            time.sleep(1.5 if kind == "model" else 0.2)  # until it is at it
+            time.sleep(1.5 if kind == "model" else 0.2)  # until it is busy
             yield process.pid
         finally:
             process.kill()

@@ -1,9 +1,10 @@
-"""Measures how long this machine takes to hand out huge pages: what loading costs besides reading the file.
+"""Measure the time to allocate huge pages: the cost of loading in addition to reading the file.
 
     python -m benchmarks.new_memory [--megabytes 770] [--threads 2]
 
-Memory that was just given back, and memory after a pause of some seconds, in turns, medians. A virtual
-machine may return what is free to its host meanwhile, and has to ask for it again, page by page.
+Allocates memory that was just freed, and memory after a pause of several seconds, in turns; prints medians.
+During a pause, a virtual machine may return free memory to its host, and must then request it again page by
+page.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _PAUSE_SECONDS = 4
 
 
 def main() -> None:
-    """Measure and print a line for each."""
+    """Measure and print a line for each case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=770, help="as much as the weights take")
     parser.add_argument("--threads", type=int, default=2)
@@ -40,7 +41,7 @@ def main() -> None:
 
 
 def _take(size: int, advice: int, threads: int) -> float:
-    """Touch every page of new memory, give it back -> seconds of the touching."""
+    """Touch every page of new memory and free it; return the seconds of the touching."""
     with mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         memory.madvise(advice)
         pages = np.frombuffer(memory, np.uint8)[:: mmap.PAGESIZE]

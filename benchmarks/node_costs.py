@@ -1,7 +1,7 @@
-"""What one node of several takes for its work, measured on this machine.
+"""Measure the work of one node among several on this machine.
 
-These are its pieces of a model, as the first of several nodes, what a value costs the processors at both ends
-of a TLS connection, and what the serving process takes for a token.
+It measures the pieces of a model on the first of several nodes, the processor time of a value at both ends of
+a TLS connection, and the time of the serving process per token.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ __all__ = [
 
 TYPE = "Q4_K_M"
 PREFILL = 512
-# Nodes of which one is measured. Of a model by layers, one alone has all of them.
+# Numbers of nodes, of which one is measured. With a model split by layers, a single node has all of them.
 _MEMBERS = {"rows": (2, 4, 8), "layers": (1, 2)}
 _HOST = "127.0.0.1"
-# Rows and width of the values whose times are measured, and how often.
+# Rows and widths of the measured values, and the number of repetitions.
 _VALUES = ((1, 512, 400), (1, 2048, 400), (64, 2048, 40), (512, 2048, 20))
 
 
 @dataclass(frozen=True, slots=True)
 class NodeCosts:
-    """One node: what it takes for a token, for a prompt's batch, and for values.
+    """The costs of one node for a token, for a prompt's batch, and for values.
 
     `message` and `byte` are seconds of the processors at both ends, for a value and for each of its bytes.
     """
@@ -69,9 +69,9 @@ class NodeCosts:
     byte: float
 
     def with_memory(self, bandwidth: float) -> NodeCosts:
-        """The same node with another memory, which gives so many bytes a second.
+        """Return the same node with another memory bandwidth in bytes per second.
 
-        Where that is faster, so are caches and cores. What is not computing stays as it is.
+        A faster memory scales caches and cores, too. Times without computation do not change.
         """
         factor = bandwidth / self.decode.bandwidth
         faster = max(1.0, factor)
@@ -90,7 +90,7 @@ class NodeCosts:
 def node_costs(
     folder: Path, path: Path, threads: int, repeat: int, split: str, beside: bool = False
 ) -> NodeCosts:
-    """Measure this machine as a node of so many threads, and say what was found.
+    """Measure this machine as a node with this many threads, and print the results.
 
     path    of a model, whose share of one of eight nodes should be far more than the caches hold
     beside  while another node of one thread computes, where both share the memory of this machine
@@ -106,7 +106,7 @@ def node_costs(
 
 @contextmanager
 def busy_neighbour(path: Path) -> Iterator[None]:
-    """Another process that computes pieces of one token all the time, on one thread."""
+    """Run another process that constantly computes pieces of one token on one thread."""
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=_compute, args=(path, there))
     process.start()
@@ -125,9 +125,9 @@ def _compute(path: Path, started: Connection) -> None:
 
 
 def _fitted_node(path: Path, threads: int, tokens: int, repeat: int, split: str) -> Node:
-    """Fit what a piece takes besides its products, and their rates, to pieces of several nodes.
+    """Fit the constant time of a piece and the rates of its products to pieces of several nodes.
 
-    For one token these are the rate of matrices that come from memory, and of those that were read ahead.
+    For one token, these are the rates of matrices read from memory and of matrices read ahead.
     """
     slow = float("inf")
     found = _timed_work(path, threads, tokens, repeat, split)
@@ -149,23 +149,23 @@ def _fitted_node(path: Path, threads: int, tokens: int, repeat: int, split: str)
 def _timed_work(
     path: Path, threads: int, tokens: int, repeat: int, split: str, waits: bool = False
 ) -> Sequence[tuple[Work, float]]:
-    """What each piece of one of several nodes computes, and its seconds. `waits`: see `measure_pieces`."""
+    """Return the work and seconds of each piece of one node among several. `waits`: see `measure_pieces`."""
     found = []
     for members in _MEMBERS[split]:
         with closing(open_backend("cpu", CPUOptions(threads, variants=Environment.read().variants))) as inner:
             cut, seconds = measure_pieces(path, split, members, inner, tokens, repeat, waits)
         for piece, each in zip(cut.pieces[0], seconds, strict=True):
             work = work_of(piece, cut.weights, sizes_of(tokens))
-            # The last layer has one row of outputs only, from attention on.
+            # The last layer has only one row of outputs, from attention on.
             if split == "layers" or work.products > work.num_bytes * tokens / 2:
                 found.append((work, each))
     return found
 
 
 def _fitted(title: str, amounts: Sequence[tuple[float, float]], kind: str) -> tuple[float, float]:
-    """Fit seconds by a constant and a rate of amounts -> these two; say how far that is off."""
+    """Fit seconds by a constant and a rate of amounts; return both, and print the error of the fit."""
     points = np.array([(1.0, *each) for each in amounts])
-    # Relative errors count: the small pieces say what a piece takes besides its products.
+    # Relative errors count: the small pieces determine the constant.
     constant, slope = _line(points)
     predicted = points[:, :2] @ [constant, slope]
     single = np.abs(predicted / points[:, 2] - 1).mean()
@@ -178,12 +178,12 @@ def _fitted(title: str, amounts: Sequence[tuple[float, float]], kind: str) -> tu
 
 
 def sizes_of(tokens: int) -> Mapping[str, int]:
-    """The sizes of a batch of one sequence, one of whose tokens has an output."""
+    """Return the sizes of a batch of one sequence in which one token has an output."""
     return {"tokens": tokens, "outputs": 1}
 
 
 def _value_costs() -> tuple[float, float]:
-    """Seconds of the processors at both ends for a value, and for each of its bytes."""
+    """Return the processor seconds at both ends for a value, and for each of its bytes."""
     command = [sys.executable, "-m", "benchmarks.node_costs"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
@@ -214,13 +214,13 @@ def _value_costs() -> tuple[float, float]:
 
 
 def _line(points: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """Fit seconds, the last column, by a constant and a slope: the relative errors are the least."""
+    """Fit seconds, the last column, by a constant and a slope with the least relative errors."""
     (constant, slope), *_ = np.linalg.lstsq(points[:, :2] / points[:, 2:], np.ones(len(points)), rcond=None)
     return float(constant), float(slope)
 
 
 def main() -> None:
-    """Be the other end of `_value_costs`: send each value back, until there are no more."""
+    """Act as the other end of `_value_costs`: send each value back until the connection ends."""
     exchange = Exchange()
 
     def take(connection: socket.socket) -> None:
@@ -238,15 +238,15 @@ def main() -> None:
             for run in range(repeat):
                 exchange.begin(run)
                 exchange.send(0, rows, 0, exchange.take(0, rows, 0, _wait))
-        sys.stdin.read()  # until the last one is there
+        sys.stdin.read()  # until the last value has arrived
 
 
 def _wait(descriptor: int) -> None:
-    """Do nothing else while a value is on its way."""
+    """Wait for a value without doing other work."""
 
 
 def _seconds_of_the_head(folder: Path) -> float:
-    """Seconds a token of a model of nearly nothing, on one node in a process of its own."""
+    """Return the seconds per token of a minimal model, on one node in a separate process."""
     shape = Llama(1, 256, 4, 2, 64, 512, 5e5, 2048, Vocabulary("llama-bpe", 1024, 256, 400))
     path, key = folder / "nothing.gguf", written_key(folder)
     write(path, shape, TYPE, "nearly nothing")
@@ -256,7 +256,7 @@ def _seconds_of_the_head(folder: Path) -> float:
 
 
 def rates_on(addresses: Sequence[str], key: Path, split: str, path: Path, workload: Workload) -> BenchResult:
-    """Compute a workload on running nodes, a few times."""
+    """Compute a workload on running nodes several times."""
     with models_on(addresses, key, split), chaski.load(path, context=workload.context) as model:
         return run_workload(model, workload, range(3), 0.0)
 

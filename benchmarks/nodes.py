@@ -1,9 +1,9 @@
-"""What several nodes give for a model that is split over them: `python -m benchmarks.nodes`.
+"""Predict the speed of a model that is split over several nodes: `python -m benchmarks.nodes`.
 
-What one node takes for its work is measured here (`benchmarks/node_costs.py`), with layers of the shapes of
-the 8B model. All else is simulated from that, by `benchmarks/simulated/shards.py`, with the pieces that the
-models are really cut into. `--memory` assumes nodes whose memory gives so many GB/s instead of the measured
-rate; with a faster memory, their cores and caches are faster by as much.
+It measures the work of one node on this machine (`benchmarks/node_costs.py`), with layers in the shapes of
+the 8B model. From that, `benchmarks/simulated/shards.py` simulates the rest, with the real pieces of the
+models. `--memory` replaces the measured memory bandwidth by the given GB/s; with a faster memory, cores and
+caches are faster by the same factor.
 
     python -m benchmarks.nodes --threads 1
     python -m benchmarks.nodes --threads 1 --memory 9.7 63
@@ -38,13 +38,13 @@ MODELS: Mapping[str, Llama] = {
 }
 LINKS = {"1 GbE, 0.2 ms": (2e-4, 125e6), "10 GbE, 0.05 ms": (5e-5, 1250e6)}
 SPLITS = ("rows", "layers")
-# Layers of the model of which a node is measured.
+# Number of layers of the measured model.
 LAYERS = 4
-# Tokens of a batch of a prompt by layers, where `num_batch` is PREFILL.
+# Prompt tokens per batch with a split by layers, if `num_batch` is PREFILL.
 PART = 128
 
 Costs = Mapping[str, NodeCosts]
-"""Those of a node by rows, and of one by layers."""
+"""The costs of a node with a split by rows, and with a split by layers."""
 
 
 def main() -> None:
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def table(folder: Path, name: str, costs: Costs, counts: Sequence[int]) -> None:
-    """Print what numbers of nodes give, and what a token would take if a part of the exchange were free."""
+    """Print the speed of several numbers of nodes, and a token's time with part of the exchange free."""
     path = folder / f"{name}.gguf"
     if not path.exists():
         write_hollow(path, MODELS[name], TYPE, name)
@@ -101,7 +101,7 @@ def table(folder: Path, name: str, costs: Costs, counts: Sequence[int]) -> None:
                     (measured, replace(link, message=0.0)),
                 ]
                 times = [simulated(cut, 1, *case).seconds for case in cases]
-                # By layers, batches of a prompt follow each other.
+                # With a split by layers, batches of a prompt follow each other.
                 part = PREFILL if split == "rows" else PART
                 prompt = simulated(cut, PREFILL, measured, link, part).seconds
                 shown = [f"{times[0] * 1e3:.0f}", f"{one[0] / times[0]:.2f}"]
@@ -111,10 +111,10 @@ def table(folder: Path, name: str, costs: Costs, counts: Sequence[int]) -> None:
 
 
 def check(folder: Path, repeat: int) -> None:
-    """Compute a 1B model on two nodes of one thread, on links of set bandwidth, and predict it.
+    """Compute a 1B model on two nodes of one thread over links with set bandwidths, and predict the result.
 
-    Both nodes share the memory of this machine: by rows they read it at the same time. A link delays nothing.
-    The cores of the nodes do its work, too.
+    Both nodes share the memory of this machine; with a split by rows they read it at the same time. Links
+    have no latency. The cores of the nodes also do the work of the links.
     """
     from tests.cluster.namespaces import Namespaces
 
@@ -147,7 +147,7 @@ def check(folder: Path, repeat: int) -> None:
 def simulated(
     cut: CutModel, tokens: int, measured: NodeCosts, link: Link, most_tokens: int = PREFILL
 ) -> Simulated:
-    """Simulate tokens of one sequence, the last of which has an output, in batches of `most_tokens`."""
+    """Simulate tokens of one sequence in batches of `most_tokens`; the last token has an output."""
     node = measured.decode if tokens == 1 else measured.prefill
     counts = [min(most_tokens, tokens - begin) for begin in range(0, tokens, most_tokens)]
     batches = []

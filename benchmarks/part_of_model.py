@@ -1,6 +1,6 @@
-"""A model cut for several nodes without them: the pieces of all, and one node that computes its own.
+"""A model that is cut for several nodes, of which only one runs and computes its pieces.
 
-What other nodes would send is there at once, and random. So the times are those of one node alone.
+Values from other nodes are random and available immediately. So the times are those of one node alone.
 """
 
 from __future__ import annotations
@@ -41,17 +41,18 @@ _SEQUENCES, _CONTEXT, _BATCH = 8, 512, 512
 
 
 class CutModel:
-    """The pieces of all members, and the bytes of their weights. No tensor of the file is read."""
+    """The pieces of all members, and the bytes of their weights. It reads no tensor of the file."""
 
     def __init__(
         self, path: Path, split: str, members: int, inner: Backend | None = None, silence: int | None = None
     ) -> None:
-        """`inner`: where the first member computes; without one nobody does.
+        """`inner`: the backend of the first member; without it, no member computes.
 
-        `silence`: a descriptor that says nothing. With one, weights are read ahead where values are awaited.
+        `silence`: a descriptor that is never readable. With it, weights are read ahead during waits for
+        values.
         """
         self._backend = _Cut(split, members, inner, silence)
-        # What a model asks of a backend before it is loaded; a cut is no place to load one.
+        # A model asks a backend for this before loading; a cut model is never loaded.
         backend = cast("Backend", self._backend)
         file = open_model(path)
         network = build_model(file)
@@ -70,7 +71,7 @@ class CutModel:
         return self._backend.weights
 
     def timed(self, sequence: int, first: int, tokens: int) -> Sequence[float]:
-        """Compute tokens of a sequence as the first member does -> the seconds of its pieces."""
+        """Compute tokens of a sequence as the first member; return the seconds of its pieces."""
         numbers = np.arange(tokens, dtype=np.int32)
         sequences = np.full(tokens, sequence, np.int32)
         batch = Batch(numbers, first + numbers, sequences, np.array([tokens - 1], np.int32))
@@ -81,10 +82,10 @@ class CutModel:
 def measure_pieces(
     path: Path, split: str, members: int, inner: Backend, tokens: int, repeat: int, waits: bool = False
 ) -> tuple[CutModel, Sequence[float]]:
-    """Compute batches of so many tokens -> the cut, and the seconds of the first member's pieces.
+    """Compute batches of these sizes; return the cut, and the seconds of the first member's pieces.
 
-    They are lower quartiles: what disturbs a run makes it longer. With `waits`, values come when as many
-    weights have been read ahead as can be.
+    They are lower quartiles, since disturbances only lengthen a run. With `waits`, values arrive after the
+    maximum of weights has been read ahead.
     """
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -99,7 +100,7 @@ def measure_pieces(
 
 
 class _Instant(Exchange):
-    """Other members that have sent all before it is asked for; it notes when a piece begins and ends."""
+    """Other members that have already sent all values. It records the start and end of each piece."""
 
     def __init__(self, silence: int | None) -> None:
         super().__init__()
@@ -107,7 +108,7 @@ class _Instant(Exchange):
         self._shapes: Mapping[tuple[int, int], tuple[str | None, int]] = {}
         self._sizes: Mapping[str, int] = {}
         self._known: dict[tuple[int, int, int], npt.NDArray[np.float32]] = {}
-        # The piece that reads a value first, by whose value it is, and its number.
+        # The first piece that reads a value, by the value's member and number.
         self._readers: dict[tuple[int, int], int] = {}
         self._num_pieces = 0
         self._seconds: list[float] = []
@@ -115,7 +116,7 @@ class _Instant(Exchange):
         self._since = 0.0
 
     def expect(self, pieces: Sequence[Sequence[Piece]]) -> None:
-        """Know what members send: its rows, and their width."""
+        """Note the rows that members send, and their width."""
         found: dict[tuple[int, int], tuple[str | None, int]] = {}
         for member, some in enumerate(pieces):
             made: dict[str, Tensor] = {}
@@ -124,7 +125,7 @@ class _Instant(Exchange):
                 for send in piece.sends:
                     leading, *sizes = made[send.value].shape
                     assert isinstance(leading, Dim)
-                    # The ids of a table's rows are all in the first member's part.
+                    # All ids of a table's rows are in the first member's part.
                     rows = None if send.owned is not None else leading.name
                     found[member, send.number] = rows, int(np.prod(cast("list[int]", sizes)))
         self._shapes = found
@@ -142,14 +143,14 @@ class _Instant(Exchange):
         self._pass_to(self._piece)
 
     def seconds(self) -> Sequence[float]:
-        """The seconds of each piece of the last run."""
+        """Return the seconds of each piece of the last run."""
         return self._seconds
 
     def begin(self, run: int, has_many_rows: bool = False) -> None:
-        """Nothing comes from elsewhere."""
+        """Do nothing, since no value comes from other members."""
 
     def send(self, member: int, value: int, part: int, rows: npt.NDArray[np.float32] | RoundedRows) -> None:
-        """Nobody reads it."""
+        """Do nothing, since no member reads it."""
 
     def take(self, member: int, value: int, part: int, meanwhile: Meanwhile) -> npt.NDArray[np.float32]:
         name, width = self._shapes[member, value]
@@ -164,14 +165,14 @@ class _Instant(Exchange):
         return self._known[member, value, rows]
 
     def _pass_to(self, piece: int) -> None:
-        """Note that what comes now belongs to a piece."""
+        """Note that the following time belongs to a piece."""
         now = time.perf_counter()
         self._seconds[self._piece] += now - self._since
         self._piece, self._since = piece, now
 
 
 class _Cut:
-    """The part of a backend that a model needs to be recorded, cut as several members would have it."""
+    """The part of a backend that recording a model needs, cut for several members."""
 
     cache_config = CacheConfig()
 
@@ -206,7 +207,7 @@ class _Cut:
         return KVBuffer(role, cells, heads, size, dtype, HeldBuffer(buffers, on_each[0] not in (0, heads)))
 
     def cell_rows(self, buffers: Sequence[KVBuffer]) -> None:
-        """Nobody keeps cells."""
+        """Do nothing, since no member keeps cells."""
 
     def compile(self, graph: Graph) -> _Plan:
         if self._is_by_rows:

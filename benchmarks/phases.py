@@ -1,8 +1,8 @@
-"""Whether prompts and answers on different replicas pay, in simulated time: `python -m benchmarks.phases`.
+"""Simulate whether separate replicas for prompts and answers pay off: `python -m benchmarks.phases`.
 
-No model computes anything; `benchmarks/simulated/phases.py` says what a replica is taken to be. The figures
-are those of docs/performance.md for a model of 1B in Q4_K_M with two threads and AVX-512: 319 tokens of a
-prompt a second (row `type-q4_k_m`), 49.8 tokens of one answer, 186 of eight (`batch-8`).
+No model computes; `benchmarks/simulated/phases.py` defines the simulated replica. The figures come from
+docs/performance.md for a 1B model in Q4_K_M with two threads and AVX-512: 319 prompt tokens per second (row
+`type-q4_k_m`), 49.8 tokens of one answer, 186 of eight (`batch-8`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The measurements of `benchmarks.vision`, and the table of them."""
+"""The measurements of `benchmarks.vision` and their table."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Measured:
     failed: Mapping[str, str]
 
     def best_peer(self, what: str) -> str | None:
-        """The fastest one by `wall` or by `cpu`, if there is one."""
+        """Return the fastest peer by `wall` or by `cpu`, or None."""
         peers = [name for name in self.encode if name != OURS]
         return min(peers, key=lambda name: float(getattr(self.encode[name], what)), default=None)
 
     def ratio(self, what: str) -> float | None:
-        """The best peer's time, as a multiple of ours."""
+        """Return the best peer's time as a multiple of ours."""
         peer = self.best_peer(what)
         if peer is None or OURS not in self.encode:
             return None
@@ -51,7 +51,7 @@ _HEAD = (
 
 
 def table(measured: Sequence[Measured]) -> str:
-    """All in Markdown, milliseconds; behind it what has failed."""
+    """Return all results in Markdown, in milliseconds, followed by the failures."""
     failed = [
         f"{one.encoder}, {one.type}, {engine}: {why}"
         for one in measured

@@ -1,8 +1,8 @@
-"""Pictures of the records: all rows, and speed by type, by number of sequences and by length of history.
+"""Plots of the records: all rows, and speed by type, by number of sequences and by length of history.
 
-The first shows how many times as good as the best peer chaski is in each row: rates divided by the peer's,
-and its seconds and bytes divided by ours. Each other one has chaski, the best setting of llama.cpp and what
-the machine allows, all measured in the same runs.
+The first plot shows the ratio of chaski to the best peer in each row: rates divided by the peer's, and the
+peer's seconds and bytes divided by ours. Each other plot shows chaski, the best setting of llama.cpp and the
+limit of the machine, all measured in the same runs.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _STYLE = Path(__file__).with_name("plots.mplstyle")
 def draw_all(
     records: Mapping[str, Record], names: Collection[str], folder: Path, prefix: str = ""
 ) -> list[Path]:
-    """Draw the plots of these names (rows, type, batch, history) -> the SVG files that were written.
+    """Draw the plots with these names (rows, type, batch, history); return the written SVG files.
 
-    Their names are `prefix` and that of the plot.
+    The name of a file is `prefix` and the name of the plot.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
@@ -44,7 +44,7 @@ def draw_all(
 
 
 def _by_row(records: Mapping[str, Record]) -> Figure:
-    """A bar for each value that has a goal: how many times as good it is as the best peer's, and the goal."""
+    """Draw a bar for each value with a goal: its ratio to the best peer's, and the goal."""
     found = [
         (
             f"{row.title}: {goal.what.replace('_', ' ')}",
@@ -77,13 +77,13 @@ def _by_row(records: Mapping[str, Record]) -> Figure:
 
 
 def _times(record: Record, goal: Goal) -> float | None:
-    """How many times as good chaski is as the best peer; None where there is none."""
+    """Return the ratio of chaski to the best peer; None without a peer."""
     peer = record.best_peer(goal.what)
     return None if peer is None else _better(goal, record.ratio(goal.what, peer))
 
 
 def _better(goal: Goal, ratio: float) -> float:
-    """Return a ratio so that more is better."""
+    """Return a ratio for which more is better."""
     return 1 / ratio if goal.what in LOWER_IS_BETTER else ratio
 
 
@@ -204,5 +204,5 @@ def _legend(figure: Figure, axis: Axes) -> None:
 
 
 def _once(label: str, place: int) -> str | None:
-    """A label for the first of its kind alone."""
+    """Return a label for only the first of its kind."""
     return label if place == 0 else None

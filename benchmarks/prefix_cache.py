@@ -1,4 +1,4 @@
-"""Measures what the prefix cache saves and costs: `python -m benchmarks.prefix_cache MODEL`.
+"""Measure the gains and costs of the prefix cache: `python -m benchmarks.prefix_cache MODEL`.
 
 * restart: a prompt is computed by a process that is killed then; how long does the next process take to the
   first token, with files in the system's page cache, and with files that it has forgotten (`--cold-disk`)?
@@ -8,7 +8,7 @@
 * unique: how much slower are prompts of which none begins like another, with memory, and with files too?
   Once while memory is still taken, and once when all that the tiers may take is full and is used again.
 
-Each process is a fresh one with a store of its own in a folder that is removed at the end.
+Each process is fresh and has its own store in a temporary folder.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from benchmarks.llama_server import started
 __all__ = ["main"]
 
 _FIRST_TOKENS, _LAST_TOKENS = 100, 30000
-# Seconds between two turns of conversations, in which nothing is computed.
+# Idle seconds between two turns of conversations.
 _PAUSE = 1.0
-# Memory of the tier, and so many prompts that fill it, and what may wait to be written, too.
+# Memory of the tier, and the number of prompts that fill it and the queue of writes.
 _SMALL, _UNIQUE = "200MB", 12
 
 
 def main() -> None:
-    """Measure what is asked for, and print a table."""
+    """Measure the requested cases and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--only", choices=["restart", "conversations", "unique"])
@@ -113,7 +113,7 @@ def _unique(arguments: argparse.Namespace) -> None:
 
 
 def _work(arguments: argparse.Namespace) -> None:
-    """Do a job in a process of its own, print the results, and be killed."""
+    """Do a job in a separate process, print the results, and wait to be killed."""
     job = arguments.job
     most = max(job.get("tokens", 0), job.get("length", 0) + 256, 4096) + 64
     rounded = -(-most // 1024) * 1024
@@ -130,7 +130,7 @@ def _prompt(model: chaski.LLM, job: dict[str, Any], vocabulary: int) -> dict[str
     tokens = _random(1, job["tokens"] - 1, vocabulary)
     found = {"first": _first_token(model, tokens)}
     if job.get("again"):
-        _first_token(model, _random(2, 600, vocabulary))  # the cells are somebody else's now
+        _first_token(model, _random(2, 600, vocabulary))  # another prompt takes the cells
         found["again"] = _first_token(model, tokens)
     return found
 
@@ -140,7 +140,7 @@ def _talk(model: chaski.LLM, job: dict[str, Any], vocabulary: int) -> dict[str, 
 
 
 def _conversed(ask: Callable[[list[int]], float], job: dict[str, Any], vocabulary: int) -> dict[str, Any]:
-    """Begin all conversations, then go on with each, in another order -> seconds to the first tokens."""
+    """Begin all conversations, continue each in another order; return seconds to the first tokens."""
     texts = [_random(number, job["length"], vocabulary) for number in range(job["count"])]
     first = []
     for text in texts:
@@ -202,7 +202,7 @@ def _store() -> Iterator[Path]:
 
 
 def _forget(path: Path) -> None:
-    """Let the system forget what it has read of a file."""
+    """Let the system drop a file from its page cache."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

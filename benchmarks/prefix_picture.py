@@ -1,9 +1,8 @@
-"""Draws where the tokens of prompts come from: `python -m benchmarks.prefix_picture MODEL OUT.svg`.
+"""Draw the sources of prompt tokens: `python -m benchmarks.prefix_picture MODEL OUT.svg`.
 
-Six conversations take turns, each with the same system prompt and with fewer slots and memory than there are
-conversations; after some turns the process is killed, and another one goes on. Each bar is a prompt: its
-tokens that were computed, and those that came from cells, memory and disk. Below it is the time to the first
-token.
+Six conversations with the same system prompt take turns, with too few slots and too little memory for all of
+them. After several turns the process is killed, and another one continues. Each bar is a prompt: its computed
+tokens, and its tokens from cells, memory and disk. Below it is the time to the first token.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def main() -> None:
 
 
 def _talk(path: str, begin: int) -> None:
-    """Go on with all conversations from a turn on, print a line for each prompt, and be killed."""
+    """Continue all conversations from a turn on, print a line for each prompt, and wait to be killed."""
     model = chaski.load(path, context=4096, parallel=2)
     for turn, conversation in _turns(begin):
         tokens = _prompt(conversation, turn)
@@ -97,7 +96,7 @@ def _turns(begin: int) -> Iterator[tuple[int, int]]:
 
 
 def _prompt(conversation: int, turn: int) -> list[int]:
-    """The system prompt, a document, and what was said up to this turn."""
+    """Return the system prompt, a document, and the conversation up to this turn."""
     parts = [("system", _SYSTEM), (f"document {conversation}", _DOCUMENT)]
     parts += [(f"{conversation} says {number}", _TURN) for number in range(turn + 1)]
     return [
@@ -106,7 +105,7 @@ def _prompt(conversation: int, turn: int) -> list[int]:
 
 
 def draw(prompts: list[dict[str, Any]]) -> Figure:
-    """Return the picture of these prompts, in their order."""
+    """Return the picture of these prompts in order."""
     figure = Figure(figsize=(8.5, 4.6), layout="constrained", facecolor="white")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     places = range(len(prompts))

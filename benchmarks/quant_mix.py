@@ -1,8 +1,8 @@
-"""The types of a file's matrices: the mixes of llama.cpp's quantizer.
+"""The types of a file's matrices, by the mixes of llama.cpp's quantizer.
 
 With tied embeddings the token table has the type of an output matrix, Q4_K_M gives some layers Q6_K, and a
-row length that a type cannot hold falls back to a type that can. MXFP4 is for the matrices of experts, beside
-Q8_0. The exception is a shape without experts: all its matrices have MXFP4, which no real file has.
+row length that a type cannot hold falls back to a type that can. MXFP4 is for the matrices of experts, next
+to Q8_0. In a shape without experts, all matrices have MXFP4, unlike in any real file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TYPES = {
     "MXFP4": (38, _T.MXFP4),
 }
 
-# The types that take the place of one whose blocks of 256 do not divide a row.
+# The types that replace a type whose blocks of 256 do not divide a row.
 _FALLBACK = {
     _T.Q2_K: _T.Q4_0,
     _T.Q3_K: _T.Q4_0,
@@ -47,11 +47,11 @@ _FALLBACK = {
 
 _OWN_OUTPUT = (_T.F32, _T.F16, _T.BF16, _T.Q8_0)  # types that the output matrix shares with the rest
 
-_NOT_QUANTIZED = ("per_layer_model_proj",)  # the quantizer leaves it as the converter has written it
+_NOT_QUANTIZED = ("per_layer_model_proj",)  # the quantizer keeps the converter's type
 
 
 def type_of(matrix: Matrix, type_name: str, shape: Shape) -> QuantType:
-    """The type that the matrix has in a file of type `type_name`."""
+    """Return the type of the matrix in a file of type `type_name`."""
     kind = TYPES[type_name][1]
     if matrix.is_head:
         kind = _output_type(kind)
@@ -85,7 +85,7 @@ def _q4_k_m(matrix: Matrix, num_layers: int) -> QuantType:
 
 
 def _gets_more_bits(layer: int, num_layers: int) -> bool:
-    """The layers that Q4_K_M favours: the first and last eighth, and each third one between."""
+    """Return whether Q4_K_M favours the layer: the first and last eighth, and every third layer between."""
     eighth = num_layers // 8
     return layer < eighth or layer >= 7 * num_layers // 8 or (layer - eighth) % 3 == 2
 
@@ -99,5 +99,5 @@ def _iq4_xs(matrix: Matrix, shape: Shape) -> QuantType:
 
 
 def _part(matrix: Matrix) -> str:
-    """The part of its layer that the matrix is, without a mark of experts."""
+    """Return the name of the matrix within its layer, without the mark of experts."""
     return matrix.name.rpartition(".")[2].removesuffix("_exps").removesuffix("_shexp")

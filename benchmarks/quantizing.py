@@ -1,9 +1,9 @@
-"""How fast are weights quantized, and how well, next to ggml?
+"""Measure the speed and error of quantizing weights, next to ggml.
 
     python -m benchmarks.quantizing [--ggml LIBRARY] [--rounds 5]
 
-Prints megabytes of float32 input for each type: per second of one thread's processor time, and per second of
-the clock with a thread on each core. Then follows the error of the result. LIBRARY is any shared library that
+Prints megabytes of float32 input for each type, per second of one thread's processor time, and per second of
+the clock with a thread on each core. The error of the result follows. LIBRARY is any shared library that
 exports ggml's `ggml_quantize_chunk`; with it, both quantize the same weights in turns. ggml's function uses
 one thread, so it has no column for the clock.
 """

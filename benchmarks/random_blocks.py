@@ -1,8 +1,8 @@
-"""Random weights written directly as quantized blocks, faster than any quantizer could make them.
+"""Random weights written directly as quantized blocks, which is faster than any quantizer.
 
-The random bytes fill whole blocks; only the float scales of a block are then set, so that every type gives
-weights of about the same spread. The layouts are those of the `gguf` package. Speed and memory are what such
-weights are good for: the text that comes out of them means nothing.
+Random bytes fill whole blocks. Then only the float scales of a block are set, so that weights of every type
+have about the same spread. The layouts are those of the `gguf` package. Such weights serve to measure speed
+and memory; their output text is meaningless.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _FLOATS: dict[QuantType, tuple[np.uint32, np.uint32] | tuple[np.uint16, np.uint1
 
 
 def random_rows(kind: QuantType, rows: int, columns: int, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Random weights of `kind`, spread about WEIGHT_SPREAD; uint8 of shape (rows, row_bytes)."""
+    """Return random weights of `kind` with a spread of about WEIGHT_SPREAD: uint8 (rows, row_bytes)."""
     size = row_bytes(kind, columns)
     data = np.frombuffer(rng.bytes(rows * size), dtype=np.uint8).copy()
     if kind in _FLOATS:
@@ -99,7 +99,7 @@ def _spread_scale(kind: QuantType) -> float:
 
 
 def _mxfp4_exponent() -> int:
-    """The power-of-two scale of MXFP4 (E8M0, bias 127) nearest to the wanted spread."""
+    """Return the power-of-two scale of MXFP4 (E8M0, bias 127) nearest to the wanted spread."""
     sample = _blocks(_sample(_T.MXFP4), _T.MXFP4)
     sample[:, 0] = 127
     return 127 + round(math.log2(WEIGHT_SPREAD / float(np.std(_values(sample, _T.MXFP4)))))

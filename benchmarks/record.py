@@ -1,7 +1,7 @@
-"""The measurements of one workload, and what follows from them: a record is one JSON file.
+"""The measurements of one workload and derived values. A record is one JSON file.
 
-Runs are kept one by one, in the order in which they were made, so that a ratio compares what ran one after
-the other, and a record that was cut off can go on.
+Runs are stored one by one in their order, so that a ratio compares successive runs, and an interrupted record
+can continue.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.roofline import Costs, Limits, decode_limit, median_limits, pref
 __all__ = ["LOWER_IS_BETTER", "Record", "Run"]
 
 LOWER_IS_BETTER = {"load", "first_logits", "peak_memory"}
-# Rows and engines of older records, and their names since.
+# Rows and engines of older records, and their present names.
 _RENAMED_ROWS = {"guesses-0": "speculation-0", "guesses-60": "speculation-60"}
 _RENAMED_ENGINES = {"chaski without guesses": "chaski without speculation"}
 
@@ -40,7 +40,7 @@ class Run:
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Run:
-        """The run that `to_builtins` made this of."""
+        """Return the run from its `to_builtins` form."""
         engine = _RENAMED_ENGINES.get(data["engine"], data["engine"])
         return cls(**data | {"engine": engine, "limits": [Limits(**one) for one in data["limits"]]})
 
@@ -62,11 +62,11 @@ class Record:
     costs: Costs | None = None
     runs: list[Run] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
-    """Settings that are not run any more, and why."""
+    """Settings that are no longer run, with the reasons."""
 
     @classmethod
     def read(cls, path: Path) -> Record:
-        """Read what `write` has written, with the names of today."""
+        """Read a file of `write`, with present names."""
         data = json.loads(path.read_text())
         data["name"] = _RENAMED_ROWS.get(data["name"], data["name"])
         data["workload"] = Workload(**data["workload"])
@@ -76,36 +76,37 @@ class Record:
         return cls(**data)
 
     def write(self, path: Path) -> None:
-        """Replace the file at once, so that whoever is cut off loses no more than the last run."""
+        """Replace the file atomically, so that an interruption loses at most the last run."""
         unfinished = path.with_suffix(".part")
         unfinished.write_text(json.dumps(to_builtins(self), indent=1) + "\n")
         unfinished.rename(path)
 
     @property
     def limits(self) -> list[Limits]:
-        """All that were measured, in order."""
+        """Return all measured limits in order."""
         return [limits for run in self.runs for limits in run.limits]
 
     def rounds(self) -> int:
-        """Rounds in which our own engine ran."""
+        """Return the number of rounds in which our own engine ran."""
         return len({run.round for run in self.runs if run.engine == CHASKI})
 
     def engines(self) -> list[str]:
-        """All that ran and were not left out for an error, ours first."""
+        """Return all engines that ran and were not dropped after an error, ours first."""
         return list(dict.fromkeys(run.engine for run in self.runs))
 
     def median(self, engine: str, what: str) -> float:
-        """Median over the runs of an engine."""
+        """Return the median over the runs of an engine."""
         return float(median(run.values[what] for run in self.runs if run.engine == engine))
 
     def best_peer(self, what: str) -> str | None:
-        """The other engine, or setting of one, with the best median."""
+        """Return the other engine, or engine setting, with the best median."""
         peers = [engine for engine in self.engines() if engine != CHASKI]
         choose = min if what in LOWER_IS_BETTER else max
         return choose(peers, key=lambda name: self.median(name, what), default=None)
 
     def ratio(self, what: str, peer: str) -> float:
-        """Ours by the peer's: the median over its runs, each beside our last run before it."""
+        """Return our value divided by the peer's: the median over its runs, each with our last run before
+        it."""
         ratios: list[float] = []
         ours = None
         for run in self.runs:
@@ -116,17 +117,17 @@ class Record:
         return float(median(ratios))
 
     def machine_limits(self) -> Limits | None:
-        """The median limits of as many threads as the workload has."""
+        """Return the median limits for the workload's number of threads."""
         fitting = self._fitting(self.limits)
         return median_limits(fitting) if fitting else None
 
     def limit(self, what: str) -> float | None:
-        """The most that the machine allows, for a rate of a model whose costs are known."""
+        """Return the machine's limit for a rate of a model with known costs."""
         limits = self.machine_limits()
         return None if limits is None else self._limit(limits, what)
 
     def share(self, what: str) -> float | None:
-        """The share of the machine's limit: the median over our runs, each with the limits before it."""
+        """Return the share of the machine's limit, as the median over our runs with their limits."""
         shares = [
             run.values[what] / limit
             for run in self.runs
@@ -147,7 +148,7 @@ class Record:
         return None
 
     def much_worse(self, whats: Sequence[str], than: float) -> list[str]:
-        """Settings that reach less than that share of the best other one, in everything asked."""
+        """Return the settings that reach less than this share of the best other setting in all values."""
         best = {what: self.best_peer(what) for what in whats}
         return [
             engine

@@ -1,13 +1,13 @@
-"""Conversations with real replicas, chosen by chance and by prefix: `python -m benchmarks.replicas`.
+"""Compare random routing with routing by prefix on real replicas: `python -m benchmarks.replicas`.
 
     python -m benchmarks.replicas                         four replicas of one thread, eight users
     python -m benchmarks.replicas --users 16 --sessions 64
 
-The conversations are those of `benchmarks/simulated/replicas.py`, on a small scale: so many users talk at a
-time, and begin the next conversation when one has ended. A question follows what was said before, answers
-included, as in a chat. Replicas are processes of this machine, which share its cores, so that what is
-compared is the work that all of them do. The model has random weights. Each policy runs in turn, with
-replicas that hold nothing yet.
+The conversations are those of `benchmarks/simulated/replicas.py`, on a small scale: a number of users talk at
+a time, and begin the next conversation when one has ended. A prompt contains the conversation so far,
+including answers, as in a chat. Replicas are processes of this machine that share its cores, so the
+comparison shows their total work. The model has random weights. Each policy runs in turn, with empty
+replicas.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _COLUMNS = ("run", "policy", "answers a second", "first token, s", "99 %", "cach
 
 
 class _RandomRouter(Router):
-    """Looks at nothing."""
+    """Chooses replicas at random."""
 
     def choose(self, blocks: Sequence[int], prompt_tokens: int, without: Any = ()) -> Candidate:
         chosen = random.choice(self.replicas)
@@ -57,7 +57,7 @@ _ROUTERS: dict[str, type[Router]] = {"random": _RandomRouter, "by prefix": Route
 
 
 class _Replicas:
-    """So many processes with the model, and their addresses."""
+    """Several processes with the model, and their addresses."""
 
     def __init__(self, number: int, path: Path, places: int) -> None:
         self.key = new_key()
@@ -74,7 +74,7 @@ class _Replicas:
         return self._members
 
     def replace(self, generation: int) -> None:
-        """Nothing: the same replicas answer all conversations."""
+        """Do nothing, since the same replicas answer all conversations."""
 
     def scale(self, number: int) -> None:
         pass
@@ -138,12 +138,12 @@ async def _ask(model: ClusterModel, prompt: str, answer_tokens: int, found: _Fou
 
 
 def _system(turn: Turn, tokens: int) -> str:
-    """Return the prompt that a conversation begins with."""
+    """Return the system prompt of a conversation."""
     return _letters(f"system {turn.blocks[0]}", tokens)
 
 
 def _letters(name: str, count: int) -> str:
-    """Return so many letters and digits, which are about as many tokens, the same for a name."""
+    """Return this many letters and digits, about one per token; the same name gives the same text."""
     return "".join(random.Random(name).choices(string.ascii_letters + string.digits, k=count))
 
 
@@ -161,7 +161,7 @@ def main() -> None:
     parser.add_argument("--think", type=float, default=0.0, help="of the 20 s between two turns, this share")
     parser.add_argument("--rounds", type=int, default=2, help="turns of each policy")
     arguments = parser.parse_args()
-    os.environ["CHASKI_PREFIX_CACHE"] = "memory"  # files of blocks would be shared by all replicas
+    os.environ["CHASKI_PREFIX_CACHE"] = "memory"  # all replicas would share files of blocks
     trace = Conversations(
         arguments.sessions,
         1.0,

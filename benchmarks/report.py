@@ -1,7 +1,7 @@
-"""Writes the measured part of docs/performance.md and its plots: `python -m benchmarks.report`.
+"""Write the measured part of docs/performance.md and its plots: `python -m benchmarks.report`.
 
-It reads the records that `benchmarks.suite` has written, and replaces what stands between the two marks of
-the page; the rest of the page is written by hand. Each processor has a section with its own tables.
+It reads the records of `benchmarks.suite`, and replaces the text between the two marks of the page; the rest
+of the page is written by hand. Each processor has a section with its own tables.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _SUMMARY = ("type-q4_k_m", "type-q8_0", "batch-8", "history-8192", "start")
 
 
 class ReportError(Exception):
-    """Records or a page that no report can be made of."""
+    """The records or the page do not allow a report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One value of one row: ours, the best peer's, and what the machine allows."""
+    """One value of one row: ours, the best peer's, and the machine's limit."""
 
     row: Row
     what: str
@@ -46,16 +46,16 @@ class Comparison:
     ratio: float | None
     limit: float | None
     share: float | None
-    """The share of the limit, where both were measured side by side."""
+    """The share of the limit, if both were measured together."""
 
     @property
     def goal(self) -> Goal | None:
-        """The goal of this value."""
+        """Return the goal of this value."""
         return next((goal for goal in self.row.goals if goal.what == self.what), None)
 
     @property
     def is_met(self) -> bool | None:
-        """True if the goal is reached; None if there is none, or no peer."""
+        """Return whether the goal is reached; None without a goal or a peer."""
         goal = self.goal
         if goal is None or self.ratio is None:
             return None
@@ -64,7 +64,7 @@ class Comparison:
 
 
 def compared(row: Row, record: Record) -> list[Comparison]:
-    """Every value that the row shows."""
+    """Return all values of the row."""
     found = []
     for what in row.shown:
         peer = record.best_peer(what)
@@ -78,10 +78,10 @@ def compared(row: Row, record: Record) -> list[Comparison]:
 
 
 def report(machines: Sequence[Mapping[str, Record]]) -> str:
-    """The measured part of the page, in Markdown: a summary, then a section for the records of each machine.
+    """Return the measured part of the page in Markdown: a summary, then a section for each machine.
 
     Raises:
-        ReportError: if there are no records, or some of one section are of several machines.
+        ReportError: if there are no records, or if a section has records of several machines.
     """
     if not machines:
         raise ReportError("there are no records; `python -m benchmarks.suite` makes them")
@@ -89,7 +89,7 @@ def report(machines: Sequence[Mapping[str, Record]]) -> str:
 
 
 def _summary(machines: Sequence[Mapping[str, Record]]) -> str:
-    """A table of the rows that matter most: their ratios to the best peer, with a column for each machine."""
+    """Return a table of the main rows' ratios to the best peer, with a column for each machine."""
     machines = [records for records in machines if not records.keys().isdisjoint(_SUMMARY)]
     places = [_machine_of(list(records.values())) for records in machines]
     ratios: dict[str, list[str]] = {}
@@ -140,7 +140,7 @@ def _plot(title: str, machine: Machine, plot: str) -> str:
 
 
 def drawable(records: Mapping[str, Record]) -> set[str]:
-    """The names of the plots that there are enough records for."""
+    """Return the names of the plots with enough records."""
     points = {
         "rows": (2, [name for name, row in ROWS.items() if row.goals]),
         "type": (1, [f"type-{kind.lower()}" for kind in TYPES]),
@@ -153,7 +153,7 @@ def drawable(records: Mapping[str, Record]) -> set[str]:
 
 
 def page_with(page: str, measured: str) -> str:
-    """The page with its measured part replaced.
+    """Return the page with its measured part replaced.
 
     Raises:
         ReportError: if the page does not have both marks, once and in order.
@@ -258,7 +258,7 @@ def _value(value: float | None, what: str) -> str:
 
 
 def _digits(value: float) -> str:
-    """Three digits that count, or all before the point."""
+    """Format with three significant digits, or all digits before the point."""
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
@@ -275,7 +275,7 @@ def main() -> None:
         page.write_text(page_with(page.read_text(), report(machines)))
     except ReportError as error:
         raise SystemExit(str(error)) from error
-    # The drawing library is heavy, and the tables do without it.
+    # The drawing library is heavy, and the tables do not need it.
     from benchmarks.plots import draw_all
 
     for records in machines:

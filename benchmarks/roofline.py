@@ -1,7 +1,7 @@
-"""The limits of this machine, and what they allow a model: `python -m benchmarks.roofline`.
+"""Measure the limits of this machine, and derive those of a model: `python -m benchmarks.roofline`.
 
-Read bandwidth and multiply-adds per second, on one thread and on several. Two processors whose multiply-adds
-do not add up are two threads of one core.
+It measures read bandwidth and multiply-adds per second on one thread and on several. If the multiply-adds of
+two processors do not add up, they are two threads of one core.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ class Costs:
     """The least cost of a model."""
 
     weight_bytes: int
-    """Bytes of all matrices: a decode step reads each once."""
+    """Bytes of all matrices; a decode step reads each once."""
     layer_products: int
     """Multiply-adds of the layers for one token."""
     head_products: int
-    """Multiply-adds of the output matrix, needed where logits are."""
+    """Multiply-adds of the output matrix, for tokens with logits."""
     history_bytes: float
     """Bytes of keys and values for a token of history."""
     product_type: str
-    """The numbers that matrices are multiplied as: int8, bf16 or fp32."""
+    """The number type of matrix products: int8, bf16 or fp32."""
     attention_products: int
-    """Multiply-adds of all layers for a token and one that it sees."""
+    """Multiply-adds of attention in all layers for a token and one token that it sees."""
     attention_type: str = "fp32"
-    """The numbers that these are multiplied as."""
+    """The number type of these products."""
 
 
 def measure(threads: int) -> list[Limits]:
-    """The limits of one thread, and of all where there are more."""
+    """Measure the limits of one thread, and of all threads if there are several."""
     isa = Environment.read().isa
     return [measure_limits(count, isa) for count in sorted({1, threads})]
 
 
 def median_limits(limits: Sequence[Limits]) -> Limits:
-    """The medians of measurements with the same instructions and threads."""
+    """Return the medians of measurements with the same instruction set and threads."""
     first = limits[0]
     return Limits(
         first.isa,
@@ -57,7 +57,7 @@ def median_limits(limits: Sequence[Limits]) -> Limits:
 
 
 def product_rate(limits: Limits, product_type: str) -> float:
-    """Multiply-adds per second; bf16 may be computed as fp32, where that is faster. int16 is half of int8."""
+    """Return multiply-adds per second; bf16 may run as fp32, and int16 has half the rate of int8."""
     if product_type == "int16":
         return limits.int8 / 2
     if product_type == "bf16":
@@ -67,21 +67,21 @@ def product_rate(limits: Limits, product_type: str) -> float:
 
 
 def decode_limit(limits: Limits, costs: Costs, batch: int, history: float) -> float:
-    """Tokens per second of all sequences: bound by what a step reads, or by what it multiplies."""
+    """Return the most tokens per second of all sequences, by the reads or multiply-adds of a step."""
     reading = (costs.weight_bytes + batch * history * costs.history_bytes) / limits.read_bandwidth
     products = batch * (costs.layer_products + costs.head_products)
     return batch / max(reading, products / product_rate(limits, costs.product_type))
 
 
 def prefill_limit(limits: Limits, costs: Costs, history: float) -> float:
-    """Tokens per second of a prompt whose tokens see so many others on average, by what it multiplies."""
+    """Return the most prompt tokens per second by multiply-adds; a token sees this many others on average."""
     matrices = costs.layer_products / product_rate(limits, costs.product_type)
     attention = history * costs.attention_products / product_rate(limits, costs.attention_type)
     return 1 / (matrices + attention)
 
 
 def scaling(limits: Iterable[Limits]) -> float | None:
-    """Multiply-adds of all threads, in those of one; None if only one was measured."""
+    """Return the multiply-adds of all threads relative to one; None if only one was measured."""
     by_threads = {one.threads: one.int8 for one in limits}
     return by_threads[max(by_threads)] / by_threads[1] if len(by_threads) > 1 and 1 in by_threads else None
 

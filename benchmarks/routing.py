@@ -1,9 +1,9 @@
-"""What routing by prefix gives, in simulated time: `python -m benchmarks.routing`.
+"""Simulate the gain from routing by prefix: `python -m benchmarks.routing`.
 
     python -m benchmarks.routing                                four replicas, all policies
     python -m benchmarks.routing --replicas 1000 --sessions 100000 --rates 120 --systems 500 --turns 3
 
-Nothing is computed by models; `benchmarks/simulated/replicas.py` says what a replica is taken to be.
+No model computes; `benchmarks/simulated/replicas.py` defines the simulated replica.
 """
 
 from __future__ import annotations

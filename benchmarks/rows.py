@@ -14,7 +14,7 @@ __all__ = ["BATCHES", "HISTORIES", "ROWS", "TYPES", "Goal", "Row", "costs"]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The goal of a value: times the best peer's, and the share of what the machine allows."""
+    """The goal of a value: a multiple of the best peer's value, and a share of the machine's limit."""
 
     what: str
     ratio: float
@@ -23,7 +23,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One workload on one file, and what is compared; without goals it is a point of a plot."""
+    """One workload on one file, with the compared values; without goals it is a point of a plot."""
 
     name: str
     title: str
@@ -33,30 +33,30 @@ class Row:
     shown: tuple[str, ...] = ("prefill", "decode")
     shape: str = "llama-3.2-1b"
     kv_type: str = DEFAULT_KV
-    """The type of keys and values in both engines; by default what each takes by itself."""
+    """The type of keys and values in both engines; by default, each engine's own."""
     rounds: int = 3
     keep: bool = True
-    """True if processes are kept between rounds: a cold start is measured in fresh ones."""
+    """True if processes are kept between rounds; a cold start needs fresh ones."""
     overlap: float | None = None
-    """With speculation against without, not against a peer: the share of the answer in the prompt."""
+    """The share of the answer that is in the prompt, in rows that compare with and without speculation."""
     chance: float | None = None
-    """The same for the model's own heads: the chance that a token that they propose is right."""
+    """The same for the model's own heads: the probability that a proposed token is correct."""
 
     @property
     def has_ik_llama_cpp(self) -> bool:
-        """True if ik_llama.cpp can be measured: one sequence, with keys and values of 16 bits."""
+        """Return whether ik_llama.cpp can be measured: one sequence with keys and values of 16 bits."""
         return self.keep and self.workload.batch == 1 and self.kv_type in (DEFAULT_KV, "f16")
 
     @property
     def is_own_rival(self) -> bool:
-        """True if it is measured with and without speculation, not against a peer."""
+        """Return whether it is measured with and without speculation, not against a peer."""
         return self.overlap is not None or self.chance is not None
 
 
 # Points of the plots.
 BATCHES = (1, 2, 4, 8, 16, 32)
 HISTORIES = (0, 1024, 2048, 4096, 8192)
-# Goals of a prompt of 512 tokens and of decoding after it; None is no goal.
+# Goals of a prompt of 512 tokens and of decoding after it; None for no goal.
 _GOALS_BY_TYPE: dict[str, tuple[Goal, Goal | None]] = {
     "Q4_K_M": (Goal("prefill", 1.3, share=0.8), Goal("decode", 1.0, share=0.9)),
     "Q8_0": (Goal("prefill", 2.0, share=0.8), Goal("decode", 1.0, share=0.9)),
@@ -111,7 +111,7 @@ def _small() -> Row:
 
 
 def _hybrid(shape: str, kind: str) -> Iterator[Row]:
-    """Qwen 3.5, whose layers are gated delta nets for the most part."""
+    """Return the rows of Qwen 3.5, most of whose layers are gated delta nets."""
     name, layers = f"{shape}-{kind.lower()}", make_models.SHAPES[shape].num_layers
     title = f"{shape}, {layers} layers, {kind}, prompt of"
     goals = (Goal("prefill", 1.6), Goal("decode", 1.15))
@@ -175,13 +175,13 @@ ROWS: dict[str, Row] = {
     )
 }
 
-# Bytes of an element, and what attention multiplies: ours by default has a scale for each head besides.
+# Bytes of an element, and the number type of attention; our default also has a scale for each head.
 _HISTORY_BYTES = {DEFAULT_KV: 2.0625, "f16": 2.0, "q8_0": 34 / 32}
 _ATTENTION_TYPES = {DEFAULT_KV: "int16"}
 
 
 def costs(row: Row) -> Costs:
-    """The least cost of the row's model."""
+    """Return the least cost of the row's model."""
     shape = make_models.SHAPES[row.shape]
     layers, head = make_models.num_products(shape)
     product_type = {"F32": "fp32", "F16": "fp32", "BF16": "bf16"}.get(row.type, "int8")

@@ -1,8 +1,8 @@
-"""Measures what choosing tokens costs: `python -m benchmarks.sampling MODEL`.
+"""Measure the cost of choosing tokens: `python -m benchmarks.sampling MODEL`.
 
-Answers are decoded greedily and with sampled tokens, one alone and several at a time. Beside the speed stands
-how long the machine waits for Python between two batches, from the end of one to the start of the next:
-choosing tokens is the greater part of it.
+Answers are decoded greedily and with sampling, one alone and several at a time. Next to the speed, the table
+shows how long the machine waits for Python from the end of one batch to the start of the next; most of this
+time goes to choosing tokens.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROMPT = 16
 
 
 class Clock:
-    """Takes the time between the end of a batch and the start of the next one."""
+    """Measures the time between the end of a batch and the start of the next one."""
 
     def __init__(self, model: chaski.LLM) -> None:
         self.pauses: list[float] = []
@@ -78,7 +78,7 @@ def main() -> None:
 def decode(
     model: chaski.LLM, clock: Clock, count: int, length: int, options: SamplingOptions
 ) -> tuple[float, float]:
-    """Tokens per second of all sequences, and the median pause in seconds."""
+    """Return the tokens per second of all sequences, and the median pause in seconds."""
     prompts = np.random.default_rng(1).integers(model.vocab_size, size=(count, PROMPT)).tolist()
     sequences = [
         Generation(GenerationRequest(prompt=prompt, limit=PROMPT + length, sampling=options))
@@ -86,7 +86,7 @@ def decode(
     ]
     for sequence in sequences:
         model.engine.submit(sequence)
-    # The first tokens, with the prompts, are not counted.
+    # The first tokens, with the prompts, do not count.
     model.engine.wait_until(lambda: all(len(one.tokens) > PROMPT for one in sequences))
     clock.pauses.clear()
     started, before = time.perf_counter(), sum(len(one.tokens) for one in sequences)

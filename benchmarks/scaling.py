@@ -1,12 +1,11 @@
-"""How far is the scaling model off, on as many threads as can be measured here?
+"""Measure the error of the scaling model on the threads of this machine.
 
     python -m benchmarks.scaling FILE... --threads 1 2 3 4 --rounds 3
 
-In each round every number of threads is measured, and predicted from runs on one thread that were cut for it.
-What is predicted of more threads than there are processors counts on as many processors as there are.
-Medians over the rounds are shown, in milliseconds a batch, and the error in each. What other processes
-disturb is measured again, and so are runs during which memory became faster or slower, as it does on some
-virtual machines.
+Each round measures every number of threads, and predicts it from runs on one thread that were cut for it.
+Predictions for more threads than processors assume as many processors. The table shows medians over the
+rounds, in milliseconds per batch, and the error of each. Runs that other processes disturbed are repeated,
+and so are runs during which memory became faster or slower, as on some virtual machines.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from chaski.ml.trace import TracedRun
 from chaski.runner.llm import LLM
 from chaski.runner.plan_report import measure_plan
 
-# The share of its cores that a measurement must have got, the part of a core that others may have had, which
-# disturb a thread on another one, too, by how much memory may change, and how often it is tried.
+# The share of its cores that a measurement must get; the part of a core that other processes may use, since
+# they also disturb threads on other cores; the allowed change of memory speed; the number of tries.
 _UNDISTURBED, _OTHERS, _CHANGE = 0.94, 0.05, 0.1
 _TRIES = 12
 
 
 class Undisturbed:
-    """The runs of a model while nobody else computed: threads that wait for each other spin."""
+    """The runs of a model while no other process computed: threads that wait for each other spin."""
 
     def __init__(self, model: str, workload: Workload, repeat: int) -> None:
         self._traces = traces_of(model, workload.context, workload.batch, self._compute)
@@ -68,7 +67,7 @@ class Undisturbed:
 
 
 def _bandwidth() -> float:
-    """Bytes a second that all processors read together."""
+    """Return the bytes per second that all processors read together."""
     processors = physical_cores()
     return measure_machine(processors, 1 << 30).rates[processors].bandwidth
 

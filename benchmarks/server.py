@@ -1,4 +1,4 @@
-"""Measures the server's costs: `python benchmarks/server.py` starts one with the bundled model.
+"""Measure the server's costs: `python benchmarks/server.py` starts one with the bundled model.
 
 Clients, server and model share the machine. Linux only: processor time and memory are read from /proc.
 """
@@ -25,7 +25,7 @@ OPTIONS = {"temperature": 1.5, "top_k": 0, "top_p": 1.0}
 
 @dataclass(slots=True)
 class Stream:
-    """The moments at which the pieces of an answer came, in seconds; tokens that the server counted."""
+    """The arrival times of an answer's pieces in seconds, and the server's token count."""
 
     moments: list[float]
     tokens: int
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _best_command(words: list[str]) -> float:
-    """The shortest of five runs, in seconds."""
+    """Return the shortest of five runs in seconds."""
     times = []
     for _ in range(5):
         started = time.perf_counter()
@@ -69,7 +69,7 @@ def _best_command(words: list[str]) -> float:
 def served(
     parallel: int, settings: Mapping[str, str] | None = None
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A server of its own, and its port. `settings` are more environment variables."""
+    """Run a separate server; yield its port. `settings` are further environment variables."""
     with socket.create_server((HOST, 0)) as free:
         port = free.getsockname()[1]
     own = {"OLLAMA_HOST": f"{HOST}:{port}", "OLLAMA_NUM_PARALLEL": str(parallel)}
@@ -145,7 +145,7 @@ def _measure_idle(pid: int, port: int, count: int) -> None:
 
 
 def processor_seconds(pid: int) -> float:
-    """Return the processor time of a process until now."""
+    """Return the processor time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -25,7 +25,7 @@ def written_key(folder: Path) -> Path:
 
 
 def address_of(node: subprocess.Popen[str]) -> str:
-    """Wait until a process of `chaski shard` listens -> its address, as its standard error says it."""
+    """Wait until a process of `chaski shard` listens; return its address from its standard error."""
     assert node.stderr is not None
     line = node.stderr.readline()
     found = re.search(r" at (\S+:\d+)", line)
@@ -35,7 +35,7 @@ def address_of(node: subprocess.Popen[str]) -> str:
 
 @contextmanager
 def running_nodes(key: Path, count: int) -> Iterator[Sequence[str]]:
-    """So many nodes of one thread, and their addresses."""
+    """Run this many nodes of one thread; yield their addresses."""
     command = [sys.executable, "-m", "chaski", "shard", "--listen", "127.0.0.1:0", "--key", str(key)]
     with ExitStack() as stack:
         addresses = []
@@ -49,7 +49,7 @@ def running_nodes(key: Path, count: int) -> Iterator[Sequence[str]]:
 
 @contextmanager
 def models_on(addresses: Sequence[str], key: Path, split: str) -> Iterator[None]:
-    """Nodes that compute the models which are loaded meanwhile."""
+    """Run nodes that compute the models loaded within the block."""
     given = {"CHASKI_NODES": ",".join(addresses), "CHASKI_NODES_KEY": str(key), "CHASKI_SPLIT": split}
     with patch.dict(os.environ, given):
         yield

@@ -1,9 +1,9 @@
-"""Measures n-gram speculation: `python -m benchmarks.speculation MODEL`.
+"""Measure n-gram speculation: `python -m benchmarks.speculation MODEL`.
 
-An edit is replayed: the prompt holds a text, and the answer repeats it with changes, so that a given share of
-the answer stands in the prompt. The model is computed as for any answer; only what its logits would choose is
-replaced by the edit, because random weights repeat nothing. The same answer is made with and without it,
-in turns. An overlap of 0 is an answer in which nothing is repeated: speculation must not cost anything there.
+It replays an edit: the prompt contains a text, and the answer repeats it with changes, so that a given share
+of the answer is in the prompt. The model computes as for any answer; only the chosen tokens are replaced by
+the edit, because random weights repeat nothing. The same answer is made with and without speculation, in
+turns. With an overlap of 0 the answer repeats nothing, and speculation must not cost anything.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from chaski.runner.generation.request import GenerationRequest
 from chaski.runner.speculation.speculator import Draft
 from chaski.sample import Sampled, SamplingOptions
 
-# An edit changes a passage of about so many tokens, then goes on with the text.
+# An edit changes a passage of about this many tokens, then continues with the text.
 PASSAGE = 12
 MAX_PROPOSED = AnswerOptions().draft_num_predict
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The speed of an answer, and the share of proposed tokens that was accepted."""
+    """The speed of an answer, and the share of accepted proposals."""
 
     rate: float
     accepted: float
 
 
 class Script:
-    """Stands for a sampler: it chooses the tokens of a text, whatever the logits are."""
+    """Replaces a sampler: chooses the tokens of a text, whatever the logits."""
 
     def __init__(self, tokens: list[int]) -> None:
         self._tokens = iter(tokens)
@@ -50,7 +50,7 @@ class Script:
         return Sampled(next(self._tokens))
 
     def accept(self, token: int) -> None:
-        """It knows already."""
+        """Do nothing, since the text is fixed."""
 
 
 def main() -> None:
@@ -67,7 +67,7 @@ def main() -> None:
 def measure(
     model: chaski.LLM, overlap: float, prompt_size: int, size: int, repeat: int
 ) -> list[tuple[Answer, Answer]]:
-    """Each answer without speculation and with it."""
+    """Measure each answer without and with speculation."""
     random = np.random.default_rng(1)
     pairs = []
     for _ in range(repeat):
@@ -81,7 +81,7 @@ def measure(
 def edited(
     text: list[int], size: int, overlap: float, random: np.random.Generator, vocab_size: int
 ) -> list[int]:
-    """Passages of the text, and new ones between them: so many tokens."""
+    """Return this many tokens: passages of the text with new passages between them."""
     answer: list[int] = []
     place = 0
     while len(answer) < size:
@@ -100,7 +100,7 @@ def decode(
     max_proposed: int,
     draft: Draft | None = None,
 ) -> Answer:
-    """Make the answer, which starts from a prompt that is in the cache."""
+    """Make the answer from a prompt in the cache."""
     sequence = Generation(
         GenerationRequest(
             prompt=prompt,
@@ -143,7 +143,7 @@ def _table(measured: dict[float, list[tuple[Answer, Answer]]]) -> str:
 
 
 def as_json(pairs: list[tuple[Answer, Answer]]) -> str:
-    """The median rates, with a key of `chaski bench --json`; the rival is the same without speculation."""
+    """Return the median rates with keys of `chaski bench --json`; the rival runs without speculation."""
     plain, speculative = ([statistics.median(pair[side].rate for pair in pairs)] for side in (0, 1))
     rate = "decode_tokens_per_second"
     return json.dumps({rate: speculative, "rival": {rate: plain}})

@@ -1,11 +1,11 @@
-"""Nodes with some layers each: batches that follow each other, beside one batch at a time.
+"""Measure nodes with several layers each, with a pipeline of batches and one batch at a time.
 
     python -m benchmarks.stages --nodes 2 --prompts 512 2048 --sequences 8 16 32
 
-The nodes are processes of this machine, with a thread each, so that there must be a core for every node. The
-model has random weights. In each turn the same prompt is computed by all nodes with batches that follow each
-other, by all nodes with one batch after the other, and by one process with one thread; and so are the answers
-of several sequences at a time.
+The nodes are processes of this machine with one thread each, so every node needs a core. The model has random
+weights. In each turn, the same prompt is computed by all nodes with a pipeline of batches, by all nodes with
+one batch at a time, and by one process with one thread. The same is done with the answers of several
+sequences at a time.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _ANSWER = 32
 
 
 class _OneStage(ShardedBackend):
-    """The same nodes, of which nobody knows that they can compute several batches at the same time."""
+    """The same nodes without the pipeline of batches."""
 
     stages = 1
 
 
 def _reading(model: chaski.LLM, count: int, turn: int) -> float:
-    """Tokens of a prompt a second."""
+    """Return prompt tokens per second."""
     prompt = [turn, *(5 + (7 * place) % 3000 for place in range(1, count))]
     started = time.perf_counter()
     model.generate(prompt, num_predict=1, temperature=0)
@@ -46,7 +46,7 @@ def _reading(model: chaski.LLM, count: int, turn: int) -> float:
 
 
 def _decoding(model: chaski.LLM, count: int, turn: int) -> float:
-    """Tokens a second of the answers of so many sequences together, behind prompts of one token."""
+    """Return the tokens per second of this many sequences together, after prompts of one token."""
     prompts = [[5 + turn + 7 * number] for number in range(count)]
     started = time.perf_counter()
     model.generate_many(prompts, num_predict=_ANSWER, temperature=0, ignore_eos=True)
@@ -54,7 +54,7 @@ def _decoding(model: chaski.LLM, count: int, turn: int) -> float:
 
 
 def main() -> None:
-    """Print two tables: medians of tokens a second."""
+    """Print two tables with medians of tokens per second."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--type", default="Q4_K_M", help="of the matrices")

@@ -1,12 +1,12 @@
-"""Measures `chaski run` as a process, from its start to the first character of the answer and to its end.
+"""Measure `chaski run` as a process, from its start to the first character of the answer and to its end.
 
     python -m benchmarks.start FILE [--rounds 5] [--cold] [--python OTHER/bin/python ...]
         [--llama-python PEER/bin/python]
 
-The peer is a program that answers the same prompt by llama-cpp-python's own class, `Llama`, with its default
-settings but for context and threads. The processes take turns, ours first; medians are shown. With `--cold`
-the system forgets the file before each start, and the table says how long the disk takes for all of it, read
-in one go. `--python` names other interpreters (of an older version, say) that have chaski.
+The peer is a program that answers the same prompt with llama-cpp-python's own class, `Llama`, with default
+settings except for context and threads. The processes take turns, ours first; the table shows medians. With
+`--cold`, the file is dropped from the page cache before each start, and the table shows the time to read it
+once from disk. `--python` names other interpreters with chaski, such as an older version.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ print()
 
 
 class Start(NamedTuple):
-    """Seconds to the first byte on standard output and to the end, and those of processors."""
+    """Seconds to the first byte on standard output and to the end, and processor seconds."""
 
     first: float
     end: float
@@ -89,7 +89,7 @@ def _programs(file: Path, others: Sequence[str], peer: str | None) -> dict[str, 
 
 
 def measure_start(command: Sequence[str], folder: str | None = None) -> Start:
-    """Run a program to its end. Raises ChildProcessError where it fails, or prints nothing."""
+    """Run a program to its end. Raises ChildProcessError if it fails or prints nothing."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = perf_counter()
@@ -109,14 +109,14 @@ def measure_start(command: Sequence[str], folder: str | None = None) -> Start:
 
 
 def _forget(file: Path) -> None:
-    """Have the system drop the file's pages from memory."""
+    """Let the system drop the file's pages from memory."""
     with file.open("rb") as opened:
         os.fsync(opened.fileno())
         os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _read(file: Path) -> float:
-    """Seconds to read a file from its beginning to its end."""
+    """Return the seconds to read a whole file."""
     started = perf_counter()
     with file.open("rb", buffering=0) as opened:
         buffer = bytearray(_READ_BYTES)

@@ -1,11 +1,11 @@
-"""Measures every row of docs/performance.md, chaski and llama.cpp in turns: `python -m benchmarks.suite`.
+"""Measure every row of docs/performance.md, chaski and llama.cpp in turns: `python -m benchmarks.suite`.
 
     python -m benchmarks.suite --llama-python PEER/bin/python                  all rows
     python -m benchmarks.suite --llama-python PEER/bin/python --minutes 9      a piece; the next call goes on
     python -m benchmarks.suite --only type-q8_0 start --rounds 5 --fresh       some rows, from the beginning
 
-Each row has a JSON file that grows with every run, so nothing is lost when it is cut off; each processor and
-instruction set has a folder of them. `python -m benchmarks.report` makes the page of all.
+Each row has a JSON file that grows with every run, so an interruption loses nothing; each processor and
+instruction set has a folder of these files. `python -m benchmarks.report` makes the page from all of them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
-    """Measure what is missing of the rows that were asked for."""
+    """Measure the missing runs of the requested rows."""
     arguments = _arguments()
     if arguments.list:
         print("\n".join(f"{row.name:29}{row.rounds} rounds  {row.title}" for row in ROWS.values()))
@@ -118,7 +118,7 @@ def _new_record(row: Row, model: Path, peer: str | None) -> Record:
 
 
 def _continued(before: Record, now: Record, path: Path) -> Record:
-    """The record that was begun, if it is of the same thing."""
+    """Return the record of an earlier call, if it measures the same."""
     for what in ("workload", "kv_type", "model", "file_bytes", "machine", "chaski", "peer"):
         old, new = getattr(before, what), getattr(now, what)
         if old != new:

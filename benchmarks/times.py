@@ -1,4 +1,4 @@
-"""The times of engines that compute the same in turns."""
+"""The times of engines that compute the same work in turns."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ OURS = "chaski"
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds of the clock, and of the processor time of all threads."""
+    """Seconds by the clock, and processor seconds of all threads."""
 
     wall: float
     cpu: float
 
     @classmethod
     def best(cls, several: Sequence[Times]) -> Times:
-        """The least of each."""
+        """Return the least of each."""
         return cls(min(one.wall for one in several), min(one.cpu for one in several))

@@ -1,4 +1,4 @@
-"""Runs engines in turns on one workload, and keeps a record that can go on where it was cut off."""
+"""Run engines in turns on one workload, and keep a record that can continue after an interruption."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOT_RUN_AGAIN = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The time after which no run is started that is not expected to end before."""
+    """The time before which every started run is expected to end."""
 
     at: float
 
@@ -42,11 +42,11 @@ def run_in_turns(
     deadline: Deadline,
     save: Callable[[], None],
 ) -> bool:
-    """Run what is missing of so many rounds, ours first in each -> whether all rounds are complete.
+    """Run the missing rounds, ours first in each; return whether all rounds are complete.
 
-    Processes that can measure again are kept until the end, so that a turn takes seconds. A round that was
-    cut off begins anew with our own engine, so that each ratio is of neighbours. A peer that crashes is left
-    out.
+    Processes that can measure repeatedly are kept until the end, so that a turn takes seconds. An interrupted
+    round begins again with our own engine, so that each ratio compares adjacent runs. A peer that crashes is
+    dropped.
 
     Raises:
         EngineError: if our own engine crashes.
@@ -72,7 +72,7 @@ def run_in_turns(
 
 
 class _Processes:
-    """The processes that stand still until it is their turn again."""
+    """The processes that wait for their next turn."""
 
     def __init__(self, model: Path, workload: Workload) -> None:
         self._model = model
@@ -87,7 +87,7 @@ class _Processes:
             self.end(name)
 
     def measure(self, engine: Engine) -> dict[str, Values]:
-        """One measurement, in the engine's process if it has one, else in a fresh one."""
+        """Measure once, in the engine's process if it has one, else in a fresh one."""
         if engine.name in self._standing:
             self._standing[engine.name].measure_again()
         else:
@@ -102,7 +102,7 @@ class _Processes:
         return values
 
     def end(self, name: str) -> None:
-        """End a process, if it is there."""
+        """End a process, if it exists."""
         if name in self._standing:
             self._standing.pop(name).close()
 
@@ -120,7 +120,7 @@ def _is_missing(record: Record, engine: Engine, number: int) -> bool:
 
 
 def _expected_seconds(record: Record, engine: Engine) -> float:
-    """Return the longest time of a run of this engine; before any, that of all engines."""
+    """Return the longest time of a run of this engine, or of all engines before its first run."""
     own = [run.seconds for run in record.runs if run.engine == engine.name]
     return max(own or [run.seconds for run in record.runs], default=0.0)
 

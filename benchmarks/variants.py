@@ -1,10 +1,10 @@
-"""How fast is each variant of the kernels of quantized weights, by type and number of tokens?
+"""Measure each variant of the kernels for quantized weights, by type and number of tokens.
 
     python -m benchmarks.variants --types Q4_K Q8_0 --tokens 1 2 8 --threads 2
 
-Each thread multiplies a matrix of its own, which is larger than its share of the caches. The variants take
-turns, and medians are shown: for few tokens the GB of weights that are read in a second, for many the
-billions of multiply-adds. Chaski itself measures them while it answers (`chaski info` shows what it picked).
+Each thread multiplies its own matrix, which is larger than its share of the caches. The variants take turns,
+and the table shows medians: for few tokens the GB of weights read per second, for many tokens the billions of
+multiply-adds. chaski itself measures the variants while it answers (`chaski info` shows its picks).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from chaski.formats.quant import QuantType
 from chaski.ml.machine import cpu_name, physical_cores
 
 _COLUMNS = 2048
-_FEW = 12  # tokens: up to so many, what counts is how fast weights are read
+_FEW = 12  # tokens: up to this many, reading weights limits the speed
 
 
 class Products:
@@ -44,7 +44,7 @@ class Products:
         self.multiply_adds = threads * rows * _COLUMNS * tokens
 
     def seconds(self, pool: ThreadPoolExecutor, variant: int) -> float:
-        """The time until all threads are done."""
+        """Return the time until all threads are done."""
         begin = time.perf_counter()
         for job in [pool.submit(job, variant=variant) for job in self._jobs]:
             job.result()

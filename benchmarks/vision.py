@@ -1,13 +1,13 @@
-"""Measures the encoding of one picture on the shapes of published encoders, beside llama.cpp's libmtmd.
+"""Measure the encoding of one picture on the shapes of published encoders, next to llama.cpp's libmtmd.
 
     python -m benchmarks.vision [--encoder gemma-3 qwen3-vl] [--type Q8_0 F16] [--threads 2] [--json]
         [--llama-python other-venv/bin/python]
 
-Random weights: both engines read the same file, made in a temporary folder, and encode the same picture in
-turns. Of each the best time counts, of libmtmd that of its best setting. `benchmarks/encoders.py` has the
-sizes, and how many layers are computed. Times are those from normalized pixels to rows; what goes before,
-from the file of the picture on, is told beside them. Where other work runs on the machine, compare processor
-time. An encoder that cannot be measured is told at the end and does not stop the others.
+Both engines read the same file of random weights from a temporary folder, and encode the same picture in
+turns. The best time of each counts, for libmtmd in its best setting. `benchmarks/encoders.py` defines the
+sizes and the number of computed layers. Times are from normalized pixels to rows; the preparation from the
+picture's file is shown separately. If other work runs on the machine, compare processor times. An encoder
+that cannot be measured is reported at the end and does not stop the others.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ __all__ = ["Files", "measure", "not_much_slower"]
 _WORKER = Path(__file__).parent / "mtmd_worker.py"
 _TYPES = ("Q8_0", "F16", "BF16")
 _SETTINGS = ("flash", "no flash")
-# A setting whose best time is this much slower than that of the best one is not run again.
+# A setting whose best time is slower than the best setting's by this factor is not run again.
 _NOT_RUN_AGAIN = 0.6
 
 Encode = Callable[[], tuple[Times, Times, NDArray[np.float32]]]
-"""Encodes the picture once -> times to prepare it and to encode it, and its rows."""
+"""Encodes the picture once; returns the times to prepare and encode it, and its rows."""
 
 
 def main() -> None:
-    """Measure every encoder that is asked for, and print the table."""
+    """Measure every requested encoder and print the table."""
     arguments = _arguments()
     measured = []
     for name in arguments.encoder:
@@ -79,7 +79,7 @@ def _arguments() -> argparse.Namespace:
 
 
 class Files:
-    """The files that both engines read, in a folder of their own."""
+    """The files that both engines read, in a separate folder."""
 
     def __init__(self, folder: Path, encoder: Encoder) -> None:
         self.encoder = encoder
@@ -87,7 +87,7 @@ class Files:
         self.picture, self.rows = folder / "picture.png", folder / "rows.npy"
 
     def write(self, kind: str) -> None:
-        """All but the rows."""
+        """Write all files except the rows."""
         write_projector(self.projector, self.encoder, kind)
         write_text(self.text, self.encoder.row_size, self.encoder.deep)
         random = np.random.default_rng(1)
@@ -97,7 +97,7 @@ class Files:
 
 
 def measure(name: str, kind: str, files: Files, arguments: argparse.Namespace) -> Measured:
-    """Encode in turns with matrices of a type; what fails is told, and the others go on."""
+    """Encode in turns with matrices of a type; report failures and continue with the others."""
     failed: dict[str, str] = {}
     runs: dict[str, list[tuple[Times, Times]]] = {}
     rows: dict[str, NDArray[np.float32]] = {}
@@ -129,9 +129,9 @@ def measure(name: str, kind: str, files: Files, arguments: argparse.Namespace) -
 
 
 def not_much_slower(runs: Mapping[str, Sequence[tuple[Times, Times]]]) -> list[str]:
-    """The engines without the settings of the peer that were much slower than its best one.
+    """Return the engines without the peer's settings that were much slower than its best one.
 
-    By processor time, which other work on the machine changes less.
+    It compares processor times, which other work on the machine changes less.
     """
     peers = {name: min(encode.cpu for _, encode in found) for name, found in runs.items() if found}
     peers.pop(OURS, None)
@@ -142,7 +142,7 @@ def not_much_slower(runs: Mapping[str, Sequence[tuple[Times, Times]]]) -> list[s
 def _engines(
     kind: str, files: Files, arguments: argparse.Namespace, stack: ExitStack, failed: dict[str, str]
 ) -> Iterator[tuple[str, Encode]]:
-    """All that can load the file, which is written first."""
+    """Write the file, and return all engines that can load it."""
     try:
         files.write(kind)
         yield OURS, _Ours(files, arguments.threads).encode
@@ -158,7 +158,7 @@ def _engines(
 
 
 class _Ours:
-    """The encoder as the engine runs it."""
+    """The encoder in our own engine."""
 
     def __init__(self, files: Files, threads: int) -> None:
         self._data = files.picture.read_bytes()
@@ -183,7 +183,7 @@ def _times() -> NDArray[np.float64]:
 
 @contextmanager
 def _peer(engine: str, setting: str, files: Files, arguments: argparse.Namespace) -> Iterator[Encode]:
-    """llama.cpp in a process of its own, which waits while others encode."""
+    """Start llama.cpp in a separate process, which waits while others encode."""
     command = [arguments.llama_python, str(_WORKER), str(files.projector), str(files.text)]
     command += [str(files.picture), "--rows", str(files.rows), "--threads", str(arguments.threads)]
     process = Process(Engine(engine, ()), [*command, f"--{setting.replace(' ', '-')}"])
@@ -201,7 +201,7 @@ def _peer(engine: str, setting: str, files: Files, arguments: argparse.Namespace
 
 
 def _difference(ours: NDArray[np.float32], theirs: NDArray[np.float32], line_end: int) -> float | None:
-    """Root of the mean square, relative to that of ours; None for other shapes."""
+    """Return the root mean square of the difference relative to ours; None for different shapes."""
     if line_end:
         theirs = theirs[np.arange(len(theirs)) % (line_end + 1) < line_end]
     if ours.shape != theirs.shape:

@@ -1,11 +1,11 @@
-"""Measures what `chaski top` and the page Live cost a server: `python -m benchmarks.watching MODEL.gguf`.
+"""Measure the cost of `chaski top` and the page Live: `python -m benchmarks.watching MODEL.gguf`.
 
-A server answers 64 streams. In turns nobody watches; `chaski top` in a terminal; a client that asks what the
-page asks, one stream of figures, and the cells of the cache each second; and both. What watching costs is
-processor time of the server's process, and more processor time of the model's process for a token. Whoever
-waits for a batch computes it, so threads do not tell who did what. Answers have one length and begin one
-after another, so that there is as much history at all times. The model computes on one thread, so that the
-other core is free.
+A server answers 64 streams. The turns have no watcher; `chaski top` in a terminal; a client that requests
+what the page requests, one stream of figures and the cells of the cache each second; and both. The cost of
+watching is processor time of the server's process, and additional processor time per token of the model's
+process. The thread that waits for a batch also computes it, so times per thread are not meaningful. Answers
+have the same length and begin one after another, so that the amount of history is constant. The model
+computes on one thread, so that the other core is free.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SETTLE = 45  # seconds until each stream is in its second answer
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The share of a core that the server took, the model's milliseconds for a token, and tokens a second."""
+    """The server's share of a core, the model's milliseconds per token, and tokens per second."""
 
     server: float
     token: float
@@ -49,13 +49,13 @@ class Server:
         self._pid, self._url = pid, f"http://{HOST}:{port}"
 
     def begin(self) -> None:
-        """Begin all streams, and wait until the last ones are as long as they will be."""
+        """Begin all streams, and wait until their lengths are steady."""
         for number in range(STREAMS):
             threading.Thread(target=self._stream, args=(number,), daemon=True).start()
         sleep(SETTLE)
 
     def turn(self, seconds: float) -> Turn:
-        """Measure for so many seconds."""
+        """Measure for this many seconds."""
         (worker,) = _children(self._pid)
         before, started = self._figures_of(worker), perf_counter()
         sleep(seconds)
@@ -64,18 +64,18 @@ class Server:
         return Turn(server / passed, 1000 * model / tokens, tokens / passed)
 
     def _figures_of(self, worker: int) -> tuple[float, float, float]:
-        """Return tokens, and the processor time of the server and of the model's process, so far."""
+        """Return the tokens, and the processor times of the server and of the model's process, so far."""
         return self._model()["generated_tokens"], _processor_time(self._pid), _processor_time(worker)
 
     @contextmanager
     def nobody(self) -> Iterator[None]:
-        """No watching at all, for as long as the others need to begin."""
+        """Do not watch, and wait as long as the others need to begin."""
         sleep(3)
         yield
 
     @contextmanager
     def page(self) -> Iterator[None]:
-        """What the page asks, until the end of the block."""
+        """Send the page's requests until the end of the block."""
         is_over = threading.Event()
         looks = [threading.Thread(target=look, args=(is_over,)) for look in (self._figures, self._cells)]
         for look in looks:
@@ -90,7 +90,7 @@ class Server:
 
     @contextmanager
     def top(self) -> Iterator[None]:
-        """`chaski top` in a terminal, until the end of the block."""
+        """Run `chaski top` in a terminal until the end of the block."""
         ours, theirs = pty.openpty()
         environment = {**os.environ, "OLLAMA_HOST": self._url, "TERM": "xterm-256color"}
         command = [sys.executable, "-m", "chaski", "top"]
@@ -107,7 +107,7 @@ class Server:
 
     @contextmanager
     def both(self) -> Iterator[None]:
-        """The page and `chaski top`."""
+        """Run the page's requests and `chaski top`."""
         with self.page(), self.top():
             yield
 
@@ -185,7 +185,7 @@ def main() -> None:
 
 
 def _report(turns: Mapping[str, list[Turn]]) -> None:
-    """Print medians of all turns, and of what a turn adds to the one of the same round with nobody."""
+    """Print medians of all turns, and of their differences to the turn without watchers in the same round."""
     alone = turns["nobody"]
     titles = ("server", "adds", "ms/token", "adds", "tokens/s")
     print(f"{'watched by':10}", *(f"{title:>8}" for title in titles))

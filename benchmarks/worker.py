@@ -1,9 +1,9 @@
-"""Measures the cost of a worker a streamed token: `python -m benchmarks.worker [--model FILE] [--rounds N]`.
+"""Measure a worker's cost per token: `python -m benchmarks.worker [--model FILE] [--rounds N]`.
 
-The same answers are streamed by a model in this process and through a worker into an event loop, in turns.
-What this process and the worker take together more than the bare engine is the overhead. One computing
-thread, so that none spins while it waits for another. On a core with two threads the overhead also holds
-what the parent, on one of them, slows the engine on the other.
+A model in this process, and a worker through an event loop, stream the same answers in turns. The overhead is
+the additional time of this process and the worker together over the bare engine. One thread computes, so that
+no thread spins while it waits for another. On a core with two threads, the overhead also includes the
+slowdown of the engine by the parent on the other thread.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from chaski.runner.channels.worker.client import Worker
 
 STREAMS = (1, 8, 32)
 ANSWERS = 32
-# A high temperature over all tokens, and an answer goes on.
+# With a high temperature over all tokens, an answer does not end early.
 OPTIONS: dict[str, Any] = {"temperature": 2.0, "top_k": 0, "top_p": 1.0, "num_predict": 100}
 
 
 class Round(NamedTuple):
-    """Microseconds for each token. First of processors, of all threads of a process, then on the clock."""
+    """Microseconds per token: processor times of all threads of each process, then by the clock."""
 
     engine: float
     parent: float
@@ -66,12 +66,12 @@ def measure(path: str, streams: int, rounds: int) -> Iterator[Round]:
 
 
 def groups(streams: int) -> list[range]:
-    """The seeds of the answers that are made at the same time, one group after the other."""
+    """Return the seeds of answers that are made at the same time, one group after the other."""
     return [range(first, first + streams) for first in range(0, ANSWERS, streams)]
 
 
 def in_turns(model: chaski.LLM, streams: int) -> int:
-    """Read by one thread; the tokens of all answers."""
+    """Read with one thread; return the tokens of all answers."""
     tokens = 0
     for seeds in groups(streams):
         running = [model.stream("hello", seed=seed, **OPTIONS) for seed in seeds]
@@ -97,7 +97,7 @@ async def read(model: AsyncModel, seed: int) -> int:
 
 
 def timed(pid: int, run: Callable[[], int]) -> tuple[float, float, float]:
-    """Microseconds a token: of this process, of another one, and on the clock."""
+    """Return microseconds per token: of this process, of another one, and by the clock."""
     clock, here, there = perf_counter(), process_time(), processor_time(pid)
     tokens = run()
     times = process_time() - here, processor_time(pid) - there, perf_counter() - clock
@@ -106,7 +106,7 @@ def timed(pid: int, run: Callable[[], int]) -> tuple[float, float, float]:
 
 
 def processor_time(pid: int) -> float:
-    """Seconds of all threads of a process."""
+    """Return the processor seconds of all threads of a process."""
     threads = Path(f"/proc/{pid}/task")
     return (
         sum(int((threads / name / "schedstat").read_text().split()[0]) for name in os.listdir(threads)) / 1e9

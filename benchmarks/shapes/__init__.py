@@ -1,8 +1,8 @@
-"""Shapes of real models, one file a family, by the names that the benchmarks know them by.
+"""Shapes of real models, one file per family, by their names in the benchmarks.
 
-Where a file of the whole model would have more than 2 GiB, it has fewer layers, and as much less of the
-vocabulary. So the output matrix has its real part in the work, and a rate times that share of the layers is
-about the whole model's.
+If a file of the whole model would have more than 2 GiB, it has fewer layers and a proportionally smaller
+vocabulary. So the output matrix has its real share of the work, and the rate times the share of layers is
+about the whole model's rate.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Gemma 3's text models: five layers that see a window, then one that sees all.
+"""Gemma 3's text models: five layers with a window, then one with full attention.
 
-Sizes are those of `config.json` of google/gemma-3-1b-it and google/gemma-3-4b-it on Hugging Face.
+Sizes come from `config.json` of google/gemma-3-1b-it and google/gemma-3-4b-it on Hugging Face.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Gemma3:
     window: int
     context_length: int
     rope_factor: float = 0.0
-    """The linear scaling of layers that see all; 0 is none."""
+    """The linear scaling of layers with full attention; 0 for none."""
     head_dim: int = 256
     architecture: str = "gemma3"
 
@@ -44,7 +44,7 @@ class Gemma3:
 
     @property
     def history_elements(self) -> int:
-        """As if a window saw all: a prompt shorter than it does."""
+        """Count a window as full attention, as for a prompt shorter than the window."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim
 
     @property

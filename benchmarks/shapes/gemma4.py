@@ -1,6 +1,6 @@
 """Gemma 4's text models: windows with smaller heads, and embeddings per layer or experts.
 
-Sizes are those of `config.json` of google/gemma-4-E4B-it and google/gemma-4-26B-A4B-it on Hugging Face.
+Sizes come from `config.json` of google/gemma-4-E4B-it and google/gemma-4-26B-A4B-it on Hugging Face.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from benchmarks.shapes.shape import Matrix, Metadata, Vectors, Vocabulary
 __all__ = ["SHAPES", "Gemma4"]
 
 _REAL_VOCABULARY = 262144
-_NOT_TURNED = 1e30  # the divisor of frequencies whose pairs do not turn
+_NOT_TURNED = 1e30  # the divisor of frequencies whose pairs are not rotated
 
 
 @dataclass(frozen=True, slots=True)
 class Gemma4:
-    """`full`: the layers that see all. The last `num_shared` layers read what earlier ones store."""
+    """`full`: the layers with full attention. The last `num_shared` layers read earlier keys and values."""
 
     num_layers: int
     real_layers: int
@@ -33,12 +33,12 @@ class Gemma4:
     window: int
     num_shared: int = 0
     per_layer: int = 0
-    """Elements of a layer's own embedding of a token."""
+    """Elements of a token's embedding for each layer."""
     num_experts: int = 0
     num_used: int = 0
     expert_size: int = 0
     has_full_values: bool = True
-    """False if the keys of layers that see all are their values, too."""
+    """False if layers with full attention use their keys as values."""
     near_dim: int = 256
     full_dim: int = 512
     context_length: int = 131072
@@ -55,7 +55,7 @@ class Gemma4:
 
     @property
     def history_elements(self) -> int:
-        """As if a window saw all: a prompt shorter than it does."""
+        """Count a window as full attention, as for a prompt shorter than the window."""
         return sum(2 * self._kv_heads(layer) * self._head_dim(layer) for layer in self._storing)
 
     @property
@@ -120,7 +120,7 @@ class Gemma4:
                 yield f"blk.{layer}.ffn_down_exps.scale", np.ones(self.num_experts, np.float32)
 
     def _norms(self, layer: int) -> Iterator[tuple[str, int]]:
-        """Names and sizes of a layer's vectors."""
+        """Return names and sizes of a layer's vectors."""
         yield "layer_output_scale", 1
         yield "attn_q_norm", self._head_dim(layer)
         yield "attn_k_norm", self._head_dim(layer)
@@ -146,7 +146,7 @@ class Gemma4:
                 yield Matrix(f"blk.{layer}.proj", hidden, self.per_layer, layer)
 
     def _attention(self, layer: int) -> Iterator[Matrix]:
-        """Layers that store nothing have matrices for keys and values all the same."""
+        """Return the matrices of attention; layers that store nothing have key and value matrices, too."""
         block, hidden = f"blk.{layer}", self.hidden_size
         heads = self.num_heads * self._head_dim(layer)
         kv_heads = self._kv_heads(layer) * self._head_dim(layer)

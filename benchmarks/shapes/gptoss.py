@@ -1,6 +1,6 @@
 """gpt-oss: experts in all layers, sinks, biases, and a window in every other layer.
 
-Sizes are those of `config.json` of openai/gpt-oss-20b on Hugging Face.
+Sizes come from `config.json` of openai/gpt-oss-20b on Hugging Face.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class GptOss:
 
     @property
     def history_elements(self) -> int:
-        """As if a window saw all: a prompt shorter than it does."""
+        """Count a window as full attention, as for a prompt shorter than the window."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim
 
     @property

@@ -1,7 +1,7 @@
-"""LFM 2: most layers convolve the last three tokens, some attend.
+"""LFM 2: most layers convolve the last three tokens, and some have attention.
 
-Sizes are those of `config.json` of LiquidAI/LFM2-1.2B on Hugging Face. The inner size there is 12288, of
-which two thirds are meant.
+Sizes come from `config.json` of LiquidAI/LFM2-1.2B on Hugging Face. The inner size in that file is 12288, of
+which the model uses two thirds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TAPS = 3
 
 @dataclass(frozen=True, slots=True)
 class Lfm2:
-    """`attending`: the layers that attend."""
+    """`attending`: the layers with attention."""
 
     num_layers: int
     attending: tuple[int, ...]
@@ -41,7 +41,7 @@ class Lfm2:
 
     @property
     def history_elements(self) -> int:
-        """The states of convolutions are left out: they do not grow."""
+        """Count no states of convolutions, since they do not grow."""
         return 2 * len(self.attending) * self.num_kv_heads * self.head_dim
 
     @property

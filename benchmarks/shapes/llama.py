@@ -1,4 +1,4 @@
-"""Llama-architecture models with tied embeddings: Llama 3.2, SmolLM, and, unlike the real one, Llama 3.1."""
+"""Models of the llama architecture with tied embeddings: Llama 3.2, SmolLM, Llama 3.1 (really untied)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Llama:
     rope_theta: float
     context_length: int
     vocabulary: Vocabulary
-    rope_factor: float = 0.0  # Llama 3.1 frequency scaling; 0 is none
+    rope_factor: float = 0.0  # Llama 3.1 frequency scaling; 0 for none
     architecture: str = "llama"
 
     @property
@@ -65,7 +65,7 @@ class Llama:
             yield "rope_freqs.weight", self._rope_factors()
 
     def _rope_factors(self) -> NDArray[np.float32]:
-        """The divisor of each RoPE frequency (Llama 3.1: low factor 1, high factor 4, trained on 8192)."""
+        """Return the divisor of each RoPE frequency (Llama 3.1: factors 1 to 4, trained on 8192)."""
         low, high, trained = 1.0, 4.0, 8192
         wavelength = 2 * np.pi * self.rope_theta ** (np.arange(0, self.head_dim, 2) / self.head_dim)
         smooth = np.clip((trained / wavelength - low) / (high - low), 0.0, 1.0)
@@ -93,7 +93,7 @@ SHAPES = {
     "llama-3.1-8b": Llama(32, 4096, 32, 8, 128, 14336, 5e5, 131072, _LLAMA_3, rope_factor=8.0),
     # The layers of SmolLM with the vocabulary of Llama 3: a draft for the two above.
     "draft-180m": Llama(30, 576, 9, 3, 64, 1536, 5e5, 131072, _LLAMA_3),
-    # Nobody has a model of this shape: it shows that a benchmark runs.
+    # No real model has this shape: it serves to test that a benchmark runs.
     "llama-tiny": Llama(2, 256, 4, 2, 64, 512, 5e5, 131072, Vocabulary("llama-bpe", 1024, 256, 512)),
     "smollm-135m": Llama(30, 576, 9, 3, 64, 1536, 1e4, 2048, Vocabulary("gpt-2", 49152, 17, 48900)),
 }

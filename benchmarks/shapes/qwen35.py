@@ -1,7 +1,7 @@
 """Qwen 3.5, dense and with experts: three of four layers are gated delta nets.
 
-Sizes are those of `config.json` of Qwen/Qwen3.5-4B and Qwen/Qwen3.5-35B-A3B on Hugging Face. The block for
-multi-token prediction is in shapes of their own.
+Sizes come from `config.json` of Qwen/Qwen3.5-4B and Qwen/Qwen3.5-35B-A3B on Hugging Face. Separate shapes
+include the block for multi-token prediction.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TAPS = 4
 
 @dataclass(frozen=True, slots=True)
 class Qwen35:
-    """`ffn_size` is that of the dense block, or of each expert and of the shared one."""
+    """`ffn_size` is the size of the dense block, or of each expert and of the shared one."""
 
     num_layers: int
     real_layers: int
@@ -39,7 +39,7 @@ class Qwen35:
     delta_size: int = 128
     """The size of the delta net's heads."""
     has_nextn: bool = False
-    """True with the block for multi-token prediction, behind the last layer."""
+    """True with the block for multi-token prediction after the last layer."""
 
     @property
     def architecture(self) -> str:
@@ -56,7 +56,7 @@ class Qwen35:
 
     @property
     def history_elements(self) -> int:
-        """The states of delta nets are left out: they do not grow."""
+        """Count no states of delta nets, since they do not grow."""
         return 2 * self._num_attending * self.num_kv_heads * self.head_dim
 
     @property
@@ -69,7 +69,7 @@ class Qwen35:
 
     @property
     def _widths(self) -> tuple[int, int]:
-        """Elements of all keys, and of all values, of a delta net."""
+        """Return the numbers of elements of all keys, and of all values, of a delta net."""
         return self.key_heads * self.delta_size, self.value_heads * self.delta_size
 
     def metadata(self) -> Metadata:
@@ -149,7 +149,7 @@ class Qwen35:
     def _attention(self, layer: int) -> Iterator[Matrix]:
         block, hidden = f"blk.{layer}", self.hidden_size
         heads, kv_heads = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
-        yield Matrix(f"{block}.attn_q", 2 * heads, hidden, layer)  # a gate behind each query
+        yield Matrix(f"{block}.attn_q", 2 * heads, hidden, layer)  # a gate after each query
         yield Matrix(f"{block}.attn_k", kv_heads, hidden, layer)
         yield Matrix(f"{block}.attn_v", kv_heads, hidden, layer)
         yield Matrix(f"{block}.attn_output", hidden, heads, layer)

@@ -1,4 +1,4 @@
-"""The contents of a file of a model's shape: its matrices without their values, and its metadata."""
+"""The contents of a file with a model's shape: its matrices without values, and its metadata."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Matrix", "Metadata", "Shape", "Vectors", "Vocabulary"]
 Metadata = dict[str, int | float | str | list[int] | list[bool]]
 
 Vectors = Iterator[tuple[str, NDArray[np.float32]]]
-"""Names and values of the tensors that files have as F32: weights of norms, filters, routers."""
+"""Names and values of the tensors that files store as F32: weights of norms, filters, routers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +29,27 @@ class Vocabulary:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A matrix, or one matrix of each expert. `name` is the one in the file, without `.weight`."""
+    """A matrix, or one matrix of each expert. `name` is the name in the file, without `.weight`."""
 
     name: str
     rows: int
     columns: int
     layer: int = 0
     experts: int = 0
-    """0 is a matrix without experts."""
+    """0 for a matrix without experts."""
     share: float = 1.0
-    """The share that a token is multiplied with. Embeddings that are only looked up have 0."""
+    """The share that multiplies a token; 0 for embeddings that are only looked up."""
     is_head: bool = False
-    """True if logits are products with it."""
+    """True if it computes logits."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Outermost first."""
+        """Return the shape, outermost dimension first."""
         return (self.experts, self.rows, self.columns) if self.experts else (self.rows, self.columns)
 
     @property
     def num_rows(self) -> int:
-        """Rows of all experts together."""
+        """Return the number of rows of all experts together."""
         return max(self.experts, 1) * self.rows
 
 
@@ -70,14 +70,14 @@ class Shape(Protocol):
 
     @property
     def history_elements(self) -> int:
-        """Elements of keys and values that all layers together store of a token."""
+        """Return the number of elements of keys and values that all layers store for a token."""
 
     @property
     def attention_products(self) -> int:
-        """Multiply-adds of all layers together for a token and one that it sees."""
+        """Return the multiply-adds of attention in all layers for a token and one token that it sees."""
 
     def metadata(self) -> Metadata:
-        """Keys behind the name of the architecture."""
+        """Return the metadata; keys follow the name of the architecture."""
 
     def vectors(self, rng: np.random.Generator) -> Vectors: ...
 

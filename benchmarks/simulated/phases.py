@@ -1,8 +1,8 @@
-"""Prompts and answers on the same replicas or on different ones, in simulated time: whether that pays.
+"""Simulate prompts and answers on the same replicas or on different ones.
 
-Replicas work in steps, as the engine does: one step computes a token of each answer, and as many tokens of
-prompts as a batch has room for. Apart, some replicas compute prompts alone. The blocks of a prompt then go
-over the link to the replica that writes the answer, but for those that it has of the same session.
+Replicas work in steps like the engine: one step computes a token of each answer, and as many prompt tokens as
+fit the batch. In the separate mode, some replicas compute only prompts. They send the blocks of a prompt over
+the link to the replica that writes the answer, except the blocks that it already has of the same session.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class Engine(Struct, frozen=True):
     kept_tokens: int = 200_000
 
     def seconds(self, answers: int, prompt_tokens: int) -> float:
-        """Return the time of a step. Beside prompts, tokens of answers take as long as theirs."""
+        """Return the time of a step. Next to prompts, tokens of answers take as long as prompt tokens."""
         if prompt_tokens:
             return (answers + prompt_tokens) / self.prefill
         return self.one + (self.many - self.one) * (answers - 1) / (self.width - 1)
 
 
 class Link(Struct, frozen=True):
-    """A connection between replicas: seconds until the first byte arrives, and bytes a second."""
+    """A connection between replicas: seconds until the first byte arrives, and bytes per second."""
 
     latency: float = 0.0002
     bandwidth: float = 125e6
@@ -72,7 +72,7 @@ class Phases(Struct, frozen=True):
 
 
 class _Asked(Struct):
-    """A turn on its way: tokens of its prompt and answer that are left, and when it had its last one."""
+    """A turn in progress: remaining tokens of its prompt and answer, and the time of its last token."""
 
     turns: Sequence[Turn]
     index: int
@@ -103,10 +103,10 @@ class _Replica(Struct):
 def simulate_phases(
     trace: Conversations, engine: Engine, num_replicas: int, num_prefill: int = 0, link: Link | None = None
 ) -> Phases:
-    """Answer all questions of a trace; `num_prefill` of the replicas compute prompts alone, 0: all do both.
+    """Answer all questions of a trace; `num_prefill` replicas compute only prompts; with 0, all do both.
 
-    Replicas that write answers share the places of all, so that the memory is the same. Each takes the blocks
-    of others one after the other.
+    The replicas that write answers share the slots of all replicas, so that the total memory is the same.
+    Each receives the blocks of others one after the other.
     """
     run = _Run(engine, num_replicas, num_prefill, Link() if link is None else link)
     run.answer(trace)
@@ -123,7 +123,7 @@ class _Run:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._now = 0.0
-        # Where a session's prompts are computed, where its answers are written, and what is there of it.
+        # The replicas that compute a session's prompts and write its answers, and the session's tokens there.
         self._homes: dict[tuple[int, bool], _Replica] = {}
         self._moved: dict[int, int] = {}
         self._first: list[float] = []
@@ -131,7 +131,7 @@ class _Run:
         self._num_bytes = 0.0
 
     def answer(self, trace: Conversations) -> None:
-        """Let everything happen."""
+        """Run all events."""
         for start, turns in trace.sessions():
             self._at(start, partial(self._ask, turns, 0))
         while self._events:
@@ -150,7 +150,7 @@ class _Run:
         self._begin(replica)
 
     def _cached(self, replica: _Replica, asked: _Asked) -> int:
-        """Tokens of a prompt that are there; also those of the answer before, where it was written there."""
+        """Return the number of cached tokens of a prompt, including a previous answer of this replica."""
         cached = replica.kept.take(asked.turn.blocks) * BLOCK
         if asked.index and replica.places:
             before = asked.turns[asked.index - 1]
@@ -159,14 +159,14 @@ class _Run:
         return cached
 
     def _home(self, asked: _Asked, replicas: Sequence[_Replica]) -> _Replica:
-        """The replica that had the session before, or the one with the least to do."""
+        """Return the replica of the session's previous turn, or the least busy one."""
         key = asked.turn.session, replicas[0].places > 0
         if key not in self._homes:
             self._homes[key] = min(replicas, key=lambda replica: replica.load)
         return self._homes[key]
 
     def _begin(self, replica: _Replica) -> None:
-        """Begin the next step of a replica, if it has something to do and does nothing yet."""
+        """Begin the next step of an idle replica that has work."""
         if replica.is_busy:
             return
         while replica.arriving and len(replica.answers) < replica.places:
@@ -202,7 +202,7 @@ class _Run:
         self._begin(replica)
 
     def _write(self, replica: _Replica, asked: _Asked) -> None:
-        """A token of an answer is there."""
+        """Note a token of an answer."""
         asked.last = self._now
         asked.answer_left -= 1
         if asked.answer_left:
@@ -214,7 +214,7 @@ class _Run:
             self._at(self._now + think, lambda: self._ask(asked.turns, following))
 
     def _move(self, asked: _Asked) -> None:
-        """Send what the writing replica does not have of a session, behind what it is sent already."""
+        """Send the blocks that the writing replica lacks, after its pending transfers."""
         target = self._home(asked, self._writing)
         there = self._moved.get(asked.turn.session, 0)
         num_bytes = (asked.turn.prompt_tokens - there) * self._engine.cell_bytes
@@ -229,7 +229,7 @@ class _Run:
         self._begin(target)
 
     def outcome(self) -> Phases:
-        """Sum it up."""
+        """Return the summary."""
         first, gaps = np.array(self._first), np.array(self._gaps)
         return Phases(
             answers_per_second=len(first) / self._now,

@@ -1,8 +1,8 @@
-"""Replicas without models: what routing gives for a trace of conversations, in simulated time.
+"""Simulate routing to replicas for a trace of conversations, without models.
 
-A replica computes prompts one after the other, and answers beside each other, each of which slows the others
-a little. It keeps blocks until they do not fit any more, the last used ones longest. The router is the one
-that serves; its rivals know less.
+A replica computes prompts one after the other, and answers in parallel, each of which slows the others a
+little. It keeps blocks until they no longer fit, and evicts the least recently used first. The router is the
+server's own; its rivals use less information.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BLOCK = 256
 
 
 class Machine(Struct, frozen=True):
-    """What all replicas are like.
+    """The properties of all replicas.
 
     places         answers that it computes at a time
     prefill        tokens of prompts a second
@@ -44,7 +44,7 @@ class Machine(Struct, frozen=True):
 
 
 class Turn(Struct, frozen=True):
-    """A question: when it is asked if the turn before is answered by then, its prompt's blocks, its answer.
+    """A question: its earliest time, its prompt's blocks, and its answer.
 
     think  seconds between the answer before and this question
     """
@@ -57,9 +57,9 @@ class Turn(Struct, frozen=True):
 
 
 class Conversations(Struct, frozen=True):
-    """A trace: sessions that begin with one of some system prompts, and grow turn by turn.
+    """A trace of sessions that begin with one of several system prompts and grow turn by turn.
 
-    The choice of the system prompt is as uneven as words in a text (Zipf). `rate` is sessions a second.
+    System prompts are as unevenly distributed as words in a text (Zipf). `rate` is sessions per second.
     """
 
     num_sessions: int
@@ -73,7 +73,7 @@ class Conversations(Struct, frozen=True):
     seed: int = 1
 
     def sessions(self) -> Iterator[tuple[float, list[Turn]]]:
-        """Yield each session with the time at which it begins."""
+        """Yield each session with its start time."""
         random = np.random.default_rng(self.seed)
         weights = 1 / np.arange(1, self.num_systems + 1)
         weights /= weights.sum()
@@ -96,7 +96,7 @@ class Conversations(Struct, frozen=True):
 
 
 class Policy(Protocol):
-    """Chooses replicas, and hears what becomes of requests."""
+    """Chooses replicas, and is notified of the progress of requests."""
 
     def choose(self, turn: Turn, now: float) -> int: ...
 
@@ -106,7 +106,7 @@ class Policy(Protocol):
 
 
 class _Blind(Struct):
-    """Looks at the prompt in no way: `pick` takes the numbers of answers that each replica has."""
+    """Ignores the prompt: `pick` takes the number of answers of each replica."""
 
     pick: Callable[[list[int]], int]
     answers: list[int]
@@ -164,7 +164,7 @@ POLICIES: dict[str, Callable[[int, Machine], Policy]] = {
 
 
 class Outcome(Struct, frozen=True):
-    """What came of a trace. Times are seconds, of the first token from the question on.
+    """The result of a trace. Times are seconds from the question to the first token.
 
     hot_spot          the work of the busiest replica beside the mean of all
     decision_seconds  the real time of each choice, its mean
@@ -179,7 +179,7 @@ class Outcome(Struct, frozen=True):
 
 
 class _Asked(Struct):
-    """A turn of a session on its way: number `index`, asked at `at`, with its first token at `first`."""
+    """A turn of a session in progress: number `index`, asked at `at`, with its first token at `first`."""
 
     turns: list[Turn]
     index: int
@@ -193,14 +193,14 @@ class _Asked(Struct):
 
 
 class Kept:
-    """The blocks of prompts that a replica keeps, of so many tokens at most, the last used ones longest."""
+    """The blocks of prompts that a replica keeps; it evicts the least recently used first."""
 
     def __init__(self, max_tokens: int) -> None:
         self._max = max_tokens // BLOCK
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
     def take(self, blocks: Iterable[int]) -> int:
-        """Keep the blocks of a prompt -> how many of them were there, from the first one on."""
+        """Keep the blocks of a prompt; return the number of leading blocks that were cached."""
         hits, is_hit = 0, True
         for block in blocks:
             is_hit = is_hit and block in self._blocks
@@ -221,7 +221,7 @@ class _Replica(Struct):
 
 
 def simulate(trace: Conversations, machine: Machine, num_replicas: int, policy: str) -> Outcome:
-    """Answer all questions of a trace by so many replicas, chosen by a policy of `POLICIES`."""
+    """Answer all questions of a trace with this many replicas, chosen by a policy of `POLICIES`."""
     run = _Run(machine, num_replicas, POLICIES[policy](num_replicas, machine))
     for start, turns in trace.sessions():
         run.schedule(start, run.ask, _Asked(turns, 0))
@@ -241,17 +241,17 @@ class _Run:
         self._cached = self._prompted = 0
 
     def schedule(self, when: float, what: Callable[[_Asked], None], asked: _Asked) -> None:
-        """Let something happen at a time."""
+        """Schedule an event."""
         heapq.heappush(self._events, (when, next(self._numbers), what, asked))
 
     def to_the_end(self) -> None:
-        """Let everything happen."""
+        """Run all events."""
         while self._events:
             self._now, _, what, asked = heapq.heappop(self._events)
             what(asked)
 
     def ask(self, asked: _Asked) -> None:
-        """Send a question to a replica, where it may wait for a place."""
+        """Send a question to a replica, where it may wait for a free slot."""
         asked.at = self._now
         started = perf_counter()
         asked.replica = self._policy.choose(asked.turn, self._now)
@@ -294,7 +294,7 @@ class _Run:
             self.schedule(self._now + following.turn.think, self.ask, following)
 
     def outcome(self) -> Outcome:
-        """Sum it up."""
+        """Return the summary."""
         work = np.array([replica.work for replica in self._replicas])
         first = np.array(self._first)
         return Outcome(

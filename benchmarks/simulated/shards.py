@@ -1,11 +1,10 @@
-"""The time of batches over any number of nodes, of which there need to be none.
+"""Simulate the time of batches on any number of nodes.
 
-The pieces are those that a graph was cut into, with all that they send and wait for. What they cost is told:
-a piece reads its matrices at the speed of a node's memory, or multiplies at that of its cores, whichever is
-longer; while a node waits for values it reads matrices of the next pieces into its caches; a value takes time
-of the processors at both ends, and goes through their ports. Of many rows, parts are computed and sent one
-after the other. A port sends and receives at the same time. What goes through it to different nodes shares
-it evenly.
+The pieces are those of a cut graph, with all values that they send and await. The caller gives the costs. A
+piece takes the longer of reading its matrices at the node's memory speed and multiplying at the speed of its
+cores. While a node waits for values, it reads matrices of the next pieces into its caches. A value takes
+processor time at both ends, and passes their ports. Many rows are computed and sent in parts. A port sends
+and receives at the same time, and values to different nodes share it evenly.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _FLOAT = 4
 
 
 class Node(Struct, frozen=True):
-    """What one node takes for its work.
+    """The costs of one node.
 
     piece      seconds of a piece besides its products
     bandwidth  bytes of matrices that it reads in a second
@@ -48,13 +47,13 @@ class Node(Struct, frozen=True):
     cached: float = math.inf
 
     def seconds(self, work: Work, ahead: float = 0.0) -> float:
-        """Seconds of a piece of whose matrices so many bytes were read ahead."""
+        """Return the seconds of a piece, with this many bytes of its matrices read ahead."""
         reading = (work.num_bytes - ahead) / self.bandwidth + ahead / self.cached
         return self.piece + max(reading, work.products / self.rate)
 
 
 class Link(Struct, frozen=True):
-    """What a value takes from one node to another.
+    """The costs of a value between two nodes.
 
     latency    seconds from one port to the other
     bandwidth  bytes in a second through a port, in each direction
@@ -68,21 +67,21 @@ class Link(Struct, frozen=True):
     byte: float = 0.0
 
     def end(self, num_bytes: int) -> float:
-        """Seconds of the processor at one end."""
+        """Return the processor seconds at one end."""
         return (self.message + num_bytes * self.byte) / 2
 
 
 class Work(Struct, frozen=True):
-    """What a piece computes: bytes of matrices that it reads at least once, and multiply-adds."""
+    """The work of a piece: bytes of matrices that it reads at least once, and multiply-adds."""
 
     num_bytes: int
     products: int
 
 
 class Batch(Struct, frozen=True):
-    """A batch: each member as a node, what each of its pieces computes, and the size of each dimension.
+    """A batch: the node of each member, the work of each of its pieces, and the size of each dimension.
 
-    A piece that only sends what others have made has no work.
+    A piece that only forwards values has no work.
     """
 
     nodes: Sequence[Node]
@@ -91,7 +90,7 @@ class Batch(Struct, frozen=True):
 
 
 class Simulated(Struct, frozen=True):
-    """Batches: seconds in all, those in which each node computes its pieces, and bytes of all values."""
+    """The result: total seconds, the seconds of each node's pieces, and the bytes of all values."""
 
     seconds: float
     computing: Sequence[float]
@@ -99,9 +98,9 @@ class Simulated(Struct, frozen=True):
 
 
 def work_of(piece: Piece, weights: Mapping[Weight, int], sizes: Mapping[str, int]) -> Work:
-    """Return what a piece computes. `weights` has the bytes of a member's matrices.
+    """Return the work of a piece. `weights` contains the bytes of a member's matrices.
 
-    Rows of tables, keys and values are not counted.
+    Rows of tables, keys and values do not count.
     """
     num_bytes = products = 0
     for node in piece.graph.nodes:
@@ -113,7 +112,7 @@ def work_of(piece: Piece, weights: Mapping[Weight, int], sizes: Mapping[str, int
 
 
 def rounded_bytes(rows: int, width: int, block: int) -> int:
-    """Return the bytes of rows that all travel as int8: a mark for each row, and the scales of its blocks."""
+    """Return the bytes of rows that are all sent as int8, with a mark per row and scales per block."""
     scales = 8 if block == SUPER_BLOCK else 4
     return rows * (1 + width // block * (block + scales))
 
@@ -121,17 +120,17 @@ def rounded_bytes(rows: int, width: int, block: int) -> int:
 def simulate(
     pieces: Sequence[Sequence[Piece]], batches: Sequence[Batch], link: Link, head: float = 0.0
 ) -> Simulated:
-    """Compute batches in simulated time, by the pieces of each member.
+    """Simulate batches by the pieces of each member.
 
-    Each member computes a batch as soon as it has done with the one before. The head is on the first member's
-    machine. `head` is what it takes by itself, for all of them. Rows of a table that is cut count as those of
-    all members alike.
+    Each member computes a batch as soon as it has finished the previous one. The head is on the first
+    member's machine; `head` is its own time for all batches. Rows of a cut table count equally for all
+    members.
     """
     return _Run(pieces, batches, link).run(head)
 
 
 class _Flow(Struct, eq=False):
-    """A part of a value on its way through two ports."""
+    """A part of a value that passes two ports."""
 
     source: int
     target: int
@@ -142,10 +141,10 @@ class _Flow(Struct, eq=False):
 
 
 class _Member(Struct):
-    """How far a member is: the batch, the piece and the part of it that are next, and since when it waits.
+    """The progress of a member: the next batch, piece and part, and the start of its wait.
 
-    `ahead` is what it has read ahead for them, and `seconds` what a part of the piece takes. `arrived` has
-    what it was sent: from which member, of which batch, the number of a value, and that of a part.
+    `ahead` is the number of bytes read ahead, and `seconds` is the time of a part of the piece. `arrived`
+    contains the received parts: sender, batch, number of the value, and number of the part.
     """
 
     batch: int = 0
@@ -171,14 +170,14 @@ class _Run:
         self._events: list[tuple[float, int, int, _Flow | None, bool]] = []
         self._order = count()
         self._dims = [[_dim_of_parts(piece) for piece in some] for some in pieces]
-        # `_waiting` has the parts on each connection in order, and `_flows` the first one of each.
+        # `_waiting` contains the parts on each connection in order, and `_flows` the first part of each.
         self._flows: list[_Flow] = []
         self._waiting: dict[tuple[int, int], deque[_Flow]] = {}
         self._clock = 0.0
         self._num_bytes = 0
 
     def run(self, head: float) -> Simulated:
-        """Go from one event to the next until nothing happens any more."""
+        """Process events until none is left."""
         latency = self._link.latency
         for member in range(len(self._members)):
             self._at(latency if member else 0.0, member)
@@ -189,11 +188,11 @@ class _Run:
         return Simulated(head + max(ends), computing, self._num_bytes)
 
     def _at(self, time: float, member: int, flow: _Flow | None = None, is_there: bool = False) -> None:
-        """Note an event: a member is free, a value of it comes to its port, or one is there."""
+        """Schedule an event: a member is free, its value reaches its port, or a value arrives."""
         heapq.heappush(self._events, (time, next(self._order), member, flow, is_there))
 
     def _step(self) -> None:
-        """Go to the next event, which may be that a flow is through."""
+        """Process the next event, which may be the end of a flow."""
         rates = self._rates()
         left = [flow.left / rate for flow, rate in zip(self._flows, rates, strict=True)]
         shortest = min(left, default=math.inf)
@@ -203,7 +202,7 @@ class _Run:
             flow.left -= passed * rate
         self._clock += passed
         if is_through:
-            # Flows that began together are through together, whatever rounding says.
+            # Flows that began together end together, whatever the rounding.
             through = [
                 f for f, seconds in zip(self._flows, left, strict=True) if seconds <= shortest * (1 + 1e-9)
             ]
@@ -228,7 +227,7 @@ class _Run:
         self._go_on(member)
 
     def _rates(self) -> Sequence[float]:
-        """The bytes a second of each flow: an even share of the port that more flows go through."""
+        """Return the bytes per second of each flow: an even share of its busier port."""
         outwards, inwards = [0] * len(self._members), [0] * len(self._members)
         for flow in self._flows:
             outwards[flow.source] += 1
@@ -236,7 +235,7 @@ class _Run:
         return [self._link.bandwidth / max(outwards[f.source], inwards[f.target]) for f in self._flows]
 
     def _go_on(self, member: int) -> None:
-        """Compute the next part of a piece of a member, where it has all that it waits for."""
+        """Compute the next part of a member's piece, if all its values have arrived."""
         each = self._members[member]
         if each.waits_since is None:
             return
@@ -278,7 +277,7 @@ class _Run:
         self._at(time, member)
 
     def _seconds(self, member: int, waited: float) -> float:
-        """The seconds of a member's next piece, which it has waited for so long."""
+        """Return the seconds of a member's next piece after a wait of this length."""
         each = self._members[member]
         batch = self._batches[each.batch]
         node, work = batch.nodes[member], batch.work[member]
@@ -294,20 +293,20 @@ class _Run:
 
 
 def _dim_of_parts(piece: Piece) -> str | None:
-    """The dimension whose rows a piece computes in parts; None where it computes all at once."""
+    """Return the dimension whose rows a piece computes in parts; None if it computes all at once."""
     chunks = in_chunks(piece.graph) if piece.graph.nodes else None
     return None if chunks is None else chunks.dim
 
 
 def _parts_of_step(of_value: int, step: int, steps: int, is_first: bool) -> Iterable[int]:
-    """The parts of a value that a step of a piece reads or makes: its own, or all at its first or last."""
+    """Return the parts of a value that a step of a piece reads or makes: its own, or all of them."""
     if of_value == steps:
         return (step,)
     return range(of_value) if step == (0 if is_first else steps - 1) else ()
 
 
 def _sent_bytes(pieces: Sequence[Piece], sizes: Mapping[str, int]) -> Iterator[tuple[int, Sequence[int]]]:
-    """The bytes of each part of each value that a member sends, by the number of the value."""
+    """Return the bytes of each part of each value that a member sends, by the number of the value."""
     made: dict[str, Tensor] = {}
     for piece in pieces:
         made |= piece.graph.outputs
@@ -315,7 +314,7 @@ def _sent_bytes(pieces: Sequence[Piece], sizes: Mapping[str, int]) -> Iterator[t
             node = made[send.value]
             rows = _own_share(_rows(node, sizes), send.owned)
             width = math.prod(size for size in node.shape[1:] if isinstance(size, int))
-            # Rows of a table that is cut are sent together.
+            # Rows of a cut table are sent together.
             parts = [rows] if send.owned else [part.stop - part.start for _, part in row_parts(rows)]
             yield (
                 send.number,

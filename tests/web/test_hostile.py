@@ -144,7 +144,7 @@ def test_files_that_are_imported_are_no_more_trusted(fake: Running, open_page: O
     page = open_page(fake)
     field = page.get_by_label("File of conversations")
     field.set_input_files(tmp_path / "bad.json")
-    page.get_by_text("is not whole").wait_for()
+    page.get_by_text("is incomplete").wait_for()
     field.set_input_files(tmp_path / "good.json")
     page.get_by_text("1 conversation(s) imported.").wait_for()
     page.get_by_role("link", name="<img").click()

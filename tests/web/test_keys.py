@@ -46,7 +46,7 @@ def test_a_user_is_offered_no_change_of_models(guarded: Running, open_page: Open
     refused: list[int] = []
     page.on("response", lambda reply: refused.append(reply.status) if reply.status == 403 else None)
     sign_in(page, USER)
-    page.get_by_role("note").get_by_text("Your key may ask models, and not change them").wait_for()
+    page.get_by_role("note").get_by_text("Your key may use models but not change them").wait_for()
     page.get_by_text("Details").first.wait_for()
     for name in ADMIN_BUTTONS:
         assert page.get_by_role("button", name=name).count() == 0

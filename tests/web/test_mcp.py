@@ -288,11 +288,11 @@ def test_a_failed_call_is_said_and_returned(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"origins": ()}, "does not let this page read what it answers (CORS)"),
-        ({"exposes": False}, "let it expose the header Mcp-Session-Id"),
+        ({"origins": ()}, "does not let this page read its answers (CORS)"),
+        ({"exposes": False}, "must expose the header Mcp-Session-Id"),
         ({"version": "1999-01-01"}, "uses revision 1999-01-01 of MCP"),
         ({"key": "Bearer x"}, "requires a valid Authorization header"),
-        ({"redirect": "https://example.org/mcp"}, "or leads elsewhere"),
+        ({"redirect": "https://example.org/mcp"}, "or redirects elsewhere"),
         ({"pages": [[{"name": "x"}]]}, "lists a tool without a name or a schema"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -315,7 +315,7 @@ def test_addresses_that_are_not_asked(
     for address, said in {
         "nonsense": "nonsense is not an address",
         "file:///etc/passwd": "is not an address",
-        "http://user:password@127.0.0.1/": "an address holds no password here",
+        "http://user:password@127.0.0.1/": "remove the password from the address",
         "https://elsewhere.example/mcp": f"CHASKI_MCP_SERVERS={weather.origin},https://elsewhere.example",
         allowing.url + "/mcp": "has not allowed it",
     }.items():
@@ -371,7 +371,7 @@ def test_imported_conversations_run_nothing(
     field = page.get_by_label("File of conversations")
     for name in ("bad", "worse"):
         field.set_input_files(tmp_path / f"{name}.json")
-        page.get_by_text("is not whole").wait_for()
+        page.get_by_text("is incomplete").wait_for()
     field.set_input_files(tmp_path / "good.json")
     page.get_by_role("link", name="c", exact=True).click()
     page.get_by_label("Result of weather").wait_for()
