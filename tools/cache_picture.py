@@ -1,4 +1,4 @@
-"""Draws `docs/cache.svg`, cells over time, from a real run: `python -m tools.cache_picture`."""
+"""Draw `docs/cache.svg`, the cells over time in a real run: `python -m tools.cache_picture`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROTATION = Rope(np.array([0.5], np.float32))
 COLOURS = ("#3b78c3", "#d98324", "#4c9a57")
 LEFT, TOP, STEP, CELL = 60, 70, 14, 7
 
-# What happens before each step, and how many tokens of each sequence the step then computes.
+# The event before each step, and the number of tokens of each sequence that the step computes.
 SCRIPT: list[tuple[str, dict[int, int]]] = [
     ("A starts", {0: 8}),
     *[("", {0: 1})] * 3,
@@ -41,7 +41,7 @@ SCRIPT: list[tuple[str, dict[int, int]]] = [
 
 @dataclass(frozen=True)
 class Moment:
-    """The cells of each sequence after a step, and what happened before it."""
+    """The cells of each sequence after a step, and the event before it."""
 
     event: str
     cells: list[list[int]]
@@ -84,14 +84,14 @@ def text(x: float, y: float, words: str, turn: int = 0, anchor: str = "start") -
 
 
 def runs(cells: Mapping[int, tuple[int, ...]]) -> Iterator[tuple[int, int, tuple[int, ...]]]:
-    """Neighbouring cells with the same owners: first, last, owners."""
+    """Return runs of neighbouring cells with the same owners: first, last, owners."""
     for _, group in groupby(enumerate(sorted(cells)), lambda item: (item[1] - item[0], cells[item[1]])):
         numbers = [number for _, number in group]
         yield numbers[0], numbers[-1], cells[numbers[0]]
 
 
 def run_of_cells(column: int, first: int, last: int, owners: tuple[int, ...], before: Set[int]) -> list[str]:
-    """Cells at a step: the colours of their owners side by side; a bar where they were just written."""
+    """Draw a run of cells at a step: its owners' colours side by side, and a bar if it was just written."""
     x, y = LEFT + column * STEP, TOP + (SEQUENCES * CAPACITY - 1 - last) * CELL
     height = (last - first + 1) * CELL
     width = (STEP - 1) / len(owners)

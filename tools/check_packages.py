@@ -1,7 +1,7 @@
-"""Checks what is in wheels and source packages: `python -m tools.check_packages FILE...`.
+"""Check the contents of wheels and source packages: `python -m tools.check_packages FILE...`.
 
-A wheel holds the package, the native core and the bundled model, and says for which systems it is. A source
-package holds what a build needs, and no tests. Neither may grow beyond a few megabytes unseen.
+A wheel contains the package, the native core and the bundled model, and names its systems. A source package
+contains the files that a build needs, and no tests. A size limit catches unintended growth.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-_MEGABYTES = 15  # 7.4 of them are the bundled model
+_MEGABYTES = 15  # including 7.4 for the bundled model
 _MANYLINUX = re.compile(r"manylinux_2_(\d+)_")
 _IN_BOTH = ("chaski/__init__.py", "chaski/py.typed", "chaski/models/guide.gguf")
 _IN_SOURCES = ("CMakeLists.txt", "pyproject.toml", "LICENSE", "README.md", "native/include/matmul.h")
-# Of what is compiled into the core.
+# Licenses of code that is compiled into the core.
 _LICENSES = ("chaski/licenses/nanobind.txt", "chaski/licenses/robin-map.txt")
 _IN_NEITHER = re.compile(r"^(tests|benchmarks|build|\.venv)/|\.pyc$")
 
 
 def faults(path: Path) -> list[str]:
-    """What is wrong with a package: a sentence for each fault."""
+    """Return a sentence for each fault of a package."""
     is_wheel = path.suffix == ".whl"
     names = _names(path)
     found = [f"{name} is missing" for name in _IN_BOTH if name not in names]
@@ -52,7 +52,7 @@ def _names(path: Path) -> set[str]:
 
 
 def main() -> None:
-    """Print each fault, and leave with 1 if there is one."""
+    """Print each fault; exit with 1 if there is any."""
     all_found = [f"{path}: {fault}" for path in map(Path, sys.argv[1:]) for fault in faults(path)]
     print("\n".join(all_found) or "no faults")
     sys.exit(bool(all_found))

@@ -1,7 +1,7 @@
-"""Adds what is compiled into the wheel to a list of its parts: `python -m tools.compiled_in SBOM BUILD`.
+"""Add the components compiled into the wheel to its SBOM: `python -m tools.compiled_in SBOM BUILD`.
 
-The list is one of CycloneDX, which knows packages of Python only. The core has nanobind, its hash map and the
-C++ library of the compiler that made the folder BUILD; the page has packages of npm.
+The CycloneDX generator lists only Python packages. The core also contains nanobind, its hash map and the C++
+library of the compiler that made the folder BUILD; the page contains npm packages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NOTICE = re.compile(r"(?:^|\n----\n\n)(\S+) (\d\S*) \(([^)\n]+)\)\n")
 
 
 def add_components(bom: dict[str, Any], components: list[dict[str, Any]]) -> None:
-    """Add components to a list as parts that chaski depends on, and leave out where its wheel lies."""
+    """Add components as dependencies of chaski, and remove the path of its wheel."""
     chaski = next(component for component in bom["components"] if component["name"] == "chaski-llm")
     chaski.pop("externalReferences", None)
     entry = next(each for each in bom["dependencies"] if each["ref"] == chaski["bom-ref"])
@@ -32,13 +32,13 @@ def add_components(bom: dict[str, Any], components: list[dict[str, Any]]) -> Non
 
 
 def page_components() -> list[dict[str, Any]]:
-    """The packages whose code the page holds, from the notices beside it."""
+    """Return the packages whose code is in the page, from its license notices."""
     found = _NOTICE.findall(_NOTICES.read_text())
     return [_component(f"pkg:npm/{quote(name)}", name, version, terms) for name, version, terms in found]
 
 
 def core_components(build: Path) -> list[dict[str, Any]]:
-    """What the native core holds, by the headers of nanobind here and the compiler of a build folder."""
+    """Return the components of the native core, from nanobind's headers and the build's compiler."""
     nanobind = metadata.distribution("nanobind")
     policy = nanobind.locate_file("nanobind/ext/robin_map/include/tsl/robin_growth_policy.h")
     numbers = re.findall(r"define TSL_RH_VERSION_\w+ (\d+)", Path(str(policy)).read_text())
@@ -68,7 +68,7 @@ def _component(place: str, name: str, version: str, terms: str) -> dict[str, Any
 
 
 def main() -> None:
-    """Add the parts to the file."""
+    """Add the components to the file."""
     path = Path(sys.argv[1])
     bom = json.loads(path.read_text())
     add_components(bom, core_components(Path(sys.argv[2])) + page_components())

@@ -1,4 +1,4 @@
-"""Writes the pages that can be made from code: models, commands, environment. `make docs` runs it."""
+"""Write the pages that are generated from code: models, commands, environment. `make docs` runs it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ and pipes get them unchanged."""
 
 
 def cli_page() -> str:
-    """Every command with its help, as the command line prints it."""
+    """Return the page of all commands with their help texts."""
     context = click.Context(chaski_command, info_name="chaski")
     parts = ["# Commands", "This page is made by `make docs`.", _WHICH_STORE, _help(chaski_command, context)]
     for name in chaski_command.list_commands(context):
@@ -55,7 +55,7 @@ def cli_page() -> str:
 
 
 def environment_page() -> str:
-    """The table of environment variables."""
+    """Return the table of environment variables."""
     rows = [
         f"| `{variable.name}` | {variable.kind} | {variable.default} | {variable.meaning} |"
         for variable in variables()
@@ -98,7 +98,7 @@ The converter reads checkpoints of Hugging Face with these architectures in `con
 
 
 def models_page() -> str:
-    """The table of native architectures."""
+    """Return the table of native architectures."""
     rows = model_rows()
     able = _markdown(
         ("architecture", "models", "text", "pictures", "embeddings", "tools", "thinking", "speculation"),
@@ -169,7 +169,7 @@ refuses the options that are marked with *no beams*, unless their value asks for
 
 
 def options_page() -> str:
-    """The table of options."""
+    """Return the table of options."""
     head = ("option", "values", "without it", "meaning", "where")
     rows: dict[bool, list[tuple[str, ...]]] = {True: [], False: []}
     for name, option in OPTIONS.items():

@@ -1,8 +1,8 @@
 """Installs the package in place and what it depends on, side by side: `python -m tools.install [--extra dev]
 [CMAKE_NAME=VALUE...]`.
 
-Says once a second how long it takes so far, how many steps are done and what is being compiled; where no
-person reads along, every five seconds. The log of the compiler is `build/core.log`.
+Reports the elapsed time, the finished steps and the current file every second, or every five seconds without
+a terminal. The log of the compiler is `build/core.log`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ _ISA = "-DCHASKI_ISA="
 
 
 def steps_done(log: str) -> str:
-    """How far a log of ninja has come: `"3 of 13"`, or `""` before the first step is done."""
+    """Return the progress in a log of ninja: `"3 of 13"`, or `""` before the first step is done."""
     steps = _STEP.findall(log)
     return "{} of {}".format(*steps[-1]) if steps else ""
 
 
 def compiled_file(command: list[str], root: Path) -> str | None:
-    """What a compiler's command is about: a source, a group of sources, or headers, and for which
-    instruction set. None if it compiles nothing below `root`."""
+    """Return the source, group of sources or headers of a compiler's command, with the instruction set.
+
+    None if it compiles no file below `root`."""
     if command[-2:-1] != ["-c"]:
         return None
     source = Path(command[-1])
@@ -47,13 +48,13 @@ def compiled_file(command: list[str], root: Path) -> str | None:
 
 
 def _compiled_now(root: Path) -> list[str]:
-    """What compilers are at work on now. Only Linux says; elsewhere nothing."""
+    """Return the files that compilers work on now; empty on systems other than Linux."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             command = path.read_bytes().decode(errors="replace").split("\0")[:-1]
             name = compiled_file(command, root)
-        except OSError:  # the process has ended, or its source is gone
+        except OSError:  # the process or its source is gone
             continue
         if name:
             found.append(name)
@@ -82,7 +83,7 @@ def _status(seconds: float, core: subprocess.Popen[bytes], packages: subprocess.
 
 
 def _report(core: subprocess.Popen[bytes], packages: subprocess.Popen[bytes]) -> None:
-    """Writes a line each second, over the one before on a terminal, until both have ended."""
+    """Write a line each second until both have ended; on a terminal, overwrite the previous line."""
     is_terminal = sys.stdout.isatty()
     begun = time.monotonic()
     second = 0
@@ -106,7 +107,7 @@ def main() -> None:
     arguments = parser.parse_args()
     _LOG.parent.mkdir(exist_ok=True)
     settings = [f"--config-settings=cmake.define.{definition}" for definition in arguments.definitions]
-    # No module is compiled here: Python does that when it first imports it.
+    # pip compiles no modules: Python does that on the first import.
     with _LOG.open("wb") as log:
         core = subprocess.Popen(
             [*_PIP, "--verbose", "install", "--no-build-isolation", "--no-deps", "-e", ".", *settings],

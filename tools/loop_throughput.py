@@ -1,9 +1,9 @@
-"""The throughput that llvm-mca expects of compiled inner loops, on processors that are not at hand.
+"""Estimate the throughput of compiled inner loops with llvm-mca, for processors that are not available.
 
 python -m tools.loop_throughput OBJECT FUNCTION CPU...: of each function whose name contains FUNCTION, the
 loop with the most products for its instructions is taken as a block without branches that repeats for ever;
-of a function without products, the longest loop. OBJECT is of x86-64 or 64-bit ARM. This is no measurement:
-caches, prefetchers and what is around the loop do not exist for it.
+of a function without products, the longest loop. OBJECT is for x86-64 or 64-bit ARM. This is not a
+measurement: llvm-mca ignores caches, prefetchers and the code around the loop.
 """
 
 import argparse
@@ -18,33 +18,33 @@ _REPEATS = 200
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """How the loops of an architecture are read, and what its instructions multiply."""
+    """Describes the loops of an architecture, and the products of its instructions."""
 
     triple: str
     attributes: str
     objdump: str
     comment: str
     branch: re.Pattern[str]
-    """A jump; its group is the address that it goes to."""
+    """A jump; its group is the target address."""
     register: dict[str, int]
-    """The bytes of a register by the beginning of its name."""
+    """The bytes of a register by the prefix of its name."""
     products: tuple[dict[str, float], ...]
-    """Multiply-adds for each byte of the register that they go to. The first kind that a loop has counts:
-    others scale its sums or add them up."""
+    """Multiply-adds for each byte of the target register. The first kind in a loop counts: others scale its
+    sums or add them up."""
     stand_ins: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By processor: instructions that LLVM has wrong there, as patterns, and what takes their places."""
+    """By processor: patterns of instructions that LLVM models wrongly, and their replacements."""
     tile_cycles: int = 0
-    """The time of a product of tiles, beside which everything else runs; LLVM does not know it."""
+    """The time of a tile product, which runs in parallel to everything else; LLVM does not model it."""
 
 
-# Where LLVM 19 to 23 contradict what was measured (int8 and bf16 beside fp32 in docs/performance.md):
-# instructions with the same operands and units, of which LLVM has the right throughput.
+# Corrections where LLVM 19 to 23 contradict measurements (int8 and bf16 next to fp32 in docs/performance.md):
+# instructions with the same operands and units, for which LLVM has the right throughput.
 _STAND_INS = {
     "znver4": {
         r"vpdpbusd|vpdpwssd|vdpbf16ps": "vfmadd231ps",  # two units, not one
         r"(?:vpbroadcastd|vbroadcastss)(?=\s.*\(.*%zmm)": "vmovups",  # a load, no shuffle
     },
-    "sapphirerapids": {  # LLVM has the client's one unit of 512 bits for products; servers have two
+    "sapphirerapids": {  # LLVM models the client's single 512-bit unit for products; servers have two
         r"(?:vpdpbusd|vpdpwssd|vfmadd\w+ps)(?=\s.*%zmm)": "vpternlogd $150,",
         r"(?:vmulps|vaddps)(?=\s.*%zmm)": "vpaddd",
     },
@@ -85,7 +85,7 @@ ARCHITECTURES = {
 
 
 def architecture_of(object_file: str) -> Architecture:
-    """That of an ELF file; raises SystemExit with a word for any other."""
+    """Return the architecture of an ELF file; raises SystemExit with a message for others."""
     with Path(object_file).open("rb") as file:
         header = file.read(20)
     machine = int.from_bytes(header[18:20], "little")
@@ -95,7 +95,7 @@ def architecture_of(object_file: str) -> Architecture:
 
 
 def _functions(object_file: str, objdump: str, comment: str) -> Iterator[tuple[str, dict[int, str]]]:
-    """The name of each function of an object file, and its instructions by address."""
+    """Return the name of each function of an object file, and its instructions by address."""
     line = re.compile(rf"^ *([0-9a-f]+):\t(.*?)\s*(?:{comment}.*)?$", re.MULTILINE)
     command = [objdump, "-dC", "--no-show-raw-insn", object_file]
     listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -104,7 +104,7 @@ def _functions(object_file: str, objdump: str, comment: str) -> Iterator[tuple[s
 
 
 def _loops(code: dict[int, str], architecture: Architecture) -> Iterator[list[str]]:
-    """The instructions from the target of each branch backwards to the branch, where they call no others."""
+    """Return the instructions from each backward branch's target to the branch, if they make no calls."""
     for address, text in code.items():
         branch = architecture.branch.match(text)
         if branch and int(branch[1], 16) <= address:
@@ -114,7 +114,7 @@ def _loops(code: dict[int, str], architecture: Architecture) -> Iterator[list[st
 
 
 def busiest_loop(code: dict[int, str], architecture: Architecture) -> list[str] | None:
-    """The loop with the most products for its instructions, or else the longest; None where there is none."""
+    """Return the loop with the most products per instruction, or else the longest; None without loops."""
     return max(
         _loops(code, architecture),
         key=lambda loop: (products(loop, architecture) / len(loop), len(loop)),
@@ -127,7 +127,7 @@ def _name(instruction: str) -> str:
 
 
 def products(loop: list[str], architecture: Architecture) -> int:
-    """The multiply-adds of a loop. Registers of tiles count as full ones, though they may be smaller."""
+    """Return the multiply-adds of a loop. Tile registers count as full, though they may be smaller."""
     for kind in architecture.products:
         total = sum(
             kind[_name(text)] * _register_bytes(text, architecture) for text in loop if _name(text) in kind
@@ -138,13 +138,13 @@ def products(loop: list[str], architecture: Architecture) -> int:
 
 
 def _register_bytes(instruction: str, architecture: Architecture) -> int:
-    """The bytes of the widest register of an instruction: sums are as wide as what is multiplied."""
+    """Return the bytes of an instruction's widest register: sums are as wide as their factors."""
     operands = instruction.removeprefix("{vex} ").split(None, 1)[1]
     return max((size for start, size in architecture.register.items() if start in operands), default=0)
 
 
 def cycles(loop: list[str], cpu: str, architecture: Architecture, mca: str) -> float:
-    """The cycles of one repetition."""
+    """Return the cycles of one repetition."""
     straight = [text for text in loop if not architecture.branch.match(text)]
     tiles = [text for text in straight if "%tmm" in text]
     lines = [text for text in straight if text not in tiles]
@@ -160,7 +160,7 @@ def cycles(loop: list[str], cpu: str, architecture: Architecture, mca: str) -> f
 
 
 def main() -> None:
-    """Prints the numbers of each function."""
+    """Print the numbers of each function."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("object_file")
     parser.add_argument("function")

@@ -1,11 +1,11 @@
-"""Writes chaski/cli/measured.json: what only running the tiny models of tests/data says of each architecture.
+"""Write chaski/cli/measured.json: facts about each architecture from running the tiny models of tests/data.
 
     PYTHONPATH=. python -m tools.measure_models
 
-That is the largest difference of logits (of embeddings, for models that make no text) from those of
-transformers, which are stored beside the models, and of the scores of the likeliest tokens from llama.cpp's,
-where it can load the file (needs xllamacpp); and whether models see pictures, have tokens
-proposed, and make embeddings where their file names a pooling.
+It records two differences: of logits (or embeddings, for models without text output) from those of
+transformers, which are stored next to the models; and of the scores of the likeliest tokens from llama.cpp's,
+if it can load the file (needs xllamacpp). It also records whether models accept pictures, accept proposed
+tokens, and return embeddings if their file names a pooling.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ Measured = dict[str, Any]
 DATA = Path(__file__).parents[1] / "tests" / "data"
 LENGTHS = (1, 5, 33, 70, 90)
 _MEAN = 1  # as `pooling_type`
-# Beginnings of keys that are left out for the comparison with llama.cpp, and keys that are set, so that both
-# compute the same: llama.cpp has no windows in Phi 3, has chunks of 8,192 tokens in Llama 4 (temperatures
-# too), and rounds the bounds of YaRN's ramp, which gpt-oss does not.
+# Prefixes of keys that are removed for the comparison with llama.cpp, and keys that are set, so that both
+# compute the same. llama.cpp has no windows in Phi 3, has chunks of 8,192 tokens in Llama 4 (temperatures
+# too), and rounds the bounds of YaRN's ramp, unlike gpt-oss.
 _LEFT_OUT = ("gpt-oss.rope.scaling.", "llama4.attention.temperature_")
 _SET = {
     "llama4": {"llama4.attention.chunk_size": 8192},
@@ -59,7 +59,7 @@ _SET = {
 
 
 def models(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The architecture and the file of each tiny model; those that are checkpoints are converted."""
+    """Yield the architecture and the file of each tiny model; checkpoints are converted first."""
     paths = [*DATA.glob("architectures/*.gguf"), *DATA.glob("embedders/*.gguf")]
     paths += [DATA / "llama" / f"{name}.f32.gguf" for name in ("llama2", "llama31", "biased")]
     paths += [
@@ -83,15 +83,15 @@ def models(folder: Path) -> Iterator[tuple[str, Path]]:
         paths.append(folder / "gemma4" / f"{name}.gguf")
         convert(DATA / "gemma4" / name, paths[-1], "F32")
     for path in sorted(paths):
-        # The processor rounds what it multiplies with matrices of that type; the others are in float32.
+        # The processor rounds activations for matrices of this type; the others are in float32.
         if not path.stem.endswith("mxfp4"):
             with open_gguf(path) as file:
                 yield file.architecture, path
 
 
 def measure(architecture: str, path: Path, *, with_llama_cpp: bool) -> Measured:
-    """All that is written about a model."""
-    # Prompts with tiles are longer. Phi's LongRoPE is measured at a context that it was trained with.
+    """Return all facts about a model."""
+    # Prompts with tiles are longer. Phi's LongRoPE is measured at its trained context.
     context = 192 if path.parent.name == "tiled" else 128
     with chaski.load(path, context=context, kv_type="f32") as model:
         makes_text = model.pooling is None
@@ -102,7 +102,7 @@ def measure(architecture: str, path: Path, *, with_llama_cpp: bool) -> Measured:
             "speculation": makes_text and model.engine.can_speculate,
             "transformers": difference_from_transformers(path, model),
         }
-    # It has no files with an encoder of pictures in them.
+    # llama.cpp has no files that include an image encoder.
     is_asked = with_llama_cpp and not found["pictures"]
     if is_asked and (difference := difference_from_llama_cpp(path)) is not None:
         found["llama.cpp"] = difference
@@ -110,7 +110,7 @@ def measure(architecture: str, path: Path, *, with_llama_cpp: bool) -> Measured:
 
 
 def difference_from_transformers(path: Path, model: LLM) -> float:
-    """The largest one, in float32."""
+    """Return the largest difference in float32."""
     pairs = {
         "vision": _sights,
         "embedders": _embeddings,
@@ -124,15 +124,15 @@ def difference_from_transformers(path: Path, model: LLM) -> float:
 
 
 def difference_from_llama_cpp(path: Path) -> float | None:
-    """The largest one of the scores of 20 tokens behind several prompts, or of embeddings.
+    """Return the largest difference of the scores of 20 tokens after several prompts, or of embeddings.
 
-    None for what llama.cpp cannot load.
+    None if llama.cpp cannot load the file.
     """
     with TemporaryDirectory() as folder, open_gguf(path) as file:
         alike = Path(folder) / path.name
         kept = {key: value for key, value in file.metadata.items() if not key.startswith(_LEFT_OUT)}
         tensors = dict(all_tensors(file))
-        if file.architecture != "gemma-embedding":  # whose dense layers alone llama.cpp knows
+        if file.architecture != "gemma-embedding":  # llama.cpp knows only its dense layers
             tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("dense_")}
         write_gguf(alike, {**kept, **_SET.get(file.architecture, {})}, tensors)
         try:
@@ -228,7 +228,7 @@ def _conversations(path: Path, model: LLM) -> _Pairs:
 
 
 def _embeds(architecture: str, path: Path) -> bool:
-    """True if the model makes embeddings once its file names a pooling."""
+    """Return whether the model makes embeddings once its file names a pooling."""
     with TemporaryDirectory() as folder, open_gguf(path) as file:
         pooled = Path(folder) / "pooled.gguf"
         metadata = {**file.metadata, f"{architecture}.pooling_type": _MEAN}
@@ -242,9 +242,9 @@ def _embeds(architecture: str, path: Path) -> bool:
 
 
 def merged(several: list[Measured]) -> Measured:
-    """The facts of an architecture: its largest differences, and what its models can do.
+    """Return the facts of an architecture: its largest differences, and its models' abilities.
 
-    Some have an encoder of pictures, and some of the same architecture have none.
+    Models of the same architecture may have an image encoder or not.
     """
     found: Measured = {"text": all(each["text"] for each in several)}
     found["pictures"] = any(each["pictures"] for each in several)
@@ -257,13 +257,13 @@ def merged(several: list[Measured]) -> Measured:
 
 
 def _rounded_up(value: float) -> float:
-    """To one digit."""
+    """Round up to one digit."""
     unit = 10.0 ** math.floor(math.log10(value))
     return float(f"{math.ceil(value / unit) * unit:.0e}")
 
 
 def measured_rows(*, with_llama_cpp: bool) -> dict[str, Measured]:
-    """The facts of every architecture."""
+    """Return the facts of every architecture."""
     found = defaultdict(list)
     with TemporaryDirectory() as folder:
         for architecture, path in models(Path(folder)):

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Builds the kernels for 64-bit ARM with a cross compiler and runs their comparison under qemu: on a processor
-# with matrix products of int8 and products of bf16, on one with the dot product only, on one without. What they
-# compute must also be what the machine's own build computes, if it is there.
+# with matrix products of int8 and products of bf16, on one with only the dot product, and on one without. The
+# results must also match the machine's own build, if it exists.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -25,14 +25,14 @@ cmake --build build/aarch64 --parallel 2 > /dev/null
 out=$(mktemp)
 trap 'rm -f "$out"' EXIT
 
-# run COMMAND...: what it computed must be what all others before it did.
+# run COMMAND...: its results must match those of all earlier runs.
 digest=
 run() {
     "$@" > "$out" || { cat "$out"; exit 1; }
     cat "$out"
     found=$(sed -n 's/^digest //p' "$out")
     if [ -n "$digest" ] && [ "$found" != "$digest" ]; then
-        echo "test-aarch64: these are other bits than before"
+        echo "test-aarch64: these bits differ from earlier ones"
         exit 1
     fi
     digest=$found

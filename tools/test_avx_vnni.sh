@@ -1,8 +1,7 @@
 #!/bin/sh
-# Compares the kernels for AVX-VNNI with the others on any processor with AVX2, as far as that can be: the set
-# `avx2` is compiled with their sources, and with a model of their two instructions. What it computes must be
-# what portable code computes, and what the machine's own build computes, if it is there. The instructions
-# themselves are not tried.
+# Compares the kernels for AVX-VNNI with the others on any processor with AVX2: the set `avx2` is compiled
+# from their sources, with a model of their two instructions. Its results must match portable code and the
+# machine's own build, if it exists. The instructions themselves are not tested.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -19,6 +18,6 @@ case $modelled in
 esac
 here=build/$(uname -m)/compare_isas
 if [ -x "$here" ] && [ "$("$here" | tail -1)" != "$(echo "$modelled" | tail -1)" ]; then
-    echo "test-avx-vnni: these are other bits than those of $here"
+    echo "test-avx-vnni: these bits differ from those of $here"
     exit 1
 fi

@@ -1,8 +1,8 @@
 #!/bin/sh
-# test_container.sh: builds the image of the Dockerfile by buildah, without a daemon; in a container the guide
-# answers, the server passes the health check of deploy/compose.yaml, and it does not start without a key.
-# Its base is Debian's image, or, where no registry of images can be reached, what debootstrap makes.
-# DEBIAN_MIRROR names another mirror for that.
+# test_container.sh: builds the Dockerfile's image with buildah, without a daemon. Checks in a container that
+# the guide answers, that the server passes the health check of deploy/compose.yaml, and that it does not
+# start without a key. The base is Debian's image, or debootstrap's output if no image registry can be
+# reached. DEBIAN_MIRROR names another mirror for debootstrap.
 set -eu
 cd "$(dirname "$0")/.."
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
@@ -35,7 +35,7 @@ if ! in_store pull --policy missing "$base" > "$work/pull.log" 2>&1; then
     in_store rm "$container" > /dev/null
 fi
 
-# Networks that sign by authorities of their own say so on the host; pip knows no other way to be told.
+# On networks with their own certificate authorities, the host lists these; pip in the container needs them.
 mkdir "$work/network"
 touch "$work/network/pip.conf"
 if [ -e "$authorities" ]; then

@@ -1,8 +1,7 @@
 #!/bin/sh
-# test_debian.sh WHEEL: in a fresh Debian 12 without a compiler, pip installs the wheel, the guide answers,
-# and the server shows its page. Prints the time of each step, and fails where they take more than 60 s
-# together.
-# DEBIAN_MIRROR names another mirror; variables of pip (PIP_INDEX_URL, PIP_CERT) are passed on.
+# test_debian.sh WHEEL: checks in a fresh Debian 12 without a compiler that pip installs the wheel, the guide
+# answers, and the server shows its page. Prints the time of each step, and fails if they take more than 60 s
+# together. DEBIAN_MIRROR names another mirror; pip's variables (PIP_INDEX_URL, PIP_CERT) are passed on.
 set -eu
 wheel=$(realpath "$1")
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}

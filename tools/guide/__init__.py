@@ -1,1 +1,1 @@
-"""The text and the tools that make the bundled guide."""
+"""The texts and tools that make the bundled guide."""

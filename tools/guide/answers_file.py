@@ -1,4 +1,4 @@
-"""The guide's file with its answers: a GGUF file inside of another one (chaski/guide/answers.py)."""
+"""The guide's file with its answers: a GGUF file inside another one (chaski/guide/answers.py)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Choice", "describe", "put_answers", "put_texts"]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The topics, n of them, and what `AnswerTexts` has besides; rows (n, hidden size) and biases (n,)."""
+    """The n topics with the other data of `AnswerTexts`; rows (n, hidden size) and biases (n,)."""
 
     topics: Sequence[Topic]
     rows: NDArray[np.float32]
@@ -36,7 +36,7 @@ class Choice:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the file with the encoder says of them."""
+        """Return the metadata for the file with the encoder."""
         scales = np.abs(self.rows).max(axis=1) / 127
         return {
             **_told(self.topics),
@@ -50,12 +50,12 @@ class Choice:
 def put_answers(
     guide: Path, out: Path, encoder: Mapping[str, Any], tensors: Mapping[str, Source], choice: Choice
 ) -> None:
-    """Write the guide's file with these answers, and this encoder, in the place of those that it has."""
+    """Write the guide's file with these answers and this encoder instead of its present ones."""
     _put(guide, out, {**encoder, **choice.metadata}, tensors)
 
 
 def put_texts(guide: Path, out: Path, topics: Sequence[Topic]) -> None:
-    """Write the guide's file with the answers that these topics have now; what finds them stays."""
+    """Write the guide's file with the present answers of these topics; keep its encoder."""
     with open_inside(guide, ANSWERS) as file:
         if len(topics) != len(file.get("answers.texts", list[str])):
             raise SystemExit(f"{guide} was trained for other topics: train the encoder anew")
@@ -78,7 +78,7 @@ def _put(guide: Path, out: Path, metadata: Mapping[str, Any], tensors: Mapping[s
 
 
 def _told(topics: Sequence[Topic]) -> dict[str, Any]:
-    """What the metadata say of the topics."""
+    """Return the metadata of the topics."""
     return {
         "answers.texts": [topic.answer for topic in topics],
         "answers.pages": [topic.page for topic in topics],
@@ -89,7 +89,7 @@ def _told(topics: Sequence[Topic]) -> dict[str, Any]:
 
 
 def describe(guide: Path) -> None:
-    """Write what a store says of the model beside it: its description, and that it answers greedily."""
+    """Write the model's store entry next to it: its description, and greedy sampling."""
     with TemporaryDirectory() as folder:
         store, name = Store(Path(folder)), ModelName.parse("described")
         for _ in create(store, name, Recipe(sources=[guide], parameters={"temperature": 0})):

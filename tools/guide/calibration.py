@@ -1,6 +1,6 @@
-"""Whether the guide is as often right as it says: its probabilities against what was meant.
+"""Check the guide's calibration: compare its probabilities with its share of right answers.
 
-A question counts as right where the most likely answer is the one of its topic, whatever is then said.
+A question counts as right if the most likely answer belongs to its topic, whatever the guide then writes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BINS = 10
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Questions whose probability is at least `begin` and less than `end`: how many, and both means."""
+    """Questions with a probability of at least `begin` and less than `end`: their number, and both means."""
 
     begin: float
     end: float
@@ -34,9 +34,9 @@ class Bin:
 
 
 def stated(guide: Path, cases: Sequence[tuple[str, str]]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The probability of the most likely answer (n,), and whether it is right (n,), for n questions.
+    """Return the probability of the most likely answer (n,), and whether it is right (n,), for n questions.
 
-    `cases` are questions, each with the text that answers it.
+    `cases` are questions, each with its intended answer.
     """
     with TemporaryDirectory() as folder:
         inside = Path(folder) / "answers.gguf"
@@ -53,7 +53,7 @@ def stated(guide: Path, cases: Sequence[tuple[str, str]]) -> tuple[NDArray[np.fl
 
 
 def bins_of(probabilities: NDArray[np.float64], right: NDArray[np.bool_]) -> Iterator[Bin]:
-    """The bins that have questions, BINS of the same width in all."""
+    """Return the bins that contain questions, out of BINS bins of the same width."""
     places = np.minimum((probabilities * BINS).astype(int), BINS - 1)
     for place in range(BINS):
         inside = places == place
@@ -63,13 +63,13 @@ def bins_of(probabilities: NDArray[np.float64], right: NDArray[np.bool_]) -> Ite
 
 
 def error_of(bins: Sequence[Bin]) -> float:
-    """The expected calibration error: the mean distance of both means of a bin, by its questions."""
+    """Return the expected calibration error: the distance of a bin's means, weighted by its questions."""
     total = sum(each.count for each in bins)
     return sum(each.count * abs(each.stated - each.right) for each in bins) / total
 
 
 def table(bins: Sequence[Bin]) -> Iterator[str]:
-    """The lines of a table in Markdown."""
+    """Return the lines of a table in Markdown."""
     yield "| stated probability | questions | mean of what is stated | share that is right |"
     yield "|---|---|---|---|"
     for each in bins:

@@ -1,7 +1,7 @@
-"""The guide's encoder: a sentence encoder that learns which topic a question belongs to.
+"""The guide's encoder: a sentence encoder that learns the topic of a question.
 
-It begins as the first layers of all-MiniLM-L6-v2 (Apache-2.0), which knows English before it sees a topic.
-Needs torch, safetensors and the encoder's files.
+It starts from the first layers of all-MiniLM-L6-v2 (Apache-2.0), which already knows English. Needs torch,
+safetensors and the encoder's files.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ HIDDEN_SIZE, NUM_HEADS, EPS = 384, 12, 1e-12
 
 
 def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Ids and a mask of what is no padding, both (texts, length)."""
+    """Return ids, and a mask without padding, both (texts, length)."""
     length = -(-max(map(len, rows)) // 4) * 4  # few shapes, because torch keeps kernels for each
     ids = torch.tensor([[*row, *[0] * (length - len(row))] for row in rows])
     return ids, torch.tensor([[1.0] * len(row) + [0.0] * (length - len(row)) for row in rows])
 
 
 def rounded(weight: Tensor) -> Tensor:
-    """A matrix as Q4_0 keeps it; gradients go to the matrix as if nothing had been rounded."""
+    """Round a matrix to Q4_0; gradients ignore the rounding."""
     blocks = weight.detach().unflatten(-1, (-1, 32))
     largest = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True))
     scale = (largest / -8).half().float()
@@ -38,7 +38,7 @@ def rounded(weight: Tensor) -> Tensor:
 
 
 class Linear(nn.Linear):
-    """A product with a matrix, which may be rounded."""
+    """A product with an optionally rounded matrix."""
 
     rounds = False
 
@@ -47,7 +47,7 @@ class Linear(nn.Linear):
 
 
 class Words(nn.Embedding):
-    """A row for each piece, which may be rounded."""
+    """An optionally rounded row for each piece."""
 
     rounds = False
 
@@ -90,7 +90,7 @@ _NAMES = {
 
 
 class Encoder(nn.Module):
-    """Ids and mask (texts, length) to logits (texts, topics). Parameters are called as in a GGUF file."""
+    """Maps ids and mask (texts, length) to logits (texts, topics). Parameters have GGUF names."""
 
     def __init__(self, num_pieces: int, num_layers: int, num_topics: int) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Encoder(nn.Module):
 
     @classmethod
     def begun(cls, encoder: Path, pieces: Pieces, num_layers: int, num_topics: int) -> Encoder:
-        """The first layers of all-MiniLM-L6-v2 with some of its pieces, and no topics yet."""
+        """Return the first layers of all-MiniLM-L6-v2 with some of its pieces, without topics."""
         weights = load_file(encoder / "model.safetensors")
         found = cls(len(pieces.tokens), num_layers, num_topics)
         given = {
@@ -122,13 +122,13 @@ class Encoder(nn.Module):
         return found
 
     def round_matrices(self, rounds: bool = True) -> None:
-        """From now on compute with matrices as they will be in the file, or as they are."""
+        """Compute from now on with matrices rounded as in the file, or unrounded."""
         for module in self.modules():
             if isinstance(module, Linear | Words):
                 module.rounds = rounds
 
     def embed(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Unit vectors (texts, hidden size): the mean over what is no padding."""
+        """Return unit vectors (texts, hidden size): the mean over tokens that are not padding."""
         positions = torch.arange(ids.shape[1])
         x = self.token_embd_norm(self.token_embd(ids) + self.position_embd(positions))
         hidden = (1 - mask)[:, None, None] * -1e9

@@ -1,4 +1,4 @@
-"""What a GGUF file has of the guide's encoder: a model of sentences as chaski loads any other one."""
+"""Read and write the guide's encoder in a GGUF file, as a normal sentence model of chaski."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Weights = Mapping[str, NDArray[np.float32]]
 
 
 def encoder_metadata(weights: Weights, pieces: Pieces) -> dict[str, Any]:
-    """The model and its vocabulary."""
+    """Return the metadata of the model and its vocabulary."""
     layers = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("blk."))
     return {
         "general.architecture": "bert",
@@ -59,14 +59,14 @@ def _vocabulary(pieces: Pieces) -> dict[str, Any]:
 
 
 def encoder_tensors(weights: Weights) -> dict[str, Source]:
-    """Matrices in Q4_0, rows of positions in Q8_0, vectors in F32."""
+    """Return matrices in Q4_0, rows of positions in Q8_0, vectors in F32."""
     types = {"position_embd.weight": QuantType.Q8_0}
     types |= {name: QuantType.F32 for name, weight in weights.items() if weight.ndim == 1}
     return {name: (weight, types.get(name, QuantType.Q4_0)) for name, weight in weights.items()}
 
 
 def read_encoder(guide: Path, num_topics: int) -> tuple[Encoder, Pieces]:
-    """The encoder of the guide's file, with no topics yet, and its pieces."""
+    """Return the encoder of the guide's file without topics, and its pieces."""
     with open_inside(guide, ANSWERS) as file:
         merges = [tuple(pair.split(" ")) for pair in file.get("tokenizer.ggml.merges", list[str])]
         pieces = Pieces(list(file.get("tokenizer.ggml.tokens", list[str])), merges)

@@ -1,9 +1,9 @@
-"""The guide's figures through chaski itself: `python -m tools.guide.evaluate [--model FILE] [QUESTIONS]`.
+"""Measure the guide through chaski itself: `python -m tools.guide.evaluate [--model FILE] [QUESTIONS]`.
 
-Prints for own, tuning and held-out wordings how many answers are the intended text, how many are two of which
-one is that, how many say that the guide is not sure, and the rest, each with its question. With --calibration
-it prints instead how often the most likely answer is right where the guide is how sure. With a file of
-questions, one a line, it prints the answer to each instead, behind a tab: for people to judge.
+Prints for own, tuning and held-out wordings the number of answers with the intended text, of double answers
+that include it, of answers that state uncertainty, and of all others with their questions. With
+--calibration, it prints instead the share of right answers by probability. With a file of questions, one per
+line, it prints the answer to each after a tab, for people to judge.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def calibrate(title: str, cases: list[tuple[str, Topic]], guide: Path) -> None:
-    """Print how sure the guide is of its most likely answers, and how often these are right."""
+    """Print the guide's probabilities of its most likely answers, and the share of right ones."""
     probabilities, right = stated(guide, [(question, topic.answer) for question, topic in cases])
     bins = list(bins_of(probabilities, right))
     means = f"stated {probabilities.mean():.1%}, right {right.mean():.1%}"
@@ -58,7 +58,7 @@ def calibrate(title: str, cases: list[tuple[str, Topic]], guide: Path) -> None:
 
 
 def measure(title: str, cases: list[tuple[str, Topic]], answer: Callable[[str], str]) -> None:
-    """Ask questions, and print what came of them."""
+    """Ask questions and print the results."""
     begin, between = BOTH.split("{first}")[0], BOTH.split("{first}")[1].split("{second}")[0]
     doubts = {DOUBT.format(page=topic.page) for _, topic in cases}
     counts = Counter[str]()

@@ -1,8 +1,8 @@
-"""The pieces of words that the guide's encoder knows: words that MiniLM knows, and parts of all others.
+"""The word pieces of the guide's encoder: words that MiniLM knows, and parts of all others.
 
-MiniLM cuts words into pieces by a vocabulary of its own kind, for which chaski needs a package. The guide's
-file has them in the kind of Llama 3 instead, which it reads by itself: a word that is a piece is taken whole,
-and others are merged of bytes.
+MiniLM cuts words with a WordPiece vocabulary, for which chaski needs a package. The guide's file uses the
+kind of Llama 3 instead, which chaski reads without a package: a word that is a piece is used whole, and
+others are merged from bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from chaski.guide.spelling import known_words
 __all__ = ["BEGIN", "END", "LONGEST", "Pieces", "trained_pieces"]
 
 LONGEST = 64
-"""Tokens of a text that the encoder reads; what is behind them counts nothing."""
+"""Number of tokens of a text that the encoder reads; later tokens are ignored."""
 
 BEGIN, END = "[CLS]", "[SEP]"
 
@@ -36,7 +36,7 @@ _SPACE = "Ġ"
 
 
 class Pieces:
-    """The tokens and merges of the file, and the tokenizer that they make."""
+    """The tokens and merges of the file, and their tokenizer."""
 
     def __init__(self, tokens: Sequence[str], merges: Sequence[tuple[str, str]]) -> None:
         self.tokens, self.merges = list(tokens), list(merges)
@@ -47,12 +47,12 @@ class Pieces:
         self._words = known_words(tokens)
 
     def ids(self, texts: Iterable[str]) -> list[list[int]]:
-        """The ids of each text, with those that mark its beginning and its end."""
+        """Return the ids of each text, with its begin and end tokens."""
         encoded = self.tokenizer.encode_batch([spread(text, self._words) for text in texts])
         return [[self._begin, *encoding.ids[: LONGEST - 2], self._end] for encoding in encoded]
 
     def rows_of(self, encoder: Path, embeddings: Tensor) -> Tensor:
-        """The row that each piece begins with: MiniLM's, or the mean of those that it cuts the piece into."""
+        """Return the initial row of each piece: MiniLM's row, or the mean of the rows of MiniLM's pieces."""
         described = json.loads((encoder / "tokenizer.json").read_text())
         places: dict[str, int] = described["model"]["vocab"]
         theirs = Tokenizer.from_str(json.dumps({**described, "padding": None, "post_processor": None}))
@@ -67,9 +67,9 @@ class Pieces:
 
 
 def trained_pieces(encoder: Path, texts: Sequence[str], merged: int, least: int, size: int) -> Pieces:
-    """So many pieces that merges make, the words that texts have at least `least` times, and common words.
+    """Return merged pieces, words that occur at least `least` times, and common words.
 
-    `size`: so many pieces in all.
+    `size`: the total number of pieces.
     """
     trained = _tokenizer(BPE())
     trainer = BpeTrainer(
@@ -91,7 +91,7 @@ def trained_pieces(encoder: Path, texts: Sequence[str], merged: int, least: int,
 
 
 def _tokenizer(model: BPE) -> Tokenizer:
-    """A tokenizer that cuts text as Llama 3 does and gives the bytes of the pieces to `model`."""
+    """Return a tokenizer that cuts text like Llama 3 and passes the bytes of the pieces to `model`."""
     tokenizer = Tokenizer(model)
     split = pre_tokenizers.Split(Regex(_LLAMA3_PIECES), "isolated")
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -100,5 +100,5 @@ def _tokenizer(model: BPE) -> Tokenizer:
 
 
 def _letters(token: str) -> str:
-    """The text of a token; only its ASCII letters are meant."""
+    """Return the text of a token; only its ASCII letters matter."""
     return token.replace(_SPACE, " ")

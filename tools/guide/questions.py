@@ -1,7 +1,7 @@
-"""Questions to learn from: wordings of the topics in other words, and questions that nobody wrote.
+"""Training questions: re-worded wordings of the topics, and generated questions.
 
-The second kind has no topic of its own, so the teacher says what each of them is. They are wordings with
-words of like meaning, halves of two wordings, a few words of a topic in any order, and sentences of the docs.
+Generated questions have no known topic, so the teacher labels them. They are wordings with similar words,
+halves of two wordings, a few words of a topic in any order, and sentences of the docs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Questions", "content_words", "sentences_of"]
 
 
 class Keywords:
-    """The words that tell a topic from the others, for questions of a few words in no order."""
+    """The words that distinguish a topic, for questions of a few words in no order."""
 
     def __init__(self, topics: Sequence[Topic]) -> None:
         used = {topic.name: Counter(content_words(" ".join(topic.wordings))) for topic in topics}
@@ -29,7 +29,7 @@ class Keywords:
         self.common = [word for word, count in topics_with.items() if count > 30]
 
     def pick(self, topic: Topic, rng: random.Random) -> str:
-        """One to six words of which at least one hardly occurs elsewhere, or two are rare."""
+        """Return one to six words, of which at least one rarely occurs elsewhere, or two are rare."""
         own, rare = self.own[topic.name], self.rare[topic.name]
         words = [rng.choice(own)] if own and rng.random() < 0.6 else rng.sample(rare, min(2, len(rare)))
         words += rng.sample(rare, min(rng.choice((0, 0, 1, 2)), len(rare)))
@@ -39,12 +39,12 @@ class Keywords:
 
 
 def content_words(text: str) -> list[str]:
-    """The words of a text in lower case, with names of options and files whole."""
+    """Return the words of a text in lower case; names of options and files stay whole."""
     return re.findall(r"[\w./@-]*\w", text.lower())
 
 
 def sentences_of(pages: Sequence[Path]) -> list[str]:
-    """Sentences of pages of docs, without code blocks and tables."""
+    """Return sentences of docs pages, without code blocks and tables."""
     found = []
     for page in pages:
         text = re.sub(r"(?ms)^```.*?^```|^\|.*?$|^    .*?$", "", page.read_text())
@@ -58,7 +58,8 @@ def sentences_of(pages: Sequence[Path]) -> list[str]:
 class Questions:
     """Endless random questions.
 
-    neighbours: words of like meaning for words of the wordings. sentences: texts that are no questions.
+    neighbours: words with similar meanings for words of the wordings. sentences: texts that are not
+    questions.
     """
 
     def __init__(
@@ -74,14 +75,14 @@ class Questions:
         self._deck: list[int] = []
 
     def own(self) -> tuple[str, int]:
-        """A wording in other words, and its place in `pairs`. All wordings come before one comes again."""
+        """Return a re-worded wording and its index in `pairs`. All wordings appear before one repeats."""
         if not self._deck:
             self._deck = self.rng.sample(range(len(self.pairs)), len(self.pairs))
         place = self._deck.pop()
         return reword(self.pairs[place][1], self.rng), place
 
     def foreign(self) -> str:
-        """A text for which nobody has said what it asks."""
+        """Return a text without a known topic."""
         chance, (topic, wording) = self.rng.random(), self.rng.choice(self.pairs)
         if chance < 0.45:
             text = self.with_neighbours(wording)
@@ -96,7 +97,7 @@ class Questions:
         return reword(text, self.rng)
 
     def with_neighbours(self, wording: str) -> str:
-        """One to three words replaced by such of like meaning."""
+        """Replace one to three words by words with similar meanings."""
         words = wording.split()
         known = [at for at, word in enumerate(words) if word.lower().strip("?.!,") in self.neighbours]
         for at in self.rng.sample(known, min(len(known), self.rng.choice((1, 1, 2, 2, 3)))):

@@ -1,7 +1,7 @@
-"""Random re-wordings of a question, so that the guide understands what nobody wrote down for it.
+"""Random re-wordings of a question, so that the guide understands new wordings.
 
-Rules, not a model: sentence forms, synonyms, fillers, lost words, typing errors, case and punctuation. The
-meaning is kept on average, not always: a little noise does no harm.
+It uses rules, not a model: sentence forms, synonyms, fillers, lost words, typing errors, case and
+punctuation. The meaning is usually kept, and a little noise does no harm.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LEXICON = " ".join(
 
 
 def reword(question: str, rng: random.Random) -> str:
-    """A random way to ask the same; about one in seven keeps its words and changes case only."""
+    """Return a random re-wording; about one in seven changes only the case."""
     text = question.strip()
     if rng.random() < 0.15:
         return _letter_case(text, rng)
@@ -70,7 +70,7 @@ def _synonyms(text: str, rng: random.Random) -> str:
 
 
 def _lose_words(text: str, rng: random.Random) -> str:
-    """Small words are lost often, others seldom, and now and then two neighbours change places."""
+    """Drop small words often and others rarely; sometimes swap two neighbours."""
     words = text.split()
     small_loss, loss = (0.15, 0.03 if len(words) > 5 else 0.0) if rng.random() < 0.5 else (0.0, 0.0)
     kept = [w for w in words if rng.random() >= (small_loss if w in _SMALL_WORDS else loss)] or words
@@ -87,7 +87,7 @@ def _fill(text: str, rng: random.Random) -> str:
 
 
 def _mistype(text: str, rng: random.Random) -> str:
-    """One slip of the fingers in a longer word: letters swapped, lost, doubled or wrong."""
+    """Make one typing error in a longer word: letters swapped, lost, doubled or wrong."""
     words = text.split()
     long_words = [i for i, word in enumerate(words) if len(word) > 3 and word.isalpha()]
     if not long_words:

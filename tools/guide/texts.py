@@ -1,8 +1,8 @@
-"""Write the answers of topics/*.toml into the guide's file, whose encoder stays as it is.
+"""Write the answers of topics/*.toml into the guide's file without changing its encoder.
 
     python -m tools.guide.texts
 
-For answers and pages that changed. Which topics there are, and their order, must be as when it was trained.
+Use it after changes of answers and pages. The topics and their order must be the same as in training.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The text of the guide: topics with an answer and several wordings of the question, read from topics/*.toml.
+"""The text of the guide: topics with an answer and wordings of the question, from topics/*.toml.
 
-Three sets of wordings: `wordings` to train on, a `tuning` wording to calibrate by, and `held_out` ones that
-are only ever measured.
+There are three sets of wordings: `wordings` for training, a `tuning` wording for calibration, and `held_out`
+ones for measuring only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DOUBT = "I am not sure. Perhaps `{page}` tells; or ask me in other words."
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One thing that can be asked: its answer, the page that tells more, and the ways to ask it."""
+    """One topic: its answer, the page with more details, and the wordings of its question."""
 
     name: str
     page: str
@@ -30,12 +30,12 @@ class Topic:
 
     @property
     def removes(self) -> bool:
-        """Whether its answer names a command that removes something."""
+        """Return whether its answer names a command that removes something."""
         return re.search(r"pip uninstall|chaski rm|--empty|chaski prune", self.answer) is not None
 
 
 def load_topics(folder: Path = Path(__file__).parent / "topics") -> list[Topic]:
-    """All topics, in the order of file names and of tables within a file."""
+    """Return all topics, in the order of file names and of tables within a file."""
     tables = [tomllib.loads(path.read_text()) for path in sorted(folder.glob("*.toml"))]
     return [
         Topic(

@@ -1,11 +1,11 @@
 """Train the encoder of the guide's answers and write it into the guide's file.
 
     python -m tools.guide.train --encoder FOLDER
-    python -m tools.guide.train --epochs 3        # goes on with the encoder of the guide's file
+    python -m tools.guide.train --epochs 3 # continues with the encoder of the guide's file
 
-FOLDER has the files of all-MiniLM-L6-v2, which it begins with (tools/guide/README.md). Needs torch,
-safetensors and tokenizers. Every random choice comes from one seed; on another machine or torch version the
-last bits, and so the figures, can differ a little.
+FOLDER contains the files of all-MiniLM-L6-v2, the starting point (tools/guide/README.md). Needs torch,
+safetensors and tokenizers. One seed determines all random choices; on another machine or torch version, the
+last bits and so the figures can differ a little.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def fitted(encoder: Encoder, pieces: Pieces, topics: Sequence[Topic], rng: random.Random) -> float:
-    """The temperature at which tuning wordings, also in other words, are as often right as likely."""
+    """Return the temperature that calibrates tuning wordings, including re-worded ones."""
     asked = [
         (index, text)
         for index, topic in enumerate(topics)

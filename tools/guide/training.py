@@ -1,4 +1,4 @@
-"""How the guide's encoder learns its topics, and how sure it may be of them."""
+"""Training of the guide's encoder and calibration of its probabilities."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOKENS_PER_BATCH = 1536
 
 
 def batches(rows: Sequence[Sequence[int]], rng: random.Random) -> Iterator[list[int]]:
-    """Indices in batches of like length and about TOKENS_PER_BATCH, in random order."""
+    """Return batches of indices with similar lengths and about TOKENS_PER_BATCH tokens, in random order."""
     order = sorted(range(len(rows)), key=lambda index: (len(rows[index]), rng.random()))
     ready: list[list[int]] = []
     while order:
@@ -32,7 +32,7 @@ def batches(rows: Sequence[Sequence[int]], rng: random.Random) -> Iterator[list[
 
 @torch.no_grad()
 def prototypes(encoder: Encoder, pieces: Pieces, texts: Sequence[str], topics: Sequence[int]) -> None:
-    """Make the mean direction of each topic's texts its row."""
+    """Set the row of each topic to the mean direction of its texts."""
     sums, rows = torch.zeros_like(encoder.topics.weight), pieces.ids(texts)
     for batch in batches(rows, random.Random(0)):
         vectors = encoder.embed(*padded([rows[index] for index in batch]))
@@ -43,7 +43,7 @@ def prototypes(encoder: Encoder, pieces: Pieces, texts: Sequence[str], topics: S
 
 @torch.no_grad()
 def log_probabilities(encoder: Encoder, pieces: Pieces, texts: Sequence[str]) -> Tensor:
-    """(texts, topics), in the order of the texts."""
+    """Return log-probabilities (texts, topics) in the order of the texts."""
     found, rows = torch.zeros(len(texts), encoder.topics.out_features), pieces.ids(texts)
     for batch in batches(rows, random.Random(0)):
         found[batch] = encoder(*padded([rows[index] for index in batch])).log_softmax(-1)
@@ -62,9 +62,9 @@ def train(
     rng: random.Random,
     rate: float,
 ) -> None:
-    """Learn which topic each text belongs to; half of the texts are re-worded in each epoch.
+    """Train the encoder on texts with topics; each epoch re-words half of the texts.
 
-    In the epochs behind the first `exact` ones matrices are rounded.
+    Matrices are rounded in epochs after the first `exact` ones.
     """
     head = list(encoder.topics.parameters())
     body = [p for name, p in encoder.named_parameters() if not name.startswith("topics.")]
@@ -96,6 +96,6 @@ def train(
 
 
 def fit_temperature(logs: Tensor, target: Tensor) -> float:
-    """The temperature at which these probabilities (texts, topics) are as sure as they are right."""
+    """Return the temperature that calibrates these probabilities (texts, topics)."""
     grid = [0.4 + 0.05 * step for step in range(40)]
     return min(grid, key=lambda t: float(functional.cross_entropy(logs / t, target)))
