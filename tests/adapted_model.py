@@ -1,4 +1,4 @@
-"""A tiny model with LoRA adapters, and all that is compared of what it computes with them."""
+"""A tiny model with LoRA adapters, and its results for comparison."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROMPT = "the load carries the runner over the mountains"
 
 
 def write_adapted(folder: Path) -> Mapping[str, Path]:
-    """Write `model`, and adapters of several ranks and types, one of which changes few matrices."""
+    """Write `model`, and adapters of several ranks and types; one of them changes only a few matrices."""
     path = write_tiny_llama(folder / "model.gguf", matrices=QuantType.Q8_0)
     with open_gguf(path) as file:
         shapes: dict[tuple[str, ...], dict[str, tuple[int, ...]]] = {
@@ -39,7 +39,7 @@ def write_adapted(folder: Path) -> Mapping[str, Path]:
 
 
 def adapted_answers(files: Mapping[str, Path], **load: Any) -> object:
-    """Return logits of each choice of adapters, answers of all at once, and logits of one that came later."""
+    """Return logits of each choice of adapters, answers of all at once, and logits of a later adapter."""
     chosen = [files[name] for name in ("one", "two", "few")]
     options: Any = {"num_predict": 12, "temperature": 0, "ignore_eos": True}
     with chaski.load(files["model"], adapters=chosen, threads=1, context=128, parallel=5, **load) as llm:

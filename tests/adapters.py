@@ -18,7 +18,7 @@ SEVEN = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn
 
 
 def metadata(architecture: str = "llama", alpha: float = 32.0, **more: Any) -> dict[str, Any]:
-    """Return the keys of an adapter."""
+    """Return the metadata of an adapter."""
     return {
         "general.type": "adapter",
         "general.architecture": architecture,

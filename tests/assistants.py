@@ -1,6 +1,6 @@
-"""Tiny Gemma 4 with assistants: random, but for what makes these right at times.
+"""Tiny Gemma 4 with assistants. Weights are random, except those that make assistants right at times.
 
-The layers of both say little beside the embedding of the last token, of which the assistant keeps most.
+The layers of both add little to the embedding of the last token, most of which the assistant keeps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CLUSTERS, _NEAREST = 12, 5
 
 
 def write_quiet_gemma(name: str, path: Path, said_by_layers: float = 0.9) -> Path:
-    """Write the tiny model `name`, but what its layers add multiplied by `said_by_layers`."""
+    """Write the tiny model `name`, with the outputs of its layers multiplied by `said_by_layers`."""
     with open_gguf(DATA / f"{name}.gguf") as file:
         arrays = {key: dequantize(info.data, info.type, info.shape) for key, info in file.tensors.items()}
         factors = {key: said_by_layers if key.endswith(_ADDING) else 1.0 for key in arrays}
@@ -37,8 +37,8 @@ def write_assistant(
 ) -> Path:
     """Write an assistant for the model in `target`, and return its path.
 
-    `in_clusters`: its vocabulary is, but for the last token. `knows`: it is right at times. `metadata`
-    replaces entries, with `__` for `.`.
+    `in_clusters`: its vocabulary is clustered, except for the last token. `knows`: it is right at times.
+    `metadata` replaces entries, with `__` for `.`.
     """
     random = np.random.default_rng(3)
     with open_gguf(target) as file:

@@ -14,12 +14,13 @@ __all__ = ["assert_whole", "caches"]
 
 
 def caches(engine: Engine) -> list[Any]:
-    """The caches of each kind of layers."""
+    """Return the caches of each kind of layer."""
     return list(getattr(engine._cache, "caches", [engine._cache]))
 
 
 def assert_whole(engine: Engine) -> None:
-    """Slots and caches agree, every cell is owned by those who list it, and nobody holds what is free."""
+    """Check that slots and caches agree, that every cell's owners list it, and that free cells have no
+    owner."""
     for slot in engine._prefix_cache.slots:
         assert slot.is_free or any(sequence.slot is slot for sequence in engine._sequences.running), (
             "busy for ever"

@@ -1,4 +1,4 @@
-"""What all tests share: a tiny model, and an environment without the user's own settings."""
+"""Shared fixtures: a tiny model, and an environment without the user's settings."""
 
 from __future__ import annotations
 
@@ -16,39 +16,40 @@ import pytest
 from chaski.env import variables
 from tests.tiny_llama import write_tiny_llama
 
-# Jobs in the background may ignore Ctrl-C, and so would the processes that tests start and interrupt.
+# Background jobs may ignore Ctrl-C, and the processes that tests start and interrupt would inherit this.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Models of tests are tiny and two files run at once: a second thread would mostly wait for the first one.
-# Tests of what threads change ask for two.
+# Models in tests are tiny and two files run at once, so a second thread would mostly wait for the first.
+# Tests of multi-threaded behaviour set two.
 os.environ["CHASKI_THREADS"] = "1"
 
-# Every product takes one of the variants of its kernels at random, as none may change a bit of any result.
-# The seed is told at the top; CHASKI_VARIANTS=random:SEED repeats it.
+# Every product uses a random variant of its kernels, as no variant may change a bit of any result. pytest
+# prints the seed first; CHASKI_VARIANTS=random:SEED repeats it.
 os.environ.setdefault("CHASKI_VARIANTS", f"random:{secrets.randbelow(10**6)}")
 
-# The bundled model writes by itself: most tests are about that. Tests of its answers turn them on.
+# The bundled model's prewritten answers are off, since most tests need its own text. Tests of these answers
+# turn them on.
 os.environ["CHASKI_ANSWERS"] = "0"
 
-# The user's settings, of which tests see these alone.
+# The only settings of the user that tests see.
 SETTINGS = {variable.name for variable in variables()}
 SEEN = {"CHASKI_ANSWERS", "CHASKI_ISA", "CHASKI_THREADS", "CHASKI_VARIANTS"}
 
-# What computes models in tests that name nothing else; `cuda-emulated` is the device of tests/cuda, which
-# processes that tests start know as well.
+# The default backend of tests; `cuda-emulated` is the device of tests/cuda, which processes that tests start
+# know as well.
 BACKEND = os.environ.get("CHASKI_TEST_BACKEND")
 if BACKEND == "cuda-emulated":
     emulated = importlib.import_module("tests.cuda.emulated")
     places = [str(Path(__file__).parents[1]), emulated.STARTUP]
     os.environ["PYTHONPATH"] = os.pathsep.join(places)
-    sys.path += places  # workers look where their parent does
+    sys.path += places  # workers use the parent's search path
 
-# Thousands of tests are collected, and none of them is garbage before the end.
+# Thousands of tests are collected and live until the end.
 gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """The collector needs not look at the tests themselves."""
+    """Exclude the tests themselves from garbage collection."""
     gc.freeze()
     gc.enable()
 
@@ -59,30 +60,30 @@ def pytest_report_header() -> str:
 
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Llama with a byte-level vocabulary and a chat template."""
+    """Return a random Llama with a byte-level vocabulary and a chat template."""
     return write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny.gguf")
 
 
 def keep_out(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Let no setting and no model of the user's reach a test; what tests keep goes into their folder."""
+    """Keep the user's settings and models away from tests; direct the files of tests to their folder."""
     for name in os.environ.keys() & SETTINGS - SEEN:
         monkeypatch.delenv(name)
     if BACKEND is not None:
         monkeypatch.setenv("CHASKI_BACKEND", BACKEND)
-    elif Path("/dev/nvidiactl").exists():  # a GPU that would be chosen, where tests are about the processor
+    elif Path("/dev/nvidiactl").exists():  # a GPU would be chosen, but tests are for the processor
         monkeypatch.setenv("CHASKI_BACKEND", "cpu")
-    # Keys and histories of tests go where the tests do.
+    # Keys and histories go into the folder of the tests.
     monkeypatch.setenv("HOME", str(folder / "home"))
     monkeypatch.setenv("OLLAMA_MODELS", str(folder / "no-models"))
-    # Prefixes are kept in memory; tests of files ask for them.
+    # Prefixes are kept in memory; tests of files enable files.
     monkeypatch.setenv("CHASKI_PREFIX_CACHE", "memory")
-    # Nothing listens there: a server of the user's is none of a test's business.
+    # No server listens there, so tests never reach a server of the user.
     monkeypatch.setattr("chaski.remote._USUAL_ADDRESS", "127.0.0.1:1")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def clean_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The same for what several tests share."""
+    """Do the same for shared fixtures."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         keep_out(monkeypatch, tmp_path_factory.getbasetemp())
         yield
@@ -92,9 +93,9 @@ def clean_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def clean_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
-    """Each test begins with the same settings; kernels and threads stay as they were.
+    """Begin each test with the same settings, without changing kernels and threads.
 
-    Commands set variables for the processes that they start, and those end with the test.
+    Commands set variables for the processes that they start; these are reset after the test.
     """
     before = set(os.environ)
     keep_out(monkeypatch, tmp_path_factory.getbasetemp())

@@ -1,4 +1,4 @@
-"""Tiny drafts that read hidden states of their targets, with these targets."""
+"""Tiny drafts that read hidden states of their targets, and the targets."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["DRAFTS", "EAGLE3", "TARGETS", "rewritten", "write_pair"]
 _DATA = Path(__file__).parent / "data"
 DRAFTS = _DATA / "drafts"
 TARGETS = {"qwen3": DRAFTS / "qwen3-target", "qwen35": _DATA / "checkpoints" / "qwen35"}
-"""The checkpoint that each DFlash draft was trained for."""
+"""The target checkpoint of each DFlash draft."""
 EAGLE3 = dict.fromkeys(("eagle3", "eagle3-speculators"), TARGETS["qwen3"])
-"""Those of EAGLE-3 drafts."""
+"""The target checkpoints of EAGLE-3 drafts."""
 
 
 def write_pair(name: str, target: Path, draft: Path) -> None:
@@ -29,7 +29,7 @@ def write_pair(name: str, target: Path, draft: Path) -> None:
 def rewritten(
     source: Path, path: Path, metadata: dict[str, Any] | None = None, tensors: dict[str, Any] | None = None
 ) -> Path:
-    """Write a file with other metadata and tensors; None leaves one out."""
+    """Write a file with changed metadata and tensors; None removes one."""
     with open_gguf(source) as file:
         entries = {**file.metadata, **(metadata or {})}
         held = all_tensors(file) | (tensors or {})

@@ -1,7 +1,7 @@
-"""Tiny targets and EAGLE-3 drafts for them: random, but for what makes the drafts right at times.
+"""Tiny targets with EAGLE-3 drafts. Weights are random, except those that make drafts right at times.
 
-The target's layers say little beside the embedding of the last token. The draft attends mostly to the token
-itself, and hands on what half of the embedding's elements say.
+The target's layers add little to the embedding of the last token. The draft attends mostly to the token
+itself, and passes on half of the embedding's elements.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HEAD = 16
 
 
 def write_quieter(name: str, path: Path, said_by_layers: float = 0.6) -> Path:
-    """Write the tiny model `name`, but what its layers add multiplied by `said_by_layers`."""
+    """Write the tiny model `name`, with the outputs of its layers multiplied by `said_by_layers`."""
     with open_gguf(DATA / f"{name}.gguf") as file:
         metadata: dict[str, Any] = dict(file.metadata)
         arrays = {key: dequantize(info.data, info.type, info.shape) for key, info in file.tensors.items()}
@@ -49,9 +49,9 @@ def write_eagle3(
 ) -> Path:
     """Write a draft for the model in `target`, and return its path.
 
-    `size` is that of its rows, where that is another than the target's. `num_proposed`: it proposes so many
-    of the tokens; the first of them is `cut` too high. `is_newer`: with the norms of EAGLE-3.1 and of
-    RedHat's drafts. `without`: tensors to leave out. `metadata` replaces entries, with `__` for `.`.
+    `size`: the size of its rows, if it differs from the target's. `num_proposed`: the number of tokens that
+    it can propose; the first of them is `cut` too high. `is_newer`: with the norms of EAGLE-3.1 and of
+    RedHat's drafts. `without`: tensors to omit. `metadata` replaces entries, with `__` for `.`.
     """
     random = np.random.default_rng(3)
     with open_gguf(target) as file:
@@ -124,7 +124,7 @@ def _array(file: Any, name: str) -> np.ndarray:
 
 
 def _fitted(table: np.ndarray, size: int) -> np.ndarray:
-    """The first columns of a table, with zeros behind where it has fewer."""
+    """Return the first columns of a table, padded with zeros."""
     wide = np.zeros((len(table), size), np.float32)
     count = min(size, table.shape[1])
     wide[:, :count] = table[:, :count]

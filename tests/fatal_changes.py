@@ -1,6 +1,6 @@
-"""Processes that die at a chosen change of a file: before it, or when half of a write is done.
+"""Processes that die at a chosen change of a file: before it, or after half of a write.
 
-Files are those of Python's own `_pyio` meanwhile, which makes every change by a function of `os`.
+Meanwhile, files come from Python's own `_pyio`, which makes every change with a function of `os`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _OF_FILES = ("fdatasync", "fsync", "ftruncate")
 
 
 class FatalChanges:
-    """Counts the changes below `folder` from 1 on, a write twice; the process dies at number `fatal`.
+    """Counts the changes below `folder` from 1 on, each write twice; the process dies at number `fatal`.
 
-    `tell` is called before that, with what the change is: a function of `os`, and a kind of file.
+    Before that, `tell` is called with the change: a function of `os`, and a kind of file.
     """
 
     def __init__(self, folder: Path, fatal: int, tell: Callable[[str], None]) -> None:
@@ -43,7 +43,7 @@ class FatalChanges:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Count meanwhile."""
+        """Count changes within the block."""
         with ExitStack() as stack:
             for name in _OF_PATHS:
                 stack.enter_context(patch.object(os, name, self._of_path(name, 0)))
@@ -58,7 +58,7 @@ class FatalChanges:
             yield
 
     def _reach(self, change: str, kind: str) -> bool:
-        """Count a change -> whether it is the one to die at."""
+        """Count a change; return whether it is the fatal one."""
         with self._lock:
             self.count += 1
             if self.count != self._fatal:
@@ -67,7 +67,7 @@ class FatalChanges:
             return True
 
     def _kind(self, path: str | os.PathLike[str]) -> str | None:
-        """What a file is, or None where it is not below the folder."""
+        """Return the kind of a file, or None outside the folder."""
         found = Path(path)
         if self._folder not in found.parents:
             return None

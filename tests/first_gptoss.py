@@ -1,8 +1,8 @@
-"""gpt-oss as Ollama's converter wrote it in August and September 2025, made of the committed checkpoint.
+"""gpt-oss as Ollama's converter wrote it in August and September 2025, from the committed checkpoint.
 
-Until the 26th of August blocks had the bytes of the checkpoint, under a type number of Ollama's own: an
-exponent, then sixteen bytes of neighbours. Then they had ggml's order and number. Until October the rows of
-gate and up stood in turn in one tensor. From OpenAI's own checkpoint query, key and value came as one too.
+Until the 26th of August, blocks had the bytes of the checkpoint and Ollama's own type number: an exponent,
+then sixteen bytes of neighbours. After that they had ggml's order and number. Until October, the rows of gate
+and up alternated in one tensor. From OpenAI's own checkpoint, query, key and value were also one tensor.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _metadata(file: GGUFFile) -> dict[str, Any]:
 
 
 def _others(file: GGUFFile, is_joined: bool) -> Iterator[tuple[str, LazyTensor]]:
-    """All but the experts: byte for byte those of our file, under other names."""
+    """Yield all tensors except experts: the bytes of our file, with other names."""
     for name, info in file.tensors.items():
         parts = [info]
         if "_exps." in name or (is_joined and (".attn_k." in name or ".attn_v." in name)):
@@ -88,7 +88,7 @@ def _experts(type: QuantType) -> Iterator[tuple[str, LazyTensor]]:
 
 
 def _in_order_of_ggml(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Byte 2 j of a block gets the low halves of bytes j and j + 8, byte 2 j + 1 the high ones."""
+    """Reorder blocks: byte 2 j gets the low halves of bytes j and j + 8, byte 2 j + 1 the high ones."""
     first, second = codes[..., :8], codes[..., 8:]
     pairs = np.stack([(first & 15) | (second << 4), (first >> 4) | (second & 0xF0)], axis=-1)
     return pairs.reshape(codes.shape)

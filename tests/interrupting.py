@@ -18,7 +18,7 @@ TRACED = tuple(str(PACKAGE / room) for room in ("runner", "kvcache"))
 
 
 class Lines:
-    """Counts the lines of chaski that this thread runs, and does something before one of them."""
+    """Counts the lines of chaski that this thread runs, and calls a function before one of them."""
 
     def __init__(self, at: int, act: Callable[[], None], left_out: str = "") -> None:
         self.count = 0
@@ -28,7 +28,7 @@ class Lines:
         self._left_out = left_out
 
     def __enter__(self) -> Lines:
-        self._others = sys.gettrace()  # coverage's, where that is measured
+        self._others = sys.gettrace()  # coverage's tracer, if it runs
         sys.settrace(self._enter)
         return self
 

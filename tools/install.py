@@ -1,5 +1,6 @@
-"""Installs the package in place and what it depends on, side by side: `python -m tools.install [--extra dev]
-[CMAKE_NAME=VALUE...]`.
+"""Install the package in place, and its dependencies at the same time.
+
+    python -m tools.install [--extra dev] [CMAKE_NAME=VALUE...]
 
 Reports the elapsed time, the finished steps and the current file every second, or every five seconds without
 a terminal. The log of the compiler is `build/core.log`.

@@ -1,4 +1,4 @@
-"""Files of requests: what they mean, and what is refused with the number of its line."""
+"""Files of requests: their meaning, and errors with line numbers."""
 
 from __future__ import annotations
 

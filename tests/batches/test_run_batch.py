@@ -1,4 +1,4 @@
-"""Batches are answered one and all, whatever interrupts them: no result is lost, and none comes twice."""
+"""Batches are answered completely, whatever interrupts them: no result is lost or repeated."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(path: Path, ask: Ask = answer, in_flight: int = 4, retries_failed: bool 
 
 
 def echoes(path: Path) -> list[tuple[str, int]]:
-    """Ids and contents of all results, sorted."""
+    """Return ids and contents of all results, sorted."""
     found = [json.loads(line) for line in path.read_bytes().splitlines()]
     return sorted((each["custom_id"], each["response"]["body"].get("echo", -1)) for each in found)
 

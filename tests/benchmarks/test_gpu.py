@@ -1,4 +1,4 @@
-"""Dry runs of the benchmark of GPUs: on the processor without some packages, and on the emulated device."""
+"""Dry runs of the GPU benchmark: on the processor without some packages, and on the emulated device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.cuda.emulated import NAME, STARTUP
 
 ROOT = Path(__file__).parents[2]
 ALONE = ["--shape", "llama-tiny", "--quick", "--repeat", "2", "--only", SINGLE]
-# What a machine with a GPU may lack.
+# Packages that a machine with a GPU may lack.
 LACKING = """
 import sys
 
@@ -33,7 +33,7 @@ H200 = [{"name": "device", "model": "H200"}, {"copy": 4e12}, {"products": 4e14}]
 
 
 def run(folder: Path, path: str, *arguments: str) -> tuple[str, dict[str, Any]]:
-    """What the command prints, and the results that it writes; models and results are in a folder."""
+    """Run the command with models and results in a folder; return its output and its results."""
     command = [sys.executable, "-m", "benchmarks.gpu", *ALONE, "--files", str(folder), "--out", str(folder)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), path))}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The table of `benchmarks.vision`; what cannot be measured is told and stops nothing."""
+"""The table of `benchmarks.vision`; failures are reported and stop nothing else."""
 
 from __future__ import annotations
 

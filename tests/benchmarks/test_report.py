@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md from records of known numbers."""
+"""The tables of docs/performance.md, from records with known numbers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def values(prefill: float, decode: float, first_logits: float = 0.5) -> dict[str
 
 
 def record(name: str, *runs: tuple[str, dict[str, float]], cpu: str = "A CPU") -> Record:
-    """Runs in order; each of ours begins a round."""
+    """Make a record of runs in order; each of ours begins a round."""
     number, kept = 0, []
     for engine, measured in runs:
         number += engine == "chaski"
@@ -57,7 +57,7 @@ def test_ratios_are_of_neighbours() -> None:
         "type-q4_k_m",
         ("chaski", values(100, 10)),
         ("llama.cpp: a", values(50, 10)),
-        # The round was cut off here; ours ran again, four times as fast, and so did the machine.
+        # The round was interrupted here; we and the machine's limits ran again, four times as fast.
         ("chaski", values(400, 40)),
         ("llama.cpp: b", values(200, 40)),
     )

@@ -1,4 +1,4 @@
-"""Files of the benchmarks' shapes: models that load and compute, and that stay within their size."""
+"""Files of the benchmarks' shapes: the models load, compute, and stay within their size."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from chaski.formats.gguf import open_gguf
 from chaski.formats.quant import row_bytes
 
 _MOST = 2**31
-# Llama's files are of whole models.
+# Llama's files contain whole models.
 _CUT = sorted({(row.shape, row.type) for row in ROWS.values() if not row.shape.startswith("llama")})
 _UNMEASURED = [(name, "Q4_K_M") for name in ("gemma-3-1b", "gemma-3-4b", "lfm2-1.2b")]
 _UNMEASURED.append(("gpt-oss-20b", "MXFP4"))
-# Everything that the shapes have, with small sizes; a vocabulary is a share of the real one.
+# All features of the shapes with small sizes; a vocabulary is a share of the real one.
 _DELTA = Qwen35(4, 500, 256, 1, 256, num_heads=4, head_dim=32, key_heads=2, value_heads=4, delta_size=64)
 _GPT_OSS = GptOss(2, 250, 64, 4, 2, 32, 16, 4, 2, 96)
 _SMALL: dict[str, Shape] = {

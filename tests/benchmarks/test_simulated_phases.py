@@ -1,4 +1,4 @@
-"""Prompts and answers on different replicas, in simulated time: what one session takes, and what many do."""
+"""Simulated prompts and answers on different replicas: the times of one session, and of many."""
 
 from __future__ import annotations
 

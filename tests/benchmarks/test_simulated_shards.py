@@ -1,4 +1,4 @@
-"""Batches over nodes that there are not: times that can be worked out by hand, and the bytes of real cuts."""
+"""Batches on simulated nodes: times that can be computed by hand, and the bytes of real cuts."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ SIZES = {"tokens": 1, "outputs": 1}
 
 
 SECONDS = Node(piece=0.0, bandwidth=1.0, rate=1e18)
-"""A node that takes as many seconds for a piece as its matrices have bytes."""
+"""A node that takes one second for each byte of a piece's matrices."""
 
 
 def batch(*seconds: Sequence[int], node: Node = SECONDS, sizes: Mapping[str, int] = SIZES) -> Batch:
-    """A batch of which the members' pieces take so many seconds."""
+    """Return a batch in which the members' pieces take these seconds."""
     return Batch([node] * len(seconds), [[Work(each, 0) for each in some] for some in seconds], sizes)
 
 
 def exchanging(members: int) -> list[list[Piece]]:
-    """Each member computes a value for all others, and then reads all values."""
+    """Return pieces in which each member computes a value for all others, and then reads all values."""
     found = []
     for own in range(members):
         others = [member for member in range(members) if member != own]
@@ -52,20 +52,20 @@ def test_one_member() -> None:
 
 @pytest.mark.parametrize(("members", "others", "waits"), [(2, 1, 2), (4, 3, 3), (8, 7, 3)])
 def test_all_send_to_all(members: int, others: int, waits: int) -> None:
-    """Each port has the values of all others in one direction, whatever goes in the other one."""
+    """Each port carries the values of all others in one direction, whatever the other direction carries."""
     batches = [batch(*[[1, 10]] * members)]
     free = simulate(exchanging(members), batches, Link(0.0, 1000.0))
     assert free.seconds == pytest.approx(1 + others * 1.0 + 10)
     assert free.num_bytes == members * others * NUM_BYTES
     assert free.computing == [11.0] * members
     late = simulate(exchanging(members), batches, Link(0.25, 1000.0))
-    # Members but the first begin later, by what the message to them takes, and reply later. Of two, the
-    # second has all that it waits for before the first one has.
+    # Members other than the first begin later, by the time of the message to them, and reply later. Of two
+    # members, the second has all its values before the first.
     assert late.seconds == pytest.approx(free.seconds + waits * 0.25)
 
 
 def test_a_value_takes_time_at_both_ends() -> None:
-    """A sender has to send one value after the other, and a reader to take one after the other."""
+    """A sender sends one value after the other, and a reader receives one after the other."""
     link = Link(0.0, 1e15, message=0.2, byte=0.001)
     found = simulate(exchanging(3), [batch(*[[1, 10]] * 3)], link)
     assert found.seconds == pytest.approx(1 + 2 * 0.6 + 2 * 0.6 + 10)
@@ -74,21 +74,21 @@ def test_a_value_takes_time_at_both_ends() -> None:
 @pytest.mark.parametrize(
     ("ahead", "cached", "saved"),
     [
-        (100, 1e18, 4),  # what it can read while it waits
-        (3, 1e18, 3),  # what its caches hold
-        (100, 2.0, 2),  # what is read ahead is not free
+        (100, 1e18, 4),  # bytes that it can read while it waits
+        (3, 1e18, 3),  # the size of its caches
+        (100, 2.0, 2),  # using bytes that were read ahead takes time, too
         (0, 1e18, 0),
     ],
 )
 def test_matrices_are_read_while_values_are_awaited(ahead: int, cached: float, saved: float) -> None:
-    """The first member has done its first piece after a second, and the other one's value comes after 5."""
+    """The first member finishes its first piece after a second, and the other's value arrives after 5."""
     node = replace(SECONDS, ahead=ahead, cached=cached)
     found = simulate(exchanging(2), [batch([1, 10], [4, 1], node=node)], Link(0.0, 1000.0))
     assert found.seconds == pytest.approx(5 + 10 - saved)
 
 
 def test_what_was_read_ahead_stays_for_the_pieces_behind_the_next() -> None:
-    """Four bytes are read while a value is awaited: two of the next piece, and two of the last one."""
+    """Four bytes are read while a value is awaited: two of the next piece, and two of the last piece."""
     first, second = exchanging(2)
     pieces = [[*first, Piece()], [*second, Piece()]]
     node = replace(SECONDS, ahead=100, cached=1e18)
@@ -97,7 +97,7 @@ def test_what_was_read_ahead_stays_for_the_pieces_behind_the_next() -> None:
 
 
 def test_parts_of_many_rows_travel_while_others_are_computed() -> None:
-    """Of 256 rows, 64 at a time take a second in each of two pieces, and one on their way between them."""
+    """Each 64 of 256 rows take a second in each of two pieces, and a second on the way between them."""
     rows, matrix = Dim("tokens", 512), Weight((WIDTH, WIDTH))
     pieces = []
     for own in range(2):
@@ -114,7 +114,7 @@ def test_parts_of_many_rows_travel_while_others_are_computed() -> None:
     found = simulate(pieces, [batch([4, 4], [4, 4], sizes=sizes)], Link(0.0, 64.0 * NUM_BYTES))
     assert found.seconds == pytest.approx(4 + 4)
     late = simulate(pieces, [batch([4, 4], [4, 4], sizes=sizes)], Link(0.0, 16.0 * NUM_BYTES))
-    # The link gives a part of the rows every four seconds.
+    # The link delivers a part of the rows every four seconds.
     assert late.seconds == pytest.approx(1 + 4 * 4 + 1)
 
 
@@ -134,7 +134,7 @@ def test_batches_follow_each_other_by_layers(tmp_path: Path) -> None:
 
 
 def test_the_first_member_does_not_wait_for_the_outputs() -> None:
-    """The table of tokens makes the outputs, too: the last member has it besides the first one."""
+    """The token table also computes the outputs: the last member has it, too."""
     cut = CutModel(ARCHITECTURES / "gemma3.gguf", "layers", 2)
     assert [len(some) for some in cut.pieces] == [1, 1]
     assert [weight.name for weight in cut.weights].count("token_embd.weight") == 2
@@ -153,9 +153,9 @@ def test_work_of_a_piece() -> None:
 @pytest.mark.parametrize("matrices", [QuantType.F32, QuantType.Q8_0])
 @pytest.mark.parametrize("split", ["layers", "rows"])
 def test_bytes_of_a_real_cut(tmp_path: Path, split: str, matrices: QuantType) -> None:
-    """They are those of the formula, which the members' own counts follow."""
+    """The bytes match the formula, which the members' own counts follow."""
     pieces = CutModel(write_tiny_llama(tmp_path / "tiny.gguf", matrices=matrices), split, 2).pieces
     found = simulate(pieces, [batch(*([1] * len(some) for some in pieces))], Link(2e-4, 125e6))
-    # A row of the embedding counts for both members, though one has it.
+    # A row of the embedding counts for both members, though only one has it.
     embedding = 4 * HIDDEN if split == "rows" else 0
     assert found.num_bytes == bytes_of_a_token(split, 2, matrices) + embedding

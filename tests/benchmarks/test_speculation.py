@@ -1,4 +1,4 @@
-"""The benchmark of speculation makes the answer that it was given, with speculation and without."""
+"""The benchmark of speculation makes the given answer, with speculation and without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of starts: the first byte comes before the end, and failures are told."""
+"""The benchmark of starts: the first byte comes before the end, and failures are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Engines run in turns, and what was cut off goes on. The engines are small programs that print numbers."""
+"""Engines run in turns, and an interrupted record continues. Engines are small programs that print
+numbers."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def engine(name: str, rate: float, **more: object) -> Engine:
 
 
 def standing(name: str) -> Engine:
-    """Its rates grow from 1; its first logits are the number of its process."""
+    """Return an engine whose rates grow from 1, and whose first logits are the number of its process."""
     program = (
         "import json, os, sys\n"
         "for rate in range(1, 100):\n"
@@ -68,7 +69,7 @@ def order(record: Record) -> list[tuple[int, str]]:
 
 
 class Cut:
-    """A deadline that allows so many runs."""
+    """A deadline that allows this many runs."""
 
     def __init__(self, runs: int) -> None:
         self.left = runs

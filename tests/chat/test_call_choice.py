@@ -1,4 +1,4 @@
-"""The parser of a model is chosen by what its template renders, within bounds."""
+"""The rendered text of a model's template determines its parser, within bounds."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_without_calls_instructions_and_architecture_do(told: str, architecture:
 
 
 def test_roles_are_known_by_what_is_rendered() -> None:
-    """Of a template with a role of its own, of one that writes any role, and without a template."""
+    """The roles of a template with its own role, of one that writes any role, and without a template."""
     own = PLAIN.replace("<{{ m.role }}>", "{{ '!' if m.role == 'critic' else '' }}<turn>")
     for found, expected in ((chosen(own), True), (chosen(PLAIN), False), (plain_format(), False)):
         assert found.knows_role("critic") is expected

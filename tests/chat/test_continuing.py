@@ -1,4 +1,4 @@
-"""The last message of the assistant is continued: nothing closes it, whatever the template."""
+"""The last message of the assistant is continued: no template closes it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ CHATML = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content | trim }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-# Thoughts stand before the answer, and a new answer begins with one.
+# Thoughts come before the answer, and a new answer begins with a thought.
 THINKS = (
     "{% for m in messages %}<|{{ m.role }}|>{% if m.reasoning_content %}<think>{{ m.reasoning_content }}"
     "</think>{% endif %}{{ m.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|><think>\n{% endif %}"
 )
-# Leaves thoughts out.
+# This template omits thoughts.
 FORGETS = THINKS.replace("{{ m.reasoning_content }}", "")
-# Leaves the last turn open itself.
+# This template leaves the last turn open.
 OPEN = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
     "{% if not (loop.last and m.role == 'assistant') %}<|end|>{% endif %}{% endfor %}"
     "{% if messages[-1].role != 'assistant' %}<|assistant|>{% endif %}"
 )
-# Takes no conversation that ends with the assistant.
+# This template refuses conversations that end with the assistant.
 REFUSES = "{% if messages[-1].role == 'assistant' %}{{ raise_exception('not the last') }}{% endif %}" + CHATML
 
 ASK: dict[str, Any] = {"role": "user", "content": "Hi"}

@@ -1,4 +1,4 @@
-"""What a stored model's layers do to its answers."""
+"""The effect of a stored model's layers on its answers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_parameters_and_messages_take_effect(root: Path, tiny_llama: Path) -> No
         expected = plain.chat([system, *opening, HELLO], **options)
         assert mine.chat([HELLO]).token_ids == expected.token_ids
         assert len(expected.token_ids) == 5
-        # What a request says wins.
+        # The options of a request have precedence.
         other = {"role": "system", "content": "be long"}
         longer = {**options, "num_predict": 7}
         expected = plain.chat([*opening, other, HELLO], **longer)
@@ -57,7 +57,7 @@ def test_arguments_win_over_the_model_and_the_model_over_the_environment(
     monkeypatch.setenv("OLLAMA_CONTEXT_LENGTH", "32")
     put(root, tiny_llama, params={"num_ctx": 1000})
     with chaski.load("mine") as model:
-        assert model.context == 256  # what it was made for
+        assert model.context == 256  # as its Modelfile says
     with chaski.load("mine", context=48) as model:
         assert model.context == 48
 

@@ -1,4 +1,4 @@
-"""Granite 3's templates write no calls: past calls stand in the content, as its models write them."""
+"""Granite 3's templates write no calls, so past calls are part of the content, as its models write them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chaski.chat.sources import TemplateSources
 from chaski.text.parsers import FoundCall
 from tests.text.parsing import TOOLS, parsed
 
-# What the published template of Granite 3.3 does with tools and turns.
+# The published template of Granite 3.3, reduced to tools and turns.
 SOURCE = """{%- if tools %}{{- '<|start_of_role|>system<|end_of_role|>use <|tool_call|> followed by a \
 JSON list of tools used.<|end_of_text|>' }}{%- endif %}
 {%- for message in messages %}

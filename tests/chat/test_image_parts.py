@@ -1,4 +1,4 @@
-"""Images in templates that read lists of parts: they stand where the template writes them."""
+"""Images in templates that read lists of parts: they appear where the template writes them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from chaski.errors import OptionError
 from chaski.text.template.chat import ChatTemplate
 from chaski.text.template.go import GoTemplate
 
-# As SmolVLM's: what comes behind the name depends on the first part.
+# Like SmolVLM's: the text after the name depends on the first part.
 SOURCE = """{% for message in messages %}{{ message.role }}
 {{- ':' if message.content[0].type == 'image' else ': ' }}
 {%- for part in message.content %}
 {%- if part.type == 'image' %}<image>{% elif part.type == 'text' %}{{ part.text }}{% endif %}
 {%- endfor %}.
 {% endfor %}"""
-# One that shows images of the user only.
+# A template that shows only the user's images.
 CHOOSY = SOURCE.replace("part.type == 'image' %}<", "part.type == 'image' and message.role == 'user' %}<")
 
 
@@ -59,12 +59,12 @@ def test_an_image_that_the_template_leaves_out_is_a_text() -> None:
     assert render([message], CHOOSY) == "tool: [img-0]Hi.\n"
 
 
-# It writes images as they stand in the text, and no parts.
+# The template writes images at their place in the text, and no parts.
 PLAIN = (
     "{% for message in messages %}({{ message.content }}){% endfor %}{{ tools | tojson if tools else '' }}"
 )
 GO = "{{ range .Messages }}({{ .Content }}){{ end }}{{ if .Tools }}{{ .Tools }}{{ end }}"
-# What a user may type to move an image: the marks of prompts, and what stands for images here.
+# Text with which a user might move an image: the marks of prompts, and our placeholders for images.
 TYPED = ("[img]", "[img-0]", "[img-1]", placeholder(0), placeholder(1), placeholder(-1))
 
 

@@ -12,7 +12,7 @@ from chaski.errors import OptionError
 
 
 def conversation(roles: str) -> list[dict[str, str]]:
-    """`suau`: system, user, assistant, user; the contents are numbers."""
+    """Return a conversation: `suau` is system, user, assistant, user. The contents are numbers."""
     names = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
     return [{"role": names[role], "content": str(index)} for index, role in enumerate(roles)]
 

@@ -1,4 +1,4 @@
-"""Chats whose lines are scripted."""
+"""Chats with scripted lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chaski.cli.session import Session
 
 
 def talk(session: Session, monkeypatch: pytest.MonkeyPatch, *lines: str | type[BaseException]) -> None:
-    """Type the lines, then end the input. An exception among them is what Ctrl-C or Ctrl-D does."""
+    """Type the lines, then end the input. An exception among them stands for Ctrl-C or Ctrl-D."""
     typed = iter([*lines, EOFError])
 
     def read(prompt: str) -> str:
@@ -31,9 +31,9 @@ def said(session: Session) -> list[str]:
 
 
 def options() -> set[str]:
-    """The options of an answer that people set by hand, and those of loading that a chat can change."""
+    """Return the answer options that users set by hand, and the loading options that a chat can change."""
     unknown = {"num_batch", "use_mmap", "engine", "logit_bias"}
-    # A chat shows answers as they are made, and a beam search has none before its end.
+    # A chat streams answers, and a beam search has no text before its end.
     return set(KNOWN_OPTIONS) - unknown - {"num_beams", "length_penalty", "early_stopping"}
 
 

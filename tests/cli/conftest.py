@@ -1,4 +1,4 @@
-"""Commands in tests compute on one core: the model is tiny, and several test runs may share a machine."""
+"""Lets commands in tests compute on one core: models are tiny, and several test runs may share a machine."""
 
 from __future__ import annotations
 

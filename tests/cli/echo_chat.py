@@ -1,4 +1,4 @@
-"""A chat whose model answers each message with how Python writes it: it has no weights."""
+"""A chat whose model has no weights and answers each message with its Python representation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\rname:\tred\r\n"
 
 
 class Echo:
-    """What a chat needs of a model."""
+    """The part of a model that a chat needs."""
 
     path, context, vocab_size, chat_template = "\x1b[31mecho", 10, 20, HOSTILE
     has_vision = False

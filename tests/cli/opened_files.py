@@ -1,9 +1,9 @@
-"""Runs a command of chaski; writes which files Python opened, and how often, into a file of JSON.
+"""Run a command of chaski; write the files that Python opened, with counts, to a JSON file.
 
     python -m tests.cli.opened_files OUT.json run MODEL ...
 
-It has a process of its own, since a hook for what Python opens cannot be taken away: as long as one is there,
-threads that start at the same time cannot be traced, with which coverage fails.
+It needs a separate process, since an audit hook cannot be removed. While one exists, threads that start at
+the same time cannot be traced, and coverage fails.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ opened: Counter[str] = Counter()
 
 
 def note(event: str, arguments: tuple[Any, ...]) -> None:
-    """Count a file; the backend reads weights by a descriptor of its own, which is no file of Python's."""
+    """Count a file; the backend reads weights through its own descriptor, which is not a Python file."""
     if event == "open" and isinstance(arguments[0], str | Path) and arguments[1]:
         opened[str(arguments[0])] += 1
 

@@ -1,4 +1,4 @@
-"""A command on a terminal of its own, typed into and read from as a person would."""
+"""A command on a separate terminal, used as a person would."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 30.0
-_READS_KEYS = b"\x1b[?2004h"  # pastes come in brackets from here on
+_READS_KEYS = b"\x1b[?2004h"  # switches bracketed paste on
 _SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]")
 
 
 class Terminal:
-    """seen: all that the command wrote so far."""
+    """A running command. seen: all its output so far."""
 
     def __init__(self, process: subprocess.Popen[bytes], descriptor: int) -> None:
         self.process = process
@@ -32,41 +32,41 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """What was written, without the sequences that move and color."""
+        """Return the output without sequences that move the cursor or set colors."""
         return _SEQUENCE.sub("", self.seen.decode(errors="replace"))
 
     def type(self, text: str) -> None:
         os.write(self._descriptor, text.encode())
 
     def wait_for(self, text: str, times: int = 1) -> None:
-        """Until the text was written that often."""
+        """Wait until the text was written this often."""
         self.wait_until(lambda: self.text.count(text) >= times, text)
 
     def wait_for_prompt(self, number: int) -> None:
-        """Until the chat reads keys for the message of that number, from 1 on."""
+        """Wait until the chat reads keys for the message with this number, from 1 on."""
         self.wait_until(lambda: self.seen.count(_READS_KEYS) >= number, "a prompt")
 
     def wait_until(self, is_there: Callable[[], bool], what: str = "it") -> None:
-        """Until it is so by what was written."""
+        """Wait until the condition holds for the output."""
         deadline = time.monotonic() + SECONDS
         while not is_there():
             assert self._read(deadline), f"it ended before {what!r}: {self.text[-2000:]!r}"
 
     def wait_for_end(self) -> int:
-        """Until the command ended -> its status."""
+        """Wait until the command has ended; return its status."""
         deadline = time.monotonic() + SECONDS
         while self._read(deadline):
             pass
         return self.process.wait(SECONDS)
 
     def _read(self, deadline: float) -> bool:
-        """Read some more; whether there was any."""
+        """Read more output; return whether there was any."""
         left = deadline - time.monotonic()
         is_there = left > 0 and select.select([self._descriptor], [], [], left)[0]
         assert is_there, f"waited for too long: {self.text[-2000:]!r}"
         try:
             piece = os.read(self._descriptor, 4096)
-        except OSError:  # how the end of a terminal reads
+        except OSError:  # the end of a terminal
             return False
         self.seen += piece
         return bool(piece)

@@ -1,4 +1,4 @@
-"""LoRA adapters on the command line: answering with them, and what is shown of them."""
+"""LoRA adapters on the command line: answering with them, and showing them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def chaski_says(*arguments: str) -> Result:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A store with `tuned`, a model with an adapter; its weights, and adapters as files."""
+    """Make a store with `tuned`, a model with an adapter; also its weights and adapters as files."""
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "models"))
     monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:1")
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""`chaski batch` with the bundled model: here, with a server, over a kill, and with wrong input."""
+"""`chaski batch` with the bundled model: alone, with a server, after a kill, and with wrong input."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def write(path: Path, count: int) -> Path:
 
 
 def answers(path: Path) -> dict[str, Any]:
-    """The choices of each result by its id; no id comes twice."""
+    """Return the choices of each result by its id; check that no id is repeated."""
     found = [json.loads(line) for line in path.read_text().splitlines()]
     ids = [each["custom_id"] for each in found]
     assert len(set(ids)) == len(ids)

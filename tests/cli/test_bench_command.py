@@ -59,7 +59,7 @@ Inputs = Mapping[str, np.ndarray]
 
 @pytest.fixture
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[int]]]:
-    """How many tokens each batch has, and whose, as they are computed."""
+    """Record the number of tokens of each batch, and their sequences, as they are computed."""
     batches: list[tuple[int, list[int]]] = []
     prepared: list[Batch] = []
     prepare, launch = Program.prepare, Program.launch
@@ -82,7 +82,8 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[int]]]:
 def test_what_is_computed(
     tiny_llama: Path, batches: list[tuple[int, list[int]]], depth: int, batch: int
 ) -> None:
-    """The history, then the prompts, then one token for each sequence at a time; nothing twice, no more."""
+    """It computes the history, then the prompts, then one token per sequence at a time, without extra
+    work."""
     bench(tiny_llama, "--depth", str(depth), "--batch", str(batch), "--repeat", "2")
     everybody = list(range(batch))
     repeat = [(depth * batch, everybody)] if depth else []
@@ -107,7 +108,7 @@ def test_earlier_runs_are_not_remembered(
 
 
 def test_a_recurrent_model_computes_its_prompt_once(batches: list[tuple[int, list[int]]]) -> None:
-    """Its prompt ends where a chunk does, so there is no state in front of the last token."""
+    """The prompt ends with a chunk, so there is no state before the last token."""
     bench(ROOT / "tests/data/architectures/qwen35.gguf", "--prompt", "64", "--repeat", "2")
     assert [count for count, _ in batches] == [1] + ([64] + [1] * 6) * 2
 

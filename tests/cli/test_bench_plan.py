@@ -1,4 +1,4 @@
-"""`chaski bench --plan`: its tables, its picture, and what it refuses."""
+"""`chaski bench --plan`: its tables, its picture, and its errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MACHINE = Machine(2, {n: ThreadRates(n * 1e10, float(n), 1e-7, 3e-7 * n) for n i
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine of two processors, whatever there is here."""
+    """Pretend that the machine has two processors."""
     monkeypatch.setattr(plan_report, "measure_machine", lambda *_: MACHINE)
     monkeypatch.setattr(plan_report, "physical_cores", lambda: 2)
 
@@ -79,7 +79,7 @@ def test_a_table_for_people(tiny_llama: Path) -> None:
 def test_each_number_of_threads_has_the_memory_of_its_own_runs(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Measured behind the run on one thread, before and behind the one on two, as fast as memory was then."""
+    """Memory is measured after the run on one thread, and before and after the run on two."""
     speeds = iter([10e9, 20e9, 40e9])
 
     def measure(*_: object) -> Machine:

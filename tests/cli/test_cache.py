@@ -1,4 +1,4 @@
-"""`chaski cache`: what the prefix cache holds on disk."""
+"""`chaski cache`: the contents of the prefix cache on disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROMPT = "over the mountains " * 8
 
 @pytest.fixture(autouse=True)
 def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A store with blocks of the guide, loaded by its path as the server does it, and of a file."""
+    """Make a store with blocks of the guide, loaded by path as in the server, and of a file."""
     monkeypatch.setenv("CHASKI_PREFIX_CACHE", "on")
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "models"))
 
@@ -61,7 +61,7 @@ def test_states_are_listed_and_stay(
     assert "STATE" not in run()
     with chaski.load(tiny_llama) as model:
         saved = model.save_state(folder / "slot one", PROMPT)
-    (folder / "0123.1.tmp").write_bytes(b"chaski state 1")  # of somebody who is just saving
+    (folder / "0123.1.tmp").write_bytes(b"chaski state 1")  # of a process that is saving
     (folder / "cut").write_bytes((folder / "slot one").read_bytes()[:-1])
     store = Store.default()
     name = ModelName.parse("chat")

@@ -156,7 +156,7 @@ def test_help_fits_a_terminal(
     for text in ("Available to /set:", "Available to /show:", "Available commands:", "Available keys:"):
         assert text in lines
     assert lines.count("Available to /set:") == 2
-    # All that there is to set and to show is in the help, and Tab completes it.
+    # The help lists all settings, and Tab completes them.
     settings, shown = WORDS["/set"], WORDS["/show"]
     assert isinstance(settings, Mapping)
     assert isinstance(shown, Mapping)
@@ -182,7 +182,7 @@ def test_the_turns_that_a_model_begins_with_are_shown(
 def test_another_context(
     own_store: None, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The model is loaded anew, and the conversation goes on; what cannot be loaded changes nothing."""
+    """The model is loaded again, and the conversation continues; a failed load changes nothing."""
     session = opened(tiny_llama)
     lines = (
         "hello",
@@ -208,7 +208,7 @@ def test_ctrl_c_at_the_prompt_is_not_the_end(
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_program(tmp_path: Path) -> None:
-    """On a real terminal, with a real signal, while an answer of 100,000 tokens is being written."""
+    """It uses a real terminal and a real signal during an answer of 100,000 tokens."""
     path = write_tiny_llama(tmp_path / "long.gguf", llama__context_length=200_000)
     arguments = ["run", str(path), "--temperature", "0", "--context", "150000"]
     with terminal("-m", "chaski", *arguments) as chat:

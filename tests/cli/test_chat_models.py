@@ -1,4 +1,4 @@
-"""Chats with other models, models that are made of a chat, and typed lines that are kept."""
+"""Chats with other models, models made from a chat, and the history of typed lines."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_typed_lines_are_kept_for_the_next_chat(tiny_llama: Path, tmp_path: Path
         while os.read(ours, 4096):
             pass
     except OSError:
-        pass  # how the end of a terminal reads
+        pass  # the end of a terminal
     assert process.wait(30) == 0
     os.close(ours)
     lines = (folder / "history").read_text().splitlines()

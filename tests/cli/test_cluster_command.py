@@ -1,4 +1,4 @@
-"""`chaski cluster status`: nodes, and the replicas on them."""
+"""`chaski cluster status`: nodes and their replicas."""
 
 from __future__ import annotations
 

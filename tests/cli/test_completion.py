@@ -1,4 +1,4 @@
-"""Completion in shells, asked as the scripts ask."""
+"""Completion in shells, requested as the scripts do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def completed(words: str, number: int) -> list[str]:
-    """What the shell would offer."""
+    """Return the completions that the shell would offer."""
     asked = {"_CHASKI_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(number)}
     done = subprocess.run(
         [sys.executable, "-c", "from chaski.cli.main import main; main()"],

@@ -101,7 +101,7 @@ def test_an_editor_goes_on_with_the_message(tmp_path: Path, key: str) -> None:
         chat.type(f"begun{key}")
         chat.wait_for("more")
         chat.type("!\r")
-        # An editor ends the last line, which is no new line of the message.
+        # An editor ends the last line, which does not add a line to the message.
         chat.wait_for("<'begun\\n and\\nmore!'>")
         leave(chat)
     with terminal(*ECHO, OLLAMA_EDITOR="false") as chat:
@@ -160,7 +160,7 @@ def test_lines_of_before_come_back(tmp_path: Path) -> None:
 
 def test_a_plain_terminal() -> None:
     with terminal(*ECHO, TERM="dumb") as chat:
-        chat.wait_for(PROMPT, times=2)  # the first one is of the model's opening
+        chat.wait_for(PROMPT, times=2)  # the first prompt comes after loading the model
         chat.type("hello\n")
         chat.wait_for("<'hello'>")
         chat.wait_for(PROMPT, times=3)

@@ -31,12 +31,12 @@ def test_every_command_is_listed_and_has_help() -> None:
 
 @pytest.mark.timed
 def test_help_is_quick() -> None:
-    # 0.1 s of processor time; who else uses the machine does not count, but slows it down.
+    # 0.1 s of processor time; other load on the machine does not count, but slows it down.
     assert min(_seconds_of_help() for _ in range(3)) < 0.3
 
 
 def _seconds_of_help() -> float:
-    """Of the processor, in the process that shows the help."""
+    """Return the processor seconds of the process that shows the help."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert "Usage: chaski" in chaski_process("--help").stdout
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

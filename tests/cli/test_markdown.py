@@ -1,4 +1,4 @@
-"""Markdown on a terminal, in whatever pieces it comes."""
+"""Markdown on a terminal, whatever the pieces of the stream."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_pieces_do_not_matter(lengths: list[int], columns: int) -> None:
 @given(st.text(alphabet="ab1 *_`~[]()!\\#->|\n", max_size=60))
 @example(">>\n")
 def test_no_word_is_lost(text: str) -> None:
-    """Letters and digits keep their order, whatever marks are between them; pieces do not matter."""
+    """Letters and digits keep their order, whatever the marks between them and the pieces."""
     whole = rendered([text], 0)
     assert re.findall("[ab1]", _STYLE.sub("", whole)) == re.findall("[ab1]", text)
     assert rendered(text, 0) == whole
@@ -205,7 +205,7 @@ def test_on_a_terminal() -> None:
 
 
 class Interrupted(Echo):
-    """Is stopped by Ctrl-C in the middle of a bold text."""
+    """A stream that Ctrl-C stops within a bold text."""
 
     def stream_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Iterator[Text]:
         yield Text("some *it* and **bo")

@@ -1,4 +1,4 @@
-"""`chaski models`, and what its table says of formats and converters; the rest is in test_measured.py."""
+"""`chaski models`, and its table of formats and converters; test_measured.py tests the rest."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_caches_of_layers_add_up(name: str) -> None:
 
 
 def _bytes(lines: list[str]) -> float:
-    """The last size of each line, added up."""
+    """Return the sum of the last size of each line."""
     units = {"B": 1, "kB": 1e3, "MB": 1e6}
     found = [re.findall(r"([\d.]+) (B|kB|MB)", line)[-1] for line in lines]
     return sum(float(number) * units[unit] for number, unit in found)

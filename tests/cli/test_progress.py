@@ -17,7 +17,7 @@ class Stream(io.StringIO):
 
 
 def drawn(monkeypatch: pytest.MonkeyPatch, step: float, shares: list[float], is_terminal: bool = True) -> str:
-    """What loading writes when each of the shares takes `step` seconds."""
+    """Return the output of loading when each of the shares takes `step` seconds."""
     now = [100.0]
     stream = Stream(is_terminal)
     with monkeypatch.context() as patched:

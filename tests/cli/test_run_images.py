@@ -60,7 +60,7 @@ def test_as_it_is(model: chaski.LLM) -> None:
 def test_chat(
     model: chaski.LLM, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A message may begin with a path, though it looks like a command; images stay in the conversation."""
+    """A message may begin with a path, which looks like a command; images stay in the conversation."""
     typed = iter([f"{here}/two\\ words.png what is it?", "and now?", "/nothing", "/no/file.png hm"])
 
     def read(prompt: str) -> str:

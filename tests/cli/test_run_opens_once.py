@@ -1,4 +1,4 @@
-"""One start of `chaski run` without a server looks its model up once, and opens its file once."""
+"""`chaski run` without a server looks its model up once, and opens its file once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What models think, in `chaski run`: those of a server, and those that it loads itself."""
+"""Thoughts of models in `chaski run`: models of a server, and models that it loads itself."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHOWN = "Thinking...\nhm, well\n...done thinking.\n\nSo.\n"
 
 @pytest.fixture
 def script(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
-    """What a model of a running server writes: it thinks before it speaks."""
+    """Return the output of a model on a running server that thinks before it answers."""
     folder = tmp_path_factory.mktemp("thinking")
     file = write_tiny_llama(folder / "talker.gguf", chat_template=TEMPLATE)
     for _ in create(Store(folder), ModelName.parse("talker"), Recipe(sources=[file])):
@@ -46,7 +46,7 @@ def run(*arguments: str, typed: str | None = None) -> Result:
 
 @pytest.fixture
 def chat(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Lines that somebody types, without echo and prompts."""
+    """Chat with typed lines; return the output without echo and prompts."""
 
     def talk(model: str, *lines: str, options: Sequence[str] = ()) -> Result:
         typed = iter(lines)
@@ -99,7 +99,7 @@ def test_it_is_chosen_in_a_chat(script: Script, chat: Callable[..., Result]) -> 
 
 @pytest.fixture
 def speaker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A model that thinks before it speaks, and that no server has."""
+    """Make a model that thinks before it answers, without a server."""
     monkeypatch.delenv("OLLAMA_HOST", raising=False)
     monkeypatch.setenv("OLLAMA_NOHISTORY", "1")
     pieces = ["<think>", "hm, ", "well", "</think>", "So."]

@@ -1,4 +1,4 @@
-"""`/save` keeps the state of a conversation beside its model, and whoever opens the model gets it back."""
+"""`/save` keeps the state of a conversation next to its model, and opening the model restores it."""
 
 from __future__ import annotations
 

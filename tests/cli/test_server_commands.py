@@ -59,7 +59,7 @@ def test_run_follows_a_format_of_the_server(server: Running) -> None:
 
 
 def test_a_chat_asks_the_server_for_another_context(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its options go with each message; the server's model has turns to begin with."""
+    """Its options go with each message; the server's model begins with turns."""
     turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho\x1b[31m"}]
     server.post("/api/create", {"model": "turns", "from": "helper", "messages": turns})
     lines = "/set parameter num_ctx 500\n/set parameter num_predict 2\nhello\n/save small\n"
@@ -75,7 +75,7 @@ def test_a_chat_asks_the_server_for_another_context(server: Running, monkeypatch
     monkeypatch.setattr("chaski.cli.run._whole_prompt", lambda arguments: None)
     result = chaski("run", "turns")
     assert result.exit_code == 0
-    assert result.stdout.startswith(">>> hi\nho\x1b[31m\n\n")  # into a pipe as it is
+    assert result.stdout.startswith(">>> hi\nho\x1b[31m\n\n")  # unchanged in a pipe
     saved = server.post("/api/show", {"model": "small"}).json["parameters"]
     assert [line.split() for line in saved.splitlines()] == [
         ["num_ctx", "500"],
@@ -96,7 +96,7 @@ def test_run_says_how_long_a_model_stays(server: Running) -> None:
 
 
 def test_run_prints_vectors(server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same ones with a server and without."""
+    """The vectors are the same with a server and without."""
     path = write_tiny_llama(tmp_path / "vectors.gguf", llama__pooling_type=1)
     digest = f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
     server.post(f"/api/blobs/{digest}", path.read_bytes())
@@ -136,7 +136,7 @@ def test_ps_and_stop(server: Running) -> None:
 def test_commands_on_models_obey_ollama_host(
     server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of them look at the store of the server; the one here stays empty."""
+    """All of them use the store of the server; the local one stays empty."""
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "here"))
     weights = write_tiny_llama(tmp_path / "tiny.gguf")
     modelfile = tmp_path / "Modelfile"
@@ -144,7 +144,7 @@ def test_commands_on_models_obey_ollama_host(
     made = chaski("create", "there", "-f", str(modelfile))
     assert (made.exit_code, made.stderr.splitlines()[-1]) == (0, "success")
     assert "there:latest" in [model["name"] for model in server.get("/api/tags").json["models"]]
-    assert chaski("create", "again", "-f", str(modelfile)).exit_code == 0  # the file is there already
+    assert chaski("create", "again", "-f", str(modelfile)).exit_code == 0  # the server has the file already
     assert chaski("cp", "there", "elsewhere").stdout == "copied 'there' to 'elsewhere'\n"
     header, *rows = chaski("list", "EL").stdout.splitlines()
     assert header.split() == ["NAME", "ID", "SIZE", "MODIFIED"]
@@ -155,13 +155,13 @@ def test_commands_on_models_obey_ollama_host(
     assert chaski("show", "elsewhere", "--system").stdout == "be brief\x1b[31m\n"
     assert "elsewhere has no license" in chaski("show", "elsewhere", "--license").stderr
     assert "unset OLLAMA_HOST" in chaski("show", "elsewhere", "--memory").stderr
-    assert chaski("show", str(weights), "--memory").exit_code == 0  # a file is here in any case
+    assert chaski("show", str(weights), "--memory").exit_code == 0  # a file is always local
     assert chaski("rm", "there", "elsewhere", "again").stdout.count("deleted") == 3
     assert "elsewhere:latest" not in chaski("list").stdout
     assert "not found" in chaski("rm", "there").stderr
     assert "not found" in chaski("cp", "there", "x").stderr
     pulled = chaski("pull", "http://127.0.0.1:9/me/model", "--insecure")
-    assert pulled.stderr.splitlines()[0] == "pulling manifest"  # by the server, which may not go there
+    assert pulled.stderr.splitlines()[0] == "pulling manifest"  # by the server, which may lack access
     assert pulled.exit_code == 1
     assert chaski("push", "127.0.0.1:9/me/model").exit_code == 1
     note = f"Note: this is about the store of this machine, not that of {server.url}"

@@ -1,4 +1,4 @@
-"""`chaski service`, with programs of the system that only write down how they are called."""
+"""`chaski service`, with replaced system programs that only record their calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def call(*words: str) -> Result:
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home, and a systemd that runs: the file of what it was asked."""
+    """Make a home and a running systemd; return the file with its calls."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name in ("systemctl", "journalctl", "useradd"):

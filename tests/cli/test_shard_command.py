@@ -1,4 +1,4 @@
-"""`chaski shard`, and the commands whose models several of them compute."""
+"""`chaski shard`, and commands whose models several shards compute."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def key(tmp_path: Path) -> Path:
 
 @contextmanager
 def shard(key: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A process, and its address."""
+    """Run a shard; yield its process and address."""
     process = subprocess.Popen(
         [sys.executable, "-m", "chaski", "shard", "--listen", "127.0.0.1:0", "--key", str(key)],
         stderr=subprocess.PIPE,

@@ -138,7 +138,7 @@ def test_the_memory_of_a_context(tiny_llama: Path) -> None:
         "prefix cache, later, at most",
         "available",
     ]
-    # Two layers, keys and values of two heads of 16 floats; keys come in panels of 16 cells.
+    # Two layers with keys and values of two heads of 16 floats; keys are stored in panels of 16 cells.
     assert [cell.strip() for cell in rows[3][1:3]] == ["2", "1024"]
     assert rows[3][3].strip().startswith("525 kB"), rows[3]
 

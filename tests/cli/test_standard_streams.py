@@ -1,4 +1,4 @@
-"""Commands whose standard streams are missing or fail: they end quietly, or with a line that says why."""
+"""Commands whose standard streams are missing or fail: they end quietly, or with a one-line error."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_notes_that_nobody_can_read_fail_no_command() -> None:
 
 @pytest.mark.parametrize("streams", ["2>&-", "<&- >&- 2>&-"])
 def test_a_server_without_standard_streams_answers(streams: str, tmp_path: Path) -> None:
-    """A socket took descriptor 2, and the worker wrote its log into it."""
+    """Once a socket took descriptor 2, and the worker wrote its log into it."""
     port = 20_000 + os.getpid() % 20_000
     environment = os.environ | {"OLLAMA_HOST": f"127.0.0.1:{port}", "OLLAMA_MODELS": str(tmp_path)}
     server = subprocess.Popen(
@@ -79,7 +79,7 @@ def test_a_server_without_standard_streams_answers(streams: str, tmp_path: Path)
                 with urllib.request.urlopen(asked, timeout=60) as reply:
                     assert json.load(reply)["done"]
                     break
-            except urllib.error.URLError:  # it does not listen yet
+            except urllib.error.URLError:  # the server does not listen yet
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
     finally:

@@ -85,7 +85,7 @@ def test_the_list_is_quick_and_light(root: Path) -> None:
     ]
     assert len(runs[0].stdout.splitlines()) == 22
     assert not {"numpy", "httpcore2", "chaski.formats.gguf", "jinja2"} & set(runs[0].stderr.split())
-    # Processor time; who else uses the machine does not count, but slows it down.
+    # Processor time; other load on the machine does not count, but slows it down.
     assert min(float(run.stderr.split()[-1]) for run in runs) < 0.3
 
 

@@ -1,4 +1,4 @@
-"""`/tools`, `/cache` and `/stats` in chats, with a model here and with one of a server."""
+"""`/tools`, `/cache` and `/stats` in chats, with a local model and with a server's."""
 
 from __future__ import annotations
 

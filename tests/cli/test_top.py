@@ -1,4 +1,4 @@
-"""`chaski top`: its picture, and what it does with servers that are there, away, older or hostile."""
+"""`chaski top`: its picture, and its behaviour with present, absent, older and hostile servers."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_figures_of_the_picture() -> None:
 
 
 def test_a_server_that_tells_less() -> None:
-    """Older ones add up no tokens that were cached, dropped or guessed."""
+    """Older servers do not count cached, dropped or proposed tokens."""
     told = figures()
     for name in ("cached_tokens_by_tier", "dropped_tokens", "proposed_tokens", "accepted_tokens"):
         del told["models"][0][name]
@@ -215,7 +215,7 @@ def test_cells_as_signs() -> None:
 
 @contextmanager
 def answering(status: int, body: bytes, port: int = 0) -> Iterator[str]:
-    """A server that answers all the same -> its address."""
+    """Run a server with one answer for every request; yield its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -286,10 +286,10 @@ def test_one_picture_of_a_server(models: Path) -> None:
 
 
 def see(shown: Terminal, text: str) -> None:
-    """Until the text is in a picture that is drawn anew, by Ctrl-L: else only what has changed is written."""
+    """Wait until a picture contains the text; Ctrl-L redraws all of it, not only the changes."""
 
     def drawn() -> str:
-        return shown.text[begin:].replace("\r", "")  # one stands before the last column
+        return shown.text[begin:].replace("\r", "")  # a carriage return precedes the last column
 
     begin = len(shown.text)
     deadline = time.monotonic() + SECONDS

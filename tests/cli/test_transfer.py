@@ -18,7 +18,7 @@ A = Digest("a" * 64)
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time of the only clock; it moves by hand."""
+    """Replace the clock by one that tests advance."""
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     return now
@@ -30,7 +30,7 @@ class Terminal(io.StringIO):
 
 
 def drawn(events: Iterator[StoreProgress], monkeypatch: pytest.MonkeyPatch) -> str:
-    """What a terminal of 80 columns and 5 lines on stderr gets, up to Ctrl-C if that comes."""
+    """Return the output to a terminal of 80 columns and 5 lines on stderr, up to a Ctrl-C."""
     stream = Terminal()
     with monkeypatch.context() as patched:
         patched.setattr(sys, "stderr", stream)
@@ -86,7 +86,7 @@ def test_the_screen(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None
     screen = drawn(events(), monkeypatch)
     assert screen.startswith("\x1b[?25l\r\x1b[Kstep 0 ")
     assert screen.endswith("\x1b[?25h")
-    # No more lines than the screen has are drawn, and none over what stood there before.
+    # It draws no more lines than the screen has, and none over earlier text.
     frames = re.split(r"\x1b\[(\d)A", screen)
     heights = [frame.count("\n") for frame in frames[::2]]
     assert heights == [1, 2, 3, 4, 4, 4, 4, 4]

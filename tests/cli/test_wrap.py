@@ -1,4 +1,4 @@
-"""Lines that break between words, as they look on a terminal."""
+"""Lines that break between words, as a terminal shows them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def shown(printed: str) -> list[str]:
-    """The lines of a terminal: what was taken back is gone."""
+    """Return the lines of a terminal, without erased text."""
     lines = [""]
     for part in re.findall(r"\x1b\[(\d+)D\x1b\[K|(\n)|([^\x1b\n]+)", printed):
         back, newline, text = part
@@ -37,7 +37,7 @@ def shown(printed: str) -> list[str]:
 @pytest.mark.parametrize("columns", [15, 24, 60])
 @pytest.mark.parametrize("cut", [1, 3, 1000])
 def test_words_stay_whole(columns: int, cut: int) -> None:
-    """Like the standard library's, which sees the whole text."""
+    """The result equals the standard library's for the whole text."""
     chosen = random.Random(columns)
     words = ["".join(chosen.choices("abcdefg", k=chosen.randint(1, 9))) for _ in range(200)]
     text = " ".join(words) + "\n\n" + " ".join(words[:50])

@@ -1,4 +1,4 @@
-"""A server with a model that says set texts, and one that embeds, for programs that nobody here wrote."""
+"""A server with a model that writes set texts, and one that embeds, for third-party programs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.tiny_llama import write_tiny_llama
 
 ROOT = Path(__file__).parents[2]
 CLIENTS = Path(os.environ.get("CHASKI_CLIENTS", ROOT / "build/clients"))
-"""Where install.sh put them."""
+"""The folder of install.sh."""
 
 Run = Callable[..., str]
 
-# What a person and tools say comes last, whatever a program puts around it: the last word of a prompt decides
-# what the model says.
+# The text of the user or tool comes last, whatever a program puts around it: the last word of a prompt
+# determines the model's text.
 _TEMPLATE = (
     "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}{% if tools %}<tool_call>{% endif %}"
     "{% for m in messages if m.role == 'system' %}{{ m.content }}{% endfor %}"
@@ -37,15 +37,15 @@ _TEMPLATE = (
 
 
 def call(name: str, **arguments: object) -> str:
-    """The text by which the model calls a tool."""
+    """Return the text with which the model calls a tool."""
     return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
 
 
 def codex(url: str, model: str, prompt: str) -> list[str | Path]:
-    """The command that has Codex answer a prompt with a model of a server, in the folder where it starts."""
+    """Return the command that lets Codex answer a prompt with a server's model in the current folder."""
     provider = f'{{name="chaski",base_url="{url}/v1",wire_api="responses"}}'
     options = ["-c", 'model_provider="chaski"', "-c", f"model_providers.chaski={provider}", "-m", model]
-    # The tests run in sandboxes of their own, where Codex cannot make one.
+    # Tests may run in a sandbox, where Codex cannot create another one.
     free = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
     return [CLIENTS / "node_modules/.bin/codex", "exec", *free, *options, prompt]
 
@@ -55,7 +55,7 @@ SAYINGS = {
     "What is the weather?": [call("weather", city="Cusco")],
     "sunny": ["It is ", "fine."],
     "Which city?": ['{"city":', '"Lima"', "}"],
-    # Each agent has a name of its own for running a command.
+    # Each agent has its own name for running a command.
     "Claude, read the note!": [call("Bash", command="cat note.txt", description="Read the note")],
     "Codex, read the note!": [call("exec_command", cmd="cat note.txt")],
     "the llama carries the load": ["The note is about ", "a llama."],
@@ -64,7 +64,7 @@ SAYINGS = {
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """`speaker` says what SAYINGS has; `vectors` embeds."""
+    """Run the server: `speaker` writes the texts of SAYINGS, and `vectors` embeds."""
     folder = tmp_path_factory.mktemp("clients")
     speaking = write_speaking_llama(folder / "speaking.gguf", SAYINGS, _TEMPLATE, llama__context_length=32768)
     embedding = write_tiny_llama(folder / "vectors.gguf", llama__pooling_type=1)
@@ -81,7 +81,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture
 def run(server: Running, tmp_path: Path) -> Run:
-    """Run a program in an empty folder, with a home of its own; its standard output."""
+    """Run a program in an empty folder with its own home; return its standard output."""
 
     def run(command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> str:
         home = tmp_path / "home"

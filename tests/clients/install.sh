@@ -12,7 +12,7 @@ npm install --no-audit --no-fund @anthropic-ai/claude-code @openai/codex \
     ai ai-sdk-ollama @ai-sdk/openai @ai-sdk/openai-compatible @ai-sdk/anthropic zod
 node node_modules/@anthropic-ai/claude-code/install.cjs
 
-# An environment each, since they do not agree on the versions of what they need.
+# Each gets its own environment, since their requirements conflict.
 install() {
     name=$1
     shift
@@ -20,7 +20,7 @@ install() {
     "python/$name/bin/pip" install --quiet "$@"
 }
 mkdir -p python
-install litellm litellm mcp  # which it imports where there are tools
+install litellm litellm mcp  # which it imports for tools
 install instructor instructor
 install pydantic_ai 'pydantic-ai-slim[openai,anthropic]'
 install llama_index llama-index-core llama-index-llms-ollama llama-index-embeddings-ollama \

@@ -1,4 +1,4 @@
-"""Packages of npm: each script of tests/clients/scripts asserts what it sees. See install.sh."""
+"""Packages of npm: each script of tests/clients/scripts checks its own results. See install.sh."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_package(script: Path, run: Run, tmp_path: Path) -> None:
-    # node looks for packages beside the script.
+    # node looks for packages next to the script.
     (tmp_path / "node_modules").symlink_to(CLIENTS / "node_modules")
     here = tmp_path / script.name
     shutil.copy(script, here)

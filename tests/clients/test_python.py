@@ -1,4 +1,4 @@
-"""Packages of PyPI: each script of tests/clients/scripts asserts what it sees. See install.sh."""
+"""Packages of PyPI: each script of tests/clients/scripts checks its own results. See install.sh."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs with a worker that answers by what its prompt has: tools of all kinds, and several steps."""
+"""Programs with a worker that answers by rules on its prompt: tools of all kinds, and several steps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = [
 
 @pytest.fixture
 def rules() -> dict[str, str]:
-    """What is said, by a text that the prompt has; the first that fits counts."""
+    """Return the answers by a text in the prompt; the first match counts."""
     return {}
 
 
@@ -63,7 +63,7 @@ def server(tmp_path: Path, rules: dict[str, str], monkeypatch: pytest.MonkeyPatc
 def test_codex_with_tools_of_its_own_kinds(
     server: Running, rules: dict[str, str], run: Run, tmp_path: Path
 ) -> None:
-    """Codex knows this name of a model, and sends it custom tools."""
+    """Codex knows this model name, and sends it custom tools."""
     rules |= {
         "[tool]": "All done.",
         "write hello": call(
@@ -141,7 +141,7 @@ console.log(JSON.stringify(found));
 def test_the_ai_sdk_by_each_of_its_ways(
     server: Running, rules: dict[str, str], run: Run, tmp_path: Path
 ) -> None:
-    """Tools over several steps, whole and streamed, and an object, by each of its ways to a server."""
+    """It tests tools over several steps, whole and streamed, and an object, with each of its providers."""
     rules |= {
         "12 in Lima": "Cold.",
         "12 in Cusco": call("weather", city="Lima"),

@@ -1,13 +1,13 @@
-"""Kills processes of a real cluster in the middle of streams, again and again, and compares all answers.
+"""Kill processes of a real cluster during streams, again and again, and compare all answers.
 
     python -m tests.cluster.kill --rounds 200 --streams 64
     python -m tests.cluster.kill --rounds 20 --streams 64 --every 15 --nodes 3
 
-Each round asks for so many answers at once. Meanwhile processes are killed at random: replicas, the workers
-in them, and the process that talks to Ray. With `--nodes` the replicas are on nodes in network namespaces,
-which needs root; then nodes (their raylets), the head and links are lost, too, and come again. Every stream
-must be the one of a model alone. It needs the extra `cluster`, and minutes; the default tests do the same
-with replicas in one process.
+Each round requests several answers at once. Meanwhile random processes are killed: replicas, their workers,
+and the process that talks to Ray. With `--nodes`, which needs root, the replicas are on nodes in network
+namespaces; then nodes (their raylets), the head and links are also lost and return. Every stream must equal
+that of a model alone. It needs the extra `cluster` and several minutes; the default tests do the same with
+replicas in one process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Answer = tuple[str, tuple[int, ...]]
 
 
 def main() -> None:
-    """Run all rounds; the first difference ends with an error."""
+    """Run all rounds; end with an error at the first difference."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--streams", type=int, default=64)
@@ -49,8 +49,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30.0, help="no round begins after so many")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started ends in any case
-    os.environ["CHASKI_PREFIX_CACHE"] = "memory"  # files of blocks would be among the user's
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # all started processes end in any case
+    os.environ["CHASKI_PREFIX_CACHE"] = "memory"  # block files would be stored among the user's
     requests = [(f"story {number}", {**OPTIONS, "seed": number}) for number in range(arguments.streams)]
     with ExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory())
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 class Killer:
-    """Kills something now and then, when enough replicas are there, and counts."""
+    """Kills a random process now and then, if enough replicas run, and counts the kills."""
 
     def __init__(self, cluster: Cluster, model: ClusterModel, nodes: Nodes | None, arguments: Any) -> None:
         self._cluster, self._model, self._nodes = cluster, model, nodes
@@ -99,8 +99,8 @@ class Killer:
             states = self._model.replicas()
             if len(states) < self._living or not any(state.answers for state in states):
                 continue
-            # The local cluster ends with the process that talks to it, and nodes with their head: that takes
-            # longer than the others.
+            # The local cluster ends with the process that talks to it, and nodes end with their head; these
+            # kills take longer than others.
             rare = {"ray process": 0.1} if self._nodes is None else {"head": 0.2}
             weights = [rare.get(what, 1.0) for what in self.kills]
             (what,) = self._chance.choices(list(self.kills), weights)
@@ -165,13 +165,13 @@ def _run(
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that a process has started, in any of its threads."""
+    """Return the child processes of all threads of a process."""
     lists = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for each in lists for child in each.read_text().split()]
 
 
 def node_of(pid: int, nodes: Nodes) -> int:
-    """Return the node whose network a process is in. Raises ValueError for none."""
+    """Return the node whose network a process uses. Raises ValueError if there is none."""
     network = Path(f"/proc/{pid}/ns/net").stat().st_ino
     places = [Path(f"/run/netns/chaski-{node}").stat().st_ino for node in range(nodes.number)]
     return places.index(network)

@@ -1,4 +1,4 @@
-"""Machines on one machine: network namespaces of Linux, each with a link of set bandwidth. Needs root."""
+"""Simulated machines: Linux network namespaces, each with a link of set bandwidth. Needs root."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NETWORK, _BRIDGE = "10.78.0", "chaski-sw"
 
 
 class Namespaces:
-    """So many machines, each with an address of its own, until `close`. `rate` is that of each link."""
+    """Several machines, each with its own address, until `close`. `rate` is the rate of each link."""
 
     def __init__(self, number: int, rate: str | None = None) -> None:
         self.number = number
@@ -34,7 +34,7 @@ class Namespaces:
                 subprocess.run(["tc", "-n", name, "qdisc", "add", "dev", "eth0", *limit], check=True)
 
     def address(self, node: int) -> str:
-        """The address of a machine."""
+        """Return the address of a machine."""
         return f"{_NETWORK}.{node + 2}"
 
     def start(self, node: int, arguments: Sequence[str]) -> subprocess.Popen[str]:
@@ -48,7 +48,7 @@ class Namespaces:
         return process
 
     def sent_bytes(self, node: int) -> int:
-        """Bytes that a machine has sent so far, with all that carries them."""
+        """Return the bytes that a machine has sent so far, including headers."""
         shown = subprocess.run(
             ["ip", "-n", _name(node), "-s", "-j", "link", "show", "eth0"],
             check=True,
@@ -59,7 +59,7 @@ class Namespaces:
         return found
 
     def cut(self, node: int) -> None:
-        """Take the link of a machine away."""
+        """Cut the link of a machine."""
         _ip("-n", _name(node), "link", "set", "eth0", "down")
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ class Namespaces:
             if process.stderr is not None:
                 process.stderr.close()
         for node in range(self.number):
-            _ip("link", "del", f"chaski-w{node}")  # a namespace goes later, and its link with it
+            _ip("link", "del", f"chaski-w{node}")  # a namespace and its link disappear only later
             _ip("netns", "del", _name(node))
         _ip("link", "del", _BRIDGE)
 

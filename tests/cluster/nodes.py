@@ -1,6 +1,6 @@
-"""Machines of a cluster on one machine: network namespaces of Linux with a node of Ray in each. Needs root.
+"""Simulated machines of a cluster: Linux network namespaces with a Ray node in each. Needs root.
 
-The head is outside of them and has no cores. What dies is started again, as a supervisor would do it.
+The head is outside of them and has no cores. A dead process is started again, as by a supervisor.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MARK = "CHASKI_TEST_CLUSTER"
 
 
 class Nodes:
-    """A head and so many nodes of one core each, until `close`. A start may take `patience` seconds."""
+    """A head and several nodes with one core each, until `close`. A start may take `patience` seconds."""
 
     def __init__(self, number: int, patience: float = 60.0) -> None:
         self.address = f"{_NETWORK}.1:{_PORT}"
@@ -32,7 +32,7 @@ class Nodes:
         self._mark = secrets.token_hex(8)
         self._folder = Path(f"/tmp/ck-{self._mark[:6]}")  # paths of sockets are short
         self._starts = 0
-        self._starting = threading.Lock()  # what only begins to start is not killed
+        self._starting = threading.Lock()  # starting processes are not killed
         self._is_over = threading.Event()
         self._is_cut = [threading.Event() for _ in range(number)]
         _ip("link", "add", _BRIDGE, "type", "bridge")
@@ -47,17 +47,17 @@ class Nodes:
         self._thread.start()
 
     def kill_raylet(self, node: int) -> bool:
-        """End the process that runs a node -> whether there was one. Ray ends its workers then."""
+        """End the process of a node; return whether there was one. Ray then ends its workers."""
         with self._starting:
             return self._kill(*self._raylets(node))
 
     def kill_head(self) -> bool:
-        """End the head -> whether there was one. Everything that it knew is lost."""
+        """End the head; return whether there was one. All its state is lost."""
         with self._starting:
             return self._kill(*self._servers(), *self._raylets(None))
 
     def cut(self, node: int, seconds: float) -> None:
-        """Take the link of a node away, and bring it back later. Waits for that."""
+        """Cut the link of a node, wait, and restore it."""
         self._is_cut[node].set()
         _ip("-n", _name(node), "link", "set", "eth0", "down")
         self._is_over.wait(seconds)
@@ -70,7 +70,7 @@ class Nodes:
         self._thread.join()
         self._kill(*(pid for pid, _ in self._processes()))
         for node in range(self.number):
-            # The link would end with its namespace, but some time after it.
+            # The link ends with its namespace, but only later.
             _ip("link", "del", f"chaski-v{node}")
             _ip("netns", "del", _name(node))
         _ip("link", "del", _BRIDGE)
@@ -95,8 +95,8 @@ class Nodes:
                         self._start(node)
 
     def _start_head(self) -> None:
-        # Half a head, as a start that failed leaves it, keeps the port from the next one, and what helped a
-        # head goes on without it for ever.
+        # A failed start leaves parts of a head that keep the port, and helper processes that would run
+        # forever.
         self._kill(*self._of_heads())
         self._starts += 1
         where = ["--node-ip-address", f"{_NETWORK}.1", "--port", str(_PORT)]
@@ -120,7 +120,7 @@ class Nodes:
                 timeout=self._patience,
             )
         except subprocess.TimeoutExpired as error:
-            print(error, file=sys.stderr, flush=True)  # it is tried again
+            print(error, file=sys.stderr, flush=True)  # the caller tries again
             return
         if done.returncode:
             print("ray start:", (done.stdout + done.stderr)[-400:], file=sys.stderr, flush=True)
@@ -129,7 +129,7 @@ class Nodes:
         return [pid for pid, words in self._processes() if words[0].endswith("/gcs_server")]
 
     def _of_heads(self) -> list[int]:
-        """The processes that run where no node is."""
+        """Return the processes outside of nodes."""
         network = os.stat("/proc/self/ns/net").st_ino
         found = []
         for pid, _ in self._processes():
@@ -160,7 +160,7 @@ class Nodes:
 
 
 def marked_processes(mark: str) -> list[tuple[int, list[str]]]:
-    """Return the processes of a cluster that was started with this MARK, each with its command line."""
+    """Return the processes of a cluster started with this MARK, each with its command line."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Replicas of a model in this process, as a cluster would place them on other machines."""
+"""Replicas of a model in this process, which stand for replicas on other machines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from chaski.runner.channels.messages import CallHandle, Channel, ModelCall, Repl
 
 
 class Replica:
-    """A loaded model that listens. `asked` are the calls that came; `delay` is called before each one."""
+    """A loaded model that listens. `asked` contains the received calls; `delay` is called before each
+    call."""
 
     def __init__(self, name: str, path: Path, key: bytes, **options: Any) -> None:
         self.name = name
@@ -40,7 +41,7 @@ class Replica:
 
     @property
     def num_links(self) -> int:
-        """The number of connections that it has had."""
+        """Return the number of connections so far."""
         return len(self._ends)
 
     def start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
@@ -48,13 +49,13 @@ class Replica:
         return self._channel.start(call, lambda reply: None if self.is_silent else put(reply))
 
     def kill(self) -> None:
-        """Break all connections in the middle, as the death of the process does."""
+        """Break all connections at once, like the death of the process."""
         self.break_links()
         with suppress(RuntimeError):
             self.listener.close()
 
     def break_links(self) -> None:
-        """Break all connections in the middle, and take new ones."""
+        """Break all connections at once, and accept new ones."""
         for end in self._ends:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
@@ -70,7 +71,7 @@ class Replica:
 
 
 class Replicas:
-    """A cluster of one model. Replicas come by `add`, and go by `kill`."""
+    """A cluster of one model. `add` adds replicas, and `kill` removes them."""
 
     def __init__(self, path: Path, **options: Any) -> None:
         self.key = new_key()
@@ -110,7 +111,7 @@ class Replicas:
         self.wanted.append(number)
 
     def replace(self, generation: int) -> None:
-        """Have a new replica for each, as Ray does it: an old one leaves when it has no answers any more."""
+        """Replace each replica, as Ray does: an old one leaves when it has no more answers."""
         for old in list(self._living.values()):
             self.leave(old)
             self.add(generation=generation)
@@ -125,7 +126,7 @@ class Replicas:
             replica.close()
 
     def model(self, bounds: Bounds | None = None, patience: Patience | None = None) -> ClusterModel:
-        """Return a model that these replicas answer; `end` closes it, whose threads would watch for ever."""
+        """Return a model that these replicas serve; `end` closes it and its watching threads."""
         self._models.append(ClusterModel(ReplicaSet(self, bounds, patience)))
         return self._models[-1]
 

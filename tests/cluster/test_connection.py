@@ -1,4 +1,4 @@
-"""How a server reaches Ray, and what it says where it cannot. Needs no Ray."""
+"""The connection of a server to Ray, and its errors. Needs no Ray."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def test_a_process_that_ends_at_once_is_an_error(tmp_path: Path, monkeypatch: py
 
 
 def test_the_socket_to_ray_is_no_standard_stream(tmp_path: Path) -> None:
-    """In a program without standard streams it would be one, in which Ray writes its log."""
+    """Without standard streams, the socket would get such a descriptor, and Ray would write its log into
+    it."""
     program = (
         "import os, sys; os.closerange(0, 3)\n"
         "from chaski.cluster import connection\n"
@@ -78,7 +79,7 @@ for line in lines:
 
 
 def test_nodes_are_drained_by_name_or_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a stand-in for Ray's process, which refuses one of the nodes."""
+    """A replacement for Ray's process refuses one of the nodes."""
     program = tmp_path / "ray_process.py"
     program.write_text(f"NODES = {NODES!r}\n{RAY_PROCESS}")
     run = subprocess.Popen

@@ -1,4 +1,4 @@
-"""The files that deploy a cluster say what the commands and the environment have."""
+"""The files in deploy/ match the commands and the environment variables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECRETS = {"RAY_AUTH_TOKEN": "RAY_AUTH_MODE"}
 
 
 def containers() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """File, command and environment of each container."""
+    """Return file, command and environment of each container."""
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     for service in compose["services"].values():
         yield "compose", service["command"][0], service["environment"]
@@ -31,7 +31,7 @@ def containers() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def of_operator() -> dict[str, Any]:
-    """What KubeRay's operator is told."""
+    """Return the settings for KubeRay's operator."""
     *_, cluster = yaml.safe_load_all((DEPLOY / "kuberay.yaml").read_text())
     assert (cluster["apiVersion"], cluster["kind"]) == ("ray.io/v1", "RayCluster")
     found: dict[str, Any] = cluster
@@ -39,7 +39,7 @@ def of_operator() -> dict[str, Any]:
 
 
 def pod(template: dict[str, Any]) -> dict[str, Any]:
-    """A pod without what differs on purpose: the container's command, its environment and its probes."""
+    """Return a pod without intended differences: the container's command, environment and probes."""
     (container,) = template["spec"]["containers"]
     own = {"args", "env", "ports", "startupProbe", "readinessProbe", "livenessProbe"}
     kept = {name: value for name, value in container.items() if name not in own}
@@ -68,7 +68,7 @@ def test_the_operators_command_starts_ray_and_asks_for_the_token() -> None:
     for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
         (container,) = group["template"]["spec"]["containers"]
         assert "$KUBERAY_GEN_RAY_START_CMD" in container["args"][0]
-        # Those that the operator would add need programs that the image has not.
+        # The operator's own probes need programs that the image lacks.
         assert {"readinessProbe", "livenessProbe"} <= container.keys()
     (head,) = spec["headGroupSpec"]["template"]["spec"]["containers"]
     _, served = head["args"][0].split("chaski serve")
@@ -78,7 +78,7 @@ def test_the_operators_command_starts_ray_and_asks_for_the_token() -> None:
 
 
 def hosts(folder: Path, *words: str, refusing: str = "") -> subprocess.CompletedProcess[str]:
-    """Run the script with an `ssh` that runs commands here, and a `ray` that notes what it is told."""
+    """Run the script with an `ssh` that runs commands locally, and a `ray` that records its calls."""
     for name, text in {
         "ssh": f"""[ "$1" != "{refusing}" ] || exit 255; cd "$HOME/$1" && sh -c "$2" """,
         "ray": """echo "$PWD $* $RAY_AUTH_MODE $RAY_AUTH_TOKEN" >> "$HOME/told" """,
@@ -122,7 +122,7 @@ def test_there_are_a_head_and_nodes_in_each() -> None:
 
 
 def test_commands_have_the_options_that_they_use() -> None:
-    """Of `chaski serve`, and that every node asks for the token."""
+    """The options of `chaski serve` exist, and every node requires the token."""
     options = {name for parameter in command_of_server.params for name in parameter.opts}
     for _, command, environment in containers():
         if "--head" in command:

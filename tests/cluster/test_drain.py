@@ -1,4 +1,4 @@
-"""A node that is taken out of use: its replica goes elsewhere, and no answer is lost.
+"""A drained node: its replica moves to another node, and no answer is lost.
 
 Needs root, Linux and Ray.
 """

@@ -1,4 +1,4 @@
-"""Connections of a cluster: who is listened to, and what goes over them."""
+"""Connections of a cluster: accepted peers, and transferred data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY = new_key()
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    """It sends back what comes, in capitals."""
+    """Run a listener that returns its input in capitals."""
 
     def echo(end: socket.socket) -> None:
         with end:
@@ -67,7 +67,7 @@ def test_a_replica_with_other_messages_is_refused(
 
 
 def test_one_in_between_is_noticed(listener: Listener) -> None:
-    """It has a certificate of its own, and hands on all bytes behind it, the proofs among them."""
+    """The attacker has its own certificate and forwards all later bytes, including the proofs."""
     own = Listener("127.0.0.1", KEY, lambda end: end.close())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""What replicas reserve, and what is said where no node has so much."""
+"""The memory that replicas reserve, and the errors if no node has enough."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_replica_reserves_what_show_tells(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("split", ["layers", "rows"])
 def test_a_replica_of_two_nodes_reserves_on_each_what_it_holds(tmp_path: Path, split: str) -> None:
-    """As `show --memory --nodes` tells it: by layers halves of the cells, by rows of the weights, too."""
+    """It matches `show --memory --nodes`: layers split the cells in halves, and rows split weights, too."""
     path = write_tiny_llama(tmp_path / "tiny.gguf", llama__context_length=256)
     options = ReplicaOptions(
         files={"model": SharedFile(str(path), path.stat().st_size)},

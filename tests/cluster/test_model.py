@@ -1,4 +1,4 @@
-"""A model that several replicas answer, which come and go."""
+"""A model with several replicas that come and go."""
 
 from __future__ import annotations
 
@@ -155,7 +155,8 @@ def test_many_answers_go_on_while_replicas_die_and_come(path: Path, replicas: Re
     num_tokens = 0
 
     def trouble() -> None:
-        """Kill one whenever the answers have grown: a slow machine has no more deaths than a fast one."""
+        """Kill a replica whenever the answers have grown, so that slow machines see no more deaths than fast
+        ones."""
         killed_at = 0
         while not is_over.wait(0.3):
             if num_tokens > killed_at + 200:
@@ -215,7 +216,7 @@ def test_a_replica_is_connected_to_again_when_its_link_is_back(replicas: Replica
 
 @pytest.mark.parametrize("is_silent", [False, True])
 def test_a_request_that_kills_every_replica_ends_with_an_error(replicas: Replicas, is_silent: bool) -> None:
-    """Four replicas die of it, and the fifth answers on, also where replicas owe a sign of life meanwhile."""
+    """Four replicas die, and the fifth continues to answer, even if replicas miss heartbeats meanwhile."""
 
     class Poisonous(Replica):
         def start(self, call: Any, put: Any) -> Any:

@@ -22,7 +22,7 @@ pytestmark = [
 def test_a_head_comes_again_when_its_start_took_too_long(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What such a start leaves behind is ended: it would keep the port."""
+    """The processes that such a start leaves are ended, since they would keep the port."""
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     with closing(Nodes(1)) as nodes:
         nodes._patience = 1.5

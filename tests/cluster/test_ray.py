@@ -1,4 +1,4 @@
-"""A real cluster of Ray on this machine: placing, dying, leaving. Skipped where Ray is not installed."""
+"""A real Ray cluster on this machine: placing, dying, leaving. Skipped if Ray is not installed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytest.importorskip("ray")
 
 @contextmanager
 def server(store: Path, *options: str) -> Iterator[str]:
-    """`chaski serve` with a cluster of its own -> its address."""
+    """Run `chaski serve` with its own cluster; yield its address."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         host = f"127.0.0.1:{free.getsockname()[1]}"
     environment = os.environ | {"OLLAMA_MODELS": str(store), "OLLAMA_HOST": host, "CHASKI_THREADS": "1"}
@@ -128,7 +128,7 @@ def wait_for_replicas(url: str, number: int) -> list[dict[str, Any]]:
 
 @pytest.mark.long
 def test_models_say_why_they_cannot_load_and_outlive_the_process_that_talks_to_ray(tmp_path: Path) -> None:
-    """The local cluster ends with that process, and is started again."""
+    """The local cluster ends with that process and is started again."""
     path = write_tiny_llama(tmp_path / "tiny.gguf", llama__context_length=64)
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(path.read_bytes()[:-1000])
@@ -154,7 +154,7 @@ def test_models_say_why_they_cannot_load_and_outlive_the_process_that_talks_to_r
 
 
 def start_ray(mark: str, *options: str) -> None:
-    """Start a node of one core, whose processes have the MARK."""
+    """Start a node with one core, whose processes have the MARK."""
     ray = str(Path(sys.executable).with_name("ray"))
     common = ["--num-cpus", "1", "--object-store-memory", "80000000", "--disable-usage-stats"]
     environment = os.environ | {"RAY_AUTH_MODE": "token", MARK: mark}
@@ -163,7 +163,7 @@ def start_ray(mark: str, *options: str) -> None:
 
 @contextmanager
 def head(folder: Path, *options: str, mark: str | None = None) -> Iterator[str]:
-    """A cluster of one node, apart from this process -> its address. Nodes with its mark end with it."""
+    """Run a separate cluster of one node; yield its address. Nodes with its mark end with it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     mark = mark or secrets.token_hex(8)

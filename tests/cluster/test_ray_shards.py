@@ -1,4 +1,4 @@
-"""Replicas that several nodes compute together, on a real Ray of this machine: placing, dying, going on."""
+"""Replicas that several nodes compute together, on a real Ray cluster: placing, dying, continuing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(path: Path) -> tuple[str, list[int]]:
-    """What the model answers on one machine."""
+    """Return the model's answer on one machine."""
     with chaski.load(path, threads=1, context=1024) as llm:
         answer = llm.generate("once", **ANSWER)
     return answer.text, list(answer.token_ids)
@@ -70,7 +70,7 @@ def the_replica(model: ClusterModel) -> ReplicaState:
 
 
 def answer_while(model: ClusterModel, kill: Callable[[], int]) -> tuple[str, list[int]]:
-    """An answer in the middle of which the process that `kill` names is killed."""
+    """Return an answer during which the process that `kill` names is killed."""
     text, tokens = "", list[int]()
     is_killed = False
     for event in model.stream("once", **ANSWER):
@@ -93,7 +93,7 @@ def is_running(pid: int) -> bool:
 def test_a_shard_dies_in_the_middle_of_an_answer(
     path: Path, alone: tuple[str, list[int]], split: str
 ) -> None:
-    """And by layers another one while nothing is asked."""
+    """With a split by layers, another shard dies while no request runs."""
     with cluster(LOCAL, split) as machines:
         model = machines.open_model(path, context=1024)
         assert answer_while(model, lambda: the_replica(model).shards[1][1]) == alone
@@ -112,7 +112,7 @@ def test_a_shard_dies_in_the_middle_of_an_answer(
 def test_a_replica_has_as_many_nodes_as_it_needs_and_waits_for_them(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One node has no memory for all of the model; each has a part as soon as there are two."""
+    """One node lacks memory for the whole model; with two nodes, each gets a part."""
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     options = ReplicaOptions(
         files={"model": SharedFile.of(path)}, options={"threads": 1, "context": 1024}, places=1
@@ -146,7 +146,7 @@ def test_a_replica_has_as_many_nodes_as_it_needs_and_waits_for_them(
 
 @pytest.mark.slow
 def test_replicas_take_gpus_where_there_are_any(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray believes in a GPU that is not there: what a replica takes is seen, and the processor computes."""
+    """Ray assumes a GPU that does not exist: the test sees the reservation, and the processor computes."""
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     with (
         TemporaryDirectory(prefix="ck-", dir="/tmp") as folder,
@@ -167,7 +167,7 @@ def test_replicas_take_gpus_where_there_are_any(path: Path, monkeypatch: pytest.
 
 
 def visible_gpus(pid: int) -> str | None:
-    """What the worker of a replica was told of GPUs."""
+    """Return the visible GPUs of a replica's worker."""
     children = [
         word for file in Path(f"/proc/{pid}/task").glob("*/children") for word in file.read_text().split()
     ]

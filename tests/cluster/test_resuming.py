@@ -33,7 +33,7 @@ ANSWER: list[Event] = [
 
 
 def cut(events: Sequence[Event], chance: random.Random) -> list[Event]:
-    """The same answer in other pieces: neighbours of a kind are joined, and cut at tokens again."""
+    """Return the same answer in other pieces: join neighbours of a kind, and cut them at tokens again."""
     found: list[Event] = []
     for event in events:
         last = found[-1] if found else None
@@ -46,7 +46,7 @@ def cut(events: Sequence[Event], chance: random.Random) -> list[Event]:
 
 
 def content(events: Sequence[Event]) -> list[tuple[object, ...]]:
-    """What a reader sees of events: pieces of one kind together."""
+    """Return the content of events for a reader, with adjacent pieces of one kind joined."""
     found: list[list[object]] = []
     for event in events:
         if isinstance(event, Text | Thinking):

@@ -1,4 +1,4 @@
-"""Which replica is chosen, and what the choices come to for many."""
+"""The choice of replicas, and the result of many choices."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_loads_follow_requests_and_replicas_that_leave_are_forgotten() -> None:
     router.leave(chosen.replica)
     assert chosen.replica not in router.replicas
     assert router.choose([1, 2], 25).cached == 0
-    router.computed(chosen.replica, 25)  # late words about one that is gone
+    router.computed(chosen.replica, 25)  # a late report about a replica that has left
     router.ended(chosen.replica)
     router.measured(chosen.replica, 10.0, 1.0)
 

@@ -36,7 +36,7 @@ def machines() -> Iterator[Namespaces]:
 
 @pytest.fixture
 def addresses(machines: Namespaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A member on each machine."""
+    """Run a member on each machine; yield the addresses."""
     key = tmp_path / "nodes.key"
     key.write_text("what the machines of this test know")
     key.chmod(0o600)
@@ -98,7 +98,7 @@ def test_bytes_on_the_links(
     split: str,
     count: int,
 ) -> None:
-    """A value takes what the formula says, and its frame at most 400 bytes more; replies come on top."""
+    """A value takes the bytes of the formula, and its frame at most 400 more; replies are extra."""
     path = write_tiny_llama(tmp_path / "tiny.gguf", matrices=QuantType.Q8_0)
     monkeypatch.setenv("CHASKI_NODES", ",".join(addresses[:count]))
     monkeypatch.setenv("CHASKI_SPLIT", split)

@@ -1,6 +1,6 @@
-"""The committed checkpoints, what others make of them, and changed copies of them.
+"""The committed checkpoints, the results of other programs for them, and changed copies.
 
-They are made by tools/fixtures/make_checkpoints.py.
+tools/fixtures/make_checkpoints.py makes them.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from chaski.formats.gguf import GGUFFile, open_gguf
 DATA = Path(__file__).parents[1] / "data" / "checkpoints"
 EMBEDDERS = ["bert", "eurobert", "gemma-embedding", "jina-bert-v3", "modern-bert", "nomic-bert", "roberta"]
 EMBEDDERS += ["distilbert", "jina-bert-v2", "jina-bert-v2-code", "nomic-bert-moe", "t5encoder"]
-# They propose tokens for another model, and compute nothing alone.
+# These propose tokens for another model, and cannot run alone.
 ASSISTANTS = ["gemma4-assistant", "gemma4-small-assistant"]
 NAMES = sorted({path.name for path in DATA.iterdir()} - {*EMBEDDERS, *ASSISTANTS})
-# Those that llama.cpp's converter was not asked about.
+# Checkpoints without results from llama.cpp's converter.
 UNWITNESSED = {"jina-bert-v3", "llama4", "nomic-bert", "qwen2moe", "t5encoder"}
 UNWITNESSED |= {"granitehybrid", "granitehybrid-moe"}
 
 
 @cache
 def expected(name: str) -> dict[str, Any]:
-    """Ids of texts, llama.cpp's metadata and tensors; outputs at some places of a prompt, or vectors."""
+    """Return ids of texts, llama.cpp's metadata and tensors, and outputs of a prompt, or vectors."""
     found: dict[str, Any] = json.loads((DATA / name / "expected.json").read_text())
     with np.load(DATA / name / "expected.npz") as arrays:
         return found | dict(arrays)
 
 
 def changed(name: str, folder: Path, values: dict[str, Any]) -> Path:
-    """A copy whose configuration has these values; None takes one out."""
+    """Return a copy whose configuration has these values; None removes one."""
     shutil.copytree(DATA / name, folder)
     config = json.loads((folder / "config.json").read_text()) | values
     config = {key: value for key, value in config.items() if value is not None}

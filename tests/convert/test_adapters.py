@@ -26,7 +26,7 @@ ADAPTED = ("embeddings.weight", "Wqkv.weight", "out_proj.weight", "fc1.weight", 
 
 
 def factors(name: str, tensor: SafeTensor) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Two matrices for each task, as they are multiplied."""
+    """Return two matrices for each task, in the order of multiplication."""
     random = np.random.default_rng(len(name))
     rows, columns = tensor.shape
     shapes = (len(TASKS), rows, RANK), (len(TASKS), RANK, columns)
@@ -35,7 +35,7 @@ def factors(name: str, tensor: SafeTensor) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def published(folder: Path) -> Path:
-    """The checkpoint of transformers in the form of the release."""
+    """Write the checkpoint of transformers in the form of the release."""
     tensors: dict[str, tuple[str, Any]] = {}
     for name, tensor in open_checkpoint(DATA / "jina-bert-v3").items():
         outer = f"roberta.{name}"
@@ -61,7 +61,7 @@ def published(folder: Path) -> Path:
 
 
 def merged(folder: Path, task: str) -> Path:
-    """The checkpoint of transformers with the adapter of a task in its weights."""
+    """Write the checkpoint of transformers with the adapter of a task merged into its weights."""
     changed("jina-bert-v3", folder, {})
     tensors: dict[str, tuple[str, Any]] = {}
     for name, tensor in open_checkpoint(DATA / "jina-bert-v3").items():

@@ -1,4 +1,4 @@
-"""Assistants of Gemma 4: clusters of their vocabulary, the architecture's two names, what is refused."""
+"""Assistants of Gemma 4: clusters of their vocabulary, the architecture's two names, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The classes of llama.cpp's converter whose architectures run natively, and why some are left out."""
+"""The classes of llama.cpp's converter whose architectures run natively, and the reasons for gaps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chaski.model.registry import ARCHITECTURES
 from tests.convert.checkpoints import DATA
 
 CLASSES: dict[str, str] = json.loads((DATA.parent / "llama_cpp_classes.json").read_text())
-"""By the name in `config.json`: GGUF's architecture. The list is that of October 2026."""
+"""GGUF's architecture by the name in `config.json`, as of October 2026."""
 
 _DRAFT = "a draft with more parts than DFlash has, which is refused where it would be loaded"
 LEFT_OUT = {
@@ -29,7 +29,7 @@ LEFT_OUT = {
     "UltravoxModel": "has no text model in its checkpoint, but the name of another one",
     "VLlama3ForCausalLM": "no checkpoint is published that its form could be read from",
 }
-"""Why a class is not converted."""
+"""The reasons why classes are not converted."""
 
 
 @pytest.mark.parametrize("name", sorted(CLASSES))

@@ -1,6 +1,6 @@
 """Converted drafts against llama.cpp's converter, byte by byte.
 
-They and their targets are made by tools/fixtures/make_dflash.py and make_eagle3.py.
+tools/fixtures/make_dflash.py and make_eagle3.py make the drafts and their targets.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checkpoints that cannot be converted: each is refused by name, and no file is left behind."""
+"""Checkpoints that cannot be converted: errors name the cause, and no file is left."""
 
 from __future__ import annotations
 

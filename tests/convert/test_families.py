@@ -14,7 +14,7 @@ from chaski.formats.gguf import GGUFFile, open_gguf
 from chaski.text.tokenizer import load_tokenizer
 from tests.convert.checkpoints import ASSISTANTS, DATA, EMBEDDERS, NAMES, UNWITNESSED, expected
 
-# Keys that llama.cpp leaves to defaults, or does not find without a `tokenizer.json`.
+# Keys that llama.cpp omits as defaults, or does not find without a `tokenizer.json`.
 OURS = {
     "modern-bert.attention.layer_norm_epsilon",
     "gemma.rope.freq_base",
@@ -29,25 +29,26 @@ OURS = {
     "tokenizer.ggml.unknown_token_id",
     *(f"gemma4-assistant.{key}" for key in ("centroid_top_k", "n_centroids", "use_ordered_embeddings")),
 }
-# It leaves out the clusters of an assistant's vocabulary, for which it has names.
+# llama.cpp omits the clusters of an assistant's vocabulary, though it has names for them.
 OUR_TENSORS = {"masked_embd_centroids.weight", "masked_embd_ordering"}
-# Of pairs of texts, which nobody here makes; and tokens that Gemma 1 has only as CodeGemma, which their texts
-# tell when a file is read.
+# llama.cpp writes keys for pairs of texts, which chaski does not use; and tokens that only CodeGemma has,
+# which chaski finds by their texts.
 THEIRS = {"tokenizer.ggml.add_sep_token"} | {
     f"tokenizer.ggml.{name}_token_id" for name in ("prefix", "suffix", "middle", "fsep", "eot")
 }
-# For the first token of texts that are classified, whatever checkpoints are for.
+# The key for the first token of classified texts, whatever the purpose of the checkpoint.
 THEIRS |= {f"{arch}.classifier.pooling_type" for arch in ("eurobert", "modern-bert")}
-# It knows no scores for a SentencePiece model that comes as `tokenizer.json`, and spells padding otherwise.
+# llama.cpp has no scores for a SentencePiece model in `tokenizer.json`, and spells padding differently.
 PLACEHOLDERS = {"tokenizer.ggml.scores", "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"}
 WITHOUT_SCORES = {"mistral"}
-# It applies the activation to the wrong half of the release for code, and leaves out the bias behind experts.
+# llama.cpp applies the activation to the wrong half in the release for code, and omits the bias after
+# experts.
 OTHERWISE = {"jina-bert-v2-code": "blk.0.ffn_up.weight", "nomic-bert-moe": "blk.1.ffn_down.bias"}
 
 
 @pytest.fixture(scope="module")
 def converted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> GGUFFile:
-    """One checkpoint in F32."""
+    """Convert one checkpoint to F32."""
     path = tmp_path_factory.mktemp("converted") / "out.gguf"
     convert(DATA / request.param, path, "F32")
     return open_gguf(path)
@@ -81,7 +82,7 @@ def test_metadata_is_that_of_llama_cpp(converted: GGUFFile, name: str) -> None:
         for key, value in converted.metadata.items()
         if key not in ignored and not key.startswith(("general.", "tokenizer.chat_template"))
     }
-    if "tokenizer.ggml.model" not in wanted:  # a unigram vocabulary, of which it was not asked
+    if "tokenizer.ggml.model" not in wanted:  # a unigram vocabulary, without llama.cpp's result
         found = {key: value for key, value in found.items() if not key.startswith("tokenizer.")}
     assert found.keys() - wanted.keys() <= OURS
     assert {key: found.get(key) for key in wanted} == {
@@ -97,7 +98,7 @@ def test_tensors_are_those_of_llama_cpp(converted: GGUFFile, name: str) -> None:
         if tensor.name not in OUR_TENSORS
     }
     wanted = expected(name)["tensors"]
-    for computed, values in expected(name)["computed"].items():  # by functions, so only near
+    for computed, values in expected(name)["computed"].items():  # math functions differ, so only close
         np.testing.assert_allclose(converted.tensors[computed].data.view(np.float32), values, rtol=1e-6)
         wanted[computed] = found[computed]
     assert found.pop(OTHERWISE.get(name, ""), None) != wanted.pop(OTHERWISE.get(name, ""), [])

@@ -1,4 +1,4 @@
-"""Numbers in `config.json` that fit no checkpoint: refused at once, in little memory, for every family."""
+"""Impossible numbers in `config.json`: refused quickly and with little memory, for every family."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ print(json.dumps(found))
 @pytest.mark.timed
 @pytest.mark.parametrize("each", [2, pytest.param(5, marks=pytest.mark.slow)])
 def test_numbers_that_cannot_be(each: int) -> None:
-    """Each number of each fixture, one after the other; a conversion that begins has understood it.
+    """It changes each number of each fixture in turn; a conversion that begins has accepted it.
 
-    In its place stand so many of five numbers, by turns.
+    Several of five replacement numbers are tried in turn.
     """
     run = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(_MEGABYTES), str(DATA), str(each)],

@@ -1,4 +1,4 @@
-"""InternVL as its authors publish it gives the file that transformers' form of the same model gives."""
+"""InternVL in its authors' form converts to the same file as in transformers' form."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NAMES = {
 
 
 def published(folder: Path, **changes: Any) -> Path:
-    """The checkpoint of transformers under the names of the release."""
+    """Write the checkpoint of transformers with the names of the release."""
     folder.mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json"):
         shutil.copyfile(DATA / name, folder / name)

@@ -1,4 +1,4 @@
-"""LoRA adapters of PEFT as GGUF: on a converted base they do what the merged weights do, tensor by tensor."""
+"""PEFT's LoRA adapters as GGUF: on a converted base they equal the merged weights, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ FAMILIES = sorted({*LINEAR, *FROM_FILES})
 
 
 def matrices(name: str) -> dict[str, NDArray[np.float32]]:
-    """The weights of linear layers, by the names of their modules."""
+    """Return the weights of linear layers by module name."""
     endings = tuple(f".{each}.weight" for each in LINEAR.get(name, USUAL))
     found = {
         key.removesuffix(".weight"): as_float32(tensor.data)
@@ -63,7 +63,7 @@ def matrices(name: str) -> dict[str, NDArray[np.float32]]:
 def write_adapter(
     folder: Path, name: str, settings: Settings | None = None, ranks: dict[str, int] | None = None
 ) -> dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]:
-    """Write an adapter of PEFT for all linear layers -> A and B of each module."""
+    """Write a PEFT adapter for all linear layers; return A and B of each module."""
     folder.mkdir()
     random, factors, tensors = np.random.default_rng(7), {}, {}
     values: Settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 6, "bias": "none", "use_dora": False}
@@ -82,7 +82,7 @@ def write_adapter(
 
 
 def merged(folder: Path, name: str, deltas: dict[str, NDArray[np.float32]]) -> GGUFFile:
-    """The checkpoint with the changes in its weights, converted."""
+    """Convert the checkpoint with the merged weights."""
     changed(name, folder, {})
     tensors: dict[str, tuple[str, Any]] = {}
     for key, tensor in open_checkpoint(DATA / name).items():
@@ -104,7 +104,7 @@ def floats(file: GGUFFile, name: str) -> NDArray[np.float32]:
 
 
 def check(base: GGUFFile, adapter: GGUFFile, wanted: GGUFFile) -> None:
-    """Apply the adapter as its readers do, and compare with the merged weights."""
+    """Apply the adapter like its readers, and compare with the merged weights."""
     alpha, used = adapter.get("adapter.lora.alpha", float), set()
     for name, tensor in wanted.tensors.items():
         if tensor.type.name != "F32":
@@ -139,7 +139,7 @@ def test_an_adapter_does_what_merged_weights_do(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["llama3", "phi3"])
 def test_a_model_computes_with_it(name: str, tmp_path: Path) -> None:
-    """Also where a tensor of the file holds the rows of two matrices, and has the name of one of them."""
+    """It also works if a tensor of the file contains the rows of two matrices and has the name of one."""
     factors = write_adapter(tmp_path / "adapter", name)
     deltas = {module: second @ first * np.float32(6 / 4) for module, (first, second) in factors.items()}
     convert(DATA / name, tmp_path / "base.gguf", "F32")
@@ -170,7 +170,7 @@ def test_scales_by_module_and_of_rslora(tmp_path: Path) -> None:
 
 
 def test_as_llama_cpp_writes_it(tmp_path: Path) -> None:
-    """Queries of heads of 16 have rows 0, 8, 1, 9, … of B; A, and B of values, are as they were."""
+    """B of queries with heads of 16 has rows 0, 8, 1, 9, …; A, and B of values, are unchanged."""
     factors = write_adapter(tmp_path / "adapter", "llama3")
     convert_adapter(tmp_path / "adapter", tmp_path / "adapter.gguf", DATA / "llama3", "F32")
     adapter, layer = open_gguf(tmp_path / "adapter.gguf"), "model.layers.1.self_attn"
@@ -267,7 +267,7 @@ def test_the_base_must_be_known(tmp_path: Path) -> None:
         convert_adapter(adapter, out, tmp_path / "nothing")
     with pytest.raises(ModelError, match=r"is for \(32, 64\), but it has \(32, 32\)"):
         convert_adapter(adapter, out, DATA / "phi3")
-    # Without weights the configuration is enough, and may lie beside the adapter.
+    # Without weights, the configuration suffices, and may be next to the adapter.
     (adapter / "config.json").write_bytes((DATA / "llama3" / "config.json").read_bytes())
     assert convert_adapter(adapter, out).num_matrices == 14
     config = json.loads((adapter / "config.json").read_text()) | {"num_hidden_layers": 2**31 - 1}

@@ -1,4 +1,4 @@
-"""The mixtures of types against what llama.cpp's quantizer chooses."""
+"""The mixtures of types against the choices of llama.cpp's quantizer."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_names() -> None:
 @pytest.mark.parametrize("stranger", ["blk.x.attn_v.weight", "t.attn_qkv.weight", "dec.ffn_down.weight"])
 @pytest.mark.parametrize("name", ["Q4_K_M", "Q4_K_S", "Q8_0"])
 def test_tensors_of_no_layer_are_like_most(name: str, stranger: str) -> None:
-    """Names come from the files of strangers."""
+    """Tensors without a layer are treated like most tensors, since files may contain any names."""
     found = types(name, **{stranger: (512, 2048)})
     assert found.pop(stranger) is find_mixture(name).base
     assert found == types(name)

@@ -1,4 +1,4 @@
-"""The same tensors packed otherwise: beside a model of images, experts as one tensor, in floats or blocks."""
+"""The same tensors in other packings: next to a vision model, experts as one tensor, in floats or blocks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_text_model_of_one_with_vision(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["qwen3next", "qwen35moe"])
 def test_experts_as_one_tensor(tmp_path: Path, name: str) -> None:
-    """Gate above up in one, of all experts, as published checkpoints of Qwen 3.5 have them."""
+    """Gate above up of all experts in one tensor, as in published checkpoints of Qwen 3.5."""
     folder = changed(name, tmp_path / name, {})
     tensors = {
         name: (tensor.dtype, np.array(tensor.data)) for name, tensor in open_checkpoint(DATA / name).items()
@@ -74,7 +74,8 @@ def test_experts_as_one_tensor(tmp_path: Path, name: str) -> None:
 
 
 def test_gpt_oss_in_floats_has_the_same_experts(tmp_path: Path) -> None:
-    """Fine-tuned checkpoints have no blocks: matrices are transposed, gate and up in turns of columns."""
+    """Fine-tuned checkpoints have no blocks: matrices are transposed, and columns of gate and up
+    alternate."""
     packed = written(changed("gpt-oss", tmp_path / "packed", {}))
     experts = {
         name: dequantize(tensor.data, tensor.type, tensor.shape)

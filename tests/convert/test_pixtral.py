@@ -1,4 +1,4 @@
-"""Checkpoints of Mistral 3 that see: Pixtral in the file of the text model, and in one of its own."""
+"""Checkpoints of Mistral 3 with vision: Pixtral in the file of the text model, and in a separate file."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def vision_tensors() -> dict[str, NDArray[np.float32]]:
 
 
 def checkpoint(folder: Path) -> Path:
-    """The tiny text model of Mistral 3 with a random encoder, and the tokens of images."""
+    """Make the tiny text model of Mistral 3 with a random encoder and image tokens."""
     shutil.copytree(DATA / "mistral3", folder)
     text = json.loads((folder / "config.json").read_text())
     config = {

@@ -1,7 +1,7 @@
-"""Qwen's checkpoints that see, under the names of their releases.
+"""Qwen's vision checkpoints, with the names of their releases.
 
-Their tensors are those of tests/data/vision, where transformers says what the models compute: whatever
-conversion does to a checkpoint must give them again.
+Their tensors come from tests/data/vision, with transformers' results. Converting a checkpoint must restore
+these tensors.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def values(file: GGUFFile) -> Arrays:
 
 
 def write_tokenizer(folder: Path, file: GGUFFile) -> None:
-    """The vocabulary of a file as a release has it."""
+    """Write the vocabulary of a file as in a release."""
     tokenizer = json.loads((DATA / "qwen2" / "tokenizer.json").read_text())
     tokens = [*map(str, np.asarray(file.metadata["tokenizer.ggml.tokens"]))]
     kinds = np.asarray(file.metadata["tokenizer.ggml.token_type"]).tolist()
@@ -141,7 +141,7 @@ def write_tokenizer(folder: Path, file: GGUFFile) -> None:
 
 
 def published(model: str, given: Arrays) -> Iterator[tuple[str, NDArray[Any]]]:
-    """The tensors of a file as a checkpoint has them."""
+    """Return the tensors of a file as in a checkpoint."""
     deep = CONFIGS[model][3].get("deepstack_visual_indexes", [])
     tower = {"attn_qkv": "attn.qkv", "attn_out": "attn.proj", "ln1": "norm1", "ln2": "norm2"}
     text = {f"attn_{x}": f"self_attn.{x}_proj" for x in "qkv"} | {"attn_output": "self_attn.o_proj"}
@@ -196,7 +196,8 @@ def checkpoint(
     encoder: dict[str, Any] | None = None,
     preprocessor: dict[str, Any] | None = None,
 ) -> Path:
-    """The checkpoint of a file of tests/data/vision, with other settings of encoder and image processor."""
+    """Write the checkpoint of a file of tests/data/vision, with changed encoder and image processor
+    settings."""
     folder.mkdir()
     architecture, sections, text, vision = CONFIGS[model]
     rope = {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": sections}

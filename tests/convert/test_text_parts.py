@@ -1,4 +1,4 @@
-"""Checkpoints under other names than their text model's: what is converted is the same, byte for byte."""
+"""Checkpoints with other names than their text model's convert to the same bytes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Rename = Callable[[str], str]
 
 
 def under(prefix: str, head: str = "lm_head.weight") -> Rename:
-    """Put `prefix` before the names of states, as wrappers do; `head` is the output matrix."""
+    """Put `prefix` before the names of states, as in wrappers; `head` is the output matrix."""
     return lambda name: head if name == "lm_head.weight" else prefix + name.removeprefix("model.")
 
 
-# The architecture of a wrapper, the checkpoint of its text model, names, and a tensor of another part.
+# Architecture of the wrapper, checkpoint of its text model, names, and a tensor of another part.
 WRAPPED: dict[str, tuple[str, Rename, str]] = {
     "AudioFlamingo3ForConditionalGeneration": (
         "qwen2",
@@ -73,7 +73,7 @@ def rewritten(
     rename: Rename,
     more: str = "",
 ) -> Path:
-    """A copy of a checkpoint with other settings and names, "" for none, and the tensor `more`."""
+    """Write a copy of a checkpoint with other settings and names ("" for none), and the tensor `more`."""
     shutil.copytree(DATA / name, folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings(config)))
@@ -91,7 +91,7 @@ def rewritten(
 
 
 def same(found: GGUFFile, wanted: GGUFFile) -> bool:
-    """Compare tensors, and keys but for names of files."""
+    """Compare tensors, and keys except file names."""
     ours, theirs = (
         {key: str(value) for key, value in file.metadata.items() if not key.startswith("general.")}
         for file in (found, wanted)
@@ -104,7 +104,7 @@ def same(found: GGUFFile, wanted: GGUFFile) -> bool:
 @pytest.mark.parametrize("wrapper", sorted(WRAPPED))
 @pytest.mark.parametrize("nested", [True, False])
 def test_the_text_model_of_a_wrapper(tmp_path: Path, wrapper: str, nested: bool) -> None:
-    """Its settings are those of the whole configuration, or of the part `text_config`."""
+    """The settings come from the whole configuration or from its part `text_config`."""
     name, rename, other = WRAPPED[wrapper]
 
     def settings(config: dict[str, Any]) -> dict[str, Any]:
@@ -128,7 +128,7 @@ OTHER_NAMES: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("other", OTHER_NAMES)
 def test_a_model_under_another_name(tmp_path: Path, other: str) -> None:
-    """Checkpoints of states alone have names without the prefix that others have."""
+    """Checkpoints with only states have names without the prefix."""
     name, values = OTHER_NAMES[other]
 
     def settings(config: dict[str, Any]) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def test_kormo_is_qwen_2_without_biases(tmp_path: Path) -> None:
 
 
 def test_the_states_of_qwen_2_vl(tmp_path: Path) -> None:
-    """Without an output matrix the embedding serves as one, as in a whole model that ties them."""
+    """Without an output matrix, the embedding serves as one, as in a complete model that ties them."""
 
     def settings(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
         def changed(config: dict[str, Any]) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def test_the_states_of_qwen_2_vl(tmp_path: Path) -> None:
 
 
 def pooled(name: str, folder: Path, settings: dict[str, Any], **values: Any) -> Path:
-    """A copy of a checkpoint with sentence-transformers' settings of a pooling."""
+    """Write a copy of a checkpoint with sentence-transformers' pooling settings."""
     changed(name, folder, values)
     (folder / "1_Pooling").mkdir(exist_ok=True)
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(settings))
@@ -204,7 +204,7 @@ def pooled(name: str, folder: Path, settings: dict[str, Any], **values: Any) -> 
 
 @pytest.mark.parametrize("name", ["qwen2", "qwen3", "lfm2", "mistral"])
 def test_decoders_that_make_embeddings(tmp_path: Path, name: str) -> None:
-    """The file names the pooling, as llama.cpp's converter writes it for some of them."""
+    """The file names the pooling, as in llama.cpp's converter for some of them."""
     file = written(pooled(name, tmp_path / name, {"pooling_mode_lasttoken": True}))
     assert file.metadata[f"{file.architecture}.pooling_type"] == 3
     plain = written(changed(name, tmp_path / "plain", {}))
@@ -251,7 +251,7 @@ def test_a_tensor_that_belongs_to_no_known_part_is_an_error(tmp_path: Path) -> N
     "wrapper", ["Qwen3OmniMoeForConditionalGeneration", "Qwen3ASRForConditionalGeneration"]
 )
 def test_a_thinker(tmp_path: Path, wrapper: str) -> None:
-    """Models that listen and speak have their settings in two parts, one in the other."""
+    """Models with audio input and output have their settings in two nested parts."""
     name = "qwen3moe" if "Moe" in wrapper else "qwen3"
 
     def settings(config: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Text models of wrappers, and of families that transformers has under another name: logits of transformers.
+"""Logits of transformers for text models of wrappers and of families with other names in transformers.
 
-Random tiny checkpoints are made on the way: needs torch and transformers, so it is run by hand.
+The tests make random tiny checkpoints. They need torch and transformers, so run them by hand.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ PROMPT = [5, 9, 3, 44, 21, 7, 30, 12, 8, 61]
 
 
 def built(name: str, **parts: Any) -> Any:
-    """A random model of that class, whose configuration class has the name that goes with it."""
+    """Return a random model of this class, with the matching configuration class."""
     base = name.removesuffix("ForConditionalGeneration").removesuffix("ForCausalLM").removesuffix("Model")
     torch.manual_seed(3)
     model = getattr(transformers, name)(getattr(transformers, f"{base}Config")(**parts))
@@ -183,7 +183,7 @@ KORMO = {"input_layernorm": "pre_attention_layernorm", "post_attention_layernorm
 
 
 def checkpoint(folder: Path, name: str, model: Any) -> Path:
-    """Save a model as the publishers of this class do, with a tokenizer."""
+    """Save a model in the published form of this class, with a tokenizer."""
     model.save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text())
     tensors = safetensors.load_file(folder / "model.safetensors")

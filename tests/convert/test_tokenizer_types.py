@@ -1,4 +1,4 @@
-"""Values of any type anywhere in tokenizer.json: the conversion works, or says what is wrong."""
+"""Values of any type anywhere in tokenizer.json: the conversion works, or reports the problem."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OTHERS: list[Any] = [None, True, -1, 1.5, "x", [], [1], [[]], {}, {"a": 1}, 10**
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to every value, but no more than a few of a list or of many keys."""
+    """Yield the path to every value, but only a few of a list or of many keys."""
     yield path
     items = list(
         value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()

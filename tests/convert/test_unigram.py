@@ -27,7 +27,7 @@ TABLE: np.ndarray = unigram_metadata()[KEY + "precompiled_charsmap"]
 
 
 def published() -> dict[str, Any]:
-    """The `tokenizer.json` of XLM-RoBERTa."""
+    """Return the `tokenizer.json` of XLM-RoBERTa."""
     expected = fixture("unigram")
     tokenizer = Tokenizer(Unigram(list(zip(expected["tokens"], expected["scores"], strict=True)), 3))
     tokenizer.normalizer = normalizers.Precompiled(TABLE.tobytes())

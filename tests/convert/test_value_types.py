@@ -1,4 +1,4 @@
-"""Values of other types in the JSON files of checkpoints: a ChaskiError, or a file as before."""
+"""Values of other types in the JSON files of checkpoints: a ChaskiError, or the same file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NUM_TRIES = 12
 
 
 def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Yield where there are values, of lists the first two."""
+    """Yield the paths of values; of lists, only the first two."""
     items = (
         value.items() if isinstance(value, dict) else enumerate(value[:2] if isinstance(value, list) else ())
     )

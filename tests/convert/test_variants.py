@@ -1,4 +1,4 @@
-"""Configurations that the committed checkpoints do not show: older ones, other poolings, refusals."""
+"""Configurations that the committed checkpoints do not cover: older ones, other poolings, refusals."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_a_bias_of_zeros_behind_experts_is_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "architecture"), [("llama3", "LlamaModel"), ("qwen3", "Qwen3Model")])
 def test_a_checkpoint_of_states_alone(tmp_path: Path, name: str, architecture: str) -> None:
-    """It has no output matrix, and the embedding serves as one, whatever the configuration says."""
+    """It has no output matrix; the embedding serves as one, whatever the configuration states."""
     values = {"architectures": [architecture], "tie_word_embeddings": False}
     folder = changed(name, tmp_path / name, values)
     tensors = {
@@ -268,7 +268,7 @@ def test_a_missing_output_matrix_is_still_an_error(tmp_path: Path) -> None:
 
 
 def test_gemma_2_without_bounds_of_logits(tmp_path: Path) -> None:
-    """null means no bound, and a missing key the usual one."""
+    """null means no bound, and a missing key means the usual bound."""
     keys = ("attn_logit_softcapping", "final_logit_softcapping")
     folder = changed("gemma2", tmp_path / "usual", dict.fromkeys(keys))
     usual = written(folder).metadata

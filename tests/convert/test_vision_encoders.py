@@ -1,4 +1,4 @@
-"""Checkpoints that see: the encoder in the file of the text model, and in one of its own."""
+"""Vision checkpoints: the encoder in the file of the text model, and in a separate file."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def vision_tensors() -> dict[str, NDArray[np.float32]]:
 
 
 def checkpoint(folder: Path, outer: str = "model.", tower: str = "", **changes: Any) -> Path:
-    """The tiny text model of Gemma 3 with a random encoder; `outer`, `tower`: parts of names."""
+    """Write the tiny text model of Gemma 3 with a random encoder; `outer`, `tower`: parts of names."""
     shutil.copytree(DATA / "gemma3", folder)
     text = json.loads((folder / "config.json").read_text())
     config = {

@@ -1,4 +1,4 @@
-"""YaRN from a configuration to what turns heads, against transformers (tools/fixtures/make_yarn.py)."""
+"""YaRN from a configuration to the frequencies, against transformers (tools/fixtures/make_yarn.py)."""
 
 from __future__ import annotations
 

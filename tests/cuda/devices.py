@@ -1,4 +1,4 @@
-"""The GPUs that tests run on: the emulated one always, a real one where CHASKI_TEST_GPU is set."""
+"""The GPUs of tests: always the emulated one, and a real one if CHASKI_TEST_GPU is set."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ BACKENDS = [NAME, *(["cuda"] if os.environ.get("CHASKI_TEST_GPU") else [])]
 
 
 def is_real(backend: str) -> bool:
-    """Whether a backend computes on a GPU."""
+    """Return whether a backend computes on a real GPU."""
     return backend != NAME

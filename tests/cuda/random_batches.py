@@ -1,10 +1,10 @@
 """Random batches on a GPU and on the CPU, compared bit by bit, for every type of quantized weights.
 
-A batch has tokens of up to six sequences, some of which have just begun: random prompts that share
-beginnings, contexts that fill, answers of random length. The default tests run a few;
-`python -m tests.cuda.random_batches 1000` runs so many of each type, on the GPU of this machine where
-CHASKI_TEST_GPU is set, else on the emulated device. With `--places` the layers are on up to three emulated
-GPUs and on the processor, at random.
+A batch has tokens of up to six sequences, some of which have just begun. Random prompts share beginnings,
+contexts fill, and answers have random lengths. The default tests run a few batches; `python -m
+tests.cuda.random_batches 1000` runs 1000 of each type, on the GPU of this machine if CHASKI_TEST_GPU is set,
+else on the emulated device. With `--places`, the layers are at random on up to three emulated GPUs and on the
+processor.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from tests.cuda.emulated import gpu
 __all__ = ["FILES", "Comparison"]
 
 DATA = Path(__file__).parents[1] / "data" / "llama" / "quantized"
-# What llama.cpp has made of one model, in each of its types.
+# One model in each of llama.cpp's types.
 FILES = {path.stem: path for path in sorted(DATA.glob("*.gguf"))}
 CONTEXT, TOKENS = 64, 60
 
 
 class Comparison:
-    """A model on the CPU and on GPUs. `batches` counts those that the GPUs have computed.
+    """A model on the CPU and on GPUs. `batches` counts the batches that the GPUs have computed.
 
-    `in_places`: the layers are in random places, never all on one GPU.
+    `in_places`: the layers are on random devices, never all on one GPU.
     """
 
     def __init__(self, path: Path, backend: str, seed: int = 0, in_places: bool = False) -> None:
@@ -47,7 +47,7 @@ class Comparison:
         self._stems = [self._ids(CONTEXT) for _ in range(3)]
 
     def run(self, batches: int) -> list[str]:
-        """Compare so many batches, or some more -> what differed."""
+        """Compare at least this many batches; return the differences."""
         different = []
         plans: Any = ShardedPlan if self._in_places else CUDAPlan
         launch = plans.launch
@@ -64,10 +64,10 @@ class Comparison:
         return different
 
     def _round(self, num_batch: int, path: Path, batches: int) -> list[str]:
-        """Some requests beside each other, until a few hundred batches were computed."""
+        """Run concurrent requests until a few hundred batches were computed."""
         types = str(self._random.choice(("i16", "f16", "q8_0")))
         options: Any = {"context": CONTEXT, "parallel": 6, "num_batch": num_batch, "threads": 1}
-        options["prompt_cache"] = "memory"  # files of blocks would be among the user's
+        options["prompt_cache"] = "memory"  # block files would be stored among the user's
         end, different = min(batches, self.batches + 200), []
         with (
             chaski.load(path, backend="cpu", kv_type=types, **options) as expected,
@@ -85,7 +85,7 @@ class Comparison:
         return different
 
     def _place(self, path: Path) -> dict[str, Any]:
-        """Options of loading that say where layers are."""
+        """Return loading options that place layers on devices."""
         if not self._in_places:
             return {}
         with open_gguf(path) as file:

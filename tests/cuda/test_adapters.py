@@ -1,4 +1,4 @@
-"""LoRA adapters on a GPU: the bits of the cpu backend, whoever else is in the batch."""
+"""LoRA adapters on a GPU: the bits of the cpu backend, whatever else is in the batch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_each_device_has_what_changes_its_layers(files: Mapping[str, Path]) -> N
 
 
 class Slots:
-    """Two adapters, of 16 and of 32 ranks."""
+    """Two adapters with ranks 16 and 32."""
 
     slots = 2
 

@@ -1,4 +1,4 @@
-"""The driver's GPU with a driver that only takes notes: what is asked of it, and what its errors become."""
+"""The driver's GPU with a driver that only records: its calls, and the errors that result."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Status(Enum):
 
 
 class Attributes:
-    """Any name of an enumeration."""
+    """An enumeration with every name."""
 
     def __getattr__(self, name: str) -> Any:
         return SimpleNamespace(name=name, value=name)
 
 
 class Driver(ModuleType):
-    """Functions that succeed, with notes in `calls`; `fails` has the status of those that do not."""
+    """Functions that succeed and record `calls`; `fails` contains the status of failing ones."""
 
     CUresult = Status
 
@@ -111,17 +111,17 @@ class Compiler(ModuleType):
     nvrtcGetCUBINSize = nvrtcGetProgramLogSize  # noqa: N815
 
     def nvrtcGetProgramLog(self, program: bytes, into: bytes) -> None:  # noqa: N802
-        """It says nothing."""
+        """Return an empty log."""
 
     nvrtcGetCUBIN = nvrtcGetProgramLog  # noqa: N815
 
     def nvrtcDestroyProgram(self, program: bytes) -> None:  # noqa: N802
-        """There is nothing to destroy."""
+        """Do nothing."""
 
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[Driver]:
-    """The notes that are taken from now on."""
+    """Replace the driver; return its record."""
     made, compiler = Driver(), Compiler()
     package = ModuleType("cuda.bindings")
     package.driver, package.nvrtc = made, compiler  # type: ignore[attr-defined]
@@ -133,7 +133,7 @@ def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[Driver]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     made.compiler = compiler  # type: ignore[attr-defined]
     yield made
-    sys.modules.pop("chaski.ml.cuda.driver", None)  # the next one imports what is really there
+    sys.modules.pop("chaski.ml.cuda.driver", None)  # the next test imports the real driver
 
 
 def opened() -> Any:
@@ -205,7 +205,7 @@ def test_a_driver_is_looked_for_where_the_packages_are(monkeypatch: pytest.Monke
 
 
 def test_threads_ask_the_gpu_that_they_mean(driver: Driver) -> None:
-    """Calls go to the GPU that was made current last, which another one may have been."""
+    """Calls go to the current GPU, which another thread may have changed."""
     from chaski.ml.cuda.driver import open_gpu
 
     driver.number = 2
@@ -244,13 +244,13 @@ def test_launches_are_recorded_and_run_with_one_call(driver: Driver, major: int)
     gpu.run(recorded)
     (config, *_), *_ = (arguments for name, arguments in driver.calls if name == "cuLaunchKernelEx")
     assert (config.gridDimX, config.gridDimY, config.blockDimX, config.sharedMemBytes) == (3, 2, 128, 64)
-    assert hasattr(config, "attrs") == (major >= 9)  # only these begin early
+    assert hasattr(config, "attrs") == (major >= 9)  # only these can launch early
     assert driver.names()[-1] == "cuGraphLaunch"
     compiled = driver.compiler.compiled
     assert [options[0] for options in compiled] == [b"rows.cu"]
     assert {b"-DA=1", b"--fmad=false", f"-arch=sm_{major}0".encode()} <= set(compiled[0])
     opened().kernel(Program("rows", (("A", 1),)), "rope")
-    assert len(compiled) == 1  # the second time it comes from the user's cache
+    assert len(compiled) == 1  # the second program comes from the user's cache
 
 
 def test_what_comes_once_is_launched_as_it_is(driver: Driver) -> None:

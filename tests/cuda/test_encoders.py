@@ -41,7 +41,7 @@ def test_images(backend: str, name: str) -> None:
 @pytest.mark.slow
 @on_each
 def test_layers_that_see_images(tmp_path: Path, backend: str) -> None:
-    """Llama 3.2 Vision: what its layers see of an image is in a cache of its own, for tokens behind it."""
+    """Llama 3.2 Vision keeps the image's keys and values in a separate cache for later tokens."""
     convert(DATA / "mllama", tmp_path / "mllama.gguf", "Q8_0")
     found = []
     for each in ("cpu", backend):
@@ -59,7 +59,7 @@ def test_layers_that_see_images(tmp_path: Path, backend: str) -> None:
     "name", ["t5encoder", *slow("bert", "modern-bert", "jina-bert-v2", "nomic-bert-moe")]
 )
 def test_vectors(tmp_path: Path, backend: str, name: str) -> None:
-    """T5 sees by distances; the others have norms, pools, experts and tokens of their own."""
+    """T5 uses relative distances; the others have their own norms, poolings, experts and tokens."""
     convert(DATA / "checkpoints" / name, tmp_path / "model.gguf", "F32")
     found = []
     for each in ("cpu", backend):

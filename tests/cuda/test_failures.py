@@ -1,4 +1,4 @@
-"""What fails on a device is one clear error for whoever asked, and nothing else."""
+"""A failure on a device gives the caller one clear error, and affects no other request."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.tiny_llama import write_tiny_llama
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> list[EmulatedGPU]:
-    """The devices that are opened from now on."""
+    """Return the devices that are opened from now on."""
     opened: list[EmulatedGPU] = []
 
     class Known(EmulatedGPU):
@@ -134,7 +134,7 @@ def test_a_server_lives_on_with_another_worker(
 
 
 def pids(server: Any) -> list[int | None]:
-    """The processes of a server's models."""
+    """Return the processes of a server's models."""
     return [loaded.worker.pid for loaded in server.services.models.loaded]
 
 
@@ -153,7 +153,7 @@ def test_cells_that_there_is_no_room_to_move(
 
 
 def test_cells_that_do_not_arrive(gpus: list[EmulatedGPU], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever reads them goes on before they are there; whoever waits for them gets the error."""
+    """A reader continues before the cells arrive; a waiting caller gets the error."""
     backend = open_backend(NAME)
     rows = backend.cell_rows([backend.kv_buffer(KVRole.KEYS, 32, 1, 32, DType.I16)])
     is_late = threading.Event()
@@ -228,7 +228,7 @@ def test_without_the_package_or_a_driver_one_line_says_so(path: Path) -> None:
 
 
 def test_kernels_see_mistakes_of_kernels() -> None:
-    """The emulated device refuses launches that no GPU takes, and memory that is nobody's."""
+    """The emulated device refuses launches that no GPU accepts, and unallocated memory."""
     from chaski.ml.cuda.device import KernelLaunch, Program
 
     gpu = EmulatedGPU()

@@ -1,4 +1,4 @@
-"""Runs that follow each other on a GPU: tokens that the host has not seen, results that others overwrite."""
+"""Successive runs on a GPU: tokens that the host has not seen, and results that later runs overwrite."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chaski.ml.plan import FromLaunch, Plan
 from tests.cuda.devices import BACKENDS
 from tests.ml.next_tokens import TOP, inputs, next_tokens
 
-VOCABULARY = 2000  # rows of logits are longer than those that each run copies to the host
+VOCABULARY = 2000  # logits have more rows than each run copies to the host
 on_each = pytest.mark.parametrize("backend", BACKENDS)
 
 

@@ -1,4 +1,4 @@
-"""Layers on several GPUs, or on a GPU and the processor: wherever they are, the bits are those of the cpu."""
+"""Layers on several GPUs, or on a GPU and the processor, always give the bits of the cpu."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def sizes(monkeypatch: pytest.MonkeyPatch) -> Sequence[int]:
-    """The bytes of three GPUs, which a test may change."""
+    """Return the memory of three GPUs in bytes, which a test may change."""
     found = [ROOM, ROOM, ROOM]
     monkeypatch.setattr("tests.cuda.emulated.gpu.SIZES", found)
     return found
 
 
 def answers(path: Path, **options: Any) -> tuple[Sequence[str], bytes, Sequence[int]]:
-    """The devices that have weights, and what they compute."""
+    """Return the devices with weights, and their answers."""
     with chaski.load(path, **SIZE, **options) as llm:
         held = [each.device for each in llm.memory().devices if each.weights]
         logits = llm.logits([7, 9, 30, 4] * 20)
@@ -44,7 +44,7 @@ def answers(path: Path, **options: Any) -> tuple[Sequence[str], bytes, Sequence[
 
 @pytest.fixture(scope="module")
 def expected(path: Path) -> list[Any]:
-    """What the processor computes."""
+    """Return the processor's answers."""
     return list(answers(path, backend="cpu")[1:])
 
 
@@ -77,7 +77,7 @@ def test_same_bits_wherever_layers_are(
 def test_as_many_layers_as_fit_are_on_gpus(
     path: Path, sizes: list[int], expected: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Less memory, fewer layers; without a choice nobody is refused."""
+    """Less memory gives fewer layers; without an explicit choice, loading never fails."""
     del sizes[1:]
     with chaski.load(path, **SIZE, backend=NAME) as llm:
         whole = llm.memory().on("cuda:0").total
@@ -167,7 +167,7 @@ def test_the_environment_chooses(
 def test_several_gpus_share_every_matrix(
     path: Path, sizes: Sequence[int], expected: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parts of rows need kernels of their own, which take long to compile for the emulated device."""
+    """Parts of rows need separate kernels, which take long to compile for the emulated device."""
     monkeypatch.setenv("CHASKI_SPLIT", "rows")
     held, *found = answers(path, backend=NAME, tensor_split=[1, 1, 1])
     assert (held, found) == (["cuda:0", "cuda:1", "cuda:2"], expected)
@@ -176,7 +176,7 @@ def test_several_gpus_share_every_matrix(
 def test_the_gpu_is_chosen_where_there_is_one(
     path: Path, sizes: Sequence[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a choice of the user's; plain attention, which GPUs do not have, is the processor's."""
+    """The GPU is the default; plain attention, which GPUs lack, runs on the processor."""
     monkeypatch.setattr("chaski.runner.loading.devices.usual_backend", lambda: (NAME, gpus_of(NAME)))
     assert answers(path)[0] == ["cuda:0"]
     assert answers(path, num_gpu=0)[0] == ["cpu"]
@@ -213,7 +213,7 @@ USUAL = ("gpt-oss",)
     ],
 )
 def test_architectures_on_a_gpu_and_the_processor(name: str, sizes: Sequence[int]) -> None:
-    """Windows, recurrent states, experts and sinks, past a full context."""
+    """It covers windows, recurrent states, experts and sinks, beyond a full context."""
     path = ARCHITECTURES / f"{name}.gguf"
     options: Any = {"num_predict": 60, "temperature": 0, "ignore_eos": True, "num_keep": 16}
     prompts = [[5, 9, 2, 7, 1, 3, 8, 8, 4, 6], [5, 9, 2, 7, 1, 3, 8, 8, 4, 3, 3]]

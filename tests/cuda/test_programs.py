@@ -1,4 +1,4 @@
-"""Every kernel compiles for every architecture that is meant, and spills no registers. No GPU is needed."""
+"""Every kernel compiles for every supported architecture without spilling registers. No GPU is needed."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ LIMITS: dict[str, tuple[int, int]] = {
     "gated_delta": (168, 0),
     "matmul 8": (224, 0),
 }
-"""Registers of a thread, and bytes of spills, that a kernel may have at most, by its name, or by that and the
-tokens or the architecture that it is compiled for. Products of many tokens have 128, so that 16 warps fit.
-Each compiler has its own numbers: these are those of the one that pyproject.toml names for developers."""
+"""Limits of a kernel's registers per thread and spilled bytes, by name, or by name and tokens or
+architecture. Products of many tokens have 128 registers, so that 16 warps fit. The numbers apply to the
+compiler that pyproject.toml names for developers."""
 FLOATS = ["F32Weights", "F16Weights", "BF16Weights"]
 
 
 def many_tokens(format: str, panels: int) -> Program:
-    """Of 128 tokens, for 16 warps."""
+    """Return the programs for 128 tokens and 16 warps."""
     tiles = (("CHASKI_PANELS", panels), ("CHASKI_TILES", panels), ("CHASKI_STAGES", 3))
     return Program(
         "matmul_many",
@@ -73,7 +73,7 @@ def programs_of_formats() -> list[Program]:
             ),
             many_tokens(type.name, 4),
         ]
-    # Programs for experts differ in where rows and matrices begin.
+    # Programs for experts differ in the starts of rows and matrices.
     found += [
         Program(each.file, (*each.defines, ("CHASKI_EXPERTS", 1)))
         for each in found
@@ -149,7 +149,7 @@ def other_programs() -> list[Program]:
 
 
 def check(program: Program, architecture: str) -> None:
-    """Its kernels take no more registers than they may, and keep no more than that elsewhere."""
+    """Check that the kernels of a program exceed neither their registers nor their spills."""
     from benchmarks.gpu_compiled import kernels_in
 
     found = kernels_in(program, architecture)
@@ -170,7 +170,7 @@ def test_programs(program: Program) -> None:
 
 
 def some_are_usual(programs: list[Program]) -> list[Any]:
-    """Those of one format of each kind; all together take a minute."""
+    """Mark one format of each kind as usual; all of them take a minute."""
     usual = {"Q8_0", "Q4_K", "Q6_K", "MXFP4"}
     is_usual = [not usual.isdisjoint(value for _, value in program.defines) for program in programs]
     return [
@@ -187,7 +187,8 @@ def test_programs_of_formats(program: Program) -> None:
 
 
 def one_of_each() -> list[Program]:
-    """A program of each kind: the first of those that differ in more than types of weights and of storage."""
+    """Return one program of each kind: the first of those that differ only in types of weights and
+    storage."""
     kinds: dict[object, Program] = {}
     for program in (*programs_of_formats(), *other_programs()):
         defines = dict(program.defines)

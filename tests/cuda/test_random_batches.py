@@ -1,4 +1,4 @@
-"""Some random batches of some types; `python -m tests.cuda.random_batches` runs many of all."""
+"""Some random batches of some types; `python -m tests.cuda.random_batches` runs many of all types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers that keep states on a GPU: the bits of the cpu backend, however sequences are cut."""
+"""Recurrent layers on a GPU: the bits of the cpu backend, however sequences are cut."""
 
 from __future__ import annotations
 

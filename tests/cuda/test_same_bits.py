@@ -1,4 +1,4 @@
-"""What a GPU computes has the bits of the cpu backend: products of every type, attention, whole models."""
+"""A GPU computes the bits of the cpu backend: products of every type, attention, whole models."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ on_each = pytest.mark.parametrize("backend", BACKENDS)
 
 
 def run(backend: str, path: Path, record: Record, ids: list[int], plain: tuple[str, ...] = ()) -> F32:
-    """The result of a graph over ids, with the weights of a file."""
+    """Return the result of a graph over ids, with the weights of a file."""
     opened: Backend = open_backend(backend, CPUOptions(threads=1))
     with open_gguf(path) as file:
         weights = {
@@ -69,13 +69,13 @@ def write(path: Path, **tensors: Any) -> Path:
     return path
 
 
-# Each number of tokens has a program of its own up to eight, and beyond 31 the tensor instructions multiply.
+# Each number of tokens up to eight has its own program, and above 31 the tensor instructions multiply.
 TOKENS = [1, 5, 70, 2, 3, 4, 8, 9, 33, 129]
 USUAL_TYPES = [QuantType.F16, QuantType.Q8_0, QuantType.Q4_1, QuantType.Q4_K, QuantType.Q6_K, QuantType.Q2_K]
 
 
 def products() -> Iterator[Any]:
-    """All types with all numbers of tokens; one token of each, and some numbers of some types, are usual."""
+    """Return all types with all numbers of tokens; one token of each, and some others, are usual."""
     for type in TYPES:
         for tokens in TOKENS:
             is_usual = tokens == 1 or (type in USUAL_TYPES and tokens in (5, 70))
@@ -88,7 +88,7 @@ def products() -> Iterator[Any]:
 @on_each
 @pytest.mark.parametrize(("type", "tokens"), list(products()))
 def test_products(tmp_path: Path, backend: str, type: QuantType, tokens: int) -> None:
-    """Of 39 rows, with a bias, and of a width with some blocks more than groups of lanes."""
+    """It tests 39 rows with a bias, and a width with a few blocks more than groups of lanes."""
     width = 33 if type.block_size == 1 else 2048 + type.block_size * (3 if type.block_size == 32 else 1)
     rows = 39
     path = write(
@@ -124,7 +124,7 @@ def test_products(tmp_path: Path, backend: str, type: QuantType, tokens: int) ->
     ids=str,
 )
 def test_products_of_many_rows(tmp_path: Path, backend: str, type: QuantType, tokens: int) -> None:
-    """A block of threads has several panels of 16 rows, and a warp may have two."""
+    """A thread block computes several panels of 16 rows, and a warp may compute two."""
     rows, width = 215, 1056 if type.block_size == 32 else 1280
     path = write(
         tmp_path / "a.gguf",
@@ -154,7 +154,7 @@ def test_products_of_other_types_read_super_blocks_too(tmp_path: Path, backend: 
 
 @on_each
 def test_activations_of_every_size(tmp_path: Path, backend: str) -> None:
-    """Zeros, tiny numbers, large ones, one element that is far larger than others, and rows of one size."""
+    """Rows with zeros, tiny and large numbers, one far larger element, and equal magnitudes."""
     table = np.concatenate([activations(32, 768), np.zeros((8, 768), np.float32)])
     table[-7] = 1e-35
     table[-6] = 1.0
@@ -247,7 +247,7 @@ TYPES_OF_STORAGE = [
 
 
 SHAPES = [(4, 2, 32), (6, 1, 80), (2, 2, 64)]
-"""Query heads, key heads, and their size."""
+"""Numbers of query and key heads, and their size."""
 
 
 @pytest.mark.timed
@@ -262,9 +262,9 @@ SHAPES = [(4, 2, 32), (6, 1, 80), (2, 2, 64)]
 def test_attention(
     tmp_path: Path, backend: str, types: tuple[DType, DType], shape: tuple[int, int, int]
 ) -> None:
-    """Histories of several chunks in scattered cells, windows, sinks, caps, few tokens, neighbours, others.
+    """It tests histories of several chunks in scattered cells, windows, sinks, caps, few tokens, neighbours.
 
-    A few neighbours may have more chunks than there is room for.
+    A few neighbours may have more chunks than fit.
     """
     heads, kv_heads, size = shape
     rng = np.random.default_rng(heads)
@@ -295,7 +295,7 @@ def test_attention(
 @on_each
 @pytest.mark.parametrize("shape", [(12, 1, 96), (2, 1, 160), (1, 1, 320)], ids=str)
 def test_attention_of_long_heads(tmp_path: Path, backend: str, shape: tuple[int, int, int]) -> None:
-    """Heads of more elements than registers have room for, and more heads in a group than columns."""
+    """It tests heads with more elements than fit in registers, and groups with more heads than columns."""
     heads, kv_heads, size = shape
     rng = np.random.default_rng(size)
     count, tokens = 300, 34
@@ -318,7 +318,7 @@ def test_attention_of_long_heads(tmp_path: Path, backend: str, shape: tuple[int,
 @pytest.mark.long
 @on_each
 def test_attention_over_more_chunks_than_are_joined_at_a_time(tmp_path: Path, backend: str) -> None:
-    """A history of 129 chunks and a part of one, in which every cell is listed twice."""
+    """The history has 129 chunks and a part of one, and lists every cell twice."""
     rng = np.random.default_rng(3)
     count, size = 16_600, 32
     q = rng.standard_normal((1, 2, size)).astype(np.float32)
@@ -342,7 +342,7 @@ def test_attention_over_more_chunks_than_are_joined_at_a_time(tmp_path: Path, ba
     ids=lambda pair: "-".join(t.value for t in pair),
 )
 def test_cells_that_the_host_has_kept(tmp_path: Path, backend: str, types: tuple[DType, DType]) -> None:
-    """Read in two parts, and written to other cells of another storage, they give the same attention."""
+    """Cells read in two parts and written to other cells of another storage give the same attention."""
     rng = np.random.default_rng(5)
     q, k, v = (rng.standard_normal((count, 2, 32)).astype(np.float32) for count in (4, 90, 90))
     first, other = (rng.permutation(1024)[:90].astype(np.int32) for _ in range(2))
@@ -382,7 +382,7 @@ def test_a_model_with_a_draft(tmp_path: Path, backend: str) -> None:
 
 @on_each
 def test_angles_that_are_not_kept(tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of few positions are kept on the host, and those of all others computed for each batch."""
+    """The host keeps the angles of few positions, and computes all others for each batch."""
     path = write_tiny_llama(tmp_path / "tiny.gguf")
     with chaski.load(path, threads=1) as llm:
         expected = llm.generate("once upon a time", num_predict=40, temperature=0).token_ids
@@ -395,7 +395,7 @@ def test_angles_that_are_not_kept(tmp_path: Path, backend: str, monkeypatch: pyt
 @on_each
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
 def test_keys_that_move(backend: str, kv_type: str) -> None:
-    """A context that fills again and again turns the keys that stay, in whatever form they are."""
+    """A context that fills repeatedly rotates the keys that stay, in any form."""
     path = ARCHITECTURES.parent / "llama" / "quantized" / "q8_0.gguf"
     options: Any = {"num_predict": 120, "temperature": 0, "ignore_eos": True, "logprobs": True}
     found = []
@@ -410,7 +410,8 @@ def test_keys_that_move(backend: str, kv_type: str) -> None:
 @on_each
 @pytest.mark.parametrize("matrices", ["F32", "Q8_0", pytest.param("Q4_0", marks=pytest.mark.long)])
 def test_a_model(tmp_path: Path, backend: str, matrices: str) -> None:
-    """Logits of a prompt in batches, and answers: several at once, one with penalties, one from the cache."""
+    """It tests logits of a prompt in batches, and answers: several at once, one with penalties, one
+    cached."""
     path = write_tiny_llama(tmp_path / "tiny.gguf", matrices=QuantType[matrices])
     ids = [int(i) for i in np.random.default_rng(1).integers(5, 250, 90)]
     found = []
@@ -428,7 +429,7 @@ def test_a_model(tmp_path: Path, backend: str, matrices: str) -> None:
 
 
 def experts_by_types() -> Iterator[Any]:
-    """All types with one token, few and many; some of each are usual."""
+    """Return all types with one token, few and many; some of each are usual."""
     usual = {1: [QuantType.Q8_0, QuantType.MXFP4], 12: [QuantType.F16, QuantType.Q4_K], 130: [QuantType.Q6_K]}
     for type in TYPES:
         for tokens in (1, 12, 40, 130):
@@ -440,7 +441,8 @@ def experts_by_types() -> Iterator[Any]:
 @on_each
 @pytest.mark.parametrize(("type", "tokens"), list(experts_by_types()))
 def test_experts(tmp_path: Path, backend: str, type: QuantType, tokens: int) -> None:
-    """Three of six experts for each token, one with most rows; all gates, and weights on both sides."""
+    """Each token uses three of six experts, one of which has most rows; all gates, and weights on both
+    sides."""
     experts, count, hidden = 6, 3, 2 * max(32, type.block_size)
     rng = np.random.default_rng(tokens)
     logits = rng.standard_normal((MOST, experts)).astype(np.float32)
@@ -515,7 +517,7 @@ MORE_RECURRENT = ["qwen35", "qwen35-even", "qwen3next"]
     ],
 )
 def test_architectures(backend: str, name: str) -> None:
-    """Windows, caps, biases, norms of heads, frequencies of several kinds, and more than a context."""
+    """It covers windows, caps, biases, norms of heads, several kinds of frequencies, and full contexts."""
     prompt = [5, 9, 2, 7, 1, 3, 8, 8, 4, 6, 5, 5, 2, 9, 9, 1, 4, 7]
     options = {"num_predict": 60, "temperature": 0, "ignore_eos": True, "num_keep": 16}
     found = []

@@ -1,4 +1,4 @@
-"""Queries and keys that one kernel turns, and stores with values, have the bits of the cpu backend."""
+"""Queries and keys that one kernel rotates, and stores with values, have the bits of the cpu backend."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOKENS = 12
 def attended(
     directory: Path, backend: str, types: tuple[DType, DType], shape: tuple[int, ...], rope: Rope
 ) -> F32:
-    """Attention of tokens, each at its own position, to all of them; in two batches."""
+    """Return the attention of all tokens, each at its own position, in two batches."""
     heads, kv_heads, size, value_size = shape
     opened = open_backend(backend, CPUOptions(threads=1))
     random = np.random.default_rng(1)
@@ -70,7 +70,7 @@ def attended(
 def test_turned_and_stored(
     tmp_path: Path, backend: str, types: tuple[DType, DType], shape: tuple[int, ...], pairs: int, neox: bool
 ) -> None:
-    """Even and odd numbers of heads, heads that are turned in part, and pairs that lanes share."""
+    """It tests even and odd numbers of heads, partly rotated heads, and pairs that lanes share."""
     rope = Rope(np.float32(100.0) ** (-np.arange(pairs, dtype=np.float32) / pairs), neox, 1.25)
     expected, found = (attended(tmp_path, name, types, shape, rope) for name in ("cpu", backend))
     assert np.isfinite(expected).all()

@@ -1,8 +1,8 @@
-"""A backend that computes elsewhere, to prove that nothing above `chaski.ml` knows where that is.
+"""A backend that computes elsewhere, to prove that no code above `chaski.ml` depends on the place.
 
-Importing this makes it known by three names: `foreign`, whose masks are by pages of 16 cells, and
-`foreign-dense`, whose masks are matrices, with values transposed and cells padded. `foreign-split` has
-several devices, each with memory of its own.
+Importing this package registers three names: `foreign` has masks by pages of 16 cells; `foreign-dense` has
+masks as matrices, transposed values and padded cells; `foreign-split` has several devices, each with its own
+memory.
 """
 
 from chaski.ml import BACKENDS

@@ -1,8 +1,8 @@
-"""A device that computes by the reference's definitions, but lets nobody see how.
+"""A device that computes by the reference's definitions, but hides its data.
 
-What it holds is behind handles that are no arrays: whoever takes one for an array on the host fails. It
-computes nothing before somebody waits, so what was launched is in flight until then, and inputs that were
-written too late, or results that were read too early, would be seen.
+Its data are behind handles that are not arrays, so code that treats one as a host array fails. It computes
+only when a caller waits. Until then launched runs are in flight, and tests notice inputs that are written too
+late and results that are read too early.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ U8 = npt.NDArray[np.uint8]
 
 
 class OnDevice:
-    """A handle of something on the device."""
+    """A handle of data on the device."""
 
     __slots__ = ("_content",)
 
@@ -48,13 +48,13 @@ class OnDevice:
 
 
 def _content(handle: object) -> Any:
-    """What a handle stands for: for the device only."""
+    """Return the data of a handle; only the device may call this."""
     assert isinstance(handle, OnDevice), f"{handle!r} was not placed on the device"
     return handle._content
 
 
 class ForeignBackend:
-    """Its storage and its computing are a reference backend's, behind handles."""
+    """A backend whose storage and computation are the reference's, behind handles."""
 
     rule = "foreign"
     default_kv_dtype = DType.F32
@@ -123,7 +123,7 @@ class ForeignBackend:
 
 
 class ForeignRows:
-    """Rows on the device, which nobody may copy while anything is in flight."""
+    """Rows on the device, which must not be copied while runs are in flight."""
 
     def __init__(self, rows: CellRows, queue: deque[ForeignLaunch]) -> None:
         self._rows = rows
@@ -142,7 +142,7 @@ class ForeignRows:
 
 
 class ForeignPlan:
-    """A graph of which runs are queued."""
+    """A graph whose runs are queued."""
 
     def __init__(self, graph: Graph, queue: deque[ForeignLaunch]) -> None:
         self._graph = graph
@@ -161,7 +161,7 @@ class ForeignPlan:
 
 
 class ForeignLaunch:
-    """A run that is computed, with all before it, when somebody waits for it."""
+    """A run that is computed, with all earlier runs, when a caller waits for it."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class ForeignLaunch:
             try:
                 first._computed = _DeviceLaunch(*first._job)
             except Exception as error:
-                first._failure = error  # for whoever waits for it
+                first._failure = error  # for the caller that waits for it
 
     def rows(self, output: str, begin: int = 0, end: int | None = None) -> F32:
         assert output not in self.dropped, "nobody was to fetch it any more"
@@ -198,14 +198,14 @@ class ForeignLaunch:
         self.dropped.add(output)
 
     def on_device(self, output: str) -> F32:
-        """A result, for the device itself."""
+        """Return a result for the device itself."""
         self.wait()
         assert self._computed is not None
         return self._computed.rows(output)
 
 
 class _DeviceLaunch(ReferenceLaunch):
-    """A run on the device, which knows what handles stand for."""
+    """A run on the device, which resolves handles."""
 
     def _value(self, operand: Operand, values: Mapping[Tensor, Any]) -> Any:
         return values[operand] if isinstance(operand, Tensor) else _content(operand.handle)

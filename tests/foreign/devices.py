@@ -1,4 +1,4 @@
-"""Devices of the foreign backend, each with memory of its own."""
+"""Devices of the foreign backend, each with its own memory."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ WORKSPACE = 4096
 
 
 def layer_of(tensor: str) -> int | None:
-    """The layer that a tensor of a file belongs to."""
+    """Return the layer of a tensor in a file."""
     found = re.match(r"blk\.(\d+)\.", tensor)
     return int(found[1]) if found else None
 
 
 class Devices:
-    """Devices by name with their bytes of memory. Layers are on all but the first of several."""
+    """Devices by name with their bytes of memory. Of several devices, all except the first have layers."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self._sizes = sizes
@@ -38,7 +38,7 @@ class Devices:
 
 
 class Holding:
-    """Memory of one backend on them. It is taken when the backend loads."""
+    """The memory of one backend on the devices, which is taken when it loads."""
 
     def __init__(self, devices: Devices) -> None:
         self.num_layers = 1
@@ -49,7 +49,7 @@ class Holding:
         self._taken: Counter[str] = Counter()
 
     def device(self, layer: int | None) -> str:
-        """The device of a layer: each has as many as the others, those after each other."""
+        """Return the device of a layer: each device has the same number of consecutive layers."""
         first, *others = self._devices.names
         if layer is None or not others:
             return first

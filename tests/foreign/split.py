@@ -1,4 +1,4 @@
-"""The foreign backend with layers on two devices, and the rest in memory of the host."""
+"""The foreign backend with layers on two devices, and the rest in host memory."""
 
 from chaski.ml.backend import HOST, CacheConfig, CPUOptions
 from chaski.ml.machine import available_memory
@@ -11,7 +11,7 @@ __all__ = ["OPTIONS", "SIZES", "open"]
 OPTIONS = (CPUOptions,)
 
 SIZES = {"imaginary:0": 1 << 34, "imaginary:1": 1 << 34}
-"""The memory of each device, for tests to change."""
+"""The memory of each device, which tests may change."""
 
 
 def open(cpu: CPUOptions) -> ForeignBackend:

@@ -1,4 +1,4 @@
-"""Plain numbers and blocks of 32 in NumPy, by ggml's rule: that of `native/kernels/encode_blocks.cpp`."""
+"""Plain numbers and blocks of 32 in NumPy, by ggml's rule as in `native/kernels/encode_blocks.cpp`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chaski.formats.quantize import pack
 
 
 def encode(x: Floats, type: QuantType) -> bytes:
-    """The bytes of x: (blocks, 32)."""
+    """Return the bytes of x, (blocks, 32)."""
     match type:
         case QuantType.F32:
             return x.tobytes()
@@ -34,7 +34,7 @@ def bf16(x: Floats) -> NDArray[np.uint16]:
 
 
 def q8_0(x: Floats) -> NDArray[np.void]:
-    """The largest magnitude becomes level 127; halves round away from zero."""
+    """Encode so that the largest magnitude becomes level 127; halves round away from zero."""
     blocks = np.empty(len(x), QuantType.Q8_0.layout)
     d = np.abs(x).max(axis=1) / np.float32(127)
     scaled = x * inverse(d)
@@ -45,7 +45,7 @@ def q8_0(x: Floats) -> NDArray[np.void]:
 
 
 def symmetric(x: Floats, type: QuantType, lowest: int) -> NDArray[np.void]:
-    """The first value of largest magnitude becomes level -`lowest`, whatever its sign."""
+    """Encode so that the first value of largest magnitude becomes level -`lowest`, whatever its sign."""
     blocks = np.empty(len(x), type.layout)
     place = np.abs(x).argmax(axis=1, keepdims=True)
     extreme = np.take_along_axis(x, place, axis=1)[:, 0]
@@ -57,7 +57,7 @@ def symmetric(x: Floats, type: QuantType, lowest: int) -> NDArray[np.void]:
 
 
 def affine(x: Floats, type: QuantType, top: int) -> NDArray[np.void]:
-    """The smallest value, of two zeros the first, becomes level 0, the largest level `top`."""
+    """Encode so that the smallest value (the first of two zeros) becomes level 0, the largest level `top`."""
     blocks = np.empty(len(x), type.layout)
     low = np.take_along_axis(x, x.argmin(axis=1, keepdims=True), axis=1)
     d = (x.max(axis=1) - low[:, 0] + np.float32(0)) / np.float32(top)
@@ -67,7 +67,7 @@ def affine(x: Floats, type: QuantType, top: int) -> NDArray[np.void]:
 
 
 def inverse(d: Floats) -> Floats:
-    """1 / d as a column, and 0 where that is infinite."""
+    """Return 1 / d as a column, with 0 if that is infinite."""
     with np.errstate(divide="ignore", over="ignore"):
         found = np.float32(1) / d
     return np.where(np.isfinite(found), found, np.float32(0))[:, None]

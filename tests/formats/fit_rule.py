@@ -1,4 +1,4 @@
-"""The search for scales of K-quants in NumPy: the rule of `native/kernels/fit_blocks.cpp`.
+"""The search for scales of K-quants in NumPy, by the rule of `native/kernels/fit_blocks.cpp`.
 
 Every sum adds its terms in the order of the elements, each rounded, so that the bits are the same everywhere.
 """
@@ -15,7 +15,7 @@ _SAME_LEVELS = 1e-6  # a relative spread of levels that only rounding can cause
 
 
 def in_order(terms: Floats) -> Floats:
-    """The sum of each row, term by term."""
+    """Return the sum of each row, added term by term."""
     total = np.zeros(len(terms), np.float32)
     for column in terms.T:
         total = total + column
@@ -50,7 +50,7 @@ class _LineSearch:
         self._sum_xx = in_order(self._weight * x * x)
 
     def propose(self, inverse: Floats) -> None:
-        """Give x the levels of the grid `inverse * (x - low)` and fit the line to them; keep it if better."""
+        """Fit a line to the levels of x on the grid `inverse * (x - low)`; keep it if it is better."""
         levels = nearest_levels((self._x - self.low[:, None]) * inverse[:, None], 0, self._top)
         weighted = self._weight * levels
         sum_l, sum_ll, sum_xl = (in_order(each) for each in (weighted, weighted * levels, weighted * self._x))
@@ -64,9 +64,9 @@ class _LineSearch:
         self.low = np.where(better, low, self.low)
 
     def _fit(self, sum_l: Floats, sum_ll: Floats, sum_xl: Floats) -> tuple[Floats, Floats]:
-        """The weighted least-squares line of x over the levels.
+        """Return the weighted least-squares line of x over the levels.
 
-        It goes through zero where it would start above, or where all levels are the same.
+        It goes through zero if it would start above zero, or if all levels are the same.
         """
         determinant = self._sum_w * sum_ll - sum_l * sum_l
         is_line = determinant > np.float32(_SAME_LEVELS) * self._sum_w * sum_ll

@@ -1,4 +1,4 @@
-"""Builds GGUF files byte by byte, right or wrong, without the writer that is under test."""
+"""Build GGUF files byte by byte, right or wrong, without the writer under test."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def array_key(name: str, type: int, count: int, values: bytes) -> bytes:
 
 
 def tensor(name: str | bytes, sizes: Sequence[int], type: int = 0, offset: int = 0) -> bytes:
-    """A row of the tensor table; `sizes` innermost first, as in the file."""
+    """Return a row of the tensor table; `sizes` are innermost first, as in the file."""
     return string(name) + struct.pack(f"<I{len(sizes)}QIQ", len(sizes), *sizes, type, offset)
 
 

@@ -1,6 +1,6 @@
-"""Opens damaged copies of GGUF files in a process with little memory and prints what became of them, as JSON.
+"""Open damaged copies of GGUF files in a process with little memory, and print the results as JSON.
 
-Run by test_gguf_mutated.py as `open_mutants.py FOLDER SEED COUNT FILE...`; not a test itself.
+test_gguf_mutated.py runs it as `open_mutants.py FOLDER SEED COUNT FILE...`; it is not a test itself.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def truncate(content: bytearray, rng: random.Random) -> None:
 
 
 def set_hostile_count(content: bytearray, rng: random.Random) -> None:
-    """Overwrite one 32 or 64 bit number that is small, as counts, lengths, sizes and types are."""
+    """Overwrite one small number of 32 or 64 bits, such as a count, length, size or type."""
     while True:
         width = rng.choice([4, 8])
         place = rng.randrange(4, len(content) - width)

@@ -1,4 +1,4 @@
-"""Adapters are read strictly: whatever would not be computed with as it was trained is refused by name."""
+"""Adapters are read strictly: features that chaski would not compute as trained are refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON of strangers is refused before it becomes large, and read as Python reads it otherwise."""
+"""Untrusted JSON is refused before it becomes large, and otherwise read as by Python."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_what_is_no_json(text, message, padding):
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "latin-1"])
 def test_other_encodings_are_refused(encoding):
-    """In UTF-16 the bytes of other characters look like quotes, and hide how many values there are."""
+    """In UTF-16, bytes of other characters look like quotes, and hide the number of values."""
     with pytest.raises(ValueError, match=r"codec|Expecting|column"):
         load_json('["ä"]'.encode(encoding), 1000)
 

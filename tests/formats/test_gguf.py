@@ -1,4 +1,4 @@
-"""Reading good files: every value type, the tensor table, split files, and how long a header takes."""
+"""Reading good files: every value type, the tensor table, split files, and the time for a header."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_views_outlive_the_file(tmp_path: Path) -> None:
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    for name in ("a\ud83d", "a\0b"):  # no file can have such a name
+    for name in ("a\ud83d", "a\0b"):  # invalid as file names
         with pytest.raises(ModelNotFoundError, match="no such file"):
             open_gguf(name)
     with pytest.raises(ModelNotFoundError, match="no such file"):
@@ -152,7 +152,7 @@ def test_missing_file(tmp_path: Path) -> None:
 
 
 def split(folder: Path, number: int, of: int = 3, **changed: int) -> Path:
-    """Write one part with one tensor; `changed` overrides what the part says of itself."""
+    """Write one part with one tensor; `changed` overrides the part's metadata."""
     says = {"no": number, "count": of, "tensors": of, **changed}
     keys = [
         key("split.no", 2, struct.pack("<H", says["no"])),
@@ -226,7 +226,7 @@ def words(count: int) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sparse file of 1 GB with the vocabulary and the merges of a Llama 3 file."""
+    """Write a sparse file of 1 GB with the vocabulary and the merges of a Llama 3 file."""
     merges = [left + b" " + right for left, right in zip(words(MERGES), words(MERGES + 1)[1:], strict=True)]
     keys = [
         string_key("general.architecture", "llama"),
@@ -249,7 +249,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_header_is_read_in_50_ms(large: Path) -> None:
-    """Processor time, which a busy machine does not change much; nothing waits for the disk."""
+    """The test measures processor time, which a busy machine hardly changes; it does not wait for the
+    disk."""
     seconds = []
     for _ in range(5):
         start = time.process_time()

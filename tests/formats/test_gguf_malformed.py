@@ -1,4 +1,4 @@
-"""Malformed files: each fault is an error that says what is wrong and where."""
+"""Malformed files: each fault gives an error that names the problem and its place."""
 
 from __future__ import annotations
 
@@ -261,5 +261,5 @@ def test_eight_levels_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", range(len(GOOD)))
 def test_every_truncation(tmp_path: Path, length: int) -> None:
-    """Cut off anywhere, the file is malformed and the error says that it was cut."""
+    """A file that is truncated anywhere is malformed, and the error reports the truncation."""
     assert "truncated" in error_of(tmp_path, GOOD[:length], GGUFError)

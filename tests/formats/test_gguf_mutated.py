@@ -1,4 +1,4 @@
-"""Three hundred damaged files: each loads or is refused with a clear error, in little time and memory."""
+"""Three hundred damaged files: each loads or gives a clear error, with little time and memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHILD = Path(__file__).with_name("open_mutants.py")
 
 
 def plain_file(version: int) -> bytes:
-    """One of everything: each value type, and a tensor of each type."""
+    """Write a file with a value and a tensor of each type."""
     scalars = [key(f"scalar.{type}", type, bytes(size)) for type, size in enumerate([1, 1, 2, 2, 4, 4, 4, 1])]
     keys = [
         string_key("general.architecture", "llama"),

@@ -1,4 +1,4 @@
-"""Writing files: what was written is read back, by our reader and by the gguf package."""
+"""Written files are read back by our reader and by the gguf package."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ TYPES = {
 
 
 def plain(value: Any) -> Any:
-    """Arrays as lists, to compare."""
+    """Convert arrays to lists for comparison."""
     if isinstance(value, tuple | list):
         return [plain(part) for part in value]
     return value.tolist() if isinstance(value, np.ndarray | StringArray | np.generic) else value
@@ -100,7 +100,7 @@ def test_tensors_are_read_back(tmp_path: Path, alignment: int) -> None:
 
 
 def test_copy_from_an_open_file(tmp_path: Path) -> None:
-    """What the reader gives is what the writer takes."""
+    """The writer accepts the reader's output."""
     metadata = {key: value for key, value in METADATA.items() if key not in ("typed", "double")}
     write_gguf(tmp_path / "a.gguf", metadata, {"t": (WEIGHTS, QuantType.Q4_K)})
     with open_gguf(tmp_path / "a.gguf") as file:
@@ -112,7 +112,7 @@ def test_copy_from_an_open_file(tmp_path: Path) -> None:
 
 
 def test_tensors_are_made_one_after_the_other(tmp_path: Path) -> None:
-    """Chunks are asked for when they are written: never more than one at a time is alive."""
+    """Chunks are requested when they are written, so at most one is alive at a time."""
     alive = 0
 
     def chunks() -> Iterator[np.ndarray]:

@@ -44,7 +44,7 @@ def test_sizes(type: QuantType) -> None:
 
 @pytest.mark.parametrize("type", [type for type in PACKED if type in OF_GGML])
 def test_dequantize_equals_gguf(type: QuantType) -> None:
-    """Random bytes reach every level, scale and sign, infinities and not-a-numbers included."""
+    """Random bytes reach every level, scale and sign, including infinities and NaNs."""
     data = random_bytes(type, 11, 301)
     found = dequantize(data, type, (11, 301 * type.block_size))
     with np.errstate(all="ignore"):
@@ -79,7 +79,8 @@ def test_dequantize_plain_numbers(type: QuantType, dtype: str) -> None:
 
 @pytest.mark.parametrize("type", KNOWN)
 def test_rows_are_independent(type: QuantType) -> None:
-    """A tensor of more than one working step gives what its rows give, in three dimensions too."""
+    """A tensor that needs several working steps gives the same values as its rows, also in three
+    dimensions."""
     columns = 8 * type.block_size
     rows = 2 + (1 << 18) // columns
     data = random_bytes(type, rows, 8)
@@ -105,7 +106,7 @@ def test_unpack() -> None:
 
 
 def test_unpack_scales_6bit() -> None:
-    """The highest and the lowest bit of each number, in the places that the format gives them."""
+    """The highest and lowest bits of each number are at the places that the format defines."""
     packed = np.zeros((1, 12), np.uint8)
     packed[0, 0] = 0b11_000001  # scale 0 is 1; scale 4 has its upper two bits here
     packed[0, 7] = 0b10_100000  # minimum 3 is 32; minimum 7 has its highest bit here

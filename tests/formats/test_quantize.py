@@ -61,7 +61,7 @@ def error(x: np.ndarray, type: QuantType) -> float:
 
 
 def rounded_error(x: np.ndarray, type: QuantType) -> float:
-    """The error of rounding to an exact grid between the extremes of each sub-block, with no search."""
+    """Return the error of rounding to a grid between the extremes of each sub-block, without a search."""
     size, top = (16, 63) if type is QuantType.Q6_K else (32, {QuantType.Q4_K: 15, QuantType.Q5_K: 31}[type])
     parts = x.reshape(-1, size)
     low = (
@@ -85,7 +85,8 @@ def test_equals_gguf(type: QuantType, name: str) -> None:
 
 @pytest.mark.parametrize("type", [QuantType.Q8_0, QuantType.Q4_0])
 def test_ties_equal_gguf(type: QuantType) -> None:
-    """Whole and half multiples of the scale, both signs: rounding at ties is part of the rule."""
+    """It tests whole and half multiples of the scale with both signs: rounding of ties is part of the
+    rule."""
     x = (np.arange(-254, 258, dtype=np.float32) / 2).reshape(16, 32)
     x[:, 0] = 127
     wanted = quantize_gguf(x, GGMLQuantizationType(int(type)))
@@ -101,7 +102,7 @@ def test_k_quants_are_as_good_as_ggml(type: QuantType, name: str) -> None:
 
 
 def test_weights_on_a_lattice_keep_it() -> None:
-    """Weights trained for Q4_0 or Q4_1 have sixteen levels in each block; only scales are rounded again."""
+    """Weights trained for Q4_0 or Q4_1 have sixteen levels per block; only scales are rounded again."""
     levels = np.clip(np.rint(RNG.normal(7.5, 2.5, (2048, 32))), 0, 15)
     levels[:, :2] = 0, 15
     found = error((levels * 0.031 - 0.2).reshape(-1, 256), QuantType.Q4_K)
@@ -177,7 +178,7 @@ def test_searches_are_the_rule_to_the_bit(name: str, isa: str) -> None:
 
 @pytest.mark.parametrize("type", [*SIMPLE, *K_QUANTS])
 def test_threads_change_no_bit(type: QuantType) -> None:
-    """The last part is shorter than the others."""
+    """It covers a last part that is shorter than the others."""
     x = RNG.standard_t(3, (101, 2304))
     alone = quantize(x, type, num_threads=1)
     for threads in (2, 3):
@@ -185,7 +186,7 @@ def test_threads_change_no_bit(type: QuantType) -> None:
 
 
 def test_all_cores_quantize(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of three cores waits for the others."""
+    """Each of three threads waits for the others."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
     meeting = threading.Barrier(3, timeout=60)
 
@@ -225,10 +226,10 @@ FLOATS = st.floats(-60000, 60000, width=32) | st.sampled_from([0.0, 1e-38, -1e-3
 @settings(deadline=None)
 @given(x=arrays(np.float32, (2, 256), elements=FLOATS), type=st.sampled_from([*SIMPLE, *K_QUANTS]))
 def test_any_values_stay_near(x: np.ndarray, type: QuantType) -> None:
-    """No element moves by more than one coarse step of the largest value in its block.
+    """No element changes by more than one coarse step of the largest value in its block.
 
-    Where the scale of a block has two levels, one of them rounds small values to nothing: half precision ends
-    at 6e-8, and the scale is by the product of its levels smaller than the largest value.
+    If the scale of a block has two levels, the product of the levels divides the largest value, and half
+    precision, which ends at 6e-8, may round small scales to zero.
     """
     step = {QuantType.Q4_0: 1 / 7, QuantType.Q4_K: 1 / 6, QuantType.Q5_K: 1 / 12, QuantType.Q6_K: 1 / 16}
     step |= {QuantType.Q4_1: 1 / 7, QuantType.Q5_0: 1 / 15, QuantType.Q5_1: 1 / 15}
@@ -256,7 +257,7 @@ def test_stored_numbers_are_widened(type: QuantType) -> None:
 
 
 def test_a_chunk_of_plain_blocks_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starting one takes as long as encoding a million elements."""
+    """Starting a thread takes as long as encoding a million elements."""
     monkeypatch.setattr(quantize_module, "ThreadPoolExecutor", None)
     monkeypatch.setattr(quantize_module, "_num_cores", lambda: 16)
     assert len(quantize(np.zeros((1024, 1024), np.float32), QuantType.Q8_0)) == 34 << 15

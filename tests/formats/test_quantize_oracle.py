@@ -1,4 +1,4 @@
-"""Quantization against ggml's own code, which the module of xllamacpp contains; run by hand."""
+"""Quantization against ggml's own code, which xllamacpp contains; run by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.formats.test_quantize import K_QUANTS, SIMPLE, SIMPLE_BLOCKS, WEIGHTS
 
 pytestmark = pytest.mark.oracle
 
-# The rest have scales of which 1 / d is infinite; converting the levels is undefined in ggml's code.
+# The other blocks have an infinite 1 / d, for which ggml's conversion of levels is undefined.
 BLOCKS = {name: x for name, x in SIMPLE_BLOCKS.items() if name not in ("denormal", "smallest scales")}
 LATTICES = {
     "levels of Q4_0": np.random.default_rng(1).normal(0, 2.5, (4096, 32)).round().clip(-8, 7) * 0.031,

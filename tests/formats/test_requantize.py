@@ -18,7 +18,7 @@ LAYERS = 16
 
 
 def write_wide(path: Path, is_tied: bool = False, row: int = 256) -> Path:
-    """Matrices with rows that K types can hold, norms and a router, in 16 layers."""
+    """Write a model of 16 layers with norms, a router, and matrices whose rows suit K types."""
     random = np.random.default_rng(3)
 
     def matrix(*shape: int) -> tuple[np.ndarray, QuantType]:
@@ -73,7 +73,7 @@ def test_some_layers_get_more_bits(wide: Path, tmp_path: Path) -> None:
     found = types(tmp_path / "small.gguf")
     for name in ("attn_v", "ffn_down"):
         better = [layer for layer in range(LAYERS) if found[f"blk.{layer}.{name}"] is Q.Q6_K]
-        assert better == [0, 1, 4, 7, 10, 13, 14, 15]  # what llama.cpp gives a model of 16 layers
+        assert better == [0, 1, 4, 7, 10, 13, 14, 15]  # llama.cpp's choice for a model of 16 layers
         assert found[f"blk.2.{name}"] is Q.Q4_K
 
 

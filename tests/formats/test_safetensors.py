@@ -1,4 +1,4 @@
-"""Safetensors files: what is read, and every way in which a header can lie."""
+"""Safetensors files: reading, and every false statement of a header."""
 
 from __future__ import annotations
 

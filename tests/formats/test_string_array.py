@@ -1,4 +1,4 @@
-"""Finding the strings of an array: the fast walk gives what a plain one gives, whatever the strings are."""
+"""Finding the strings of an array: the fast walk equals a plain walk for all strings."""
 
 from __future__ import annotations
 

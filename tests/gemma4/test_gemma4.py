@@ -1,6 +1,6 @@
 """Gemma 4's encoders against transformers: rows, logits and answers of prompts with pictures.
 
-The checkpoints and the expected numbers are made by tools/fixtures/make_gemma4.py.
+tools/fixtures/make_gemma4.py makes the checkpoints and the expected numbers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def pictures(prompt: str) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The models in one file, `NAME.gguf`, and in two, `NAME-text.gguf` and `NAME-mmproj.gguf`."""
+    """Write the models in one file, `NAME.gguf`, and in two, `NAME-text.gguf` and `NAME-mmproj.gguf`."""
     target = tmp_path_factory.mktemp("gemma4")
     for name in NAMES:
         convert(DATA / name, target / f"{name}.gguf", "F32")
@@ -115,7 +115,7 @@ def test_pictures_become_those_of_the_published_processor(budget: int, size: tup
 
 @each
 def test_projectors_are_those_of_llama_cpp(name: str, folder: Path) -> None:
-    """They say besides what llama.cpp takes for granted for the published sizes."""
+    """They also state settings that llama.cpp assumes for the published sizes."""
     wanted = json.loads((DATA / name / "projector.json").read_text())
     with open_gguf(folder / f"{name}-mmproj.gguf") as file:
         tensors = {
@@ -143,7 +143,7 @@ def test_one_file_is_as_two(name: str, folder: Path) -> None:
 
 
 def changed(source: Path, target: Path, metadata: dict[str, Any], *left_out: str, **added: Any) -> Path:
-    """The same file with other metadata, without some tensors and with others."""
+    """Write the same file with changed metadata and tensors."""
     with open_gguf(source) as file:
         tensors: dict[str, Any] = {
             name: tensor for name, tensor in all_tensors(file).items() if not name.endswith(left_out)
@@ -154,7 +154,8 @@ def changed(source: Path, target: Path, metadata: dict[str, Any], *left_out: str
 
 
 def test_files_of_ollama_have_sounds_and_bounds_besides(folder: Path, tmp_path: Path) -> None:
-    """Its converter writes all bounds once more in one tensor, and what hears, which nothing here does."""
+    """Ollama's converter repeats all bounds in one tensor, and writes the audio encoder, which chaski
+    ignores."""
     source = folder / "causal.gguf"
     ones = np.ones((4, 4), np.float32)
     more = {"v.clamp_data": np.ones(60, np.float32), "a.blk.0.attn_q.weight": ones, "mm.a.fc.weight": ones}
@@ -187,7 +188,7 @@ def test_sequences_with_images_are_as_alone(name: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["large", "causal"])
 def test_full_contexts_with_images_beside_each_other(name: str, folder: Path) -> None:
-    """The tokens that are forgotten, and the keys that move, do not depend on others."""
+    """Dropped tokens and moved keys do not depend on other sequences."""
     long: dict[str, Any] = {"temperature": 0, "logprobs": True, "num_predict": 60, "num_keep": 2}
     prompts = [(text, pictures(prompt)) for prompt, (text, _) in PROMPTS.items()]
     with chaski.load(folder / f"{name}.gguf", context=64, parallel=1, prompt_cache=False) as model:

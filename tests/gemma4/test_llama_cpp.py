@@ -1,7 +1,7 @@
-"""Answers to a prompt with a picture against llama.cpp: needs xllamacpp, so it is run by hand.
+"""Answers to a prompt with a picture against llama.cpp; needs xllamacpp, so run it by hand.
 
-llama.cpp makes at least 70 rows of a picture, so the tiny encoders get positions for as many. It takes the
-small model for a large one, whose rows see each other, since its hidden size is not that of E2B or E4B.
+llama.cpp makes at least 70 rows from a picture, so the tiny encoders have positions for as many. It treats
+the small model as a large one, whose rows see each other, since its hidden size is not that of E2B or E4B.
 """
 
 from __future__ import annotations
@@ -46,6 +46,6 @@ def test_the_most_likely_tokens_are_those_of_llama_cpp(name: str, tmp_path: Path
     with Worker(text, projector=str(projector), engine="llama.cpp", threads=1, context=256) as worker:
         theirs = worker.generate(TEXT, [png(*PICTURE)], **options)
     assert ours.prompt_tokens == theirs.prompt_tokens > ROWS
-    count = len(theirs.token_ids)  # of bytes that are no whole letter it tells nothing
+    count = len(theirs.token_ids)  # it does not report bytes of incomplete characters
     assert count > 2
     assert largest_difference(ours.logprobs[:count], theirs.logprobs) < NEAR

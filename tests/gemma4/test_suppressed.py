@@ -1,4 +1,4 @@
-"""Tokens that a checkpoint's generation never chooses: converted, read, and never answered."""
+"""Tokens that a checkpoint's generation suppresses: converted, read, and never generated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def converted(folder: Path, suppressed: Any) -> Path:
 
 
 def test_suppressed_tokens_are_never_answered(tmp_path: Path) -> None:
-    """Greedy tokens are the best of the others, drawn ones are others too, and logits stay as they are."""
+    """Greedy and drawn tokens are never suppressed ones, and logits do not change."""
     with np.load(DATA / "expected.npz") as arrays:
         usual, last = arrays["text.answer"], arrays["text.logits"][-1]
     ids = [*sorted(set(usual.tolist()))[:6], int(usual[0])]

@@ -1,4 +1,4 @@
-"""The guide is about as often right as it says."""
+"""The guide's probabilities match its share of right answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GUIDE = Path(chaski.__file__).parent / "models/guide.gguf"
 @pytest.mark.timed
 @pytest.mark.long
 def test_what_it_says_of_wordings_that_it_never_saw() -> None:
-    """All of them, since bins of a sample have few questions; measured were 2.4 %."""
+    """It uses all of them, since bins of a sample have few questions; the measured error was 2.4 %."""
     asked = [(text, topic.answer) for topic in load_topics() for text in topic.held_out]
     probabilities, right = stated(GUIDE, asked)
     bins = list(bins_of(probabilities, right))

@@ -1,4 +1,4 @@
-"""What the guide's answers name is there: commands, options, variables, pages, routes and chat commands."""
+"""The commands, options, variables, pages, routes and chat commands in the guide's answers exist."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ FOREIGN = {
     "taskset",
     "uname",
 }
-"""Programs of others, whose options are not chaski's."""
+"""Third-party programs, whose options are not chaski's."""
 
 IMAGE = "chaski"
-"""The image of containers has the name of the program."""
+"""The container image has the name of the program."""
 
 
 def options_of(command: click.Command) -> set[str]:
-    """All options of a command, and of the commands below it."""
+    """Return all options of a command and its subcommands."""
     below = command.commands.values() if isinstance(command, click.Group) else ()
     own = {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
     return own.union({"--help"}, *map(options_of, below))
@@ -81,7 +81,7 @@ ANY_OPTION = set().union(*OPTIONS.values()) | {"--version"}
 
 
 def named(pattern: str) -> list[tuple[str, str]]:
-    """Topic and group 1, wherever code of an answer has `pattern`."""
+    """Yield topic and group 1 for each match of `pattern` in code of an answer."""
     return [(name, match[1]) for name, code in CODES for match in re.finditer(pattern, code)]
 
 
@@ -137,7 +137,7 @@ def test_answers_are_plain_and_short() -> None:
 
 
 def test_what_removes_says_what_stays() -> None:
-    """Such an answer may come to another question, so it names both what goes and what stays."""
+    """Such an answer may be given to another question, so it names both what is removed and what is kept."""
     for name, topic in TOPICS.items():
         if re.search(r"pip uninstall|chaski rm|--empty|chaski prune", topic["answer"]):
             assert re.search(r"stay|no model|delete", topic["answer"]) or name.endswith("command-list"), name

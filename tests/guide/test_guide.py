@@ -28,7 +28,7 @@ def answer(guide: LLM, question: str) -> str:
 
 
 def cases(wordings_of: Callable[[Topic], Iterable[str]], count: int) -> list[tuple[str, Topic]]:
-    """The same random questions each time, with the intended topics."""
+    """Return the same random questions each time, with the intended topics."""
     every = [(question, topic) for topic in TOPICS for question in wordings_of(topic)]
     return random.Random(7).sample(every, count)
 
@@ -54,13 +54,13 @@ def test_own_wordings(guide: LLM) -> None:
 @pytest.mark.timed
 @pytest.mark.long
 def test_held_out_wordings(guide: LLM) -> None:
-    """Most others get an answer that is about the same, two answers or none."""
+    """Most of the others get a similar answer, two answers, or none."""
     assert share_right(guide, cases(held_out, 150)) >= 0.6
 
 
 @pytest.mark.long
 def test_unclear_questions(guide: LLM) -> None:
-    """Questions that are halves of two often get two answers, or that the guide is not sure, with a page."""
+    """Questions made from halves of two often get two answers, or an unsure answer with a page."""
     texts, pages = {topic.answer for topic in TOPICS}, {topic.page for topic in TOPICS}
     rng = random.Random(7)
     unsure = 0
@@ -83,7 +83,7 @@ def test_unclear_questions(guide: LLM) -> None:
 @pytest.mark.timed
 @pytest.mark.long
 def test_nothing_is_removed_by_mistake(guide: LLM) -> None:
-    """Wordings of other topics do not get an answer that removes something."""
+    """Wordings of other topics never get an answer that removes something."""
     removing = {topic.answer for topic in TOPICS if topic.removes}
     given = [
         (question, answer(guide, question)) for question, topic in cases(held_out, 300) if not topic.removes
@@ -92,7 +92,7 @@ def test_nothing_is_removed_by_mistake(guide: LLM) -> None:
 
 
 def test_second_question_of_a_chat(guide: LLM) -> None:
-    """It gets the answer that it gets alone."""
+    """It gets the same answer as alone."""
     (first, topic), (second, _) = cases(own, 2)
     past = [{"role": "user", "content": first}, {"role": "assistant", "content": topic.answer}]
     found = guide.chat([*past, {"role": "user", "content": second}]).text
@@ -100,5 +100,5 @@ def test_second_question_of_a_chat(guide: LLM) -> None:
 
 
 def pattern_of(form: str) -> str:
-    """What matches a text of this form, with a group for each name in braces."""
+    """Return a pattern for texts of this form, with a group for each name in braces."""
     return re.sub(r"\\\{\w+\\\}", "(.*)", re.escape(form))

@@ -1,4 +1,4 @@
-"""Pictures that need no file: every size is another one, with edges, slopes and noise."""
+"""Generated pictures: every size has a different one, with edges, slopes and noise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIZES = [(37, 53), (96, 31), (20, 150), (3, 2), (64, 64), (1, 1), (1, 12), (131,
 
 
 def picture(height: int, width: int) -> npt.NDArray[np.uint8]:
-    """(height, width, 3)."""
+    """Return a picture (height, width, 3)."""
     y, x = np.mgrid[0:height, 0:width]
     noise = (x * 7919 + y * 104729 + x * y * 31) % 97
     channels = [
@@ -25,7 +25,7 @@ def picture(height: int, width: int) -> npt.NDArray[np.uint8]:
 
 
 def png(height: int, width: int) -> bytes:
-    """The same as a file."""
+    """Return the picture as a PNG file."""
     buffer = BytesIO()
     Image.fromarray(picture(height, width)).save(buffer, "PNG")
     return buffer.getvalue()

@@ -100,9 +100,9 @@ def test_of_16_bits_the_upper_ones_count() -> None:
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WebP"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_images_are_turned_upright(kind: str, orientation: int) -> None:
-    """The stored rows are the picture's sides as the table of EXIF has them."""
+    """The stored rows are the sides of the picture from EXIF's table."""
     upright = np.zeros((16, 32, 3), np.uint8)
-    upright[:8, :16] = 255  # one bright quarter, above left
+    upright[:8, :16] = 255  # one bright quarter, top left
     stored = {
         1: upright,
         2: upright[:, ::-1],
@@ -127,7 +127,7 @@ def test_notes_of_the_camera_that_cannot_be_read_do_no_harm() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_cut_file_is_refused_or_whole(kind: str) -> None:
-    """Wherever it is cut: never a picture of which a part is missing."""
+    """A file cut at any place never gives a picture with a missing part."""
     data = encoded(picture(24, 31), kind, **KINDS[kind])
     whole = open_image(data)
     refused = 0
@@ -168,7 +168,7 @@ def test_foreign_data_is_refused(data: bytes, words: str) -> None:
 
 @pytest.mark.parametrize("edge", [8_001, 20_000, 65_535])
 def test_bombs_are_refused_before_they_are_decoded(edge: int) -> None:
-    """Their data is no picture at all, so whoever decoded it would say something else."""
+    """Their data is not a picture, so decoding it would give another error."""
     words = rf"{edge} x {edge} pixels; at most 64000000"
     bmp = b"BM" + struct.pack("<IHHIIiiHHIIiiII", 54, 0, 0, 54, 40, edge, edge, 1, 24, 0, 0, 0, 0, 0, 0)
     gif = b"GIF89a" + struct.pack("<HHBBB", edge, edge, 0, 0, 0)

@@ -33,7 +33,7 @@ with np.load(Path(__file__).parent.parent / "data" / "images" / "processors.npz"
     EXPECTED = {key: file[key] for key in file if not key.startswith("grid/")}
     GRIDS = {key.removeprefix("grid/"): file[key] for key in file if key.startswith("grid/")}
 
-# In the order of the ids that Hugging Face gives them, from 1.
+# In the order of Hugging Face's ids, from 1.
 FOUR_TILES = [grid for grid in product(range(1, 5), range(1, 5)) if grid[0] * grid[1] <= 4]
 
 
@@ -79,7 +79,7 @@ def test_the_same_grid_of_tiles(key: str) -> None:
 
 
 def test_pixtral_keeps_one_row_of_a_line() -> None:
-    """Where the proportions leave less than a pixel; Hugging Face's processor has no answer there."""
+    """The proportions leave less than a pixel; Hugging Face's processor fails in this case."""
     assert in_patches(picture(1, 500), 64, 8, CLIP).shape == (8, 64, 3)
 
 

@@ -1,4 +1,4 @@
-"""Causal caches without values, and what their masks show."""
+"""Causal caches without values, and the cells that their masks show."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make(
 
 
 def batch(*tokens: tuple[int, int], ends: list[int] | None = None) -> Batch:
-    """A batch of (sequence, position) pairs."""
+    """Return a batch of (sequence, position) pairs."""
     sequences, positions = np.array(tokens, np.int32).T
     groups = None if ends is None else np.array(ends, np.int32)
     return Batch(np.zeros_like(positions), positions, sequences, np.zeros(0, np.int32), groups)
@@ -38,13 +38,13 @@ def tokens(sequence: int, begin: int, end: int) -> list[tuple[int, int]]:
 
 
 def visible(cache: CausalCache, *tokens: tuple[int, int], ends: list[int] | None = None) -> list[list[int]]:
-    """The cells that each token of a batch sees."""
+    """Return the cells that each token of a batch sees."""
     inputs = cache.start_forward(batch(*tokens, ends=ends))
     return [inputs["history"][begin:end].tolist() for begin, end, _ in inputs["spans"]]
 
 
 def crowd(cache: CausalCache, sequence: int = 1, max_batch: int = 8) -> None:
-    """Fill the cache with a sequence until there is no room, so that all are trimmed."""
+    """Fill the cache with a sequence until it is full, so that all sequences are trimmed."""
     while cache.num_free >= max_batch:
         length = cache.length(sequence)
         visible(cache, *tokens(sequence, length, length + max_batch))

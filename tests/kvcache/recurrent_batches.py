@@ -9,7 +9,7 @@ from chaski.kvcache.recurrent import RecurrentCache
 
 
 def batch(cache: RecurrentCache, *counts: tuple[int, int], outputs: bool = False) -> Batch:
-    """So many more tokens of some sequences; with `outputs` that of the last token of each is wanted."""
+    """Return a batch with more tokens of some sequences; `outputs` requests the last output of each."""
     positions = [np.arange(cache.length(s), cache.length(s) + count) for s, count in counts]
     sequences = np.repeat([s for s, _ in counts], [count for _, count in counts]).astype(np.int32)
     everything = np.concatenate(positions).astype(np.int32)
@@ -22,5 +22,5 @@ def forward(cache: RecurrentCache, *counts: tuple[int, int], outputs: bool = Fal
 
 
 def resumable(cache: RecurrentCache, sequence: int = 0) -> list[int]:
-    """All lengths at which a sequence can be resumed."""
+    """Return all lengths at which a sequence can be resumed."""
     return [p for p in range(cache.length(sequence) + 2) if cache.can_resume(sequence, p)]

@@ -1,4 +1,4 @@
-"""Which caches a model's layers get, and the memory that they take."""
+"""The caches of a model's layers, and their memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Logits of a model on a cache that has seen much, against those of the same tokens on a fresh one.
+"""Logits of a model on an old cache, against those of the same tokens on a fresh one.
 
-The oracle is a list of token ids a sequence. Whatever happened to the cache, the logits of a sequence's last
-token are those, bit for bit, of a fresh cache that computes the whole list at once.
+The oracle is a list of token ids per sequence. Whatever happened to the cache, the logits of a sequence's
+last token equal bit for bit those of a fresh cache that computes the whole list at once.
 """
 
 from __future__ import annotations
@@ -55,21 +55,21 @@ def _name(layer: AttentionSpan | type[ShortConv | Delta]) -> str:
 
 @dataclass
 class Tokens:
-    """A sequence: its ids, the position up to which each sees, and whether a middle was removed from it."""
+    """A sequence: its ids, the position up to which each token sees, and whether a middle was removed."""
 
     ids: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     was_moved: bool = False
 
     def is_whole(self, length: int) -> bool:
-        """Whether no token of a prefix sees beyond it."""
+        """Return whether no token of a prefix sees beyond it."""
         return max(self.ends[:length], default=0) <= length
 
     def prefix(self, length: int) -> Tokens:
         return Tokens(self.ids[:length], self.ends[:length], self.was_moved and length > 0)
 
     def grow(self, count: int, random: np.random.Generator) -> None:
-        """More tokens; now and then those of one call see each other like the parts of an image."""
+        """Append tokens; sometimes the tokens of a call see each other like the parts of an image."""
         begin, end = len(self.ids), len(self.ids) + count
         self.ids += random.integers(VOCAB, size=count).tolist()
         self.ends += [end] * count if random.random() < 0.2 else range(begin + 1, end + 1)
@@ -95,7 +95,7 @@ class Running:
         self.program = Program(model, self.cache, opened, max_batch, sequences)
 
     def batch(self, sequences: dict[int, Tokens]) -> Batch:
-        """What the cache does not hold yet."""
+        """Return the tokens that are not in the cache yet."""
         ids, positions, rows, ends, outputs = (list[int]() for _ in range(5))
         for sequence, tokens in sequences.items():
             begin = self.cache.length(sequence)
@@ -108,18 +108,18 @@ class Running:
         return Batch(*arrays)
 
     def forward(self, sequences: dict[int, Tokens]) -> dict[int, F32]:
-        """The logits of the last token of each sequence."""
+        """Return the logits of the last token of each sequence."""
         logits = self.program.forward(self.batch(sequences)).copy()
         return dict(zip(sequences, logits, strict=True))
 
     def afresh(self, tokens: Tokens) -> F32:
-        """The same, with nothing in the cache before."""
+        """Return the same logits from an empty cache."""
         self.cache.remove(0, 0)
         return self.forward({0: tokens})[0]
 
 
 class Churn:
-    """A cache to which something random happens with every step, and the list of each sequence."""
+    """A cache with a random change in every step, and the list of each sequence."""
 
     def __init__(self, layers: Layers, directory: Path, seed: int) -> None:
         self.running = Running(layers, directory, SEQUENCES, MAX_BATCH)
@@ -145,7 +145,7 @@ class Churn:
                 self.forward(self.random.permutation(SEQUENCES)[:2].tolist())
 
     def left(self, source: int, target: int) -> Tokens:
-        """What `target` has of `source`'s tokens; nothing of a group that sees what is gone."""
+        """Return the tokens of `source` that `target` keeps, without groups that see removed tokens."""
         length = self.running.cache.length(target)
         self.resumed += 0 < length < len(self.sequences[source].ids)
         if not self.sequences[source].is_whole(length):
@@ -192,14 +192,14 @@ def test_not_even_after_thousands_of_operations(tmp_path: Path, layers: Layers, 
 def retaining(
     span: AttentionSpan | type[ShortConv | Delta],
 ) -> AttentionSpan | type[ShortConv | Delta]:
-    """The same to see, with everything kept."""
+    """Return the same visible tokens with everything kept."""
     if not isinstance(span, AttentionSpan) or span.visible is None:
         return span
     return AttentionSpan(span.window, span.chunk, CAPACITY)
 
 
 def remove_middle(cache: Cache, sequence: int, tokens: Tokens, begin: int, end: int) -> None:
-    """If it can be done."""
+    """Remove a middle, if possible."""
     length = cache.length(sequence)
     if cache.first_shared(sequence, end) < length:
         return
@@ -217,7 +217,7 @@ def remove_middle(cache: Cache, sequence: int, tokens: Tokens, begin: int, end: 
     "span", [AttentionSpan(), AttentionSpan(window=30), AttentionSpan(chunk=40)], ids=str
 )
 def test_keys_that_moved_are_those_of_their_new_positions(tmp_path: Path, span: AttentionSpan) -> None:
-    """In one layer keys and values depend on their own token only, so a shift is as good as a fresh run."""
+    """In a single layer, keys and values depend only on their own token, so a shift equals a fresh run."""
     random = np.random.default_rng(8)
     running = Running([span], tmp_path, sequences=2, max_batch=MAX_BATCH, dtype=DType.F32)
     fresh = Running([retaining(span)], tmp_path, dtype=DType.F32)
@@ -229,7 +229,8 @@ def test_keys_that_moved_are_those_of_their_new_positions(tmp_path: Path, span: 
         found = running.forward({0: tokens, 1: other})
         for sequence, one in enumerate((tokens, other)):
             np.testing.assert_allclose(found[sequence], fresh.afresh(one), atol=2e-4)
-            # Removals of many slices of a batch, at the beginning too, and of what a window has trimmed.
+            # Removals of many slices of a batch, also at the beginning, and of tokens that a window has
+            # trimmed.
             remove_middle(running.cache, sequence, one, *((0, 15) if sequence else (7, 21)))
     assert len(tokens.ids) < 120
 

@@ -1,4 +1,4 @@
-"""Rules of the causal cache, each as a table of what is given and what is expected."""
+"""Rules of the causal cache, each as a table of inputs and expected results."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_what_a_failed_operation_left_is_forgotten() -> None:
     visible(cache, *tokens(2, 0, 4))
     kept = cache.cells(0).tolist()
     table = cache._table
-    table.cells.take(7, 1)  # as if an append had stopped before it wrote the cell to its table
+    table.cells.take(7, 1)  # like an append that stopped before it wrote the cell to its table
     table.lengths[2] = 8
     cache.forget([1, 2])
     assert [cache.length(sequence) for sequence in range(3)] == [6, 0, 0]
@@ -152,6 +152,6 @@ def test_keys_turn_to_their_new_positions_in_slices() -> None:
 
 
 def turned(positions: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
-    """A key along the first axis, turned to each position."""
+    """Return a key along the first axis, rotated to each position."""
     angles = ROTATION.frequencies[0] * positions
     return np.stack([np.cos(angles), np.sin(angles)], axis=-1)

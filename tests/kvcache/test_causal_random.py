@@ -1,4 +1,4 @@
-"""Thousands of random operations on the causal cache against plain lists: what tokens see, and the keys."""
+"""Thousands of random operations on the causal cache against plain lists: visible tokens and keys."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SPANS = [
 
 @dataclass
 class Lists:
-    """The model: what was written to each position of each sequence, as the number of the write."""
+    """The model: for each position of each sequence, the number of its write."""
 
     span: AttentionSpan
     max_batch: int = MAX_BATCH
@@ -66,14 +66,14 @@ class Lists:
         self.firsts[sequence] = min(self.firsts[sequence], begin)
 
     def first_shared(self, sequence: int, begin: int) -> int:
-        """The first position from `begin` on whose token is stored for another sequence too."""
+        """Return the first position from `begin` on whose token another sequence shares."""
         others = {w for s in range(SEQUENCES) if s != sequence for w in self.written[s][self.firsts[s] :]}
         written = self.written[sequence]
         stored = range(max(begin, self.firsts[sequence]), len(written))
         return next((position for position in stored if written[position] in others), len(written))
 
     def can_remove(self, sequence: int, begin: int, end: int) -> bool:
-        """Whether the next token sees all that it should, were no more stored than it has to be."""
+        """Return whether the next token would still see all required tokens with minimal storage."""
         rest = Lists(self.span, self.max_batch, self.written[:], self.firsts[:])
         if self.kept < CAPACITY:
             rest.firsts[sequence] = self.first_visible(len(self.written[sequence]))
@@ -85,7 +85,7 @@ class Lists:
         is_stored = [position >= first for position in range(len(written))]
         del is_stored[begin:end]
         self.written[sequence] = written[:begin] + written[end:]
-        # What is not stored any more is one piece: after it, or where it was, the stored part begins.
+        # The tokens that are no longer stored form one piece; the stored part begins after it.
         self.firsts[sequence] = len(is_stored) - is_stored[::-1].index(False) if False in is_stored else 0
 
     def copy(self, source: int, target: int, length: int) -> None:
@@ -94,7 +94,7 @@ class Lists:
         self.firsts[target] = min(self.firsts[source], length)
 
     def make_room(self, count: int, adopting: int | None = None) -> None:
-        """Trim all sequences if `count` cells are not free; the one that adopts as if it were longer."""
+        """Trim all sequences if `count` cells are not free; treat the adopting one as if it were longer."""
         kept = self.kept
         num_cells = SEQUENCES * CAPACITY if kept >= CAPACITY else SEQUENCES * kept + self.max_batch
         if count > num_cells - len(self.stored()):
@@ -103,7 +103,7 @@ class Lists:
                 self.firsts[sequence] = max(self.firsts[sequence], length - kept)
 
     def adopt(self, sequence: int, length: int) -> range:
-        """Make the sequence `length` tokens long -> the positions whose tokens come back."""
+        """Make the sequence `length` tokens long; return the positions of restored tokens."""
         written = self.written[sequence]
         first = self.first_visible(length) if self.kept < CAPACITY else 0
         if first > len(written):
@@ -121,7 +121,7 @@ class Lists:
 
 
 def random_batch(lists: Lists, random: np.random.Generator) -> Batch:
-    """Some tokens of some sequences in mixed order; now and then a group that sees to its own end."""
+    """Return tokens of some sequences in mixed order, sometimes as a group that sees up to its own end."""
     counts = random.integers(0, lists.max_batch // 2 + 1, SEQUENCES) * (random.random(SEQUENCES) < 0.5)
     room = [CAPACITY - len(written) for written in lists.written]
     counts = np.minimum(counts, room)
@@ -140,7 +140,7 @@ def random_batch(lists: Lists, random: np.random.Generator) -> Batch:
 
 
 def keys_of(writes: list[int], positions: range) -> np.ndarray:
-    """The keys that were written as these numbers, at the positions that they have now."""
+    """Return the keys of these writes at their present positions."""
     angles = np.array(writes) + FREQUENCY * np.arange(positions.start, positions.stop)
     return np.stack([np.cos(angles), np.sin(angles)], axis=-1)
 

@@ -1,4 +1,4 @@
-"""What a backend wishes for in caches changes nothing: padding, pages, permuted values, forms of masks."""
+"""A backend's cache layout does not change results: padding, pages, permuted values, forms of masks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ CONFIGS = [
 
 
 def logits(directory: Path, config: CacheConfig) -> npt.NDArray[np.float32]:
-    """Two sequences, in chunks and side by side, with a middle removed from one; layers with a window too."""
+    """Return logits of two sequences, in chunks and together, with a removed middle; some layers have a
+    window."""
     backend = ReferenceBackend(config)
     model = TinyHybrid([AttentionSpan(), AttentionSpan(window=9, memory=CAPACITY)])
     model.bind(backend, directory)

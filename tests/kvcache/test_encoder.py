@@ -35,7 +35,7 @@ def batch(begin: int, end: int, *images: AttendedImage, sequence: int = 0) -> Ba
 def visible(
     cache: EncoderCache, begin: int, end: int, *images: AttendedImage, sequence: int = 0
 ) -> tuple[int, list[int]]:
-    """How many rows a batch stores, and how many each of its tokens sees."""
+    """Return the number of rows that a batch stores, and that each of its tokens sees."""
     inputs = cache.start_forward(batch(begin, end, *images, sequence=sequence))
     assert len(inputs["rows"]) == len(inputs["encoded"])
     seen = [0] * (end - begin)
@@ -48,7 +48,7 @@ def visible(
 
 
 def place(cache: EncoderCache, sequence: int) -> int:
-    """The first cell that the next token of a sequence looks at."""
+    """Return the first cell that the next token of a sequence sees."""
     length = cache.length(sequence)
     after = batch(length, length + 1, sequence=sequence)
     history = cache.start_forward(after)["history"]
@@ -114,7 +114,7 @@ def test_an_image_goes_with_its_token(begin: int, end: int | None, is_kept: bool
 def test_an_image_moves_with_its_token() -> None:
     cache = make()
     visible(cache, 0, 8, image(3, 5))
-    cache.remove(0, 0, 2)  # it is at 1 now
+    cache.remove(0, 0, 2)  # it is now at 1
     cache.remove(0, 2, 4)
     assert visible(cache, 4, 5) == (0, [5])
     cache.remove(0, 1, 2)
@@ -235,7 +235,7 @@ def test_attention_to_what_came_with_an_earlier_batch(backend: str) -> None:
     graph = Graph()
     tokens = graph.input("tokens", (Dim("tokens", 8),), DType.I32)
     (face,) = cache.record(graph, Dim("tokens", 8))
-    # Any numbers will do for queries: angles of positions.
+    # Any numbers suffice as queries, such as angles of positions.
     q = ops.rope_table(tokens, Rope(np.linspace(1, 2, 32, dtype=np.float32))).reshape(64)
     kv = face.encoded.reshape(2, 32)
     y = ops.attention(q.rows(face.attending).reshape(2, 32), *face.update(kv, kv), scale=0.2)

@@ -1,4 +1,4 @@
-"""Whatever a cache holds can be kept elsewhere, and comes back into other cells with the same bits."""
+"""All contents of a cache can be kept elsewhere, and return to other cells with the same bits."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Run:
         backend.load(lambda share: None)
 
     def compute(self, sequence: int, begin: int, end: int, step: int = 64) -> NDArray[np.float32]:
-        """Compute tokens of the prompt -> the logits of the last batch."""
+        """Compute tokens of the prompt; return the logits of the last batch."""
         for first in range(begin, end, step):
             last = min(first + step, end)
             places = np.arange(first, last, dtype=np.int32)
@@ -80,8 +80,8 @@ def test_what_comes_back_goes_on_with_the_same_bits(
         [(each, copied(leaf, each.cells)) for each in leaf.held(0, 0, length)] for leaf in first.cache.leaves
     ]
     wanted = first.compute(0, length, 130, 1)
-    second.compute(1, 0, 50, 25)  # another sequence, so that cells are other ones
-    # The reference adds up by the shape of a batch: there is nothing before what comes back.
+    second.compute(1, 0, 50, 25)  # another sequence, so that the cells differ
+    # The reference's sums depend on the shape of a batch, so nothing comes before the restored part.
     start = 16 if backend == USUAL and kind not in ("convolution", "delta") else 0
     if start:
         second.compute(2, 0, start)
@@ -106,7 +106,7 @@ def test_what_comes_back_goes_on_with_the_same_bits(
 
 
 def first_of(layers: list[Any], backend: str, kv_type: str, folder: Path) -> NDArray[np.float32]:
-    """The logits of a neighbour that nothing came back beside."""
+    """Return the logits of a neighbour without a restored sequence."""
     alone = Run(layers, backend_of(backend), kv_type, folder / "alone")
     alone.compute(1, 0, 50, 25)
     return alone.compute(1, 50, 60)

@@ -1,4 +1,4 @@
-"""Cells in whole pages: through random operations every visible token stays at its place of a page."""
+"""Cells in whole pages: random operations keep every visible token at its place within a page."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def batch_of(cache: CausalCache, counts: dict[int, int]) -> Batch:
 
 
 class Written:
-    """What was written last to each cell, and to each position of each sequence."""
+    """The last write to each cell, and to each position of each sequence."""
 
     def __init__(self, cache: CausalCache, span: AttentionSpan, page: int) -> None:
         self.cache, self.span, self.page = cache, span, page
@@ -80,7 +80,7 @@ class Written:
                     assert self.cells[block * self.page + seen % self.page] == written[seen]
 
     def adopt(self, sequence: int, length: int) -> None:
-        """Write what comes back to the cells that the cache wants filled."""
+        """Write the restored tokens to the cells that the cache requests."""
         extent = self.cache.adopt(sequence, length)
         written = self.sequences[sequence]
         written += [0] * (length - len(written))
@@ -93,7 +93,7 @@ class Written:
             self.cells[cell] = written[position] = self.count
 
     def cut(self) -> None:
-        """Sequences are as long as the cache says."""
+        """Shorten sequences to the cache's lengths."""
         for sequence, written in enumerate(self.sequences):
             assert self.cache.length(sequence) <= len(written)
             del written[self.cache.length(sequence) :]
@@ -178,7 +178,7 @@ def test_tokens_before_a_middle_are_copied_into_the_page_behind_it(is_permuted: 
     cache.start_forward(batch_of(cache, {0: 21}))
     wanted = [np.delete(stored(buffer), np.s_[3:15], axis=0) for buffer in (keys, values)]
     cache.copy_prefix(0, 1, 12)
-    # What somebody else holds of the page in which the rest begins must not be written to.
+    # Cells of another sequence in the page where the rest begins must not be overwritten.
     assert (cache.first_shared(0, 15), cache.first_shared(0, 11)) == (21, 8)
     cache.remove(0, 3, 15)
     assert cache.length(0) == 9
@@ -198,6 +198,6 @@ def test_part_of_a_page_is_not_shared() -> None:
     cache.copy_prefix(0, 1, 11)
     assert cache.length(1) == 8
     assert cache.resumable(0, 10) == 10
-    assert cache.resumable(0, 7) == 4  # sequence 1 has the rest of that page too
+    assert cache.resumable(0, 7) == 4  # sequence 1 shares the rest of that page
     cache.remove(1, 0)
     assert cache.resumable(0, 7) == 7

@@ -1,4 +1,4 @@
-"""The stored rows of the tokens before: each token reads one of its own sequence, wherever that goes on."""
+"""The stored rows of previous tokens: each token reads a row of its own sequence, wherever it continues."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def compiled(backend: Backend, cache: Cache, rows: StoredRows) -> Plan:
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_each_token_reads_the_row_before(name: str) -> None:
-    """They are the same bits, across batches, behind a shared prefix, and behind tokens that were dropped."""
+    """The bits are the same across batches, after a shared prefix, and after dropped tokens."""
     rows = StoredRows(SIZE)
     random = np.random.default_rng(1)
     with closing(open_backend(name)) as backend:
@@ -60,6 +60,6 @@ def test_each_token_reads_the_row_before(name: str) -> None:
         cache.copy_prefix(0, 1, 4)
         held[1] = held[0][:4]
         step(1, 1, 0)
-        cache.remove(1, 3, 5)  # a middle: what is behind it moves down
+        cache.remove(1, 3, 5)  # a middle: later tokens move down
         del held[1][3:5]
         step(1)

@@ -1,4 +1,4 @@
-"""Rules of the recurrent cache: which states are read, written, kept and gone back to."""
+"""Rules of the recurrent cache: the states that are read, written, kept and restored."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_states_are_kept_at_an_interval_and_the_oldest_go() -> None:
     for _ in range(16):
         forward(cache, (0, 1))
         found.append(resumable(cache)[1:-2])
-    # Before the last two states: none below 3, four tokens between two, two at most.
+    # Before the last two states: none below 3, four tokens apart, at most two.
     assert found[3] == []
     assert found[4] == [3]
     assert found[8] == [3, 7]
@@ -126,7 +126,7 @@ def test_the_end_of_a_prompt_leaves_the_state_before_its_last_token() -> None:
     assert resumable(cache) == [0, 5, 10, 11]
     for _ in range(200):
         forward(cache, (0, 1), outputs=True)
-    assert resumable(cache)[:3] == [0, 10, 110]  # the one for its prompt, the other by its interval
+    assert resumable(cache)[:3] == [0, 10, 110]  # one state for its prompt, the other by the interval
     assert [(e.begin, e.ends_prompt) for e in cache.held(0, 5, 300)] == [(10, True), (211, False)]
 
 

@@ -118,7 +118,7 @@ def test_a_batch_that_is_taken_back_was_never_there(counts: tuple[int, int]) -> 
 
 
 def test_what_is_read_was_written_by_the_same_tokens() -> None:
-    """States and rows hold the steps that wrote their tokens, so a wrong one is seen."""
+    """States and rows contain the steps that wrote their tokens, so the test notices a wrong one."""
     random = np.random.default_rng(4)
     cache = make(4, Checkpoints(count=3, first=2, interval=6))
     (face,) = cache.record(Graph(), Dim("tokens", 64))

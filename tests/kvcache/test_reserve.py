@@ -1,4 +1,4 @@
-"""What is reserved for the largest batch is enough for it, and reserving it leaves no trace in a cache."""
+"""The reserved memory suffices for the largest batch, and reserving leaves no trace in a cache."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_largest_batch_at_full_context_fits(tmp_path: Path, kv_type: DType) 
     program = Program(model, cache, backend, MAX_BATCH, MAX_BATCH)
     backend.load(lambda _: None)
     reserved, resident = backend.memory(), resident_bytes()
-    # All sequences fill up by whole batches, whose every token gets logits, and again from the start.
+    # All sequences grow by whole batches with logits for every token, then again from the start.
     for _ in range(2):
         for begin in range(0, CAPACITY, MAX_BATCH // SEQUENCES):
             share = MAX_BATCH // SEQUENCES

@@ -1,4 +1,4 @@
-"""What windows, chunks and groups let a token see, and where a sequence can be resumed."""
+"""The tokens that windows, chunks and groups let a token see, and the places to resume a sequence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_first_token_that_is_visible(span: AttentionSpan, first: list[int]) 
     assert span.first_visible(range(8)) == first
     cache = make(1, 8, 8, span)
     seen = visible(cache, *tokens(0, 0, 5)) + visible(cache, *tokens(0, 5, 8))
-    # On an empty cache a token's cell is its position, except where trimmed ones are written again.
+    # On an empty cache, a token's cell is its position, except for reused trimmed cells.
     assert [len(cells) for cells in seen] == [position + 1 - low for position, low in enumerate(first)]
     assert [cells[-1] for cells in seen] == list(range(8))
 
@@ -141,7 +141,7 @@ def test_a_sequence_that_is_gone_begins_anew() -> None:
     cache = make(2, 64, 8, AttentionSpan(window=2))
     visible(cache, *tokens(0, 0, 8))
     crowd(cache)
-    cache.remove(0, 3)  # what the next token would see was trimmed
+    cache.remove(0, 3)  # tokens that the next token would see were trimmed
     assert cache.length(0) == 0
     assert [len(cells) for cells in visible(cache, (0, 0), (0, 1))] == [1, 2]
 

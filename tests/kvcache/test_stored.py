@@ -1,4 +1,4 @@
-"""Reading what layers have stored, for a token whose own keys and values are not there."""
+"""Reading stored keys and values for a token without its own."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BACKENDS: dict[str, Callable[[], Backend]] = {
 
 
 class Stored:
-    """Random keys and values of every layer, by sequence and position, and a plan that stores them."""
+    """Random keys and values of every layer by sequence and position, and a plan that stores them."""
 
     def __init__(self, backend: Backend) -> None:
         self.cache: Cache = build_cache(
@@ -64,7 +64,7 @@ class Stored:
             self.rows[sequence].append(row)
 
     def attended(self, sequence: int, layer: int, q: F32) -> F32:
-        """Softmax over what the next token of a sequence sees before itself."""
+        """Return attention of the next token of a sequence over the tokens before it."""
         seen = np.array(self.rows[sequence])[:, layer]
         seen = seen if LAYERS[layer].span.window is None else seen[1 - WINDOW :]
         powers = np.exp(q @ seen[:, 0].T)
@@ -98,7 +98,7 @@ def _check(backend: Backend) -> None:
         batch = following(stored.cache, dict.fromkeys(chosen, 1))
         queries = np.random.default_rng(2).standard_normal((len(chosen), HEADS, SIZE)).astype(np.float32)
         values = {f"q{number}": queries.reshape(len(chosen), -1) for number in READ}
-        for _ in range(2):  # nothing is stored by the first
+        for _ in range(2):  # the first stores nothing
             launch = plan.launch({**values, **part.start_forward(batch)})
             for number in READ:
                 found = launch.rows(f"y{number}").reshape(len(chosen), HEADS, SIZE)

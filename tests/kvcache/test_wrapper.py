@@ -1,4 +1,4 @@
-"""Rules of several caches as one."""
+"""Rules of the wrapper around several caches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def forward(cache: WrapperCache, sequence: int, begin: int, end: int) -> dict[st
 
 
 def crowd(wrapper: WrapperCache) -> None:
-    """Write to another sequence until there is no room, so that all are trimmed."""
+    """Write to another sequence until the cache is full, so that all sequences are trimmed."""
     for begin in range(0, 16, 8):
         forward(wrapper, 1, begin, begin + 8)
 

@@ -1,4 +1,4 @@
-"""A tiny random model whose layers keep what the test wants: tokens within some span, or states."""
+"""A tiny random model whose layers keep tokens within a span, or states, as the test chooses."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ShortConv(Module):
 
 
 class Delta(Module):
-    """A gated delta net, heads of 16 x 16 and two of them for a key head, with few weights."""
+    """A gated delta net with few weights, heads of 16 x 16, and two heads per key head."""
 
     inline = True
 
@@ -111,7 +111,7 @@ class Layer(Module):
 
 
 class TinyHybrid(Module):
-    """`layers` has for each layer how far it sees, or the class of a recurrence: `ShortConv`, `Delta`."""
+    """`layers` gives each layer's span, or the class of its recurrence: `ShortConv` or `Delta`."""
 
     def __init__(self, layers: Sequence[AttentionSpan | type[ShortConv | Delta]]) -> None:
         self.token_embd = Embedding(VOCAB, HIDDEN)
@@ -125,7 +125,7 @@ class TinyHybrid(Module):
         return [layer.mixer.kind for layer in self.blk]
 
     def bind(self, backend: Backend, directory: Path) -> None:
-        """Give it weights that depend on its layers only, from a file in `directory`."""
+        """Bind weights from a file in `directory`; they depend only on the layers."""
         random = np.random.default_rng(3)
         tensors = {}
         for name, weight in self.weights():

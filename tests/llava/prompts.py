@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-# Height and width: both are cropped, one to its middle column, one to its middle row.
+# Height and width: both pictures are cropped, one to its middle columns, one to its middle rows.
 SIZES = {"high": (61, 30), "wide": (23, 90)}
 
-# Texts as users write them, with the pictures of their placeholders.
+# Texts of users, with the pictures for their placeholders.
 TEXTS: dict[str, tuple[str, list[str]]] = {
     "silent": ("The runner carries the message.", []),
     "one": ("USER: [img-0]\nWhat is in the mountains? ASSISTANT:", ["wide"]),

@@ -1,6 +1,6 @@
-"""LLaVA 1.5 against transformers: CLIP and its projector in front of the ordinary Llama.
+"""LLaVA 1.5 against transformers: CLIP and its projector before an ordinary Llama.
 
-The checkpoint and the expected numbers are made by tools/fixtures/make_llava.py.
+tools/fixtures/make_llava.py makes the checkpoint and the expected numbers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def png(name: str) -> bytes:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Text and vision in one file."""
+    """Write text and vision into one file."""
     target = tmp_path_factory.mktemp("llava") / "llava.gguf"
     convert(DATA, target, "F32")
     return target
@@ -50,7 +50,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The text model, and its projector as llama.cpp has it."""
+    """Write the text model, and its projector in llama.cpp's form."""
     folder = tmp_path_factory.mktemp("llava")
     convert(DATA, folder / "text.gguf", "F32", projector=folder / "mmproj.gguf")
     return folder / "text.gguf", folder / "mmproj.gguf"
@@ -112,7 +112,7 @@ def test_sequences_with_images_are_as_alone(whole: Path) -> None:
 
 
 def test_full_contexts_with_images_beside_each_other(whole: Path) -> None:
-    """The tokens that are forgotten, and the keys that move, do not depend on others."""
+    """Dropped tokens and moved keys do not depend on other sequences."""
     long: dict[str, Any] = {"temperature": 0, "logprobs": True, "num_predict": 70, "num_keep": 2}
     prompts = [(text, [png(each) for each in pictures]) for text, pictures in TEXTS.values()]
     with chaski.load(whole, context=64, parallel=1, prompt_cache=False) as model:
@@ -123,7 +123,7 @@ def test_full_contexts_with_images_beside_each_other(whole: Path) -> None:
 
 
 def changed(source: Path, target: Path, metadata: dict[str, Any], names: dict[str, str]) -> Path:
-    """The same projector with other metadata, and other names for some parts of names."""
+    """Write the same projector with changed metadata and parts of names."""
     with open_gguf(source) as file:
         tensors = {}
         for name, info in file.tensors.items():

@@ -1,4 +1,4 @@
-"""Key/value storage and attention on plain arrays, through plans of any backend."""
+"""Key/value storage and attention on plain arrays, with plans of any backend."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ I32 = npt.NDArray[np.int32]
 
 
 class Attender:
-    """Stores k (n, kv_heads, size) and v in cells of their own; attends with rows of q (m, heads, size)."""
+    """Stores k (n, kv_heads, size) and v in separate cells; attends with rows of q (m, heads, size)."""
 
     def __init__(
         self,
@@ -79,19 +79,19 @@ class Attender:
         self._run(np.arange(count), np.zeros(0, np.int32), np.zeros((0, 3), np.int32), cells[:0])
 
     def attend(self, rows: npt.ArrayLike, spans: npt.ArrayLike, cells: I32 | None = None) -> F32:
-        """Rows of q over the spans (begin, end, first) of the history, which is all cells by default."""
+        """Attend with rows of q over spans (begin, end, first) of the history, by default all cells."""
         return self._run(np.zeros(0, np.int32), rows, spans, self.cells if cells is None else cells)
 
     def _run(self, ids: npt.ArrayLike, rows: npt.ArrayLike, spans: npt.ArrayLike, cells: I32) -> F32:
         ids, rows = np.asarray(ids), np.asarray(rows)
         inputs = {"ids": ids, "where": self.cells[ids], "rows": rows, "history": cells}
-        if self._has_positions:  # rows of q are those of the last tokens
+        if self._has_positions:  # rows of q belong to the last tokens
             inputs["positions"] = len(self.cells) - self._num_rows + rows
         return self.plan.launch(inputs | {"spans": np.asarray(spans)}).rows("y").copy()
 
 
 def contents(storage: object, isa: str, num_cells: int, heads: int, size: int) -> F32:
-    """What is stored, as floats (cells, heads, size)."""
+    """Return the stored values as floats (cells, heads, size)."""
     if isinstance(storage, Storage):
         return storage.rows.copy()
     if not isinstance(storage, _native.KVStorage):

@@ -1,4 +1,4 @@
-"""Graphs over rows of a table, computed by the backend of tests and by the reference."""
+"""Graphs over rows of a table, computed by the test backend and the reference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Arrays = dict[str, npt.NDArray[np.float32]]
 def bound(
     backend: Backend, directory: Path, arrays: Arrays, plain: tuple[str, ...] = ()
 ) -> dict[str, Weight]:
-    """Float32 weights that went through a file, as a model's do."""
+    """Return float32 weights loaded from a file, like a model's."""
     path = directory / "weights.gguf"
     tensors = {name: (array, QuantType.F32) for name, array in arrays.items()}
     write_gguf(path, {"general.architecture": "test"}, tensors)
@@ -42,7 +42,7 @@ def results(
     tokens: int,
     isa: str,
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Rows that both backends compute of a graph over embedded ids: (reference, the other)."""
+    """Return the rows of a graph over embedded ids on both backends: (reference, the other)."""
     found = []
     ids = RNG.integers(0, len(arrays["table"]), tokens)
     for backend in (

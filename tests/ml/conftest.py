@@ -1,4 +1,4 @@
-"""The instruction sets of this machine, one after the other."""
+"""Runs tests with each instruction set of this machine."""
 
 from __future__ import annotations
 

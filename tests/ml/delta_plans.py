@@ -1,4 +1,4 @@
-"""A gated delta net without a model: a plan with the cache's storage, and sequences that are cut anywhere."""
+"""A gated delta net without a model: a plan with the cache's storage, and sequences cut anywhere."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What a layer computes for some tokens before the convolution: rows, and logits of decay and rate."""
+    """The inputs of a layer's convolution for some tokens: rows, and logits of decay and rate."""
 
     NAMES: ClassVar = ("x", "log_decay", "beta")
 
@@ -45,7 +45,7 @@ class Tokens:
 
     @classmethod
     def random(cls, shape: Shape, count: int, seed: int = 0) -> Tokens:
-        """Gates reach from forgetting almost nothing to forgetting all."""
+        """Return random tokens, with gates from forgetting almost nothing to forgetting all."""
         random = np.random.default_rng(seed)
         x = random.standard_normal((count, shape.channels)).astype(np.float32)
         strength = 10 ** random.uniform(-4, 1, (count, shape.value_heads))
@@ -57,7 +57,7 @@ class Tokens:
 
 
 class DeltaNet:
-    """Convolution and recurrence as a model has them, over a cache of `sequences` sequences."""
+    """The convolution and recurrence of a model, with a cache for `sequences` sequences."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class DeltaNet:
         self._shape = shape
 
     def forward(self, *parts: tuple[int, Tokens], result: str = "y") -> list[F32]:
-        """Compute some more tokens of some sequences in one batch -> a result of each."""
+        """Compute more tokens of some sequences in one batch; return a result for each token."""
         counts = [len(tokens.x) for _, tokens in parts]
         starts = [self.cache.length(sequence) for sequence, _ in parts]
         positions = [np.arange(count) + start for start, count in zip(starts, counts, strict=True)]
@@ -123,10 +123,10 @@ def assert_one_answer(
 ) -> None:
     """Let three sequences grow, alone or together, lose tails, and take over prefixes.
 
-    Each computes one of two texts, of which `expected` has the whole answers.
+    Each computes one of two texts; `expected` contains the complete answers.
     """
     random = np.random.default_rng(5)
-    source = [0, 1, 0]  # the text that a sequence computes
+    source = [0, 1, 0]  # the text of each sequence
     for _ in range(rounds):
         growing = []
         for sequence in random.permutation(3)[: random.integers(1, 4)].tolist():

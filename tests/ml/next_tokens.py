@@ -18,7 +18,7 @@ TOP = 3
 
 
 def next_tokens(backend: Backend, directory: Path, vocabulary: int) -> Plan:
-    """Compile it; its results are `logits` (tokens, vocabulary) and `top`, from inputs `ids` and `counts`."""
+    """Compile the plan; it computes `logits` (tokens, vocabulary) and `top` from `ids` and `counts`."""
     random = np.random.default_rng(5)
     arrays = {name: random.standard_normal((vocabulary, 32)) for name in ("table", "head")}
     weights = bound(backend, directory, {name: a.astype(np.float32) for name, a in arrays.items()})
@@ -32,5 +32,5 @@ def next_tokens(backend: Backend, directory: Path, vocabulary: int) -> Plan:
 
 
 def inputs(*ids: int) -> dict[str, Input]:
-    """These tokens, with so many top logits of each as there can be."""
+    """Return inputs for these tokens, with the maximum number of top logits."""
     return {"ids": np.array(ids, np.int32), "counts": np.full(len(ids), TOP, np.int32)}

@@ -1,4 +1,4 @@
-"""The steps of LoRA adapters compute what the definition says, bit for bit, for every row by itself."""
+"""The steps of LoRA adapters match the definition bit for bit, for each row separately."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def fill(table: AdapterTable, path: Path, type: QuantType) -> None:
 
 
 def computed(backend: Backend, path: Path, type: QuantType, rows: list[int], residual: bool) -> F32:
-    """What adapters add to a product that is all zeros, which every backend computes exactly."""
+    """Return the result of adapters on a product of zeros, which every backend computes exactly."""
     random = np.random.default_rng(3)
     arrays = {
         "table": random.standard_normal((MAX_TOKENS, COLUMNS)).astype(np.float32),

@@ -1,4 +1,4 @@
-"""Attention: its definition, every storage type and form against it, and the same bits however it is cut."""
+"""Attention: every storage type and form against its definition, with the same bits however it is cut."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def normal(*shape: int, seed: int = 0) -> F32:
 
 
 def causal(history: int, tokens: int) -> npt.NDArray[np.int32]:
-    """The spans of the last tokens of a history that starts at position 0."""
+    """Return the spans of the last tokens of a history that starts at position 0."""
     return np.array([(0, history - tokens + i + 1, 0) for i in range(tokens)], np.int32)
 
 
 def defined(
     q: F32, k: F32, v: F32, spans: npt.NDArray[np.int32], sinks: F32 | None, softcap: float
 ) -> npt.NDArray[np.float64]:
-    """Attention as matrices in float64, with a column for the sink: (tokens, heads · value size)."""
+    """Return attention as matrices in float64 with a column for the sink: (tokens, heads · value size)."""
     tokens, heads, size = q.shape
     group = heads // k.shape[1]
     places = np.arange(len(k))
@@ -109,7 +109,7 @@ def test_the_definition(
 @pytest.mark.parametrize(("backend", "options"), IMPLEMENTATIONS, ids=str)
 @pytest.mark.parametrize("reach", [1, 4, 70, 400])
 def test_numbers_for_distances(tmp_path: Path, backend: str, options: Sequence[Options], reach: int) -> None:
-    """Tokens see what is behind them too, and one of them a window; distances beyond reach are as far."""
+    """Tokens also see later ones, and one token has a window; distances beyond reach count as reach."""
     heads, kv_heads, size, history, tokens = 6, 2, 20, 300, 9
     q, k, v = (normal(n, h, size) for n, h in ((tokens, heads), (history, kv_heads), (history, kv_heads)))
     table = normal(heads, 2 * reach + 1)
@@ -165,8 +165,8 @@ def test_every_type_is_near_the_reference(
         ).attend(np.arange(tokens), causal(history, tokens))
         for backend, name in (("reference", "auto"), ("cpu", isa))
     )
-    # Against quantized keys the query is rounded to eight bits too, against integers to integers; and before
-    # values that are integers, weights are.
+    # With quantized keys, the query is also rounded to eight bits, and with integer keys to integers; with
+    # integer values, weights are rounded.
     close = 4e-3 if types[0] in (DType.Q8_0, DType.Q4_0) else 2e-4 if DType.I16 in types else 2e-6
     np.testing.assert_allclose(found, expected, atol=close)
 
@@ -176,7 +176,7 @@ def test_every_type_is_near_the_reference(
 def test_integers_are_nearer_than_half_precision(
     tmp_path: Path, size: int, sharpness: float, outlier: float
 ) -> None:
-    """With weights all over the history or at few tokens, and with an element of keys that towers."""
+    """It tests weights spread over the history or on few tokens, and keys with one very large element."""
     q, k, v = sharpness * normal(16, 8, size), normal(1000, 2, size), normal(1000, 2, size)
     k[:, :, 3] += outlier
     cells, spans = np.arange(1000, dtype=np.int32), causal(1000, 16)
@@ -230,7 +230,7 @@ def _compare(directory: Path, types: tuple[DType, DType], isa: str, flash: bool)
         ]
         assert (np.concatenate(alone) == whole[450:history:37]).all()
         assert (attender.attend(range(300, 307), causal(307, 7)) == whole[300:307]).all()
-        # Two sequences in a batch, one behind the other in the list, and a window that starts later.
+        # Two sequences in a batch, one after the other in the list, and a window that starts later.
         listed = np.concatenate([attender.cells, attender.cells[:590]])
         both = attender.attend([599, 589], [(0, 600, 0), (600, 1190, 0)], listed)
         assert (both == whole[[599, 589]]).all()

@@ -1,4 +1,4 @@
-"""What the cpu backend refuses, and how it says so."""
+"""The errors of the cpu backend."""
 
 from __future__ import annotations
 

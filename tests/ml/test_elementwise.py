@@ -13,7 +13,7 @@ from chaski.ml.graph import Dim, DType, Graph
 
 RNG = np.random.default_rng(11)
 VALUES = {"cap": 1.5, "alpha": 1.702, "limit": 2.5, "factor": 0.75, "low": -0.5, "high": 1.25}
-"""The numbers that operations are tested with, by their names."""
+"""The test parameters of operations by name."""
 
 F32 = npt.NDArray[np.float32]
 
@@ -24,7 +24,7 @@ def operation(request: pytest.FixtureRequest) -> Elementwise:
 
 
 def computed(operation: Elementwise, operands: list[F32], isa: str, threads: int = 2) -> F32:
-    """What the native kernel makes of these rows."""
+    """Return the native kernel's result for these rows."""
     graph = Graph()
     shape = (Dim("rows", 16), operands[0].shape[1])
     names = [f"x{index}" for index in range(len(operands))]
@@ -51,7 +51,7 @@ def test_an_operation_is_its_formula(operation: Elementwise, isa: str, size: int
     ]
     expected = defined(operation, rows)
     assert expected.dtype == np.float32
-    # tanh of little x and Φ of very negative x are exact to the rounding of 1, times what they multiply
+    # tanh of small x and Φ of very negative x are exact to the rounding of 1, times their factor
     allowed = 3e-6 * np.abs(expected) + 4e-7 * np.maximum(np.abs(rows), 1).prod(axis=0)
     assert (np.abs(computed(operation, rows, isa) - expected) <= allowed).all()
 

@@ -1,4 +1,4 @@
-"""The foreign backend is foreign, and the engine on it gives the answers that it gives on the reference."""
+"""The foreign backend hides its data, and the engine gives the same answers on it as on the reference."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def opened(path: Path, backend: str) -> chaski.LLM:
 
 
 def answers(path: Path, backend: str) -> list[list[int]]:
-    """Greedy and drawn tokens of prompts that begin alike, one after the other."""
+    """Return greedy and drawn tokens of prompts with a common beginning, one after the other."""
     options = {"num_predict": 30, "seed": 3, "ignore_eos": True}
     with opened(path, backend) as model:
         return [
@@ -44,7 +44,7 @@ def test_answers_are_those_of_the_reference(name: str, backend: str) -> None:
 
 @pytest.mark.parametrize("backend", NAMES)
 def test_an_answer_goes_on_past_a_full_context(backend: str) -> None:
-    """Keys are moved; where the backend's pages do not allow that, they are computed again."""
+    """Keys are moved, or computed again if the backend's pages do not allow moving."""
     options = {"num_predict": 90, "temperature": 0, "ignore_eos": True}
     with opened(DATA / "qwen3.gguf", backend) as model:
         found = [list(model.generate(PROMPTS[0], **options).token_ids) for _ in range(2)]
@@ -63,7 +63,7 @@ def test_nothing_on_the_device_is_an_array(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", NAMES)
 def test_only_what_is_read_leaves_the_device(backend: str) -> None:
-    """Nothing is computed before it is read; tokens that feed the next batch are not fetched at all."""
+    """Results are computed only when they are read; tokens that feed the next batch are never fetched."""
     graph = Graph()
     tokens = Dim("tokens", 8)
     ids, counts = (graph.input(name, (tokens,), DType.I32) for name in ("ids", "counts"))

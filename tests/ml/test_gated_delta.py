@@ -1,4 +1,4 @@
-"""The gated delta net: the definition against numbers of transformers, and one answer however it is cut."""
+"""The gated delta net: the definition against transformers, and the same bits however it is cut."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def net(backend: str = "reference", isa: str = "auto", threads: int = 1, shape: 
 
 
 def plain(shape: Shape, q: F32, k: F32, v: F32, tokens: Tokens) -> F32:
-    """The recurrence as papers write it, in float64, with a state after every token."""
+    """Compute the recurrence as in papers, in float64, with a state after every token."""
     heads = np.arange(shape.value_heads)
     grouped = heads // (len(heads) // shape.key_heads)
     key_heads = heads % shape.key_heads if shape.tiled else grouped
@@ -75,9 +75,9 @@ def in_parts(delta: DeltaNet, tokens: Tokens, counts: Sequence[int]) -> F32:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("backend", "isa", "threads"), PLACES)
 def test_one_answer_whatever_the_schedule(backend: str, isa: str, threads: int, shape: Shape) -> None:
-    """Sequences grow by any number of tokens, alone or together, lose tails, and take over prefixes.
+    """Sequences grow by any number of tokens, alone or together, lose tails, and reuse prefixes.
 
-    What is expected was computed at once, alone, by one thread with the fastest kernels.
+    The expected result is computed at once, alone, on one thread with the fastest kernels.
     """
     texts = [Tokens.random(shape, 230, seed) for seed in range(2)]
     expected = [net(backend, "auto", 1, shape).whole(text) for text in texts]
@@ -105,7 +105,7 @@ def test_another_machine_computes_the_same(name: str) -> None:
     assert (in_parts(net(name), tokens, (10, 60, 30)) == net().whole(tokens)).all()
 
 
-# What torch_recurrent_gated_delta_rule of transformers 5.23 makes of the tokens of `counted`: the first two
+# Results of transformers 5.23's torch_recurrent_gated_delta_rule for the tokens of `counted`: the first two
 # columns of heads 0 and 3, for the tokens 0, 31, 32 and 99.
 STORED = [
     [-0.003433101, 0.01232021, 0.0004654583, -0.0004845513],
@@ -116,7 +116,7 @@ STORED = [
 
 
 def counted(count: int) -> Tokens:
-    """Tokens that any program can make: no random numbers."""
+    """Return tokens that any program can reproduce, without random numbers."""
     index = np.arange(count * SHAPE.channels, dtype=np.float64).reshape(count, -1)
     gates = np.arange(count * SHAPE.value_heads, dtype=np.float64).reshape(count, -1)
     return Tokens(
@@ -144,7 +144,7 @@ def test_both_rules_of_transformers(backend: str, shape: Shape) -> None:
 
 
 def of_transformers(delta: DeltaNet, shape: Shape, tokens: Tokens) -> list[F32]:
-    """What its recurrent and its chunked rule make of the rows that `delta` has."""
+    """Return the results of transformers' recurrent and chunked rules for the rows of `delta`."""
     torch = pytest.importorskip("torch")
     name = "transformers.models.qwen3_next.modeling_qwen3_next"
     rules = pytest.importorskip(name)

@@ -1,4 +1,4 @@
-"""A digest of a graph changes with what it computes, and not with how much there is room for."""
+"""The digest of a graph depends on its computation, but not on its maximum sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a value in a graph is short, however large the graph is."""
+"""The text of a value in a graph is short, however large the graph is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that memory cannot hold are computed from their files: the same bits, and a warning."""
+"""Models that do not fit in memory run from their files: the same bits, and a warning."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IDS = list(range(40, 60))
 
 @pytest.fixture
 def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine of 2 MB; what is available is what it is here, as caches need some."""
+    """Pretend that the machine has 2 MB in total; available memory stays real, as caches need some."""
     monkeypatch.setattr(backend, "total_memory", lambda: 2_000_000)
 
 

@@ -1,4 +1,4 @@
-"""Launches: results stay with their run, rows are fetched when they are read, and results feed later runs."""
+"""Launches: results belong to their run, rows are fetched when read, and results feed later runs."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def test_results_stay_with_their_launch(tmp_path: Path, backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_tokens_of_one_output_are_the_input_of_the_next(tmp_path: Path, backend: str) -> None:
-    """Greedy decoding of two sequences, with ids that the host fetches, and with ids that it never sees."""
+    """It decodes two sequences greedily, with ids that the host fetches, and with ids that it never sees."""
     plan = compiled(backend, tmp_path)
     found = []
     for is_fed in (False, True):
         launch, given = plan.launch(inputs(7, 11, 7)), []
-        rows = np.array([2, 1], np.int32)  # the second token of the next batch is one that is known
+        rows = np.array([2, 1], np.int32)  # the second token of the next batch is known
         for _ in range(5):
             values, places = np.array([0, 3, 0], np.int32), np.array([0, 2], np.int32)
             ids = FromLaunch(values, places, launch, "top", rows, TOP)

@@ -1,4 +1,4 @@
-"""Limits of control groups and of processes, read from invented trees of both versions."""
+"""Limits of control groups and processes, from simulated trees of both versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GB = 10**9
 
 
 class Tree:
-    """An invented /proc and /sys/fs/cgroup."""
+    """A simulated /proc and /sys/fs/cgroup."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -28,7 +28,7 @@ class Tree:
         (self.root / path).write_text(f"{text}\n")
 
     def mount(self, point: str, controllers: str = "", root: str = "/") -> None:
-        """Mount a hierarchy: of version 1 with controllers, of version 2 without."""
+        """Mount a hierarchy: version 1 with controllers, version 2 without."""
         place = str(self.root / point).replace(" ", r"\040")
         kind = f"cgroup cgroup rw,{controllers}" if controllers else "cgroup2 cgroup rw,nsdelegate"
         self.mounts.append(f"{len(self.mounts)} 0 0:1 {root} {place} rw,nosuid shared:9 - {kind}")
@@ -84,7 +84,7 @@ def test_version_1(tree: Tree) -> None:
     tree.mount("cgroup/memory", "memory")
     tree.mount("cgroup/cpu,cpuacct", "cpu,cpuacct")
     tree.mount("cgroup/pids", "pids")
-    tree.mount("cgroup/unified")  # both versions at once, as systemd has had it
+    tree.mount("cgroup/unified")  # both versions at once, as in older systemd
     tree.belongs("9:memory:/jobs/a", "4:cpu,cpuacct:/jobs", "3:pids:/jobs/b", "1:name=systemd:/x", "0::/y")
     tree.write("cgroup/memory/memory.limit_in_bytes", 9223372036854771712)
     tree.write("cgroup/memory/jobs/memory.limit_in_bytes", 5 * GB)
@@ -117,9 +117,9 @@ def test_a_container_of_version_1_sees_the_limit_of_groups_that_it_does_not_see(
     ("root", "path"),
     [
         ("/docker/1a2b", "/docker/1a2b"),  # the mount is the container's group, the path is the host's
-        ("/", "/"),  # a namespace of its own
+        ("/", "/"),  # a separate namespace
         ("/", "/../../other"),  # moved out of its namespace
-        ("/kubepods/pod1", "/kubepods/pod2"),  # a mount of another group: it is all that can be read
+        ("/kubepods/pod1", "/kubepods/pod2"),  # a mount of another group, the only readable one
     ],
 )
 def test_containers(tree: Tree, root: str, path: str) -> None:

@@ -1,4 +1,4 @@
-"""Matrices that are computed with before they are laid out: the same bits, and errors that name the file."""
+"""Matrices that are used before they are laid out: the same bits, and errors that name the file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ IDS = [int(i) for i in np.random.default_rng(7).integers(0, 64, 40)]
 
 @pytest.fixture(autouse=True)
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Tiny models are worth a thread, and it waits for the first run however long that takes."""
+    """Load even tiny models in a thread, which waits for the first run without a limit."""
     monkeypatch.setattr(loading, "GROUP_BYTES", 1 << 10)
     monkeypatch.setattr(loading, "PATIENCE", 600.0)
     yield
@@ -49,7 +49,7 @@ def is_loading() -> bool:
 
 
 def logits(path: Path, ids: list[int], waits: bool, threads: int = 1) -> npt.NDArray[np.float32]:
-    path.read_bytes()  # now the system has it in memory
+    path.read_bytes()  # now the file is in the page cache
     with chaski.load(path, threads=threads, context=64) as model:
         if waits:
             model.wait_loaded()
@@ -81,7 +81,7 @@ TYPES = [*map(QuantType, _native.matrix_types()), QuantType.MXFP4_INTERLEAVED]
 @pytest.mark.parametrize("isa", _native.isa_names())
 @pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
 def test_rows_in_turn_are_matrices_of_their_own(tmp_path: Path, type: QuantType, isa: str) -> None:
-    """Two matrices of 37 rows, as they are laid out and as steps read them from the file."""
+    """It tests two matrices of 37 rows, laid out and read by steps from the file."""
     columns = max(96, type.block_size)
     rows = np.random.default_rng(3).integers(0, 64, (74, row_bytes(type, columns)), np.uint8)
     path = tmp_path / "a.gguf"
@@ -104,7 +104,7 @@ def stored(rows: npt.NDArray[np.uint8], type: QuantType, columns: int) -> LazyTe
 
 
 def computed(matrices: list[TensorInfo], isa: str, waits: bool) -> npt.NDArray[np.float32]:
-    """The products of the rows of one matrix and another."""
+    """Return the products of the rows of one matrix and another."""
     backend = open_backend("cpu", CPUOptions(threads=2, isa=isa))
     graph, weights = Graph(), [Weight(info.shape) for info in matrices]
     backend.place(list(zip(weights, matrices, strict=True)))
@@ -160,7 +160,7 @@ def test_a_file_that_is_not_in_memory_is_read_at_once(monkeypatch: pytest.Monkey
 
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system cannot be asked to forget a file")
 def test_a_disk_reads_ahead(tmp_path: Path) -> None:
-    """Beyond what the system reads for one request."""
+    """It reads more than the system reads for one request."""
     size = 24 << 20
     path = tmp_path / "file"
     path.write_bytes(os.urandom(size))
@@ -221,7 +221,7 @@ def test_a_failure_of_the_thread_is_not_lost(monkeypatch: pytest.MonkeyPatch) ->
 def test_weights_that_memory_has_no_room_for_are_read_from_the_file(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As under `ulimit -v`; some are laid out already."""
+    """The limit is like `ulimit -v`; some weights are already laid out."""
     expected = logits(PATHS[0], IDS, True)
     real, calls = _native.lay_out, []
 

@@ -1,4 +1,4 @@
-"""The default number of threads: physical cores, within affinity and quotas, on invented machines."""
+"""The default number of threads: physical cores within affinity and quotas, on simulated machines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chaski.ml import limits, machine
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The root of a machine of four cores with two processors each; every second one is a sibling."""
+    """Make the root of a machine with four cores of two processors each; every second one is a sibling."""
     for processor in range(8):
         write(
             tmp_path,
@@ -59,7 +59,7 @@ def test_quotas_bound_the_cores(root: Path, quota: str, threads: int) -> None:
 def test_memory_nodes_are_those_of_processors_that_may_be_used(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for node, processors in enumerate(("0-1,4-5", "2-3,6-7", "")):  # the last has memory alone
+    for node, processors in enumerate(("0-1,4-5", "2-3,6-7", "")):  # the last has only memory
         write(root, f"nodes/node{node}/cpulist", processors)
     assert machine.memory_nodes() == [0, 1]
     allow(monkeypatch, range(2, 4))
@@ -91,7 +91,7 @@ def test_processors_without_a_name_are_told_apart(root: Path) -> None:
 
 
 def test_the_largest_cache_is_that_of_the_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the system tells it, in kilobytes; a small one where it does not."""
+    """The system reports it in kilobytes; without a report it is small."""
     monkeypatch.setattr(machine, "_PROCESSORS", tmp_path)
     assert machine.largest_cache.__wrapped__() == 8 << 20
     for index, size in enumerate(("48K", "1024K", "32768K", "many")):

@@ -1,4 +1,4 @@
-"""Routing and the matrices of experts: kernels against the definition, and ties to the lower number."""
+"""Routing and the matrices of experts: kernels against the definition; ties go to the lower number."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLACES = [("reference", "auto"), *FORMS]
 
 
 class Mixture:
-    """A graph of every operation over embedded ids, on one backend."""
+    """A graph with every operation over embedded ids, on one backend."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ def test_of_equals_the_lower_number_is_chosen(tmp_path: Path, place: tuple[str, 
 @pytest.mark.parametrize("type", [QuantType.F32, QuantType.Q8_0, QuantType.Q4_0])
 @pytest.mark.parametrize("place", PLACES[1:], ids=str)
 def test_bits_do_not_depend_on_the_batch(tmp_path: Path, place: tuple[str, str], type: QuantType) -> None:
-    """Experts with one row, few, and so many that other kernels take them."""
+    """It tests experts with one row, few rows, and enough rows for other kernels."""
     mixture = Mixture(tmp_path, place, Gating.SOFTMAX, type=type)
     ids = np.random.default_rng(2).integers(IDS, size=200)
     _, whole = mixture.run(ids)
@@ -140,14 +140,14 @@ def test_rows_that_products_round_may_be_an_output(tmp_path: Path, place: tuple[
 
 @pytest.mark.parametrize("place", [PLACES[0], PLACES[-1]], ids=str)
 def test_no_rows_are_no_rows(tmp_path: Path, place: tuple[str, str]) -> None:
-    """As in a batch that has no outputs, where the last layer computes nothing."""
+    """A batch without outputs computes nothing in the last layer."""
     routes, y = Mixture(tmp_path, place, Gating.SOFTMAX).run(np.zeros(0, np.int64))
     assert (len(routes), len(y)) == (0, 0)
 
 
 @pytest.mark.parametrize("place", PLACES[1:], ids=str)
 def test_no_two_rows_share_a_super_block(tmp_path: Path, place: tuple[str, str]) -> None:
-    """Four rows of 64 elements are as long as one, which products elsewhere in the graph want."""
+    """Four rows of 64 elements are as long as one super-block, which other products in the graph need."""
     random, count = np.random.default_rng(4), 4
     arrays = {
         "logits": random.standard_normal((IDS, EXPERTS)),

@@ -1,4 +1,4 @@
-"""A backend gets the options that are for its devices, and no others."""
+"""A backend gets only the options for its devices."""
 
 from __future__ import annotations
 

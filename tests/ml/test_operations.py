@@ -154,7 +154,7 @@ def test_a_slice_of_every_head(tmp_path: Path, isa: str, first: int, count: int)
 
 @pytest.mark.parametrize("is_used_again", [False, True])
 def test_scatter(tmp_path: Path, isa: str, is_used_again: bool) -> None:
-    """In place of what nobody else reads, or in a copy; of a number that only the run knows, 0 too."""
+    """It writes in place if no other step reads the value, else to a copy; the run sets the count, also 0."""
     arrays = {"table": uniform(11, 21)}
     for places in ([], [3], [8, 0, 4]):
         found = []
@@ -210,7 +210,7 @@ def test_averages_of_rows(tmp_path: Path, isa: str) -> None:
 
 
 def test_space_to_depth_is_the_input_of_a_convolution(tmp_path: Path, isa: str) -> None:
-    """Of 2 x 4 patches in two squares, with elements as channels: what the kernel sees of each square."""
+    """It tests 2 x 4 patches in two squares with elements as channels: the kernel's view of each square."""
     arrays = {"table": uniform(9, 35)}
     squares = arrays["table"][:8].reshape(2, 2, 2, 35)
     for name in ("reference", USUAL):

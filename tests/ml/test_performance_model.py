@@ -1,4 +1,4 @@
-"""The scaling model, on invented runs whose times can be added up by hand."""
+"""The scaling model, on invented runs whose times can be added by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chaski.ml.cpu.thread_rates import measure_machine
 from chaski.ml.performance_model import Batch, Machine, Memory, ThreadRates, predict
 from chaski.ml.trace import TracedRun, TracedStep
 
-# Seconds a piece, in whole microseconds.
+# Seconds per piece, in whole microseconds.
 US = 1e-6
 IDEAL = Machine(2, {n: ThreadRates(n * 1e9, float(n), 0.0, 0.0) for n in (1, 2)}, 0.0)
 SATURATED = Machine(2, {n: ThreadRates(1e9, float(n), 0.0, 0.0) for n in (1, 2)}, 0.0)
@@ -23,7 +23,7 @@ def batch(
     before: float = 0.0,
     after: float = 0.0,
 ) -> Batch:
-    """Pieces of one item: phase, step, microseconds."""
+    """Return a batch of pieces with one item each: phase, step, microseconds."""
     phases, steps, times = (np.array(column) for column in zip(*pieces, strict=True))
     counts = np.bincount(steps)
     return Batch(plan, {"tokens": 10}, steps, phases, 1 / counts[steps], times * US, before, after)
@@ -37,7 +37,7 @@ def test_one_thread_takes_the_sum_with_all_gaps() -> None:
     machine = Machine(1, {1: ThreadRates(1e9, 1.0, 1 * US, 5 * US)}, 0.0)
     of = batch([(0, 0, 10), (0, 0, 20), (2, 1, 30)], before=100 * US, after=200 * US)
     found = predict(of, machine, 1)
-    # A claim between the first two, a barrier behind each phase.
+    # A claim between the first two, and a barrier after each phase.
     assert found.seconds == pytest.approx((100 + 10 + 1 + 20 + 5 + 30 + 5 + 200) * US)
     assert found.path.on_path.all()
     assert found.path.waiting == pytest.approx((1 + 5 + 5) * US)
@@ -56,7 +56,7 @@ def test_pieces_go_to_whoever_is_free_and_all_wait_for_the_last() -> None:
 def test_others_begin_while_the_caller_is_busy() -> None:
     of = batch([(0, 0, 10)] * 4, before=25 * US, after=3 * US)
     found = predict(of, IDEAL, 2)
-    # The other thread computes two, and begins the third, before the caller comes.
+    # The other thread computes two and begins the third before the caller joins.
     assert found.lanes.tolist() == [1, 1, 1, 0]
     assert found.seconds == pytest.approx((35 + 3) * US)
     assert seconds(of, 1) == pytest.approx((25 + 40 + 3) * US)
@@ -65,7 +65,7 @@ def test_others_begin_while_the_caller_is_busy() -> None:
 def test_memory_that_gives_no_more_holds_up_what_reads() -> None:
     plan = [TracedStep("matmul", weight_bytes=80_000, rows="tokens"), TracedStep("norm")]
     of = batch([(0, 0, 60), (0, 0, 60), (1, 1, 8), (1, 1, 8)], plan)
-    # 40 of 60 microseconds are those of 40 KB at 1 GB/s.
+    # 40 KB at 1 GB/s take 40 of 60 microseconds.
     assert seconds(of, 2) == pytest.approx(68 * US)
     found = predict(of, SATURATED, 2)
     assert found.reading[0] == pytest.approx(80 * US)
@@ -83,7 +83,7 @@ def test_activations_come_from_other_cores() -> None:
     machine = Machine(2, IDEAL.rates, 1e-9)
     of = batch([(0, 0, 50)] * 4, plan)
     found = predict(of, machine, 2)
-    # Half of 10 rows' 4,000 bytes in four pieces, and half of 1,000 bytes for each thread, once.
+    # Half of 10 rows' 4,000 bytes in four pieces, and half of 1,000 bytes once per thread.
     assert found.transferring == pytest.approx(np.array([1.0, 1.0, 0.5, 0.5]) * US)
     assert found.seconds == pytest.approx(101.5 * US)
     assert seconds(of, 1, machine) == pytest.approx(200 * US)
@@ -172,7 +172,7 @@ def test_a_batch_is_the_middling_one_of_runs_that_were_cut_alike() -> None:
 
 
 def test_pieces_of_a_batch_add_up_to_a_run_of_middling_length() -> None:
-    """Each piece of each run but the last is disturbed once: medians of pieces would see none of it."""
+    """Each piece is disturbed once in every run except the last: medians of pieces would not show it."""
     runs = [
         run(
             *((0, step, step, 0, 1, 100 * step, 100 * step + (40 if step == late else 10)) for step in (0, 1))

@@ -1,4 +1,4 @@
-"""Plans of the cpu backend: what they refuse, where they wait, and that their buffers never collide."""
+"""Plans of the cpu backend: their errors and barriers, and buffers that never collide."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_buffers_that_live_together_never_overlap() -> None:
 def two_products(
     directory: Path, kinds: dict[str, QuantType]
 ) -> tuple[Backend, Graph, dict[str, NDArray[np.float32]], dict[str, _native.PackedMatrix]]:
-    """Rows of a table times "matrix" and "other", both (32, 256), and these by themselves."""
+    """Compile rows of a table times "matrix" and "other", both (32, 256), together and separately."""
     arrays = {name: uniform(32, 256) for name in kinds}
     backend = open_backend("cpu", CPUOptions(threads=1))
     path = directory / "weights.gguf"

@@ -1,4 +1,4 @@
-"""Threads that lose their cores to others: nobody waits for them for long, and the bits stay the same."""
+"""Threads that lose their cores: no thread waits for them for long, and the bits stay the same."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ several_processors = pytest.mark.skipif(
 
 @pytest.fixture
 def busy_processor() -> Iterator[int]:
-    """A processor that another process keeps busy."""
+    """Keep a processor busy with another process; yield its number."""
     processor = min(os.sched_getaffinity(0))
     script = (
         f"import os\nos.sched_setaffinity(0, {{{processor}}})\nprint('ready', flush=True)\nwhile True: pass"
@@ -41,7 +41,7 @@ def threads_of_this_process() -> set[int]:
 
 @several_processors
 def test_a_worker_that_never_runs_costs_no_more_than_its_help(busy_processor: int) -> None:
-    """A worker with 1.5 % of its core: whatever it has begun another core ends."""
+    """The worker gets 1.5 % of its core, and another core finishes the work that it began."""
     before = threads_of_this_process()
     with chaski.load("guide", threads=2, context=256) as model:
         model.generate(PROMPT, num_predict=1)
@@ -51,7 +51,8 @@ def test_a_worker_that_never_runs_costs_no_more_than_its_help(busy_processor: in
         affinity = os.sched_getaffinity(0)
         started = time.monotonic()
         model.generate(PROMPT, num_predict=200, stop=[], temperature=0)
-        # One thread alone takes 0.1 s. Waiting for that worker at each of the 5,000 barriers takes minutes.
+        # One thread alone takes 0.1 s. Waiting for that worker at each of the 5,000 barriers would take
+        # minutes.
         assert time.monotonic() - started < 5
         assert os.sched_getaffinity(0) == affinity
 

@@ -1,4 +1,4 @@
-"""Weights that are read into the caches before the inputs of a plan are there."""
+"""Weights that are read into the caches before the inputs of a plan are available."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MATRIX = WIDTH * WIDTH * 4
 
 
 def two_products(directory: Path, threads: int) -> Plan:
-    """A plan that multiplies by two matrices of a megabyte each, one after the other."""
+    """Compile a plan that multiplies by two matrices of a megabyte each, one after the other."""
     backend = open_backend("cpu", CPUOptions(threads))
     random = np.random.default_rng(3)
     arrays = {name: random.standard_normal((WIDTH, WIDTH)).astype(np.float32) for name in ("a", "b")}
@@ -41,7 +41,7 @@ def test_weights_of_the_next_launch_are_read_once(tmp_path: Path, threads: int) 
     expected = plan.launch({"x": x}).rows("y").copy()
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        for _ in range(2):  # a launch has used what was read, and the next one begins anew
+        for _ in range(2):  # a launch uses the data, and the next one starts again
             assert plan.read_ahead(ours.fileno(), 100_000) == 100_000
             assert plan.read_ahead(ours.fileno(), MATRIX + 1) == MATRIX + 1
             assert plan.read_ahead(ours.fileno(), 10 * MATRIX) == 2 * MATRIX, "all weights"
@@ -57,7 +57,7 @@ def test_weights_of_the_next_launch_are_read_once(tmp_path: Path, threads: int) 
 
 
 def test_it_ends_when_something_comes(tmp_path: Path) -> None:
-    """While weights are read again and again, which takes longer than what comes."""
+    """Weights are read repeatedly, which takes longer than the arrival."""
     plan = two_products(tmp_path, 2)
     assert isinstance(plan, ReadsAhead)
     ours, theirs = socket.socketpair()

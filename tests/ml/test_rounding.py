@@ -1,4 +1,4 @@
-"""Which values of a graph are rounded to int8, and in which blocks: one answer for all backends."""
+"""The values of a graph that are rounded to int8, and their blocks, are the same on all backends."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Recorded:
         return Rounding(self.graph, self.types.__getitem__)
 
     def dispatched(self) -> tuple[Tensor, Tensor]:
-        """The rows of the value, sorted by expert, and their groups."""
+        """Return the rows of the value, sorted by expert, and their groups."""
         logits = self.graph.input("logits", (TOKENS, EXPERTS), DType.F32)
         groups = moe_ops.group_by_expert(moe_ops.router(logits, CHOSEN, moe_ops.Gating.SOFTMAX), EXPERTS)
         return moe_ops.dispatch(self.rows, groups), groups

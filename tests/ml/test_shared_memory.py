@@ -1,4 +1,4 @@
-"""Panels that processes share: one copy, the same bits, and nothing that a process can leave behind."""
+"""Panels that processes share: one copy, the same bits, and no leftovers of a dead process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GUIDE = Path(chaski.__file__).parent / "models" / "guide.gguf"
 IDS = list(range(40, 60))
 SIZE = 4 << 20
 
-# Loads a file, and stops in the middle of laying it out.
+# Loads a file, and stops while laying it out.
 STOPS = """
 import sys, time
 import chaski
@@ -58,7 +58,7 @@ chaski.load(sys.argv[1], threads=1, context=64).wait_loaded()
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A model that nobody else has loaded."""
+    """Write a model that no other process has loaded."""
     return Path(shutil.copy(GUIDE, tmp_path / "model.gguf"))
 
 
@@ -75,7 +75,7 @@ def logits(path: Path) -> npt.NDArray[np.float32]:
 
 
 def num_shared(model: chaski.LLM) -> int:
-    """Bytes of weights that took no memory."""
+    """Return the bytes of weights that took no memory."""
     memory = model.memory()
     return memory.total - memory.to_take
 
@@ -138,7 +138,7 @@ def test_a_process_that_dies_in_the_middle(
         assert process.stdout.readline() == "middle\n"
         with chaski.load(path, threads=1, context=64) as model:
             assert num_shared(model) > 2 << 20
-            # It has what the other one has written, and computes from the file.
+            # It has the other's part, and computes from the file.
             assert np.array_equal(model.logits(IDS), expected)
             os.kill(process.pid, signal.SIGKILL)
             model.wait_loaded()
@@ -150,7 +150,7 @@ def test_a_process_that_dies_in_the_middle(
 
 @contextmanager
 def named(key: str, descriptor: int, owner: int | None = None) -> Iterator[None]:
-    """Say that a process, by default this one, has the memory of a key."""
+    """Record that a process, by default this one, has the memory of a key."""
     with socket.socket(socket.AF_UNIX) as name:
         name.bind(f"\0chaski-weights/{key}/{owner or os.getpid()}/{descriptor}".encode())
         yield

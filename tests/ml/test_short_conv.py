@@ -1,4 +1,4 @@
-"""The short convolution: kernels against the definition, and the same bits however a sequence is cut."""
+"""The short convolution: kernels against the definition, with the same bits however a sequence is cut."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLACES = [("reference", "auto"), *FORMS]
 
 
 def compiled(backend: str, isa: str, taps: int = TAPS) -> Plan:
-    """A plan whose input is cosines and sines of the token ids."""
+    """Compile a plan whose input is cosines and sines of the token ids."""
     opened = open_backend(backend, CPUOptions(threads=2, isa=isa))
     random = np.random.default_rng(2)
     graph = Graph()
@@ -44,8 +44,8 @@ def run(plan: Plan, ids: Sequence[int], segments: list[tuple[int, int, int, int,
 @pytest.mark.parametrize(("backend", "isa"), PLACES)
 def test_kernels_follow_the_definition(backend: str, isa: str, taps: int) -> None:
     expected, found = (compiled(*place, taps=taps) for place in (("reference", "auto"), (backend, isa)))
-    # One token, many, and fewer than there are taps; the second batch goes on from rows of the first, and
-    # writes two states of one sequence.
+    # One token, many, and fewer than the taps; the second batch continues from rows of the first, and writes
+    # two states of one sequence.
     first = [(0, 1, 0, 0, 1), (1, 20, 1, 0, 2), (20, 22, 20, 0, 3)]
     for segments in [first, [(0, 19, 0, 3, 4), (19, 20, 0, 3, 5), (20, 22, 20, 1, 2)], [(0, 22, 0, 5, 1)]]:
         ids = np.arange(22).tolist()

@@ -1,4 +1,4 @@
-"""What a weight says of where it may be cut: the parts, computed apart, give the bits of the whole."""
+"""Weights declare where they may be cut: parts that are computed separately give the bits of the whole."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def uniform(*shape: int) -> F32:
 
 
 def product(layer: Linear | TransposedLinear, path: Path, x: F32, part: slice | None = None) -> F32:
-    """What the layer makes of `x` with all of its weights, or with a part along the axis that they name."""
+    """Return the layer's result for `x` with all its weights, or with a part along their declared axis."""
     backend = open_backend("cpu", CPUOptions(threads=2))
     placed = []
     with open_gguf(path) as file:
@@ -71,7 +71,7 @@ def test_outputs_of_a_transposed_layer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("type", [DType.F32, DType.I16, DType.Q8_0])
 def test_heads_of_attention(tmp_path: Path, type: DType) -> None:
-    """Key/value heads, each with the query heads that share it."""
+    """It cuts key/value heads, each with the query heads that share it."""
     q, k, v = uniform(6, 8, 32), uniform(90, 4, 32), uniform(90, 4, 32)
     cells = np.arange(90, dtype=np.int32)
     spans = np.array([(0, 84 + i, 0) for i in range(6)], np.int32)
@@ -86,7 +86,7 @@ def test_heads_of_attention(tmp_path: Path, type: DType) -> None:
 
 
 def test_activations_have_the_nominal_type_of_their_graph() -> None:
-    """The cpu computes them in float32 all the same, to the same values."""
+    """The cpu computes them in float32 in any case, with the same values."""
     x = uniform(4, 32)
     found = []
     for dtype in (DType.F32, DType.BF16):

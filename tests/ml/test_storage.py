@@ -1,4 +1,4 @@
-"""Key/value storage: what is written is what ggml's formats can hold, to the bit, and keys turn in place."""
+"""Key/value storage: written values match ggml's formats to the bit, and keys rotate in place."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CELLS = 40
 
 
 def rows_of(heads: int, size: int) -> F32:
-    """Rows of all sizes: some blocks are zero, tiny, or have a value of the same size with either sign."""
+    """Return rows of all sizes: some blocks are zero, tiny, or have equal values with both signs."""
     random = np.random.default_rng(3)
     x = random.standard_normal((CELLS, heads * size)) * np.exp(random.uniform(-9, 6, (CELLS, 1)))
     x[3] = 0
@@ -39,7 +39,7 @@ def rows_of(heads: int, size: int) -> F32:
 def written(
     backend: Backend, directory: Path, x: F32, cells: npt.NDArray[np.int64], role: KVRole, dtype: DType
 ) -> KVBuffer:
-    """A buffer into whose `cells` the rows of x (n, heads, size) were stored."""
+    """Return a buffer with the rows of x (n, heads, size) stored in `cells`."""
     count, heads, size = x.shape
     table = bound(backend, directory, {"x": x.reshape(count, -1)})["x"]
     buffer = backend.kv_buffer(role, CELLS, heads, size, dtype)
@@ -53,7 +53,7 @@ def written(
 
 
 def rounded(x: F32, dtype: DType, role: KVRole) -> F32:
-    """What ggml's own Python package makes of x; integers by their rule (native/kernels/integers.h)."""
+    """Return x rounded by ggml's Python package, or integers by their rule (native/kernels/integers.h)."""
     if dtype is DType.I16:
         largest = np.abs(x).max(axis=-1, keepdims=True).astype(np.float64)
         length = np.sqrt((x.astype(np.float64) ** 2).sum(axis=-1, keepdims=True))
@@ -87,14 +87,14 @@ def test_rows_are_stored_as_ggml_rounds_them(
     found = contents(buffer.handle, isa, CELLS, heads, size)
     expected = rounded(x, dtype, role)
     if dtype is DType.I16:
-        # The scale may be off by its own rounding, and a tie between two levels may fall to either.
+        # The scale may differ by its own rounding, and a tie between two levels may round either way.
         assert_near(found[cells], expected)
     else:
         np.testing.assert_array_equal(found[cells], expected)
 
 
 def assert_near(found: F32, expected: F32) -> None:
-    """Within a level of integers, and nearly everywhere the same."""
+    """Check that values differ by at most one integer level, and rarely."""
     largest = np.abs(expected).max(axis=-1, keepdims=True)
     off = np.abs(found - expected)
     assert (off <= 1.3e-4 * largest + 1e-20).all()
@@ -122,7 +122,7 @@ def test_rotate_cells(tmp_path: Path, role: KVRole, dtype: DType, heads: int, si
     before = rounded(x, dtype, role)
     expected = before.copy()
     expected[cells] = rounded(turned(before[cells], distances, frequencies), dtype, role)
-    # A turned value that lies between two levels may be rounded to either.
+    # A rotated value between two levels may round to either.
     steps = {DType.F32: 1e-5, DType.F16: 2e-3, DType.BF16: 2e-2, DType.I16: 6e-4, DType.Q8_0: 0.04}
     step = steps.get(dtype, 0.6)
     found = []
@@ -145,7 +145,7 @@ def test_rotate_cells(tmp_path: Path, role: KVRole, dtype: DType, heads: int, si
 
 
 def turned(x: F32, distances: npt.NDArray[np.int32], frequencies: F32) -> F32:
-    """x (n, heads, size) with its first pairs turned by distance · frequency."""
+    """Return x (n, heads, size) with its first pairs rotated by distance · frequency."""
     angles = (distances[:, None] * frequencies)[:, None]
     pairs = x[..., : 2 * len(frequencies)]
     plane = (pairs[..., ::2] + 1j * pairs[..., 1::2]) * np.exp(1j * angles)

@@ -1,4 +1,4 @@
-"""The largest elements of rows: their values and places, on every backend, in every batch."""
+"""The largest elements of rows: their values and indices, on every backend, in every batch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Chooser:
 
 
 def write_table(path: Path, table: F32) -> None:
-    """The writer refuses what is not finite, so the bytes of zeros are overwritten."""
+    """Write the table; the writer refuses values that are not finite, so zeros are overwritten."""
     tensors = {"table": (np.zeros_like(table), QuantType.F32)}
     write_gguf(path, {"general.architecture": "test"}, tensors)
     with open_gguf(path) as opened:
@@ -62,7 +62,8 @@ def expected(row: F32, count: int) -> list[tuple[float, int]]:
 
 
 def rows_of(width: int) -> F32:
-    """Different numbers, few different ones, one number only, and almost nothing but minus infinity."""
+    """Return rows of different numbers, of few different ones, of one number, and of mostly minus
+    infinity."""
     random = np.random.default_rng(width)
     table = random.standard_normal((6, width)).astype(np.float32)
     table[1] = np.round(table[1])

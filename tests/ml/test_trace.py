@@ -1,4 +1,4 @@
-"""Traces of plans: every item of every step once, in the order of the phases, cut for as many as asked."""
+"""Traces of plans: every item of every step once, in phase order, cut for the requested threads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS, WIDTH, TOKENS = 1024, 64, 5
 def traced(
     directory: Path, threads: int, cut_for: int | None = None
 ) -> tuple[TracedRun, NDArray[np.float32]]:
-    """The second run of an embedding, a norm and two products, and its result."""
+    """Return the second run of an embedding, a norm and two products, with its result."""
     trace = PlanTrace(cut_for)
     backend = open_backend("cpu", CPUOptions(threads=threads, trace=trace))
     rng = np.random.default_rng(5)

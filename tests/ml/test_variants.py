@@ -1,4 +1,4 @@
-"""Variants of kernels: measured by the products of models, kept in a file, read again."""
+"""Variants of kernels: measured with the products of models, stored in a file, and read again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOKENS = list(range(1, 250))
 
 @pytest.fixture(autouse=True)
 def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Files of this test, and models that count as large whatever their size."""
+    """Use separate files, and count all models as large."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CHASKI_VARIANTS", "measured")
     monkeypatch.setattr(variants, "_LARGE", 0)
@@ -128,7 +128,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(cache_folder: Path) -> None
 def test_the_environment_chooses() -> None:
     keep_one()
     first = KernelVariants("first", ISA, 1)
-    for type in ("Q8_0", "Q8_0 in small models"):  # so nothing is left to measure
+    for type in ("Q8_0", "Q8_0 in small models"):  # so that nothing is left to measure
         assert first.picks()[type]["1"] == _native.variant_names(Q8_0, 1)[0]
     shown = CliRunner().invoke(chaski_command, ["info"], env={"CHASKI_THREADS": "1"}).output
     assert f"1: {_native.variant_names(Q8_0, 1)[-1]}" in shown

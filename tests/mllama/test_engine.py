@@ -1,4 +1,4 @@
-"""Llama 3.2 Vision through the engine: texts with images, as users send them."""
+"""Llama 3.2 Vision in the engine: texts with images from users."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_prefix_cache_changes_nothing(path: Path, model: chaski.LLM) -> None
     again = model.generate(text, [png("wide"), png("high")], **GREEDY)
     assert again.evaluated_tokens == 1
     other = model.generate(text, [png("wide"), png("small")], **GREEDY)
-    # Rows of the first image are gone by then, so nothing behind it can be taken over.
+    # Rows of the first image are gone by then, so later tokens cannot be reused.
     assert other.cached_tokens == len(model.tokenize("The runner"))
     shorter = model.generate("The runner[img-0] carries", [png("wide")], **GREEDY)
     silent = model.generate("The runner carries", **GREEDY)
@@ -90,7 +90,7 @@ def prompts() -> list[tuple[str, list[bytes]]]:
 
 @pytest.mark.parametrize("kind", [None, "Q4_0"])
 def test_sequences_with_images_are_as_alone(kind: str | None, path: Path, tmp_path: Path) -> None:
-    """All begin in the same batch, whose room of 16 cuts most of them; then behind what the cache holds."""
+    """All begin in the same batch, whose size of 16 cuts most of them; later they continue from the cache."""
     source = path if kind is None else quantized(path, tmp_path / "quantized.gguf", kind)
     with chaski.load(source, context=64, threads=1, prompt_cache=False) as model:
         alone = [said(model.generate(*prompt, **GREEDY)) for prompt in prompts()]
@@ -111,13 +111,13 @@ def test_sequences_that_begin_alike_share_what_they_have_seen(path: Path) -> Non
         assert answers_at_once(model, [(text, one) for text in texts], **GREEDY) == alone
         again = model.generate(texts[1], one, **GREEDY)
         assert again.evaluated_tokens == 1
-        # Of one of those that share it, another image takes the place.
+        # Another image replaces the shared one in one of the sequences.
         model.generate("The runner[img-0] carries[img-1] it", [*one, png("high")], **GREEDY)
         assert answers_at_once(model, [(text, one) for text in texts], **GREEDY) == alone
 
 
 def test_full_contexts_beside_each_other(path: Path) -> None:
-    """One loses its image while others go on with theirs."""
+    """One sequence loses its image while others keep theirs."""
     longer = {**GREEDY, "num_predict": 70, "num_keep": 1}
     with chaski.load(path, context=64, threads=1, prompt_cache=False) as model:
         alone = [said(model.generate(*prompt, **longer)) for prompt in prompts()]

@@ -1,4 +1,4 @@
-"""Prefixes behind images that layers attend to: they come back, and the last image is encoded again."""
+"""Prefixes after images in cross-attention layers: they are restored, and the last image is encoded again."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_it_comes_back_after_a_restart(path: Path) -> None:
         assert again.evaluated_tokens == 1
         assert model.engine._in_flight._images is not None
         assert model.engine._in_flight._images.num_encoded == 1
-        # The cells have the last image only, so what is between the two comes back once more.
+        # The cells contain only the last image, so the tokens between both images are restored again.
         beginning = TEXT[: TEXT.index("[img-1]")]
         shorter = model.generate(beginning + " and rests", [png("wide")], **GREEDY)
         assert shorter.cached_tokens > len(model.tokenize("The runner")) + 4

@@ -1,6 +1,6 @@
-"""Llama 3.2 Vision against transformers, and bit for bit however it is computed.
+"""Llama 3.2 Vision against transformers, with the same bits however it is computed.
 
-The checkpoint and the expected numbers are made by tools/fixtures/make_mllama.py.
+tools/fixtures/make_mllama.py makes the checkpoint and the expected numbers.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["as it is", "Q4_0"])
 def any_path(path: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file, and one whose matrices are quantized: their products are computed by other kernels."""
+    """Return the file, and one with quantized matrices, whose products use other kernels."""
     if request.param == "as it is":
         return path
     return quantized(path, tmp_path_factory.mktemp("quantized") / "mllama.gguf", request.param)
 
 
 class Runs:
-    """The model, and the encoder of images in front of it."""
+    """The model with its image encoder."""
 
     def __init__(self, path: Path, backend: str = USUAL, threads: int = 2) -> None:
         file = open_gguf(path)
@@ -77,7 +77,7 @@ class Runs:
         return self._encoder.encode(self.vision.read_image(png(name)))
 
     def logits(self, prompt: str, most: int = 64) -> F32:
-        """At all positions that the cache does not hold yet; in batches of `most` tokens, or fewer."""
+        """Return logits at all positions that are not cached yet, in batches of at most `most` tokens."""
         parts = PROMPTS[prompt]
         begins = {0, *(index for index, part in enumerate(parts) if isinstance(part, str)), len(parts)}
         found = []
@@ -114,7 +114,7 @@ def encoder(path: Path) -> dict[str, BoundEncoder]:
 def test_every_layer_equals_that_of_transformers(
     name: str, backend: str, tolerance: float, encoder: dict[str, BoundEncoder]
 ) -> None:
-    """Of the tiles that the image has: local layers, then those behind the states that are taken."""
+    """It compares the image's tiles: local layers, then the layers after the used states."""
     vision = encoder[backend].vision
     image = vision.read_image(png(name))
     states = encoder[backend].states(image, vision.v.blk, getattr(vision.v, "global").blk)

@@ -1,7 +1,7 @@
 """Differences between files of Ollama's converters and those of llama.cpp's, family by family.
 
-Each case says what Ollama's converter of that family writes otherwise, see `convert_*.go` of its repository:
-keys, with None for one that it leaves out, and names of tensors.
+Each case lists the differences of Ollama's converter for a family (`convert_*.go` in its repository): keys,
+with None for omitted ones, and names of tensors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TOWER_KEYS = {"vision.block_count": 1, "vision.embedding_length": 8, "vision.ima
 
 @dataclass(frozen=True)
 class Case:
-    """source: the file of ours, and `given`: keys that it is given first. renames: patterns of tensors."""
+    """source: our file. given: keys that it gets first. renames: patterns of tensors."""
 
     source: str
     keys: dict[str, Any]
@@ -169,7 +169,7 @@ CASES = {
         {"rope.scaling.type": "none", "attention.temperature_scale": 0.0},
     ),
     "qwen2 without a size of heads": Case("architectures/qwen2", {"attention.key_length": 0}),
-    # As its converters of February 2026 wrote them: a number of key/value heads for each layer.
+    # As in its converters of February 2026: a number of key/value heads for each layer.
     "qwen3next": Case(
         "architectures/qwen3next",
         {

@@ -1,6 +1,6 @@
 """Converted LoRA adapters against transformers with PEFT: the logits of tiny random models.
 
-It needs torch, transformers and PEFT, and makes its checkpoints and adapters itself, so it is run by hand.
+It makes its own checkpoints and adapters. It needs torch, transformers and PEFT, so run it by hand.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ FAR_FROM_BASE = 0.05
 
 
 def adapted(family: str, settings: str, folder: Path) -> Any:
-    """A random adapter of all linear layers but the head, saved in `folder`, on the model of a checkpoint."""
+    """Return a checkpoint's model with a random adapter of all linear layers except the head; save it in
+    `folder`."""
     base = transformers.AutoModelForCausalLM.from_pretrained(CHECKPOINTS / family, dtype=torch.float32)
     config = peft.LoraConfig(target_modules="all-linear", task_type="CAUSAL_LM", **SETTINGS[settings])
     if settings == "patterns":

@@ -1,7 +1,7 @@
-"""Every architecture against transformers, and its logits bit for bit however they are computed.
+"""Every architecture against transformers, with the same bits however its logits are computed.
 
-The files and the expected logits are made by tools/fixtures/make_architectures.py. The prompt is longer than
-every window, chunk and trained context of the models.
+tools/fixtures/make_architectures.py makes the files and the expected logits. The prompt is longer than every
+window, chunk and trained context of the models.
 """
 
 from __future__ import annotations
@@ -62,25 +62,25 @@ def test_logits_equal_those_of_transformers(name: str, backend: str, tolerance: 
     ids, wanted = expected(name)
     found = logits(DATA / f"{name}.gguf", ids, backend, kv_type="f32")
     assert wanted.std() > 0.3
-    if name.endswith("mxfp4") and backend == USUAL:  # which rounds what such matrices multiply to int8
+    if name.endswith("mxfp4") and backend == USUAL:  # which rounds activations for such matrices to int8
         tolerance = 0.3 * float(wanted.std())
     np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance)
 
 
-# As in the script: so many tokens, then some of them are forgotten, and the next parts end here.
+# As in the script: number of tokens, dropped tokens, and ends of the next parts.
 BEGIN, DROPPED, PARTS = 60, range(4, 24), [61, 75, 90]
 
 
 @pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_what_follows_a_shift_equals_that_of_transformers(name: str, backend: str, tolerance: float) -> None:
-    """What was computed from forgotten tokens stays, and is turned to its new position."""
+    """Values computed from dropped tokens stay, and are rotated to their new positions."""
     ids, _ = expected(name)
     with np.load(DATA / f"{name}.npz") as arrays:
         wanted = arrays.get("shifted")
     runs = Runs(DATA / f"{name}.gguf", backend, DType.F32)
     runs.forward({0: ids[:BEGIN]})
-    if wanted is None or backend == "foreign":  # a recurrence, whose state cannot forget; no whole pages
+    if wanted is None or backend == "foreign":  # a recurrent state cannot drop tokens; no whole pages
         with pytest.raises(NotSupportedError):
             runs.cache.remove(0, DROPPED.start, DROPPED.stop)
         return
@@ -99,7 +99,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module", params=["as it is", "Q4_0"])
 def path(name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file, and one whose matrices are quantized: their products are computed by other kernels."""
+    """Return the file, and one with quantized matrices, whose products use other kernels."""
     source = DATA / f"{name}.gguf"
     if request.param == "as it is":
         return source
@@ -175,7 +175,7 @@ def test_what_a_file_has_too_much_or_too_little_is_refused(
 
 
 def test_the_factors_of_a_rope_are_chosen_by_the_context_of_the_model(tmp_path: Path) -> None:
-    """Not by the length of a request: its answer would depend on what it was cached with."""
+    """The length of a request does not choose them, since its answer would then depend on the cache."""
     path = DATA / "phi3-short.gguf"  # trained for 128 tokens
     ids, wanted = expected("phi3-short")
     swapped = tmp_path / "swapped.gguf"
@@ -193,7 +193,7 @@ def test_the_factors_of_a_rope_are_chosen_by_the_context_of_the_model(tmp_path: 
 
 
 def test_matrices_that_a_layer_has_and_does_not_use(tmp_path: Path) -> None:
-    """Published files have keys and values of layers that read those of others. They take no memory."""
+    """Published files contain keys and values of layers that read those of others. They take no memory."""
     path = DATA / "gemma4-small.gguf"
     with open_gguf(path) as file:
         tensors = {
@@ -211,7 +211,7 @@ def test_matrices_that_a_layer_has_and_does_not_use(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["gemma2", "phi3", "qwen3"])
 def test_joined_tensors(name: str, tmp_path: Path) -> None:
-    """Files may hold the rows of several matrices in one, or of each its own. The bits are the same."""
+    """Files may store the rows of several matrices together or separately. The bits are the same."""
     joined = {"attn_qkv": ("attn_q", "attn_k", "attn_v"), "ffn_gate_up": ("ffn_gate", "ffn_up")}
     with open_gguf(DATA / f"{name}.gguf") as file:
         arrays = {key: dequantize(info.data, info.type, info.shape) for key, info in file.tensors.items()}
@@ -235,7 +235,7 @@ def test_joined_tensors(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("backend", backends.BACKENDS)
 @pytest.mark.parametrize("name", ["qwen3moe", "gpt-oss", "gpt-oss-mxfp4", "llama4"])
 def test_gate_and_up_of_experts_as_one_tensor(name: str, backend: str, tmp_path: Path) -> None:
-    """As llama.cpp's newer files have them: of each expert the gate's rows first. The bits are the same."""
+    """In llama.cpp's newer files, each expert's gate rows come first. The bits are the same."""
     with open_gguf(DATA / f"{name}.gguf") as file:
         tensors = {}
         for key, info in file.tensors.items():
@@ -260,7 +260,8 @@ def test_gate_and_up_of_experts_as_one_tensor(name: str, backend: str, tmp_path:
 @pytest.mark.parametrize("quantized", [("gate",), ("up", "down"), ("down",)], ids=" ".join)
 @pytest.mark.parametrize("name", ["qwen3moe", "gpt-oss", "llama4", "mixtral"])
 def test_experts_of_two_types(name: str, quantized: tuple[str, ...], tmp_path: Path) -> None:
-    """One of gate and up is read as int8 blocks, the other as it is. Rounding chooses a few other experts."""
+    """One of gate and up reads int8 blocks, the other floats. Rounding changes the choice of a few
+    experts."""
     with open_gguf(DATA / f"{name}.gguf") as file:
         tensors = {}
         for key, info in file.tensors.items():
@@ -277,7 +278,7 @@ def test_experts_of_two_types(name: str, quantized: tuple[str, ...], tmp_path: P
 
 
 class Runs:
-    """A model whose batches hold tokens of several sequences."""
+    """A model whose batches contain tokens of several sequences."""
 
     def __init__(self, path: Path, backend: str = USUAL, kv_type: DType = DType.F16) -> None:
         file = open_gguf(path)
@@ -290,7 +291,7 @@ class Runs:
         self.program = Program(model, self.cache, opened, 128, 3)
 
     def forward(self, sequences: dict[int, list[int]]) -> dict[int, F32]:
-        """Go on with each sequence -> the logits of its last token."""
+        """Continue each sequence; return the logits of its last token."""
         ids, positions, rows, outputs = (list[int]() for _ in range(4))
         for sequence, tokens in sequences.items():
             begin = self.cache.length(sequence)

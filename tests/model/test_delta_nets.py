@@ -1,4 +1,4 @@
-"""Qwen 3 Next and Qwen 3.5: what their files may have besides, and llama.cpp's numbers for the same files."""
+"""Qwen 3 Next and Qwen 3.5: variants of their files, and llama.cpp's numbers for the same files."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def write(path: Path, metadata: dict[str, Any], arrays: dict[str, F32]) -> Path:
 
 
 def test_one_matrix_of_q_k_v_and_z(tmp_path: Path) -> None:
-    """The first files of Qwen 3 Next have the rows of the checkpoint, a key head behind the other."""
+    """The first files of Qwen 3 Next have the checkpoint's rows, one key head after the other."""
     metadata, arrays = arrays_of("qwen3next")
     for layer in (0, 2):
         rows = arrays.pop(f"blk.{layer}.attn_qkv.weight"), arrays.pop(f"blk.{layer}.attn_gate.weight")
@@ -94,14 +94,14 @@ def test_a_block_for_multi_token_prediction_is_whole(tmp_path: Path) -> None:
     ],
 )
 def test_which_layers_attend(keys: dict[str, Any], tmp_path: Path) -> None:
-    """By a flag of each layer, by layers without key/value heads, or every so often."""
+    """Flags of each layer, layers without key/value heads, or an interval determine them."""
     path = changed(tmp_path, keys)
     found = logits(path, ids_of("qwen3next"))
     np.testing.assert_array_equal(found, logits(DATA / "qwen3next.gguf", ids_of("qwen3next")))
 
 
 def changed(folder: Path, keys: dict[str, Any]) -> Path:
-    """The tiny Qwen 3 Next with these values; None takes one out."""
+    """Write the tiny Qwen 3 Next with these values; None removes one."""
     metadata, arrays = arrays_of("qwen3next")
     metadata |= {f"qwen3next.{key}": value for key, value in keys.items()}
     metadata = {key: value for key, value in metadata.items() if value is not None}
@@ -137,7 +137,7 @@ def test_what_cannot_be_is_refused(keys: dict[str, Any], message: str, tmp_path:
 def test_the_likeliest_tokens_have_the_scores_that_llama_cpp_gives(
     name: str, type: str, tmp_path: Path
 ) -> None:
-    """Of prompts whose end lies in the first chunk of the recurrence, and in later ones."""
+    """The prompts end in the first chunk of the recurrence and in later ones."""
     pytest.importorskip("xllamacpp")
     path = DATA / f"{name}.gguf"
     if type != "F32":
@@ -158,13 +158,13 @@ def test_the_likeliest_tokens_have_the_scores_that_llama_cpp_gives(
             differences += [token.logprob - found[length - 1, token.token_id] for token in top]
     if type == "F32":
         assert np.abs(differences).max() < 2e-3
-    else:  # both round what they multiply, each in its own way
+    else:  # both round activations, each in its own way
         assert np.abs(differences).mean() < 0.1
 
 
 @pytest.mark.parametrize("length", [64, 70])
 def test_a_prompt_that_is_sent_again_is_taken_over(length: int) -> None:
-    """Behind a long answer too, where states of later tokens have come and gone."""
+    """This also works after a long answer, when states of later tokens have been replaced."""
     ids = (2 * ids_of("qwen35"))[7 : 7 + length]
     with chaski.load(DATA / "qwen35.gguf", context=256, threads=1, parallel=1) as model:
         short, long, again = (model.generate(ids, num_predict=n, temperature=0) for n in (1, 80, 8))

@@ -1,4 +1,4 @@
-"""Models of embeddings whose tokens all see each other, against transformers (tools/fixtures)."""
+"""Embedding models whose tokens all see each other, against transformers (tools/fixtures)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.vision_oracle import BACKENDS
 
 DATA = Path(__file__).parents[1] / "data" / "embedders"
 NAMES = sorted(path.stem for path in DATA.glob("*.gguf"))
-# Those that are converted have their vectors compared in tests/convert.
+# tests/convert compares the vectors of converted models.
 CONVERTED = sorted(set(checkpoints.EMBEDDERS) - set(NAMES))
 LENGTHS = [1, 7, 90]
 
@@ -46,7 +46,7 @@ def test_embeddings_equal_those_of_transformers(name: str, backend: str) -> None
 
 @pytest.mark.parametrize(("context", "together"), [(128, 4), (512, 4), (1024, 2)])
 def test_texts_share_batches_though_no_number_is_given(context: int, together: int) -> None:
-    """Batches of 512 tokens, which as many texts fill as 2,048 tokens have room for."""
+    """Batches of 512 tokens contain as many texts as fit into 2,048 tokens."""
     with chaski.load(DATA / "nomic-bert.gguf", context=context) as model:
         with patch.object(Program, "prepare", autospec=True, side_effect=Program.prepare) as prepare:
             model.embed([[5] * 120] * 4)

@@ -1,6 +1,6 @@
-"""Files with the keys and tensors of Ollama's converter: the bits are those of llama.cpp's form of the same.
+"""Files with the keys and tensors of Ollama's converter: the bits equal those of llama.cpp's form.
 
-Each case of `dialect_cases` changes a file of ours, whose weights stay the same.
+Each case of `dialect_cases` changes one of our files without changing its weights.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def lazy(info: TensorInfo) -> LazyTensor:
 
 
 def written(folder: Path, case: Case) -> tuple[Path, Path]:
-    """The file in llama.cpp's form, and in Ollama's."""
+    """Write the file in llama.cpp's form and in Ollama's."""
     file = open_gguf(DATA / f"{case.source}.gguf")
     arch = file.architecture
     ours = {**file.metadata, **{f"{arch}.{key}": value for key, value in case.given.items()}}
@@ -71,7 +71,7 @@ def test_an_encoder_that_is_left_out_is_spoken_of(tmp_path: Path, caplog: pytest
 
 
 def test_one_tensor_of_query_key_and_value(tmp_path: Path) -> None:
-    """As from OpenAI's own checkpoint of gpt-oss."""
+    """It is like OpenAI's own checkpoint of gpt-oss."""
     ours, _ = written(tmp_path, CASES["gptoss"])
     with open_gguf(ours) as file:
         tensors = {name: lazy(info) for name, info in file.tensors.items()}
@@ -99,7 +99,8 @@ def file_with(metadata: dict[str, Any]) -> GGUFFile:
 
 @pytest.mark.parametrize(("layers", "factor"), [(26, None), (34, 8.0), (48, 8.0), (62, 8.0), (18, None)])
 def test_gemma3_by_its_layers(layers: int, factor: float | None) -> None:
-    """Ollama's files of the larger ones have no scaling, and the first of the 1B a bound that it has not."""
+    """Ollama's files of larger models lack the scaling, and its first 1B file has a bound that the model
+    lacks."""
     metadata = {
         "general.architecture": "gemma3",
         "gemma3.block_count": layers,
@@ -153,7 +154,7 @@ def test_llama_3_is_known_by_its_token(tmp_path: Path) -> None:
 
 
 def test_tokens_of_images_and_sounds_are_cut_off(tmp_path: Path) -> None:
-    """Gemma 3n's have no embedding for each layer in Ollama's files."""
+    """In Ollama's files of Gemma 3n, these tokens have no per-layer embedding."""
     with open_gguf(DATA / "architectures" / "gemma3n.gguf") as file:
         tensors = {name: lazy(info) for name, info in file.tensors.items()}
         table = file.tensors["token_embd.weight"]
@@ -175,7 +176,7 @@ def test_tokens_of_images_and_sounds_are_cut_off(tmp_path: Path) -> None:
 
 
 def test_gemma_4_is_cut_by_its_merges() -> None:
-    """Its converter of Ollama names the kind of Gemma 3."""
+    """Ollama's converter names the tokenizer kind of Gemma 3."""
     metadata: dict[str, Any] = {"general.architecture": "gemma4", "tokenizer.ggml.model": "llama"}
     assert in_our_names(file_with(metadata)).metadata["tokenizer.ggml.model"] == "llama"
     metadata["tokenizer.ggml.merges"] = ["a b"]

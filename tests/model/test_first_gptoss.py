@@ -71,7 +71,7 @@ def test_rows_that_cannot_be_in_turn_are_refused(tmp_path: Path, shape: tuple[in
 
 
 def test_rows_of_blocks_are_not_cut(tmp_path: Path) -> None:
-    """A matrix that should be a stack of them."""
+    """A single matrix instead of a stack is refused."""
     tensors = {"blk.0.ffn_gate_up_exps.weight": (np.ones((4, 64), np.float32), QuantType.Q8_0)}
     write_gguf(tmp_path / "flat.gguf", {"general.architecture": "gptoss"}, tensors)
     with pytest.raises(chaski.ChaskiError, match="rows of Q8_0 cannot be cut"):

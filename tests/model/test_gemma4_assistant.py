@@ -1,4 +1,4 @@
-"""The proposals of Gemma 4's assistants against those of transformers, behind the same prompts."""
+"""The proposals of Gemma 4's assistants against those of transformers, after the same prompts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def logits(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
-    """The logits of proposed tokens, those of no near cluster below all others."""
+    """Return the logits of proposed tokens; tokens outside near clusters are below all others."""
     found: list[np.ndarray] = []
 
     def record(choice: TopLogit, graph: Any, counts: Any, rows: Any) -> None:
@@ -57,7 +57,7 @@ def logits(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
 
 @pytest.fixture
 def proposals(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """All proposals, each of so many tokens, and none of what a text repeats."""
+    """Return all proposals, each with this many tokens, without n-gram speculation."""
     found: list[list[int]] = []
 
     def propose(speculator: OwnSpeculator) -> list[int]:

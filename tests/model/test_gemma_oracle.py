@@ -1,7 +1,7 @@
 """Converted Gemmas of odd sizes against transformers: logits, greedy answers and embeddings.
 
-Heads of 20 and of 80 elements, 1, 3 and 7 query heads for each key/value head, odd vocabularies. It needs
-torch and transformers, and makes its checkpoints itself, so it is run by hand.
+It covers heads of 20 and 80 elements, 1, 3 and 7 query heads per key/value head, and odd vocabularies. It
+makes its own checkpoints. It needs torch and transformers, so run it by hand.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.oracle
 CHECKPOINTS = Path(__file__).parents[1] / "data" / "checkpoints"
 ANSWER = 32
 SHAPES = [(20, 1), (80, 3), (20, 7)]
-"""The size of heads, and how many query heads share a key/value head."""
+"""The size of heads, and the number of query heads per key/value head."""
 
 NEAR, FAR = "sliding_attention", "full_attention"
 PLAIN = {"rope_type": "default", "rope_theta": 10000.0}
@@ -49,7 +49,7 @@ def sizes(head: int, ratio: int, layers: int, **more: Any) -> dict[str, Any]:
 
 
 def configured(family: str, head: int, ratio: int) -> Any:
-    """The configuration of a tiny model."""
+    """Return the configuration of a tiny model."""
     windows = {"sliding_window": 8, "query_pre_attn_scalar": head}
     if family == "gemma":
         rope = {"rope_parameters": PLAIN, "hidden_activation": "gelu_pytorch_tanh"}
@@ -96,7 +96,7 @@ MODELS = {
 
 
 def random_model(family: str, head: int, ratio: int, folder: Path) -> Any:
-    """A random model, saved in `folder` with a tokenizer, in double precision."""
+    """Make a random model in double precision, and save it in `folder` with a tokenizer."""
     folder.mkdir()
     for path in (CHECKPOINTS / family).glob("tokenizer*"):
         shutil.copyfile(path, folder / path.name)
@@ -111,7 +111,7 @@ def random_model(family: str, head: int, ratio: int, folder: Path) -> Any:
             is_norm = "norm" in name and parameter.ndim < 2
             centre = parameter.mean().round() if is_norm else 0.0
             spread = 0.1 if parameter.ndim < 2 else 1.2 / parameter.shape[-1] ** 0.5
-            spread = 0.03 if "embed" in name else spread  # with larger ones answers repeat one token
+            spread = 0.03 if "embed" in name else spread  # with larger embeddings, answers repeat one token
             parameter.normal_(0.0, spread, generator=generator)
             parameter += centre
     model.save_pretrained(folder)

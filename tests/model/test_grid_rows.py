@@ -1,4 +1,4 @@
-"""The rows of an image in a grid of tiles: which patches show something of it, and in which order."""
+"""The rows of an image in a grid of tiles: the patches that show the image, and their order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DATA = Path(__file__).parents[1] / "data" / "tiled"
 
 
 def test_a_tile_that_is_all_border_has_no_rows() -> None:
-    """A square in the middle of three tiles: the others show nothing, and lines end behind the middle."""
+    """A square in the middle of three tiles: the other tiles show nothing, and lines end after the middle."""
     kept, order = grid_rows((50, 50), (1, 3), 2, has_ends=True)
     assert [tile.tolist() for tile in kept] == [[], [0, 1, 2, 3], []]
     assert order.tolist() == [0, 1, 2, 3, 5, 6, 4, 7, 8, 4]

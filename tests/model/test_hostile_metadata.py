@@ -1,4 +1,4 @@
-"""Files whose numbers no model can have: they are refused, quickly, and nothing crashes or grows.
+"""Files with impossible numbers are refused quickly, without crashes or growth.
 
 Files that divided by zero, ran over buffers or took all memory were most of the advisories of llama.cpp
 and Ollama (CVE-2024-39720, CVE-2025-0312, 0315 and 0317, CVE-2026-53923 and others).
@@ -63,7 +63,7 @@ def test_an_embedder_that_does_not_say_how(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_any_number_anywhere(tmp_path: Path, path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Some numbers of each architecture, a few at each run of a seed; all of them were tried once."""
+    """It changes a few numbers of each architecture per seed; all of them were tried once."""
     source = open_gguf(path)
     chosen = random.Random(path.stem)
     tensors = all_tensors(source)
@@ -77,7 +77,7 @@ def test_any_number_anywhere(tmp_path: Path, path: Path, caplog: pytest.LogCaptu
 
 
 def _other(value: Any, chosen: random.Random) -> Any:
-    """Another value of the same type."""
+    """Return another value of the same type."""
     if isinstance(value, np.ndarray):
         return chosen.choice([value[:0], value[:1], np.concatenate([value, value]), np.zeros_like(value)])
     if isinstance(value, bool):
@@ -88,7 +88,7 @@ def _other(value: Any, chosen: random.Random) -> Any:
 
 
 def _try(path: Path) -> None:
-    """Either it is refused as a file or a request is, or it computes something."""
+    """Load and run the file; accept a normal error or a result."""
     try:
         with np.errstate(all="ignore"), chaski.load(path, context=32, num_batch=16) as model:
             if model.pooling is None:

@@ -1,4 +1,4 @@
-"""Metadata of another type than a key has: a file is refused by name and key, or runs."""
+"""Metadata of a wrong type: the file is refused with its name and key, or runs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def stored(path: Path) -> None:
 
 
 def problem_of(attempt: Callable[[Path], None], path: Path) -> str:
-    """Return the message of the error that a file is refused with; empty if it is taken."""
+    """Return the error message of a refused file, or an empty string for an accepted one."""
     try:
         attempt(path)
     except chaski.ChaskiError as error:
@@ -92,7 +92,7 @@ def test_keys_that_are_read_first(tmp_path: Path, key: str) -> None:
         try:
             write_tiny_llama(path, layers=1, **{key.replace(".", "__"): value})
         except chaski.ChaskiError:
-            continue  # such as an alignment with which nothing can be written
+            continue  # such as an alignment that the writer cannot use
         show(path)
         for attempt in (run, stored):
             problem = problem_of(attempt, path)
@@ -110,7 +110,7 @@ def test_a_projector_that_divides_by_zero_is_named_itself(tmp_path: Path, key: s
 
 @pytest.mark.parametrize("seed", range(3))
 def test_all_keys_of_files_that_go_with_a_model(tmp_path: Path, seed: int) -> None:
-    """Projectors, adapters and drafts, whose keys are chosen by chance: each is refused, or runs."""
+    """It changes random keys of projectors, adapters and drafts: each is refused or runs."""
     chance = random.Random(seed)
     tiny = write_tiny_llama(tmp_path / "tiny.gguf", layers=1)
     with open_gguf(tiny) as file:

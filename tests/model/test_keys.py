@@ -21,11 +21,11 @@ from tests.rewriting import all_tensors
 
 DATA = Path(__file__).parents[1] / "data"
 FILES = [*sorted((DATA / "architectures").glob("*.gguf")), *(DATA / "embedders").glob("*.gguf")]
-# Of encoders, of files and of tokenizers, which have rules of their own.
+# Keys of encoders, files and tokenizers, which have their own rules.
 OTHERS = ("clip.", "diffusion.", "general.", "imatrix.", "split.", "tokenizer.", "adapter.", "xielu.")
-# Of each key a value with which it changes something.
+# For each key, a value that has an effect.
 MEANS = {**dict.fromkeys(REFUSED, 7), "attention.rope_pattern": 0, "classifier.pooling_type": 1}
-# What llama.cpp reads and the package `gguf` has no constant for.
+# Keys that llama.cpp reads without a constant in the package `gguf`.
 MORE = {"rope.scale_linear", "rope.scaling.alpha", "attention.value_scale", "attention.output_scale"}
 
 
@@ -40,7 +40,7 @@ def keys_of(group: type) -> Iterator[str]:
 
 
 def test_every_key_of_llama_cpp_has_its_place() -> None:
-    """The list has the names in its `llama-arch.cpp` of October 2026."""
+    """The list contains the names in `llama-arch.cpp` of October 2026."""
     names = (DATA / "llama_cpp_keys.txt").read_text().split()
     assert len(names) > 160
     assert set(names) <= READ | REFUSED.keys() | HARMLESS.keys()
@@ -114,7 +114,7 @@ def changed(source: Path, target: Path, **metadata: Any) -> Path:
 
 @pytest.mark.parametrize("name", ["granite", "granitemoe"])
 def test_granite_without_a_rope(tmp_path: Path, name: str) -> None:
-    """llama.cpp reads `finetuned` as a switch. Positions that are scaled to nothing mean the same."""
+    """llama.cpp reads `finetuned` as a switch. Positions with a scale of zero mean the same."""
     source = DATA / "architectures" / f"{name}.gguf"
     rope = {"rope__scaling__type": "linear", "rope__scaling__factor": 1e30}
     paths = [
@@ -158,7 +158,7 @@ def logits_of(path: Path) -> np.ndarray[Any, Any]:
 
 
 def test_a_window_for_some_layers_of_phi_3(tmp_path: Path) -> None:
-    """The pattern says which layers see a window: with none of them it is a model without windows."""
+    """The pattern names the layers with a window; without such layers, the model has no windows."""
     source = DATA / "architectures" / "phi3.gguf"
     layers = open_gguf(source).get("phi3.block_count", int)
     window: dict[str, Any] = {"attention__sliding_window": 3}
@@ -178,7 +178,7 @@ def test_a_window_for_some_layers_of_phi_3(tmp_path: Path) -> None:
 
 
 def test_gemma_3_without_a_window(tmp_path: Path) -> None:
-    """Where the key is 0, or is not there, all layers see everything and have the rope of those that do."""
+    """If the key is 0 or missing, all layers have full attention and its rope."""
     source = DATA / "architectures" / "gemma3.gguf"
     file = open_gguf(source)
     zero = changed(source, tmp_path / "zero.gguf", attention__sliding_window=0)
@@ -189,7 +189,7 @@ def test_gemma_3_without_a_window(tmp_path: Path) -> None:
 
 
 def test_the_temperature_of_mistral_3_without_an_original_length(tmp_path: Path) -> None:
-    """Its steps are then as long as the context, and a file may not say another length."""
+    """Its steps are then as long as the context, and a file must not state another length."""
     source = DATA / "architectures" / "mistral3.gguf"
     file = open_gguf(source)
     metadata = {key: value for key, value in file.metadata.items() if ".rope.scaling." not in key}
@@ -208,7 +208,7 @@ def test_the_temperature_of_mistral_3_without_an_original_length(tmp_path: Path)
 
 @pytest.mark.parametrize("values", [{"sliding_window": 0}, {"sliding_window_pattern": 1}])
 def test_modern_bert_without_windows(tmp_path: Path, values: dict[str, Any]) -> None:
-    """Every layer then sees all of a text, with the base of those that do: a base of others means nothing."""
+    """Every layer then sees the whole text with the base of full layers; a base for windows has no effect."""
     convert(DATA / "checkpoints" / "modern-bert", tmp_path / "plain.gguf", "F32")
     plain = tmp_path / "plain.gguf"
     entries = {f"attention__{key}": value for key, value in values.items()}
@@ -224,7 +224,7 @@ def test_modern_bert_without_windows(tmp_path: Path, values: dict[str, Any]) -> 
 
 
 def test_granite_that_adds_embeddings_again_is_refused(tmp_path: Path) -> None:
-    """Parts of images change no text; the first part, which is a text's own, does in later layers."""
+    """Image parts do not affect text; the first part, the text's own, affects later layers."""
     source = DATA / "architectures" / "granite.gguf"
     layers = open_gguf(source).metadata["granite.block_count"]
     assert isinstance(layers, int)

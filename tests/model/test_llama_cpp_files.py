@@ -1,4 +1,4 @@
-"""The tiny models of families against llama.cpp on the same files: needs xllamacpp, so it is run by hand."""
+"""The tiny models of families against llama.cpp on the same files; needs xllamacpp, so run it by hand."""
 
 from __future__ import annotations
 

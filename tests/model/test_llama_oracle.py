@@ -1,6 +1,6 @@
 """Logits and greedy tokens of small Llama files against transformers and llama.cpp.
 
-The files and the expected numbers are made by tools/fixtures/make_llama.py and make_llama_quantized.py.
+tools/fixtures/make_llama.py and make_llama_quantized.py make the files and the expected numbers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def expected(name: str) -> dict[str, NDArray[Any]]:
 
 
 def ids_of(file: str) -> list[int]:
-    """The longest prompt that has golden numbers for this file."""
+    """Return the longest prompt with golden numbers for this file."""
     is_quantized = file.startswith("quantized/")
     arrays = expected(file if is_quantized else file.split(".")[0])
     return [int(token) for token in arrays["ids" if is_quantized else "ids_90"]]
@@ -71,7 +71,7 @@ def test_reference_backend_equals_transformers(name: str, length: int) -> None:
 def test_cpu_backend_equals_transformers(
     name: str, length: int, kv_type: str | None, expectation: str
 ) -> None:
-    """With keys and values in float32, as is the default here, and in float16 on both sides."""
+    """It compares keys and values in float32, the default here, and in float16 on both sides."""
     arrays = expected(name)
     found = logits(f"{name}.f32", arrays[f"ids_{length}"].tolist(), kv_type=kv_type)
     assert found.dtype == np.float32
@@ -87,7 +87,7 @@ def test_reference_backend_is_exact_for_quantized_weights(name: str) -> None:
 
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_cpu_backend_is_as_near_to_exact_as_llama_cpp(name: str) -> None:
-    """Both round activations, each in its own way: the errors are of one size, and differ by at most both."""
+    """Both round activations differently: the errors are similar, and differ by at most their sum."""
     arrays = expected(f"quantized/{name}")
     exact, golden = arrays["exact"], arrays["llama_cpp"]
     found = logits(f"quantized/{name}", arrays["ids"].tolist())

@@ -1,4 +1,4 @@
-"""What `chaski models` says of each architecture by measurement (chaski/cli/measured.json) is so."""
+"""The measured facts of `chaski models` (chaski/cli/measured.json) are true."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAKE = "run `PYTHONPATH=. python -m tools.measure_models`"
 
 
 def check(found: dict[str, Measured], oracle: str) -> None:
-    """Differences are about as large as is stored: processors differ a little."""
+    """Check that differences are about as large as stored; processors differ a little."""
     wanted = {name: row[oracle] for name, row in STORED.items() if oracle in row}
     assert found.keys() >= wanted.keys()
     for name, value in wanted.items():

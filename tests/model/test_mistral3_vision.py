@@ -1,7 +1,7 @@
-"""Mistral 3 with Pixtral's encoder against transformers, from the files of images on.
+"""Mistral 3 with Pixtral's encoder against transformers, starting from image files.
 
-The model and the expected values are made by tools/fixtures/make_mistral3_vision.py. Images have odd sizes,
-one is larger than the longest edge, and prompts are longer than the trained context.
+tools/fixtures/make_mistral3_vision.py makes the model and the expected values. Images have odd sizes, one is
+larger than the longest edge, and prompts are longer than the trained context.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def test_rows_of_squares_end_with_tokens_of_their_own() -> None:
 
 @pytest.fixture(scope="module", params=["as it is", "Q4_0"])
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file, and one whose matrices are quantized: their products are computed by other kernels."""
+    """Return the file, and one with quantized matrices, whose products use other kernels."""
     if request.param == "as it is":
         return FILE
     return quantized(FILE, tmp_path_factory.mktemp("quantized") / "mistral3.gguf", request.param)
@@ -98,7 +98,7 @@ def test_logits_do_not_depend_on_chunks_and_threads(path: Path, prompt: str) -> 
 
 
 def test_logits_do_not_depend_on_other_sequences_and_on_the_cache(path: Path) -> None:
-    """Several prompts with images at once, and again behind what the cache holds."""
+    """It computes several prompts with images at once, and again from the cache."""
     options: Any = {"num_predict": 6, "temperature": 0, "logprobs": True}
     prompts = [(text(prompt), images(prompt)) for prompt in PROMPTS]
     with chaski.load(path, context=128, parallel=1, prompt_cache=False) as model:
@@ -111,7 +111,7 @@ def test_logits_do_not_depend_on_other_sequences_and_on_the_cache(path: Path) ->
 
 
 def test_full_contexts_with_images_beside_each_other() -> None:
-    """What is forgotten, and the keys that move, do not depend on others."""
+    """Dropped tokens and moved keys do not depend on other sequences."""
     options: Any = {"num_predict": 60, "temperature": 0, "logprobs": True, "num_keep": 2, "seed": 1}
     prompts = [(text(prompt), images(prompt)) for prompt in ("odd", "tiny", "text")]
     with chaski.load(FILE, context=96, parallel=1, prompt_cache=False) as model:
@@ -132,7 +132,7 @@ def test_text_does_not_depend_on_the_encoder(tmp_path: Path) -> None:
 
 
 def changed_projector(folder: Path, **changed: Any) -> Path:
-    """The projector, but for what it says."""
+    """Write the projector with changed metadata."""
     with open_gguf(PROJECTOR) as file:
         tensors = {name: (dequantize(t.data, t.type, t.shape), t.type) for name, t in file.tensors.items()}
         write_gguf(folder / "projector.gguf", {**file.metadata, **changed}, tensors)
@@ -141,7 +141,7 @@ def changed_projector(folder: Path, **changed: Any) -> Path:
 
 @pytest.mark.parametrize("prompt", ["two", "text"])
 def test_the_encoder_may_be_in_a_file_of_their_own(tmp_path: Path, prompt: str) -> None:
-    """Elements of heads have another order there, so sums are nearly the same only."""
+    """Elements of heads have another order there, so sums are only nearly the same."""
     text_file = write_text_part(FILE, tmp_path / "text.gguf")
     found = logits(text_file, prompt, projector=PROJECTOR, kv_type="f32")
     wanted = EXPECTED[f"{prompt}/logits"]

@@ -1,7 +1,7 @@
-"""Qwen's vision models against transformers, from the files of images on.
+"""Qwen's vision models against transformers, starting from image files.
 
-The models and the expected values are made by tools/fixtures/make_qwen_vision.py. Images have odd sizes, more
-squares a side than a window, and one is larger than the largest that is allowed.
+tools/fixtures/make_qwen_vision.py makes the models and the expected values. Images have odd sizes and more
+squares per side than a window, and one exceeds the size limit.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def file(model: str) -> Path:
 
 
 def prompts_of(model: str) -> list[str]:
-    """The prompts whose answers are kept."""
+    """Return the prompts with stored answers."""
     return [prompt for prompt in PROMPTS if f"{prompt}/ids" in expected(model)]
 
 
@@ -133,7 +133,7 @@ def test_coordinates_behind_an_image_go_on_at_its_longer_side() -> None:
 
 @pytest.fixture(scope="module", params=[*MODELS, "Q4_0"])
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files, and one whose matrices are quantized: their products are computed by other kernels."""
+    """Return the files, and one with quantized matrices, whose products use other kernels."""
     if request.param in MODELS:
         return file(request.param)
     target = tmp_path_factory.mktemp("quantized") / "model.gguf"
@@ -147,7 +147,7 @@ def test_logits_do_not_depend_on_chunks_and_threads(path: Path) -> None:
 
 
 def test_answers_do_not_depend_on_other_sequences_and_on_the_cache(path: Path) -> None:
-    """Several prompts with images at once, and again behind what the cache holds."""
+    """It computes several prompts with images at once, and again from the cache."""
     options: Any = {"num_predict": 6, "temperature": 0, "logprobs": True}
     prompts = [(text(prompt), images(prompt)) for prompt in PROMPTS]
     with chaski.load(path, context=160, parallel=1, prompt_cache=False) as model:
@@ -212,7 +212,7 @@ _OLLAMA_KEYS = {
 
 
 def tensors_of_ollama(source: GGUFFile) -> Iterator[tuple[str, LazyTensor]]:
-    """Both frames in one kernel, query, key and value apart, and mergers by their number."""
+    """Return tensors with both frames in one kernel, separate query, key and value, and numbered mergers."""
     for name, tensor in all_tensors(source).items():
         info = source.tensors[name]
         if not name.startswith(("v.", "mm.")):

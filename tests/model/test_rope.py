@@ -1,4 +1,4 @@
-"""Scalings of rope: all that llama.cpp reads is read as it reads it, or refused by name."""
+"""Scalings of rope: chaski reads each setting like llama.cpp, or refuses it by name."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_each_of_them_changes_the_numbers(tmp_path: Path) -> None:
 @pytest.mark.oracle
 @pytest.mark.parametrize("entries", SCALINGS, ids=str)
 def test_llama_cpp_reads_the_same(tmp_path: Path, entries: dict[str, object]) -> None:
-    """The likeliest tokens behind a prompt, and how likely they are."""
+    """It compares the likeliest tokens after a prompt and their probabilities."""
     pytest.importorskip("xllamacpp")
     path = write(tmp_path, entries)
     options = {"num_predict": 1, "temperature": 0, "logprobs": True, "top_logprobs": 20}
@@ -126,7 +126,7 @@ def _check_near(ours: Any, theirs: Any) -> None:
 
 
 def test_yarn_divides_by_the_factors_of_a_file() -> None:
-    """Llama 3's factors and YaRN in one file: ggml divides each angle, then scales it."""
+    """With Llama 3's factors and YaRN in one file, ggml divides each angle, then scales it."""
     yarn = RopeConfig(8, 10000.0, yarn=Yarn(4.0, 64))
     factors = np.array([1.0, 2.0, 4.0, 8.0], np.float32)
     plain, divided = yarn.rope().frequencies, yarn.rope(factors=factors).frequencies

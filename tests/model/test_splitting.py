@@ -1,4 +1,4 @@
-"""Every matrix of every architecture says along which axis it may be cut."""
+"""Every matrix of every architecture declares the axis along which it may be cut."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILES = [
     if not path.stem.endswith("-mmproj")
 ]
 NO_MATRICES = {"token_types.weight"}
-"""Vectors that files keep in the form of a table: the first row is added."""
+"""Vectors that files store as a table; the first row is added."""
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -1,7 +1,7 @@
-"""Models that see against transformers: the encoder layer by layer, and logits of prompts with images.
+"""Vision models against transformers: the encoder layer by layer, and logits of prompts with images.
 
-The files and the expected values are made by tools/fixtures/make_vision.py. An image has more rows than the
-window of the text model is long.
+tools/fixtures/make_vision.py makes the files and the expected values. An image has more rows than the text
+model's window.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def test_every_layer_and_the_rows_equal_those_of_transformers(backend: str, tole
     encoder = BoundEncoder(GEMMA, backend)
     whole = image("gemma3", 0)
     order = np.argsort(whole.arrays["places"])
-    *wanted, _ = expected("gemma3")["layers"]  # the last one is behind the norm, which the rows go through
+    *wanted, _ = expected("gemma3")["layers"]  # the last state is after the norm that rows pass
     for depth, (found, state) in enumerate(
         zip(encoder.states(whole, encoder.vision.v.blk), wanted, strict=True)
     ):
@@ -63,7 +63,7 @@ def test_logits_equal_those_of_transformers(prompt: str, backend: str, tolerance
 
 @pytest.fixture(scope="module", params=["as it is", "Q4_0"])
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file, and one whose matrices are quantized: their products are computed by other kernels."""
+    """Return the file, and one with quantized matrices, whose products use other kernels."""
     if request.param == "as it is":
         return GEMMA
     return quantized(GEMMA, tmp_path_factory.mktemp("quantized") / "gemma3.gguf", request.param)

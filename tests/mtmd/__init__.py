@@ -1,1 +1,1 @@
-"""Encoders of images beside llama.cpp's mtmd, on the same files."""
+"""Image encoders compared with llama.cpp's mtmd on the same files."""

@@ -1,4 +1,4 @@
-"""Answers of chaski beside those of llama.cpp, token by token."""
+"""Answers of chaski compared with those of llama.cpp, token by token."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["largest_difference"]
 
 
 def largest_difference(ours: Sequence[Any], theirs: Sequence[Any]) -> float:
-    """Return the largest difference of the scores of the ten tokens that llama.cpp finds likeliest.
+    """Return the largest difference of the scores of llama.cpp's ten likeliest tokens.
 
-    The arguments are `logprobs` of answers; the tokens have to be the same, as far as llama.cpp tells them.
+    The arguments are `logprobs` of answers; the tokens must be the same, as far as llama.cpp reports them.
     """
     differences = [0.0]
     for own, other in zip(ours, theirs, strict=False):

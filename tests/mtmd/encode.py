@@ -1,10 +1,10 @@
-"""Encodes an image by the mtmd of llama.cpp, in a process of its own: what llama.cpp does not like ends it.
+"""Encode an image with llama.cpp's mtmd in a separate process, since llama.cpp's errors end it.
 
     python -m tests.mtmd.encode PROJECTOR TEXT PIXELS ROWS [LEAST MOST]
 
-Its C interface is that of the module of xllamacpp. PIXELS is an array (height, width, 3) of uint8. ROWS gets
-what comes out, one array for each chunk of rows that mtmd makes of the image. LEAST and MOST bound their
-number, for encoders that take images of any size.
+It uses mtmd's C interface in the module of xllamacpp. PIXELS is an array (height, width, 3) of uint8. ROWS
+receives one array for each chunk of rows that mtmd makes from the image. LEAST and MOST bound their number,
+for encoders that accept images of any size.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 __all__: list[str] = []
 
 _IMAGE_CHUNK = 1
-_ROOM = 1024  # structures of settings are passed by value; llama.cpp reads as much of them as it knows
+_ROOM = 1024  # settings are passed by value; llama.cpp reads the part that it knows
 _MARKER = b"<__media__>"
 
 Pointer = ctypes.c_void_p
@@ -80,7 +80,7 @@ def _checked(pointer: int | None, path: str) -> Pointer:
 def rows(
     projector: str, text: str, pixels: NDArray[np.uint8], bounds: Sequence[int] = (-1, -1)
 ) -> list[NDArray[np.float32]]:
-    """The rows of an image, chunk by chunk."""
+    """Return the rows of an image, chunk by chunk."""
     library = _library()
     library.llama_backend_init()
     loaded = library.llama_model_load_from_file(text.encode(), library.llama_model_default_params())

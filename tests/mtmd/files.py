@@ -1,4 +1,4 @@
-"""Tiny models as llama.cpp has them: a text model, and a projector with float32 weights."""
+"""Tiny models in llama.cpp's form: a text model, and a projector with float32 weights."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Projector:
 
     def write(self, path: Path) -> Path:
         metadata = dict(self.metadata)
-        version = "clip.minicpmv_version"  # reading does not tell numbers with a sign from others
+        version = "clip.minicpmv_version"  # the reader does not distinguish signed numbers
         if version in metadata:
             metadata[version] = np.int32(metadata[version])
         write_gguf(path, metadata, {name: (array, QuantType.F32) for name, array in self.tensors.items()})
@@ -48,7 +48,7 @@ class Projector:
 
 
 def text_and_projector(name: str, folder: Path) -> tuple[Path, Projector]:
-    """Return the text model of a tiny model that sees, without its encoder, and its projector."""
+    """Return the text model of a tiny vision model without its encoder, and its projector."""
     text, projector = folder / "text.gguf", folder / "mmproj.gguf"
     for checkpoint in (_CHECKPOINTS / "tiled" / name, _CHECKPOINTS / name):
         if checkpoint.is_dir():

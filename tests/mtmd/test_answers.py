@@ -1,7 +1,7 @@
-"""Answers behind a picture against llama.cpp, for models that turn tokens by coordinates: needs xllamacpp.
+"""Answers after a picture against llama.cpp, for models with multi-axis rope; needs xllamacpp.
 
-The picture has a size that needs no resizing. It is no square, so that rows and columns cannot be mistaken
-for each other, and text stands behind it.
+The picture needs no resizing. It is not square, so that the test notices swapped rows and columns, and text
+follows it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def test_answers_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
         ours = [model.generate(*prompt, **options) for prompt in prompts]
     with Worker(text, projector=str(written), engine="llama.cpp", threads=1, context=128) as worker:
         theirs = [worker.generate(*prompt, **options) for prompt in prompts]
-    told = 0  # of tokens that end within a letter it tells nothing
+    told = 0  # it does not report tokens that end within a character
     for own, other in zip(ours, theirs, strict=True):
         assert own.prompt_tokens == other.prompt_tokens > 21
         told += len(other.logprobs)

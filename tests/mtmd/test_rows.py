@@ -1,12 +1,12 @@
-"""Rows of a picture against llama.cpp's mtmd on the same projector: needs xllamacpp, so it is run by hand.
+"""Rows of a picture against llama.cpp's mtmd on the same projector; needs xllamacpp, so run it by hand.
 
-Both read float32 weights. Pictures have sizes that need no resizing, since resizing is compared elsewhere;
-where one engine alone shows all of a picture in a smaller square, those rows are left out.
+Both read float32 weights. Pictures need no resizing, since other tests compare it. If only one engine adds
+the whole picture in a smaller square, those rows are not compared.
 
-llama.cpp rounds the GELU of some encoders through a table of half precision, and takes the one by tanh where
-transformers has the exact one, so rows differ in the third digit. Where it computes otherwise, `theirs`
-changes its file so that it computes the same, which proves that there is no other difference: see
-"Encoders of images beside llama.cpp" in docs/decisions.md.
+llama.cpp rounds the GELU of some encoders with a half-precision table, and uses tanh where transformers uses
+the exact function, so rows differ in the third digit. For other differences, `theirs` changes llama.cpp's
+file so that it computes the same, which proves that there are no further differences: see "Encoders of images
+beside llama.cpp" in docs/decisions.md.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def _as_it_is(projector: Projector) -> None:
 
 
 def _behind_the_class(projector: Projector) -> None:
-    """llama.cpp puts the row of the class behind the patches, and its place in front."""
+    """Move the class: llama.cpp puts its row after the patches, and its position first."""
     projector.tensors[_PLACES] = np.roll(projector.tensors[_PLACES], -1, axis=-2)
 
 
 def _norms_of_the_300m(projector: Projector) -> None:
-    """llama.cpp knows the norms of the 6B, which the tiny model has, by the sizes of the 6B alone."""
+    """Change the norms: llama.cpp knows those of the 6B, which the tiny model has, only by the 6B's sizes."""
     tensors, rng = projector.tensors, np.random.default_rng(1)
     for name in [name for name in tensors if "attn_q_norm" in name or "attn_k_norm" in name]:
         del tensors[name]
@@ -57,12 +57,12 @@ def _norms_of_the_300m(projector: Projector) -> None:
 
 
 def _usual_rope(projector: Projector) -> None:
-    """llama.cpp reads no base."""
+    """Change the rope base, which llama.cpp does not read."""
     projector.metadata["clip.vision.rope.freq_base"] = 10000.0
 
 
 def _many_places(projector: Projector) -> None:
-    """llama.cpp takes it for granted that there are 70 by 70."""
+    """Enlarge the position table to 70 by 70, which llama.cpp assumes."""
     size = projector.tensors[_PLACES].shape[1]
     table = np.random.default_rng(1).normal(0, 0.4, (_SIDE**2, size))
     projector.tensors[_PLACES] = table.astype(np.float32)
@@ -73,12 +73,12 @@ def _all(own: Rows, theirs: Rows) -> Pairs:
 
 
 def _but_the_first_patch(own: Rows, theirs: Rows) -> Pairs:
-    """It leaves out the first patch, and has the class behind the last one."""
+    """Select the rows: llama.cpp omits the first patch, and has the class after the last one."""
     return ((rows[1:], other[:-1]) for rows, other in zip(own, theirs, strict=True))
 
 
 def _tiles(own: Rows, theirs: Rows) -> Pairs:
-    """All of the picture comes first here and last there, from differently resized pixels."""
+    """Select the tiles: the whole picture is first here and last there, with different resizing."""
     return zip(own[1:], theirs[:-1], strict=True)
 
 
@@ -91,7 +91,7 @@ def _slices(own: Rows, theirs: Rows) -> Pairs:
 
 
 def _but_the_breaks(own: Rows, theirs: Rows) -> Pairs:
-    """Its last row of each line is the embedding of a token, which stands in the prompt here."""
+    """Remove llama.cpp's last row of each line, a token embedding that is in the prompt here."""
     for rows, other in zip(own, theirs, strict=True):
         lines = 1 + len(other) - len(rows)
         ends = np.arange(1, lines) * (len(rows) // lines + 1) - 1
@@ -108,8 +108,8 @@ def _column_by_column(own: Rows, theirs: Rows) -> Pairs:
 class Case:
     """A tiny model and the size of a picture.
 
-    `both` changes what both engines read, `theirs` what llama.cpp reads. `pairs` are the rows that are to be
-    alike. `bounds`: the least and the most rows of a picture, which llama.cpp does not read in the file.
+    `both` changes the files of both engines, `theirs` those of llama.cpp. `pairs`: the rows that must match.
+    `bounds`: the least and the most rows of a picture, which llama.cpp does not read from the file.
     """
 
     name: str

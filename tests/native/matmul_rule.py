@@ -1,4 +1,4 @@
-"""The numeric rule of matrix products in NumPy, and random matrices to follow it with."""
+"""The numeric rule of matrix products in NumPy, and random matrices to test it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TYPES = FLOAT_TYPES + QUANTIZED_TYPES
 
 
 def widths(type: QuantType) -> list[int]:
-    """k of one block and of several; whole blocks of 32 where the type allows no less."""
+    """Return k for one block and for several; whole blocks of 32 if the type requires it."""
     if type.block_size == 1:
         return [1, 2, 33, 300]
     return [type.block_size, 3 * type.block_size, 2048 // type.block_size * type.block_size + type.block_size]
 
 
 def random_weights(type: QuantType, rows: int, k: int, seed: int = 0) -> NDArray[np.uint8]:
-    """Random file bytes, (rows, bytes of a row), with scales of a common size."""
+    """Return random file bytes (rows, bytes of a row) with scales of similar size."""
     rng = np.random.default_rng([seed, int(type), rows, k])
     if type is QuantType.BF16:
         return (
@@ -57,7 +57,7 @@ def activations(n: int, k: int, seed: int = 1) -> Floats:
 
 
 def quantize(x: Floats) -> tuple[NDArray[np.int64], Floats]:
-    """The rule for activations in blocks: int8 values (n, blocks, 32) and scales (n, blocks)."""
+    """Apply the rule for activations in blocks: int8 values (n, blocks, 32) and scales (n, blocks)."""
     blocks = x.reshape(len(x), -1, 32)
     amax = np.abs(blocks).max(axis=-1)
     zero = amax < np.float32(1e-36)
@@ -67,7 +67,8 @@ def quantize(x: Floats) -> tuple[NDArray[np.int64], Floats]:
 
 
 def quantize_super(x: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
-    """The rule for super-blocks: values (n, k / 256, 8, 32), shifts (n, k / 256, 8), units (n, k / 256)."""
+    """Apply the rule for super-blocks: values (n, k / 256, 8, 32), shifts (n, k / 256, 8), units (n, k /
+    256)."""
     supers = x.reshape(len(x), -1, 8, 32)
     values, shifts = np.zeros(supers.shape, np.int64), np.zeros(supers.shape[:3], np.int64)
     scales = np.zeros(supers.shape[:2], np.float32)
@@ -78,7 +79,7 @@ def quantize_super(x: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64], Flo
 
 
 def quantize_one_super(x: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64], np.float32]:
-    """The rule for one super-block, (8, 32), which is not all zero: values, shifts and the unit."""
+    """Apply the rule for one super-block (8, 32) that is not all zero: values, shifts and the unit."""
     whole = np.abs(x).max() / np.float32(127)
     while True:
         values, shifts = np.zeros(x.shape, np.int64), np.zeros(8, np.int64)
@@ -101,7 +102,7 @@ def quantize_one_super(x: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64],
 
 
 def rounded(x: Floats, in_super_blocks: bool = False) -> NDArray[np.float64]:
-    """The activations that quantized kernels compute with in place of x."""
+    """Return the rounded activations of quantized kernels for x."""
     if in_super_blocks:
         values, shifts, scales = quantize_super(x)
         wide = (values << shifts[..., None]) * scales.astype(np.float64)[..., None, None]
@@ -111,13 +112,13 @@ def rounded(x: Floats, in_super_blocks: bool = False) -> NDArray[np.float64]:
 
 
 def rounded_to_bf16(x: Floats) -> Floats:
-    """To nearest, ties to even: products with BF16 compute with these in place of x."""
+    """Round x to bf16, to nearest, ties to even, as products with BF16 do."""
     bits = x.view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
 
 
 def seen(type: QuantType, x: Floats, in_super_blocks: bool = False) -> NDArray[np.float64]:
-    """The activations that products with weights of a type compute with in place of x."""
+    """Return the rounded activations for x in products with weights of a type."""
     if type is QuantType.BF16:
         return rounded_to_bf16(x).astype(np.float64)
     if type in FLOAT_TYPES:
@@ -126,14 +127,14 @@ def seen(type: QuantType, x: Floats, in_super_blocks: bool = False) -> NDArray[n
 
 
 def assert_close(y: Floats, x: NDArray[np.float64], w: Floats) -> None:
-    """y = x times w transposed, within 1e-6 of the sum of the magnitudes of the products."""
+    """Check y = x times w transposed, within 1e-6 of the sum of the products' magnitudes."""
     exact = x @ w.astype(np.float64).T
     size = np.abs(x) @ np.abs(w.astype(np.float64)).T
     assert np.all(np.abs(y - exact) <= 1e-6 * size + 1e-30)
 
 
 def to_float32(value: Fraction) -> np.float32:
-    """The nearest float32, by exact comparison; of two the one whose last bit is zero."""
+    """Return the nearest float32 by exact comparison; for ties, the one whose last bit is zero."""
     near = np.float32(float(value))
     candidates = [np.nextafter(near, np.float32(-np.inf)), near, np.nextafter(near, np.float32(np.inf))]
     return min(candidates, key=lambda c: (abs(Fraction(float(c)) - value), int(c.view(np.uint32)) & 1))

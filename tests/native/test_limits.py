@@ -1,4 +1,4 @@
-"""The measured limits of the machine are of the right order."""
+"""The measured limits of the machine have the right order of magnitude."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from chaski import _native
 def test_limits_of_one_thread() -> None:
     several = [measure_limits(1) for _ in range(3)]
     assert {limits.isa for limits in several} == {_native.isa_names()[-1]}
-    # The best of each, as whoever else uses the core may take a part of one measurement.
+    # The best of each, since other load on the core may disturb a measurement.
     fp32 = max(limits.fp32 for limits in several)
     assert max(limits.int8 for limits in several) > fp32 > 1e8
-    # Some processors take as long for two halves as for two whole numbers.
+    # Some processors take as long for two half-wide numbers as for two full ones.
     assert several[0].bf16 is None or max(limits.bf16 or 0 for limits in several) > fp32 / 4
-    # No memory is as slow as a disk, and none reads a byte in each of many thousand cycles.
+    # No memory is as slow as a disk, and none is as fast as a read of thousands of bytes per cycle.
     assert 1e8 < several[0].read_bandwidth < 1e13
 
 

@@ -31,7 +31,7 @@ from tests.native.matmul_rule import (
 
 ROWS = [1, 15, 16, 17, 100]
 TOKENS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 33, 70]
-# A block of tokens that pass together, and one token more than one and two of them.
+# A block of tokens that pass together, and one token more than one and two blocks.
 BLOCKS = [256, 257, 513]
 
 
@@ -104,7 +104,7 @@ def test_rows_unpack_exactly(type: QuantType, isa: str) -> None:
 
 @pytest.mark.parametrize("isa", _native.isa_names())
 def test_the_order_of_roundings_is_the_rule(isa: str) -> None:
-    """Q4_1 has a scale and a min in plain sight, so that the rule can be followed step by step, exactly."""
+    """Q4_1 stores a scale and a min directly, so the test can follow the rule exactly, step by step."""
     rows, k = 5, 160
     data = random_weights(QuantType.Q4_1, rows, k)
     blocks = data.view(QuantType.Q4_1.layout).reshape(rows, -1)
@@ -124,7 +124,7 @@ def test_the_order_of_roundings_is_the_rule(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", _native.isa_names())
 def test_the_order_of_roundings_of_super_blocks_is_the_rule(isa: str) -> None:
-    """As above for Q2_K, the simplest type with super-blocks and mins."""
+    """It does the same for Q2_K, the simplest type with super-blocks and mins."""
     rows, k = 3, 512
     data = random_weights(QuantType.Q2_K, rows, k)
     blocks = data.view(QuantType.Q2_K.layout).reshape(rows, -1)

@@ -1,4 +1,4 @@
-// The package `@anthropic-ai/sdk`: list, messages, stream, tools by its runner, structured output.
+// The package `@anthropic-ai/sdk`: list, messages, stream, tools with its runner, structured output.
 import assert from "node:assert/strict";
 import Anthropic from "@anthropic-ai/sdk";
 

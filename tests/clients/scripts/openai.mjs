@@ -1,4 +1,4 @@
-// The package `openai`: list, chat, stream, tools by its runner, structured output, responses, embeddings.
+// The package `openai`: list, chat, stream, tools with its runner, structured output, responses, embeddings.
 import assert from "node:assert/strict";
 import OpenAI from "openai";
 

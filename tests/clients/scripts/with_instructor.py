@@ -1,4 +1,4 @@
-"""instructor over OpenAI's chat: a schema as format, and by a forced call."""
+"""instructor over OpenAI's chat: a schema as format, and as a forced call."""
 
 import os
 from typing import Literal

@@ -1,4 +1,4 @@
-"""litellm: chat, stream, tools and structured output by three providers, and embeddings."""
+"""litellm: chat, stream, tools and structured output with three providers, and embeddings."""
 
 import json
 import os
@@ -53,7 +53,7 @@ for model, place in PROVIDERS.items():
     told = litellm.completion(model=model, messages=messages, tools=[WEATHER], **place)
     assert told.choices[0].message.content == "It is fine.", told
 
-    if not model.startswith("anthropic/"):  # There litellm asks by a forced call of a tool of its own.
+    if not model.startswith("anthropic/"):  # For it, litellm forces a call of its own tool.
         formed = litellm.completion(model=model, messages=ask("Which city?"), response_format=CITY, **place)
         assert json.loads(formed.choices[0].message.content) == {"city": "Lima"}, formed
 

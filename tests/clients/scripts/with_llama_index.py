@@ -1,4 +1,4 @@
-"""llama-index: chat, stream, tools and structured output by two packages, and embeddings."""
+"""llama-index: chat, stream, tools and structured output with two packages, and embeddings."""
 
 import os
 from typing import Literal

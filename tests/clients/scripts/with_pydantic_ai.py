@@ -1,4 +1,4 @@
-"""pydantic-ai: text, stream, tools and structured output by three APIs."""
+"""pydantic-ai: text, stream, tools and structured output with three APIs."""
 
 import asyncio
 import os

@@ -1,7 +1,7 @@
-"""A GPU that computes on the host: the kernels' own source, in blocks of fibers (fibers.h).
+"""A GPU that computes on the host: it runs the kernels' own source in blocks of fibers (fibers.h).
 
-`emulated_gpu()` has what a plan needs of a device. Memory is the host's, filled with NaNs when it is taken.
-Importing this makes the backend known as `cuda-emulated`.
+`emulated_gpu()` provides a device for plans. Memory is the host's, filled with NaNs on allocation. Importing
+this package registers the backend `cuda-emulated`.
 """
 
 from __future__ import annotations
@@ -14,5 +14,5 @@ __all__ = ["NAME", "STARTUP"]
 
 NAME = "cuda-emulated"
 STARTUP = str(Path(__file__).parent / "startup")
-"""The folder that makes it known to a process that has it, and the folder of `tests`, in PYTHONPATH."""
+"""The folder that registers it in a process, if PYTHONPATH contains it and the folder of `tests`."""
 BACKENDS[NAME] = "tests.cuda.emulated.backend"

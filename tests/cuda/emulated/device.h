@@ -1,8 +1,8 @@
-// Blocks of threads on the host, in the place of a GPU: kernels are compiled as they are, with this file
-// instead of chaski/ml/cuda/kernels/device.h.
+// Blocks of threads on the host instead of a GPU: kernels are compiled unchanged with this file instead of
+// chaski/ml/cuda/kernels/device.h.
 //
 // A thread of a block is a fiber. It runs until it has to wait for others, and then the next one runs. When
-// nobody can go on, a kernel has let some of its threads wait for ones that never come, which a GPU may hide.
+// no fiber can continue, the kernel lets threads wait for others that never arrive, which a GPU may hide.
 #pragma once
 
 #include <cstddef>
@@ -53,7 +53,7 @@ inline float fma_flushed(float a, float b, float c) {
     return flushed(__builtin_fmaf(flushed(a), flushed(b), flushed(c)));
 }
 inline std::int32_t round(float x) {
-    if (!(__builtin_fabsf(x) < 0x1p31f)) return x > 0 ? INT32_MAX : x < 0 ? INT32_MIN : 0;  // as a GPU has it
+    if (!(__builtin_fabsf(x) < 0x1p31f)) return x > 0 ? INT32_MAX : x < 0 ? INT32_MIN : 0;  // as on a GPU
     return static_cast<std::int32_t>(__builtin_rintf(x));
 }
 inline float square_root(float x) { return __builtin_sqrtf(x); }
@@ -120,7 +120,7 @@ inline std::uint32_t votes(bool is_set) {
     for (int i = 0; i < 32; ++i) found |= static_cast<std::uint32_t>(value_of<int>(is_set, i)) << i;
     return found;
 }
-// What one 32-bit word of each thread adds to c; A and B are int8_t or uint8_t.
+// Adds the products of one 32-bit word of each thread to c; A and B are int8_t or uint8_t.
 template <class A, class B>
 void multiply_words(std::int32_t (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b) {
     struct Words {
@@ -155,7 +155,7 @@ CHASKI_MULTIPLY(uu, std::uint8_t, std::uint8_t)
 #undef CHASKI_MULTIPLY
 inline std::int32_t count_bits(std::uint32_t x) { return __builtin_popcount(x); }
 inline void barrier() { emulated::barrier(); }
-// Copies are done when they are asked for.
+// Copies are executed immediately.
 template <int kAt = 0>
 void copy_16(std::uint8_t* to, const std::uint8_t* from) {
     std::memcpy(to + kAt, from + kAt, 16);

@@ -1,5 +1,5 @@
-// The threads of a block as fibers of one thread of the host, one after the other. Nothing large of the
-// standard library is included, which would take most of the time that a kernel is compiled in.
+// The threads of a block as fibers of one thread of the host, one after the other. No large header of the
+// standard library is included, since it would take most of a kernel's compile time.
 #pragma once
 
 #if !defined(__x86_64__)
@@ -24,8 +24,8 @@ constexpr std::size_t kMostShared = 227 << 10;
 constexpr std::uint8_t kCanary = 0x5a;
 enum Outcome { kDone, kDeadlock, kBadLaunch, kSharedOverrun };
 
-// Where fibers wait until `size` of them have come. What they brought lies there; two rounds are apart, so
-// that a fast one cannot overwrite what a slow one has yet to read.
+// A barrier where fibers wait until `size` of them have arrived, with the values that they bring. Two rounds
+// are separate, so that a fast fiber cannot overwrite a value that a slow one has not read.
 struct Meeting {
     unsigned arrived = 0, round = 0;
     std::uint64_t values[2][32];
@@ -49,7 +49,7 @@ inline Block& block() {
 }
 
 #if defined(__x86_64__)
-// The registers that a function must keep, and the stack; a context of the C library takes a system call.
+// The callee-saved registers and the stack; a context of the C library would need a system call.
 extern "C" void chaski_switch(void** from, void* to);
 asm(R"(
 .text
@@ -97,7 +97,7 @@ inline void prepare(unsigned number) {
     auto top = reinterpret_cast<std::uintptr_t>(stack + kStack) & ~std::uintptr_t{15};
     auto* words = reinterpret_cast<void**>(top - 64);
     std::memset(words, 0, 64);
-    words[6] = reinterpret_cast<void*>(run_thread);  // where `ret` goes, behind six registers
+    words[6] = reinterpret_cast<void*>(run_thread);  // the target of `ret`, after six registers
     places[number] = words;
 #else
     getcontext(&b.fibers[number]);
@@ -107,7 +107,7 @@ inline void prepare(unsigned number) {
 #endif
 }
 
-// Waits until `size` fibers are here -> the number of the round.
+// Waits until `size` fibers have arrived; returns the number of the round.
 template <class Arrive>
 unsigned meet(Meeting& m, unsigned size, const Arrive& arrive) {
     const unsigned round = m.round;
@@ -127,7 +127,7 @@ inline void barrier() {
     const unsigned round = b.all.round;
     b.has_moved = true;
     ++b.all.arrived;
-    // Those that have ended do not count, and may end while others wait.
+    // Fibers that have ended do not count, and may end while others wait.
     while (b.all.round == round) {
         if (b.all.arrived >= b.alive) {
             b.all.arrived = 0;
@@ -139,7 +139,7 @@ inline void barrier() {
     }
 }
 
-// The value that another thread of this half of a warp, or of this warp, has brought.
+// The value that another thread of this half warp, or of this warp, has brought.
 template <class T, class Of>
 T exchange(T v, unsigned width, const Of& of) {
     static_assert(sizeof(T) <= 8);
@@ -171,7 +171,7 @@ int run(const unsigned* grid, unsigned threads, std::size_t shared_bytes, const 
         for (unsigned y = 0; y < grid[1]; ++y) {
             for (unsigned x = 0; x < grid[0]; ++x) {
                 blockIdx = {x, y, z};
-                std::memset(shared, 0xff, shared_bytes);  // floats are NaNs until somebody writes them
+                std::memset(shared, 0xff, shared_bytes);  // floats are NaNs until they are written
                 std::memset(shared + shared_bytes, kCanary, 16);
                 b.all = {};
                 for (Meeting& m : b.halves) m.arrived = m.round = 0;

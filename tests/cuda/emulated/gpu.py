@@ -1,4 +1,4 @@
-"""The emulated device: memory of the host, and kernels that a C++ compiler builds."""
+"""The emulated device: host memory, and kernels built by a C++ compiler."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ HERE = Path(__file__).parent
 BUILT = HERE.parents[2] / "build" / "cuda-emulated"
 
 SIZES = [8 << 30]
-"""The bytes of each emulated GPU of this machine; tests change them, and add more."""
+"""The memory of each emulated GPU in bytes; tests change the list."""
 
-# The fibers of a program are those of one block at a time.
+# The fibers of a program belong to one block at a time.
 _COMPUTING = threading.Lock()
 
 _FLAGS = (
@@ -50,13 +50,14 @@ _FAILURES = {
 
 
 class EmulatedGPU:
-    """A GPU of which the tests can see everything. `launched` are the names of kernels that ran.
+    """A GPU that tests can inspect. `launched` contains the names of kernels that ran.
 
-    Nothing happens before somebody waits for it, or for what was asked for later: what is copied from or to
-    the host too early, or changed too early, differs from what it should be.
+    Work is only done when a caller waits for it or for later work. So data that are copied or changed too
+    early are wrong, which tests notice.
 
-    CHASKI_EMULATED_FAILS says after how many runs it fails, and how: `12:device lost`, `12:illegal address`,
-    or `12:out of memory`. Like a real one, it computes nothing more for its process after the first two.
+    CHASKI_EMULATED_FAILS sets the number of runs before a failure, and its kind: `12:device lost`,
+    `12:illegal address`, or `12:out of memory`. Like a real GPU, it computes no more for its process after
+    the first two kinds.
     """
 
     rule, shared_memory = "emulated", 227 << 10
@@ -138,13 +139,13 @@ class EmulatedGPU:
         self.held.clear()
 
     def _ask(self, work: Callable[[], Any]) -> None:
-        """Queue something."""
+        """Queue an operation."""
         with self._doing:
             self._queue.append(work)
             self._asked += 1
 
     def _do(self, until: int) -> None:
-        """Do what was asked for first, until so many things are done. Raises the errors of the device."""
+        """Execute queued operations in order until this many are done. Raises the errors of the device."""
         with self._doing:
             self._check_works()
             while self._done < until:
@@ -175,7 +176,7 @@ class EmulatedGPU:
 
 
 def found_gpus() -> Sequence[Device]:
-    """Describe all emulated GPUs, of which nothing is taken."""
+    """Describe all emulated GPUs, with all memory free."""
     return [_device(number, 0) for number in range(len(SIZES))]
 
 
@@ -186,7 +187,7 @@ def _device(number: int, taken: int) -> Device:
 
 @cache
 def _library(program: Program) -> ctypes.CDLL:
-    """Build a program, if no process has done so yet."""
+    """Build a program, unless a process has already built it."""
     host = "".join(path.read_text() for path in sorted(HERE.glob("*.h")))
     path = BUILT / f"{program.file}-{digest_of(program, host, *_FLAGS)}.so"
     if not path.exists():

@@ -1,4 +1,4 @@
-"""Members in threads of this process, each with a backend of its own."""
+"""Members in threads of this process, each with its own backend."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Nodes:
     def use(
         self, monkeypatch: pytest.MonkeyPatch, split: str, count: int, shares: Sequence[int] | None = None
     ) -> None:
-        """Let models that are loaded from now on be computed by so many of them, which take these shares."""
+        """Let this many members, with these shares, compute models that are loaded from now on."""
         addresses = [f"127.0.0.1:{server.port}" for server in self.servers[:count]]
         if shares is not None:
             addresses = [f"{address}={share}" for address, share in zip(addresses, shares, strict=True)]
@@ -42,7 +42,7 @@ class Nodes:
 
 @contextmanager
 def running_nodes(folder: Path, count: int) -> Iterator[Nodes]:
-    """So many members, until the end of the block."""
+    """Run this many members until the end of the block."""
     key_file = folder / "nodes.key"
     key_file.write_bytes(KEY)
     key_file.chmod(0o600)

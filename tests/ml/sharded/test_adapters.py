@@ -1,4 +1,4 @@
-"""LoRA adapters of a model that several nodes compute: the bits of one machine."""
+"""LoRA adapters of a model on several nodes: the bits of one machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.ml.sharded.members import Nodes
 
 @pytest.mark.long
 def test_adapters(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Their files are on the head's machine alone; a node gets what changes its own matrices."""
+    """Only the head's machine has their files; a node gets the parts for its own matrices."""
     files = write_adapted(tmp_path)
     expected = adapted_answers(files, backend="cpu")
     for split, count in (("layers", 2), ("rows", 2), ("rows", 3)):

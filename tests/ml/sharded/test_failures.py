@@ -1,4 +1,4 @@
-"""What fails on a node, or between nodes, is one clear error that names the node."""
+"""A failure on a node, or between nodes, gives one clear error that names the node."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.tiny_llama import write_tiny_llama
 
 @pytest.fixture
 def own_nodes(tmp_path: Path) -> Iterator[Nodes]:
-    """Two members that a test may end."""
+    """Run two members that a test may end."""
     with running_nodes(tmp_path, 2) as running:
         yield running
 
@@ -103,7 +103,7 @@ def test_a_head_that_is_gone_leaves_nothing(
     with chaski.load(tiny_llama) as llm:
         llm.logits([1, 2])
         assert [server.num_sessions for server in own_nodes.servers] == [1, 1]
-        sleep(0.2)  # signs of life go both ways
+        sleep(0.2)  # heartbeats go both ways
         llm.logits([1, 2])
     for server in own_nodes.servers:
         assert server.wait_idle(10)

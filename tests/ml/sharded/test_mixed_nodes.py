@@ -1,4 +1,4 @@
-"""Nodes with a GPU and nodes without one compute a model together, with the bits of the cpu backend."""
+"""Nodes with and without a GPU compute a model together, with the bits of the cpu backend."""
 
 from __future__ import annotations
 

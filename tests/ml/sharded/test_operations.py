@@ -36,7 +36,7 @@ def opened(nodes: Nodes, split: str, count: int, shares: tuple[float, ...] | Non
 
 
 def weights_of(backend: Backend, path: Path, cut: dict[str, int], plain: tuple[str, ...] = ()) -> Weights:
-    """Those of a file, cut along these axes."""
+    """Return the weights of a file, cut along these axes."""
     with open_gguf(path) as file:
         weights = {
             name: Weight(info.shape, plain=name in plain, name=name, split=cut.get(name))
@@ -89,7 +89,7 @@ def write(path: Path, **tensors: object) -> Path:
 def test_one_matrix_decides_how_all_activations_are_rounded(
     tmp_path: Path, nodes: Nodes, split: str, count: int
 ) -> None:
-    """With integer scales they are in super-blocks, also on nodes that do not have it."""
+    """With integer scales they are in super-blocks, also on nodes without that matrix."""
     q8, q4 = QuantType.Q8_0, QuantType.Q4_K
     path = write(
         tmp_path / "a.gguf",
@@ -107,7 +107,8 @@ def test_one_matrix_decides_how_all_activations_are_rounded(
 
 @on_each
 def test_rows_and_columns(tmp_path: Path, nodes: Nodes, split: str, count: int) -> None:
-    """Parts that are uneven, sliced, put together, and read whole by what is not known to be cut."""
+    """It tests uneven parts, slices, concatenations, and whole reads by operations that do not support
+    cuts."""
     path = write(
         tmp_path / "a.gguf",
         token_embd=uniform(32, 36),
@@ -151,7 +152,7 @@ def test_rows_and_columns(tmp_path: Path, nodes: Nodes, split: str, count: int) 
 
 @on_each
 def test_experts_with_biases(tmp_path: Path, nodes: Nodes, split: str, count: int) -> None:
-    """Each member has rows of every expert; what they weigh is known to all."""
+    """Each member has rows of every expert; all members know the experts' weights."""
     path = write(
         tmp_path / "a.gguf",
         token_embd=uniform(32, 32),
@@ -189,7 +190,7 @@ def test_some_outputs_of_a_matrix(tmp_path: Path, nodes: Nodes, split: str, coun
 
 @on_each
 def test_cells_that_the_host_has_kept(tmp_path: Path, nodes: Nodes, split: str, count: int) -> None:
-    """Read in parts, and written to other cells, they have the same content when they are read again."""
+    """Cells read in parts and written to other cells have the same content when read again."""
     path = write(tmp_path / "a.gguf", blk__0__a=uniform(8, 32), blk__1__b=uniform(8, 32))
     backend = opened(nodes, split, count)
     weights_of(backend, path, {})
@@ -225,7 +226,7 @@ def test_cells_that_the_host_has_kept(tmp_path: Path, nodes: Nodes, split: str, 
 
 
 def test_layers_follow_shares(tmp_path: Path, nodes: Nodes) -> None:
-    """Nobody has weights of the layers of others, nor their storage."""
+    """No member has weights or storage of other members' layers."""
     tensors = {f"blk__{layer}__a": uniform(64, 64) for layer in range(8)}
     path = write(tmp_path / "a.gguf", token_embd=uniform(16, 64), **tensors, output=uniform(16, 64))
     for shares, expected in (((3.0, 1.0), [6, 2]), ((1.0, 1.0), [4, 4]), (None, [4, 4])):
@@ -275,7 +276,7 @@ def test_what_cannot_be_cut_is_said(tmp_path: Path, nodes: Nodes) -> None:
 
 @on_each
 def test_rows_that_come_with_a_batch(tmp_path: Path, nodes: Nodes, split: str, count: int) -> None:
-    """An input is added to what the members have cut; the first of them takes it in, where nobody has."""
+    """An input is added to cut values; the first member adds it if no member has."""
     path = write(tmp_path / "a.gguf", blk__0__a=uniform(40, 32), blk__1__b=uniform(16, 40))
     found = []
     for backend in (open_backend("cpu"), opened(nodes, split, count)):
@@ -302,7 +303,8 @@ def test_rows_that_come_with_a_batch(tmp_path: Path, nodes: Nodes, split: str, c
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_the_largest_elements_of_parts(tmp_path: Path, nodes: Nodes, count: int) -> None:
-    """They are those of the whole rows, in their order: equal ones, infinite ones, NaN, fewer than most."""
+    """They equal those of whole rows in order: equal and infinite elements, NaN, and fewer than the
+    maximum."""
     table = uniform(6, 64)[0]
     table[0] = np.repeat(np.arange(8, dtype=np.float32), 8)[::-1]
     table[1] = np.tile([3, -2], 32)
@@ -341,7 +343,7 @@ def test_the_largest_elements_of_parts(tmp_path: Path, nodes: Nodes, count: int)
 
 @pytest.mark.parametrize(("split", "count"), [("layers", 2), ("rows", 2)])
 def test_attention_that_comes_later(tmp_path: Path, nodes: Nodes, split: str, count: int) -> None:
-    """Its queries wait for other members, so that it reads storage of an earlier piece. Distances count."""
+    """Its queries wait for other members, so it reads storage of an earlier piece. It uses distances."""
     names = ("blk.0.k", "blk.0.v", "blk.1.a", "blk.1.q")
     sizes = ((32, 64), (32, 64), (64, 64), (64, 64))
     tensors = {name.replace(".", "__"): uniform(*size) for name, size in zip(names, sizes, strict=True)}
@@ -380,7 +382,7 @@ def test_attention_that_comes_later(tmp_path: Path, nodes: Nodes, split: str, co
 
 
 def test_results_that_are_asked_for(tmp_path: Path, nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large ones do not come with the reply; parts in groups are put together."""
+    """Large results do not come with the reply; parts in groups are joined."""
     monkeypatch.setattr("chaski.ml.sharded.session._SMALL", 16)
     path = write(
         tmp_path / "a.gguf",

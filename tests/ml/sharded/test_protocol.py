@@ -1,4 +1,4 @@
-"""What members say to each other, and what they make of what is none of that."""
+"""The protocol between members, and their reaction to invalid messages."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_what_belongs_to_no_session(server: MemberServer, monkeypatch: pytest.Mo
 
 
 def test_a_first_message_that_comes_by_single_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has one deadline in all: each byte alone comes in time."""
+    """The message has one deadline in total, though each single byte arrives in time."""
     monkeypatch.setattr("chaski.ml.sharded.sessions.PATIENCE", 0.5)
     ours, theirs = socket.socketpair()
     sessions = Sessions(Mock(), Mock())
@@ -128,11 +128,12 @@ def test_members_that_do_not_reach_each_other(nodes: Nodes, monkeypatch: pytest.
 
 
 def nothing(descriptor: int) -> None:
-    """Do nothing while a value is waited for."""
+    """Do nothing during waits for a value."""
 
 
 def test_a_thread_reads_what_comes_while_others_compute() -> None:
-    """It takes more than a system keeps, without anybody who waits, and leaves the next run to who waits."""
+    """The thread receives more than the system buffers without a waiting reader, and keeps the next run's
+    values."""
     ours, theirs = socket.socketpair()
     one, other = Exchange(), Exchange()
     one.send_to(1, Frames(ours).values())
@@ -145,7 +146,7 @@ def test_a_thread_reads_what_comes_while_others_compute() -> None:
         for part in range(20):
             one.send(1, 7, part, rows * part)
         target = one._targets[1]
-        while target._sent < target._left:  # nobody has asked for any of them
+        while target._sent < target._left:  # no reader has requested any of them
             time.sleep(0.001)
         for part in reversed(range(20)):
             np.testing.assert_array_equal(other.take(0, 7, part, nothing), rows * part)
@@ -164,7 +165,7 @@ def test_a_thread_reads_what_comes_while_others_compute() -> None:
 
 
 def test_values_of_members() -> None:
-    """Large ones and small ones, those of earlier runs, and none any more."""
+    """It tests large and small values, values of earlier runs, and a closed connection."""
     ours, theirs = socket.socketpair()
     one, other = Exchange(), Exchange()
     one.send_to(1, Frames(ours).values())
@@ -178,7 +179,7 @@ def test_values_of_members() -> None:
     np.testing.assert_array_equal(other.take(0, 8, 0, nothing), large * 5)
     np.testing.assert_array_equal(other.take(0, 7, 0, nothing), small * 5)
     one.begin(6)
-    one.send(1, 7, 0, small)  # before what is waited for
+    one.send(1, 7, 0, small)  # before the awaited value
     one.begin(5)
     one.send(1, 9, 0, small)
     np.testing.assert_array_equal(other.take(0, 9, 0, nothing), small)
@@ -234,7 +235,7 @@ def test_members_keep_no_results_that_nobody_has(
     ids=lambda text: str(text)[:20],
 )
 def test_a_message_that_cannot_be_read_is_a_cluster_error(text: str) -> None:
-    """Also one whose nesting, or whose announced arrays, are more than this process can hold."""
+    """This includes messages whose nesting or announced arrays exceed the memory of this process."""
     sender, receiver = socket.socketpair()
     with closing(sender), closing(Frames(receiver)) as frames:
         sender.sendall(struct.pack("<I", len(text)) + text.encode())

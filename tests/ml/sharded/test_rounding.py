@@ -1,4 +1,4 @@
-"""Rows that travel as int8 give the products that they would have given: bit by bit, whatever they hold."""
+"""Rows that are sent as int8 give the same products, bit by bit, whatever their values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMS = pytest.mark.parametrize("block", [32, 256])
 
 
 def distributions() -> Iterator[npt.NDArray[np.float64]]:
-    """Rows of all kinds: usual ones, flat ones, where a block's sums are too large, and edges of the rule."""
+    """Return rows of all kinds: usual, flat, with too large block sums, and at the edges of the rule."""
     random = np.random.default_rng(7)
     shape = (ROWS, WIDTH)
     normal = random.standard_normal(shape)
@@ -31,7 +31,7 @@ def distributions() -> Iterator[npt.NDArray[np.float64]]:
     yield normal**5
     yield np.sign(normal) * random.uniform(0.9, 1.0, shape)
     yield np.where(random.random(shape) < 0.02, normal, 0.0)
-    # Blocks whose largest element is just below or above a power of two of the whole.
+    # Blocks whose largest element is just below or above the whole's maximum times a power of two.
     powers = 2.0 ** -random.integers(0, 6, (ROWS, WIDTH // 32, 1)) * random.choice([1 - 1e-7, 1, 1 + 1e-7], 1)
     yield (np.clip(random.standard_normal((ROWS, WIDTH // 32, 32)), -1, 1) * powers).reshape(shape)
     # Halves between two numbers of int8, and their neighbours.
@@ -39,14 +39,14 @@ def distributions() -> Iterator[npt.NDArray[np.float64]]:
     halves[:, ::256] = 1.0
     yield np.nextafter(halves, random.choice([-9.0, 9.0], shape), dtype=np.float64)
     yield normal * 10.0 ** random.integers(-38, 38, (ROWS, 1))
-    # The most that a block's sums may be, give or take one.
+    # The limit of a block's sums, plus or minus one.
     yield (random.choice([63, 64, 65], shape) + random.uniform(-0.5, 0.5, shape)) * random.choice(
         [-1, 1], shape
     )
 
 
 def products(x: F32, block: int) -> bytes:
-    """Products with a matrix of a type that rounds in such blocks."""
+    """Return products with a matrix of a type that rounds in such blocks."""
     type = QuantType.Q4_K if block == 256 else QuantType.Q8_0
     weights = np.random.default_rng(3).standard_normal((32, WIDTH)).astype(np.float32)
     matrix = _native.pack_matrix(int(type), quantize(weights, type).reshape(-1), 32, WIDTH)

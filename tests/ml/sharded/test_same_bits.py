@@ -1,4 +1,4 @@
-"""What several nodes compute has the bits of one: logits and answers, by layers and by rows."""
+"""Several nodes compute the bits of one: logits and answers, by layers and by rows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SLOW = [
 
 
 def computed(path: Path, backend: str | None, tokens: int) -> object:
-    """Logits of a prompt in chunks, and answers of two sequences at a time that are longer than a context."""
+    """Return logits of a prompt in chunks, and answers of two sequences that exceed a context."""
     options = {"num_predict": tokens, "temperature": 0, "ignore_eos": True, "num_keep": 16}
     with chaski.load(path, context=64, parallel=2, num_batch=24, backend=backend) as llm:
         logits = llm.logits(PROMPT * 3)
@@ -91,7 +91,7 @@ def test_architectures(
 def test_rows_in_shares(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, name: str, shares: tuple[int, ...]
 ) -> None:
-    """Some have more rows and heads than others; where heads cannot be cut so, everybody has all of them."""
+    """Some members have more rows and heads than others; heads that cannot be cut are on all members."""
     path = ARCHITECTURES / f"{name}.gguf"
     expected = computed(path, "cpu", 40)
     nodes.use(monkeypatch, "rows", len(shares), shares)
@@ -102,7 +102,7 @@ def test_rows_in_shares(
 def test_a_model_by_rows_of_three(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, matrices: str
 ) -> None:
-    """Two heads cannot be cut in three, so that everybody has both; parts of matrices are not even."""
+    """Two heads cannot be cut in three, so every member has both; parts of matrices are uneven."""
     path = write_tiny_llama(tmp_path / "tiny.gguf", matrices=QuantType[matrices])
     expected = computed(path, "cpu", 60)
     nodes.use(monkeypatch, "rows", 3)
@@ -114,7 +114,8 @@ def test_a_model_by_rows_of_three(
 def test_values_that_travel_in_super_blocks(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shares: tuple[int, ...]
 ) -> None:
-    """Members have whole super-blocks of what two products read: of four, those of one product only."""
+    """Members have whole super-blocks of a value that two products read; with four members, of one product
+    only."""
     shape = Llama(2, 512, 4, 4, 128, 1024, 1e4, 256, Vocabulary("llama-bpe", 512, 8, 100))
     path = tmp_path / "blocks.gguf"
     write(path, shape, "Q4_K_M", "blocks")
@@ -124,7 +125,7 @@ def test_values_that_travel_in_super_blocks(
 
 
 def test_rows_leave_a_backend_once(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """On a GPU each fetch is a copy. What nobody reads is not fetched."""
+    """On a GPU each fetch is a copy. Unread rows are not fetched."""
     fetched: list[Rows] = []
     fetch = Rows.fetch
 
@@ -151,7 +152,7 @@ def test_more_layers_than_two(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("name", ["qwen3moe", "gpt-oss", "gemma3"])
 def test_large_batches(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Rows come in chunks, but those of experts are sorted over all of a batch."""
+    """Rows are computed in chunks, but rows of experts are sorted over the whole batch."""
     path, found = ARCHITECTURES / f"{name}.gguf", []
     for backend in ("cpu", None):
         if backend is None:
@@ -167,7 +168,7 @@ def test_large_batches(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, name: str)
 def test_prompts_that_come_back(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, split: str, count: int
 ) -> None:
-    """Cells are copied to the serving machine and back; a window's and those of all tokens."""
+    """Cells are copied to the serving machine and back, for windows and full layers."""
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "models"))
     monkeypatch.setenv("CHASKI_PREFIX_CACHE", "on")
     path = write_tiny_llama(tmp_path / "tiny.gguf", matrices=QuantType.Q8_0, llama__context_length=1024)
@@ -207,7 +208,7 @@ def test_a_model_with_a_draft(
 
 @pytest.mark.parametrize(("split", "count"), [("layers", 2), ("rows", 2)])
 def test_images(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, split: str, count: int) -> None:
-    """The encoder's layers are cut as those of the text; its rows come back before they are read."""
+    """The encoder's layers are cut like the text's; its rows return before they are read."""
     path = tiny_vision.DATA / "gemma3.gguf"
     expected = tiny_vision.logits(path, "two")
     nodes.use(monkeypatch, split, count)
@@ -218,7 +219,7 @@ def test_images(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, split: str, count
 def test_heads_that_propose(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, split: str
 ) -> None:
-    """They read hidden states, and storage that another plan has written."""
+    """Heads read hidden states, and storage that another plan has written."""
     path = write_with_heads("qwen35", tmp_path / "heads.gguf")
     found = []
     for backend in ("cpu", None):
@@ -233,7 +234,7 @@ def test_heads_that_propose(
 
 @pytest.mark.parametrize("name", ["jina-bert-v2", "nomic-bert-moe"])
 def test_embeddings(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Scores by distance, of each member's own heads; and experts between others."""
+    """It tests scores by distance of each member's own heads, and experts between other layers."""
     path, texts = ARCHITECTURES.parent / "embedders" / f"{name}.gguf", [[1, 2, 3, 4], [9, 8, 7] * 20]
     found = []
     for backend in ("cpu", None):

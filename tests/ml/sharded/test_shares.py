@@ -1,4 +1,4 @@
-"""How much of a model nodes take: by their speed, as far as their memory goes."""
+"""The shares of a model on nodes: by speed, within their memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_memory_is_the_bound() -> None:
 
 @pytest.mark.parametrize("split", ["layers", "rows"])
 def test_a_faster_node_has_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str) -> None:
-    """And the answer is the same."""
+    """The answer stays the same."""
     path, key_file = ARCHITECTURES / "qwen35moe.gguf", tmp_path / "nodes.key"
     key_file.write_bytes(KEY)
     key_file.chmod(0o600)

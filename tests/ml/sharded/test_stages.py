@@ -1,4 +1,4 @@
-"""Prompts are computed in small batches that are on their way through the nodes at the same time."""
+"""Prompts are computed in small batches that pass the nodes as a pipeline."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROMPTS = [[5 + (3 * i + i // 7 + seed) % 50 for i in range(560)] for seed in (0
 
 
 def answers(path: Path, backend: str | None) -> list[Any]:
-    """One prompt, another one in its cells, the first one again, and both beside each other."""
+    """Return answers to one prompt, another in its cells, the first again, and both concurrently."""
     options = {"num_predict": 12, "temperature": 1.0, "seed": 3, "ignore_eos": True}
     with chaski.load(path, context=1024, num_batch=256, parallel=2, backend=backend) as llm:
         found = [llm.generate(prompt, **options) for prompt in (*PROMPTS, [*PROMPTS[0], 9])]
@@ -61,7 +61,7 @@ def test_batches_of_a_prompt_follow_each_other(
 
 
 def many_answers(path: Path, backend: str | None) -> list[Any]:
-    """Twelve prompts of several lengths beside each other; some answers end before others."""
+    """Return answers to twelve concurrent prompts of several lengths; some answers end before others."""
 
     def answer(number: int) -> Any:
         prompt = PROMPTS[0][: 3 + 20 * number]
@@ -98,7 +98,7 @@ def test_sequences_that_decode_take_turns(
 
     monkeypatch.setattr(InFlight, "launch", launching)
     nodes.use(monkeypatch, "layers", count)
-    # While other programs hold all cores, one node may be done before the last one gets its turn.
+    # While other programs use all cores, one node may finish before the last one starts.
     for _ in range(5):
         assert many_answers(path, None) == expected
         if max(decoding_at_once) >= count:

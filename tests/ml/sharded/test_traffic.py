@@ -1,4 +1,4 @@
-"""What travels between nodes for each token is what docs/cluster.md says."""
+"""The traffic between nodes for each token matches docs/cluster.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FLOAT = 4
 
 
 def bytes_of_a_token(split: str, count: int, matrices: QuantType = QuantType.F32) -> int:
-    """The formula for a dense model: the heads of a layer are together as wide as its rows here."""
+    """Return the bytes by the formula for a dense model, whose heads are together as wide as its rows."""
     if split == "layers":
         return (count - 1) * _FLOAT * HIDDEN
     read = sum(bytes_read_by_a_product(width, count, matrices) for width in (HIDDEN, FFN))
@@ -23,7 +23,7 @@ def bytes_of_a_token(split: str, count: int, matrices: QuantType = QuantType.F32
 
 
 def bytes_read_by_a_product(width: int, count: int, matrices: QuantType) -> int:
-    """A row that only products read: in blocks of 32 with a float each, where all parts end with one."""
+    """Return the bytes of a row that only products read: blocks of 32 with a float each, if all parts fit."""
     if matrices is QuantType.F32 or width % (32 * count):
         return _FLOAT * width
     return width + _FLOAT * width // 32 + count

@@ -1,3 +1,3 @@
-"""Makes the emulated device known to every process that tests start: a folder of PYTHONPATH has this."""
+"""Registers the emulated device in every process that tests start, since PYTHONPATH has this folder."""
 
 import tests.cuda.emulated  # noqa: F401
