@@ -17,14 +17,14 @@ from chaski.chat.options import AnswerOptions
 from chaski.model.registry import ARCHITECTURES
 from chaski.runner.channels.asynchronous import AsyncModel
 from chaski.sample.options import SamplingOptions
-from tools.docs import PAGES
+from tools.docs import GENERATED
 
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_generated_pages_are_up_to_date(name: str) -> None:
-    assert (ROOT / "docs" / name).read_text() == PAGES[name](), "run `make docs`"
+@pytest.mark.parametrize("name", GENERATED)
+def test_generated_files_are_up_to_date(name: str) -> None:
+    assert (ROOT / name).read_text() == GENERATED[name](), "run `make docs`"
 
 
 def test_the_architecture_page_names_every_folder() -> None:

@@ -1,7 +1,8 @@
-"""Write the pages that are generated from code: models, commands, environment. `make docs` runs it."""
+"""Write the files that are generated from code: pages of the docs, and options of the web page."""
 
 from __future__ import annotations
 
+import json
 import textwrap
 from pathlib import Path
 
@@ -12,10 +13,10 @@ from chaski.cli.main import chaski_command
 from chaski.cli.model_table import OTHERS, ModelRow, model_rows
 from chaski.env import variables
 from chaski.errors import extra_command
-from chaski.options import OPTIONS, Option
+from chaski.options import OPTIONS, Kind, Option
 from chaski.sample import SamplingOptions
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
 
 
 _WHICH_STORE = """\
@@ -208,11 +209,24 @@ def _default(name: str) -> str:
     return f"`{value}`" if value != "" else "none"
 
 
-PAGES = {
-    "models.md": models_page,
-    "cli.md": cli_page,
-    "environment.md": environment_page,
-    "options.md": options_page,
+def web_options() -> str:
+    """Return the range and the meaning of each numeric option as JSON, for the settings of the web page."""
+    found = {}
+    for name, option in OPTIONS.items():
+        if option.kind not in (Kind.INTEGER, Kind.NUMBER):
+            continue
+        limits = {"min": option.least, "max": option.most}
+        found[name] = {key: value for key, value in limits.items() if value is not None}
+        found[name] |= {"meaning": option.meaning}
+    return json.dumps(found, indent=2) + "\n"
+
+
+GENERATED = {
+    "docs/models.md": models_page,
+    "docs/cli.md": cli_page,
+    "docs/environment.md": environment_page,
+    "docs/options.md": options_page,
+    "web/src/chat/options.json": web_options,
 }
 
 
@@ -221,9 +235,9 @@ def _help(command: click.Command, context: click.Context) -> str:
 
 
 def main() -> None:
-    """Write all pages."""
-    for name, page in PAGES.items():
-        (DOCS / name).write_text(page())
+    """Write all files."""
+    for name, text in GENERATED.items():
+        (ROOT / name).write_text(text())
 
 
 if __name__ == "__main__":

@@ -4,19 +4,38 @@ import type { Settings } from "../conversations/types";
 import { McpServers } from "../mcp/McpServers";
 import type { SchemaDialog } from "../schema/SchemaDialog";
 import { Icon } from "../shell/Icon";
+import options from "./options.json";
 
 const DEFAULTS = "chaski.settings";
-type NumberName = "temperature" | "top_k" | "top_p" | "min_p" | "seed" | "num_ctx" | "num_predict" | "alternatives";
+type Limits = { min?: number; max?: number; meaning: string };
+type NumberName = "temperature" | "top_k" | "top_p" | "min_p" | "seed" | "num_ctx" | "num_predict";
 
-const NUMBERS: { name: NumberName; label: string; min: number; max?: number; step: number }[] = [
-  { name: "temperature", label: "Temperature", min: 0, max: 5, step: 0.05 },
-  { name: "top_k", label: "Top k", min: 0, step: 1 },
-  { name: "top_p", label: "Top p", min: 0, max: 1, step: 0.01 },
-  { name: "min_p", label: "Min p", min: 0, max: 1, step: 0.01 },
-  { name: "seed", label: "Seed", min: 0, step: 1 },
-  { name: "num_ctx", label: "Context", min: 1, step: 1 },
-  { name: "num_predict", label: "Longest answer", min: -2, step: 1 },
-  { name: "alternatives", label: "Alternatives per token", min: 0, max: 20, step: 1 },
+// The ranges and meanings come from the server's table of options (`make docs` writes the file).
+const LIMITS: Record<NumberName, Limits> = options;
+const LABELS: Record<NumberName, string> = {
+  temperature: "Temperature",
+  top_k: "Top k",
+  top_p: "Top p",
+  min_p: "Min p",
+  seed: "Seed",
+  num_ctx: "Context",
+  num_predict: "Longest answer",
+};
+const STEPS: Partial<Record<NumberName, number>> = { temperature: 0.05, top_p: 0.01, min_p: 0.01 };
+const NUMBERS = [
+  ...(Object.keys(LABELS) as NumberName[]).map((name) => {
+    const { min, max, meaning } = LIMITS[name];
+    return { name, label: LABELS[name], placeholder: "default", min, max, step: STEPS[name] ?? 1, title: meaning };
+  }),
+  {
+    name: "alternatives" as const,
+    label: "Alternatives per token",
+    placeholder: "none",
+    min: 0,
+    max: options.top_logprobs.max,
+    step: 1,
+    title: "number of other tokens to show for each token of an answer",
+  },
 ];
 const THINKING: [string, Settings["think"]][] = [
   ["as the model does", undefined],
@@ -61,13 +80,12 @@ export function SettingsPanel(props: { settings: Settings; onChange: (settings: 
         />
       </label>
       <div class="grid">
-        {NUMBERS.map(({ name, label, ...limits }) => (
+        {NUMBERS.map(({ name, label, ...attributes }) => (
           <label class="field" key={name}>
             {label}
             <input
               type="number"
-              placeholder={name === "alternatives" ? "none" : "default"}
-              {...limits}
+              {...attributes}
               value={settings[name] ?? ""}
               onChange={(event) => {
                 const { value, validity } = event.currentTarget;
