@@ -115,6 +115,19 @@ class Lowering:
         read = {name: self._places(x) for name, x in reads.items()}
         self.calls.append(Call(step, {**read, **writes, **arguments}, _touched(read), _touched(writes)))
 
+    def compute(
+        self,
+        node: Tensor,
+        reads: Mapping[str, Tensor | Place | None | tuple[Tensor, ...]],
+        y: Place | None = None,
+        **arguments: Any,
+    ) -> None:
+        """Add the step with the name of a node's operation, which writes the node's rows to `y`.
+
+        Without `y`, the rows get a new buffer.
+        """
+        self.call(node.op, reads, {"y": y or self.new(node)}, dim=self.dim(node), **arguments)
+
     def _places(self, x: Tensor | Place | None | tuple[Tensor, ...]) -> Places:
         if isinstance(x, tuple):
             return tuple(self.buffer(tensor) for tensor in x)

@@ -25,11 +25,10 @@ def rope_table(lowering: Lowering, node: Tensor, positions: Tensor) -> None:
 
 
 def rope(lowering: Lowering, node: Tensor, x: Tensor, table: Tensor) -> None:
-    lowering.call(
-        "rope",
+    lowering.compute(
+        node,
         {"x": x, "table": table},
-        {"y": lowering.reuse_or_new(node, x)},
-        dim=lowering.dim(node),
+        lowering.reuse_or_new(node, x),
         heads=node.shape[1],
         size=node.shape[2],
         pairs=table.shape[2],
@@ -67,33 +66,6 @@ def attention(
     cells: Tensor,
     spans: Tensor,
     sinks: Weight | None = None,
-) -> None:
-    _attention(lowering, node, q, keys, values, cells, spans, sinks=sinks)
-
-
-def attention_by_distance(
-    lowering: Lowering,
-    node: Tensor,
-    q: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    cells: Tensor,
-    spans: Tensor,
-    positions: Tensor,
-) -> None:
-    _attention(lowering, node, q, keys, values, cells, spans, positions=positions)
-
-
-def _attention(
-    lowering: Lowering,
-    node: Tensor,
-    q: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    cells: Tensor,
-    spans: Tensor,
-    *,
-    sinks: Weight | None = None,
     positions: Tensor | None = None,
 ) -> None:
     key_store, value_store = keys.operands[-1], values.operands[-1]
@@ -124,6 +96,11 @@ def _attention(
         sinks=offset(sinks),
         distances=[] if positions is None else node.attributes["table"].ravel().tolist(),
     )
+
+
+def attention_by_distance(lowering: Lowering, node: Tensor, *operands: Tensor) -> None:
+    q, keys, values, cells, spans, positions = operands
+    attention(lowering, node, q, keys, values, cells, spans, positions=positions)
 
 
 def _attention_parts(lowering: Lowering, heads: int, values: KVBuffer, cells: Tensor) -> Buffer | None:

@@ -25,28 +25,16 @@ def elementwise(lowering: Lowering, node: Tensor, *operands: Tensor) -> None:
 
 
 def scale_rows(lowering: Lowering, node: Tensor, x: Tensor, factors: Tensor) -> None:
-    lowering.call(
-        "scale_rows",
-        {"x": x, "factors": factors},
-        {"y": lowering.reuse_or_new(node, x)},
-        dim=lowering.dim(node),
-        width=width(node),
-    )
+    y = lowering.reuse_or_new(node, x)
+    lowering.compute(node, {"x": x, "factors": factors}, y, width=width(node))
 
 
 def rms(lowering: Lowering, node: Tensor, x: Tensor) -> None:
-    lowering.call("rms", {"x": x}, {"y": lowering.new(node)}, dim=lowering.dim(node), width=width(x))
+    lowering.compute(node, {"x": x}, width=width(x))
 
 
 def gaussian_top_k(lowering: Lowering, node: Tensor, x: Tensor) -> None:
-    lowering.call(
-        "gaussian_top_k",
-        {"x": x},
-        {"y": lowering.new(node)},
-        dim=lowering.dim(node),
-        width=width(x),
-        **node.attributes,
-    )
+    lowering.compute(node, {"x": x}, width=width(x), **node.attributes)
 
 
 def by_vector(lowering: Lowering, node: Tensor, x: Tensor, vector: Weight) -> None:
@@ -65,10 +53,4 @@ def by_vector(lowering: Lowering, node: Tensor, x: Tensor, vector: Weight) -> No
 
 def position_scale(lowering: Lowering, node: Tensor, positions: Tensor) -> None:
     lowering.check(positions, 2**31 - 1)
-    lowering.call(
-        "position_scale",
-        {"positions": positions},
-        {"y": lowering.new(node)},
-        dim=lowering.dim(node),
-        **node.attributes,
-    )
+    lowering.compute(node, {"positions": positions}, **node.attributes)

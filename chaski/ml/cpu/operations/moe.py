@@ -9,11 +9,9 @@ __all__ = ["combine", "dispatch", "group_by_expert", "router", "scale_experts"]
 
 
 def router(lowering: Lowering, node: Tensor, logits: Tensor, bias: Weight | None = None) -> None:
-    lowering.call(
-        "router",
+    lowering.compute(
+        node,
         {"x": logits},
-        {"y": lowering.new(node)},
-        dim=lowering.dim(node),
         experts=width(logits),
         weights=lowering.weights,
         bias=offset(bias),
@@ -22,11 +20,9 @@ def router(lowering: Lowering, node: Tensor, logits: Tensor, bias: Weight | None
 
 
 def scale_experts(lowering: Lowering, node: Tensor, routes: Tensor, scales: Weight) -> None:
-    lowering.call(
-        "scale_experts",
+    lowering.compute(
+        node,
         {"x": routes},
-        {"y": lowering.new(node)},
-        dim=lowering.dim(node),
         experts=scales.shape[0],
         count=node.shape[2],
         weights=lowering.weights,
@@ -35,14 +31,7 @@ def scale_experts(lowering: Lowering, node: Tensor, routes: Tensor, scales: Weig
 
 
 def group_by_expert(lowering: Lowering, node: Tensor, routes: Tensor) -> None:
-    lowering.call(
-        "group_by_expert",
-        {"routes": routes},
-        {"y": lowering.new(node)},
-        dim=lowering.dim(node),
-        count=node.shape[1],
-        **node.attributes,
-    )
+    lowering.compute(node, {"routes": routes}, count=node.shape[1], **node.attributes)
 
 
 def dispatch(
@@ -63,11 +52,5 @@ def dispatch(
 def combine(
     lowering: Lowering, node: Tensor, x: Tensor, groups: Tensor, routes: Tensor | None = None
 ) -> None:
-    lowering.call(
-        "combine",
-        {"x": x, "routes": routes, "groups": groups},
-        {"y": lowering.new(node)},
-        dim=lowering.dim(node),
-        count=groups.shape[1],
-        width=width(node),
-    )
+    reads = {"x": x, "routes": routes, "groups": groups}
+    lowering.compute(node, reads, count=groups.shape[1], width=width(node))

@@ -131,11 +131,9 @@ PRODUCTS: Mapping[str, Callable[..., None]] = {
 
 
 def product(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight) -> None:
-    lowering.call(
-        "product",
+    lowering.compute(
+        node,
         {"x": x},
-        {"y": lowering.new(node)},
-        dim=lowering.dim(node),
         depth=weight.shape[0],
         width=width(node),
         weights=lowering.weights,

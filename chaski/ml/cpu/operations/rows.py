@@ -29,32 +29,21 @@ def reshape(lowering: Lowering, node: Tensor, x: Tensor) -> None:
 
 def embedding(lowering: Lowering, node: Tensor, ids: Tensor, table: Weight) -> None:
     lowering.check(ids, table.shape[0])
-    lowering.call(
-        "embedding", {"ids": ids}, {"y": lowering.new(node)}, dim=lowering.dim(node), table=table.handle
-    )
+    lowering.compute(node, {"ids": ids}, table=table.handle)
 
 
 def rows(lowering: Lowering, node: Tensor, x: Tensor, indices: Tensor) -> None:
     lowering.check(indices, 0, limit_dim=lowering.dim(x))
-    lowering.call(
-        "rows",
-        {"x": x, "indices": indices},
-        {"y": lowering.new(node)},
-        dim=lowering.dim(node),
-        source_dim=lowering.dim(x),
-        width=width(node),
-    )
+    lowering.compute(node, {"x": x, "indices": indices}, source_dim=lowering.dim(x), width=width(node))
 
 
 def slice(lowering: Lowering, node: Tensor, x: Tensor) -> None:
     source_width, count = x.shape[-1], node.shape[-1]
     assert isinstance(source_width, int)
     assert isinstance(count, int)
-    lowering.call(
-        "slice",
+    lowering.compute(
+        node,
         {"x": x},
-        {"y": lowering.new(node)},
-        dim=lowering.dim(node),
         groups=width(x) // source_width,
         source_width=source_width,
         first=node.attributes["first"],
@@ -103,15 +92,8 @@ def scatter(lowering: Lowering, node: Tensor, x: Tensor, rows: Tensor, places: T
 
 def group_rows(lowering: Lowering, node: Tensor, x: Tensor) -> None:
     """`average_rows` and `space_to_depth`: the step has the operation's name and makes one row of `count`."""
-    lowering.call(
-        node.op,
-        {"x": x},
-        {"y": lowering.new(node)},
-        dim=lowering.dim(node),
-        source_dim=lowering.dim(x),
-        width=width(x),
-        count=node.attributes["count"],
-    )
+    sizes = {"source_dim": lowering.dim(x), "width": width(x)}
+    lowering.compute(node, {"x": x}, **sizes, **node.attributes)
 
 
 def top_k(lowering: Lowering, node: Tensor, x: Tensor, counts: Tensor) -> None:

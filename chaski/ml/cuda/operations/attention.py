@@ -179,33 +179,6 @@ def attention(
     cells: Tensor,
     spans: Tensor,
     sinks: Weight | None = None,
-) -> None:
-    _attention(lowering, node, q, keys, values, cells, spans, sinks=sinks)
-
-
-def attention_by_distance(
-    lowering: Lowering,
-    node: Tensor,
-    q: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    cells: Tensor,
-    spans: Tensor,
-    positions: Tensor,
-) -> None:
-    _attention(lowering, node, q, keys, values, cells, spans, positions=positions)
-
-
-def _attention(
-    lowering: Lowering,
-    node: Tensor,
-    q: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    cells: Tensor,
-    spans: Tensor,
-    *,
-    sinks: Weight | None = None,
     positions: Tensor | None = None,
 ) -> None:
     """Few tokens have a block of threads for each chunk of what they see, neighbours one for all chunks."""
@@ -293,6 +266,11 @@ def _attention(
         lowering.step(choose, *arguments)
     if joined:
         lowering.round_rows(node, lambda sizes: sizes[forms] == _WHOLE)
+
+
+def attention_by_distance(lowering: Lowering, node: Tensor, *operands: Tensor) -> None:
+    q, keys, values, cells, spans, positions = operands
+    attention(lowering, node, q, keys, values, cells, spans, positions=positions)
 
 
 def _joined_heads(lowering: Lowering, node: Tensor) -> int:
