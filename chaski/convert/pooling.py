@@ -9,14 +9,7 @@ from chaski.convert.metadata import Metadata
 from chaski.convert.tensors import Mapped
 from chaski.errors import UnsupportedError
 
-__all__ = [
-    "MODULES",
-    "check_modules",
-    "dense_metadata",
-    "dense_tensors",
-    "pooling_metadata",
-    "read_pooling",
-]
+__all__ = ["MODULES", "check_modules", "dense_metadata", "dense_tensors", "pooling_metadata", "read_pooling"]
 
 MODULES = {"dense_2": "2_Dense", "dense_3": "3_Dense"}
 """The folders of dense layers, by GGUF's names for them."""

@@ -110,18 +110,12 @@ _LAYOUTS: dict[QuantType, tuple[int, np.dtype[Any]]] = {
     QuantType.Q5_0: (32, np.dtype([("d", "<f2"), ("qh", "u1", 4), ("qs", "u1", 16)])),
     QuantType.Q5_1: (32, np.dtype([("d", "<f2"), ("m", "<f2"), ("qh", "u1", 4), ("qs", "u1", 16)])),
     QuantType.Q8_0: (32, np.dtype([("d", "<f2"), ("qs", "i1", 32)])),
-    QuantType.Q2_K: (
-        256,
-        np.dtype([("scales", "u1", 16), ("qs", "u1", 64), ("d", "<f2"), ("dmin", "<f2")]),
-    ),
+    QuantType.Q2_K: (256, np.dtype([("scales", "u1", 16), ("qs", "u1", 64), ("d", "<f2"), ("dmin", "<f2")])),
     QuantType.Q3_K: (
         256,
         np.dtype([("hmask", "u1", 32), ("qs", "u1", 64), ("scales", "u1", 12), ("d", "<f2")]),
     ),
-    QuantType.Q4_K: (
-        256,
-        np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qs", "u1", 128)]),
-    ),
+    QuantType.Q4_K: (256, np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qs", "u1", 128)])),
     QuantType.Q5_K: (
         256,
         np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qh", "u1", 32), ("qs", "u1", 128)]),

@@ -219,11 +219,7 @@ class Prediction(Struct, frozen=True, eq=False):
 
 
 def predict(
-    batch: Batch,
-    machine: Machine,
-    threads: int,
-    processors: int | None = None,
-    memory: Memory | None = None,
+    batch: Batch, machine: Machine, threads: int, processors: int | None = None, memory: Memory | None = None
 ) -> Prediction:
     """Predict a batch, which is cut for that many threads.
 

@@ -171,8 +171,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "gemma4_assistant": _GEMMA4_ASSISTANT,
     "gpt-oss": _GPT_OSS,
     "gptoss": replace(
-        _GPT_OSS,
-        in_turn={"blk.*.ffn_gate_up_exps.": ("blk.*.ffn_gate_exps.", "blk.*.ffn_up_exps.")},
+        _GPT_OSS, in_turn={"blk.*.ffn_gate_up_exps.": ("blk.*.ffn_gate_exps.", "blk.*.ffn_up_exps.")}
     ),
     "lfm2": Dialect(
         tensors={

@@ -133,10 +133,7 @@ def written(
         _check_depth(text)
         if lead is None:
             return [{"lark_grammar": text}]
-        return [
-            {"lark_grammar": _led("@answer", lead, controls)},
-            {"name": "answer", "lark_grammar": text},
-        ]
+        return [{"lark_grammar": _led("@answer", lead, controls)}, {"name": "answer", "lark_grammar": text}]
     rule = {"format": _json_rule, "regex": _regex_rule, "choice": _choice_rule}[constraint.kind]
     return [{"lark_grammar": _led("answer", lead, controls) + f"answer: {rule(text, blanks)}\n"}]
 

@@ -7,13 +7,7 @@ from collections.abc import Iterator, Set
 from chaski.convert.config import Config
 from chaski.convert.families import gemma2
 from chaski.convert.families.siglip import VISION
-from chaski.convert.family import (
-    VISION_TENSORS,
-    Family,
-    Row,
-    embeddings,
-    in_layers,
-)
+from chaski.convert.family import VISION_TENSORS, Family, Row, embeddings, in_layers
 from chaski.convert.metadata import Metadata, common_metadata, head_size, refuse_attention_factor, rope
 from chaski.convert.tensors import Planned
 

@@ -19,11 +19,7 @@ _STILL = 1e30  # divides the frequency of a pair that does not turn
 # Encoders of images where none is configured, and what no model here has a use for.
 UNUSED = (r"(vision_tower|embed_vision|vision_embedder)\..*", *gemma4_vision.UNUSED)
 # Values that configurations leave out.
-DEFAULTS = {
-    "num_kv_shared_layers": 0,
-    "hidden_size_per_layer_input": 0,
-    "tie_word_embeddings": True,
-}
+DEFAULTS = {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "tie_word_embeddings": True}
 
 
 class _Layer(Struct, frozen=True):

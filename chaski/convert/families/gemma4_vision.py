@@ -162,8 +162,5 @@ def _layer(vision: Config) -> Iterator[Row]:
 
 
 # Encoders of sounds, and matrices of layers that read the keys and values of others.
-UNUSED = (
-    r"(audio_tower|embed_audio)\..*",
-    r"layers\.\d+\.self_attn\.(k_proj|v_proj|k_norm)\.weight",
-)
+UNUSED = (r"(audio_tower|embed_audio)\..*", r"layers\.\d+\.self_attn\.(k_proj|v_proj|k_norm)\.weight")
 VISION = VisionFamily(metadata, projector, tensors, {}, unused=UNUSED)

@@ -56,9 +56,7 @@ def _sizes(config: Config) -> Metadata:
 
 
 def projector(config: Config) -> Metadata:
-    return {f"clip.{key}": value for key, value in _sizes(config).items()} | {
-        "clip.has_vision_encoder": True,
-    }
+    return {f"clip.{key}": value for key, value in _sizes(config).items()} | {"clip.has_vision_encoder": True}
 
 
 def seen(config: Config) -> Iterator[Mapped]:
@@ -80,6 +78,6 @@ DEFAULTS = {
         "num_attention_heads": 32,
         "max_position_embeddings": 2048,
         "rms_norm_eps": 1e-5,
-    },
+    }
 }
 VISION = VisionFamily(_sizes, projector, seen, {})

@@ -10,15 +10,7 @@ from chaski.convert.family import Row, VisionFamily, in_layer
 from chaski.convert.metadata import Metadata
 from chaski.convert.tensors import Mapped
 
-__all__ = [
-    "DEFAULTS",
-    "MAX_TILES",
-    "VISION",
-    "encoder_metadata",
-    "in_projector",
-    "projection",
-    "square",
-]
+__all__ = ["DEFAULTS", "MAX_TILES", "VISION", "encoder_metadata", "in_projector", "projection", "square"]
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # Values that configurations leave out, as transformers fills them in.

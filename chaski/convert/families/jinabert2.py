@@ -22,12 +22,7 @@ _ATTENTION = {
 }
 _USUAL = Names(
     "encoder.layer",
-    {
-        **_ATTENTION,
-        "ffn_up": "mlp.gated_layers",
-        "ffn_down": "mlp.wo",
-        "layer_output_norm": "mlp.layernorm",
-    },
+    {**_ATTENTION, "ffn_up": "mlp.gated_layers", "ffn_down": "mlp.wo", "layer_output_norm": "mlp.layernorm"},
     unbiased=("ffn_up",),
     is_gated=True,
 )
@@ -71,10 +66,5 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 FAMILY = Family(
-    "jina-bert-v2",
-    metadata,
-    tensors,
-    unused=HEADS,
-    pre_tokenizers={"gpt-2": "jina-v2-code"},
-    embeds=True,
+    "jina-bert-v2", metadata, tensors, unused=HEADS, pre_tokenizers={"gpt-2": "jina-v2-code"}, embeds=True
 )

@@ -73,9 +73,5 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 FAMILY = Family(
-    "lfm2",
-    metadata,
-    tensors,
-    defaults={"tie_word_embeddings": True},
-    pre_tokenizers={"llama-bpe": "lfm2"},
+    "lfm2", metadata, tensors, defaults={"tie_word_embeddings": True}, pre_tokenizers={"llama-bpe": "lfm2"}
 )

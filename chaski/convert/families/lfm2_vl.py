@@ -17,13 +17,7 @@ _HALF = (0.5,) * COLORS
 _IMAGE_SIZE = 256  # what llama.cpp's converter writes, for images of any size
 _BILINEAR = 2
 # How images are cut, by default.
-_TILING = {
-    "tile_size": 512,
-    "min_tiles": 2,
-    "max_tiles": 10,
-    "min_image_tokens": 64,
-    "max_image_tokens": 256,
-}
+_TILING = {"tile_size": 512, "min_tiles": 2, "max_tiles": 10, "min_image_tokens": 64, "max_image_tokens": 256}
 # Values that configurations leave out, as transformers fills them in.
 _SIZES = {
     "hidden_size": 768,
@@ -76,9 +70,7 @@ def _sizes(config: Config) -> Metadata:
 
 
 def projector(config: Config) -> Metadata:
-    return {f"clip.{key}": value for key, value in _sizes(config).items()} | {
-        "clip.has_vision_encoder": True,
-    }
+    return {f"clip.{key}": value for key, value in _sizes(config).items()} | {"clip.has_vision_encoder": True}
 
 
 def seen(config: Config) -> Iterator[Mapped]:

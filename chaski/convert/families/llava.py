@@ -125,9 +125,5 @@ DEFAULTS = {
     }
 }
 # Behind the layers whose states are taken.
-_UNUSED = (
-    rf"{TOWER}\.encoder\.layers\.\d+\..*",
-    rf"{TOWER}\.post_layernorm\..*",
-    rf"{TOWER}\.head\..*",
-)
+_UNUSED = (rf"{TOWER}\.encoder\.layers\.\d+\..*", rf"{TOWER}\.post_layernorm\..*", rf"{TOWER}\.head\..*")
 VISION = VisionFamily(_sizes, projector, seen, {}, unused=_UNUSED)

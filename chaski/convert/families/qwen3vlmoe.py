@@ -46,10 +46,5 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 FAMILY = Family(
-    "qwen3vlmoe",
-    metadata,
-    tensors,
-    qwen3vl.UNUSED,
-    qwen3vl.VISION,
-    defaults={"norm_topk_prob": True},
+    "qwen3vlmoe", metadata, tensors, qwen3vl.UNUSED, qwen3vl.VISION, defaults={"norm_topk_prob": True}
 )

@@ -75,12 +75,7 @@ class CUDABackend:
     launches_ahead = True
 
     def __init__(
-        self,
-        options: BackendOptions,
-        gpu: GPU,
-        host: Backend,
-        users: set[int] | None = None,
-        spared: int = 0,
+        self, options: BackendOptions, gpu: GPU, host: Backend, users: set[int] | None = None, spared: int = 0
     ) -> None:
         """Raises UnsupportedError for plain attention.
 

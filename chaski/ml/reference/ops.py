@@ -29,13 +29,7 @@ from chaski.ml.reference.cached_ops import (
     store,
     stored,
 )
-from chaski.ml.reference.moe_ops import (
-    combine,
-    dispatch,
-    group_by_expert,
-    router,
-    scale_experts,
-)
+from chaski.ml.reference.moe_ops import combine, dispatch, group_by_expert, router, scale_experts
 from chaski.ml.reference.recurrent_ops import chunked_conv, gated_delta
 
 __all__ = ["DEFINITIONS"]

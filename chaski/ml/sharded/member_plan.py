@@ -35,11 +35,7 @@ class Rows:
     """A result of one run, unchanged for as long as it is referenced."""
 
     def __init__(
-        self,
-        launch: Launch | None,
-        name: str,
-        num_bytes: int,
-        rows: npt.NDArray[np.float32] | None = None,
+        self, launch: Launch | None, name: str, num_bytes: int, rows: npt.NDArray[np.float32] | None = None
     ) -> None:
         """`rows`: the result itself, where it is in no launch."""
         self._launch = launch

@@ -15,11 +15,7 @@ from chaski.model.vocabulary import num_shared_tokens
 
 __all__ = ["ATTACHED", "attach_draft", "is_attached"]
 
-ATTACHED = {
-    "dflash": "dflash",
-    "eagle3": "eagle3",
-    "gemma4-assistant": "gemma4_assistant",
-}
+ATTACHED = {"dflash": "dflash", "eagle3": "eagle3", "gemma4-assistant": "gemma4_assistant"}
 """The module of each architecture."""
 
 

@@ -9,11 +9,4 @@ from __future__ import annotations
 
 from chaski.text.parsers.pieces import Content, FoundCall, Lead, Parser, Piece, Thought
 
-__all__ = [
-    "Content",
-    "FoundCall",
-    "Lead",
-    "Parser",
-    "Piece",
-    "Thought",
-]
+__all__ = ["Content", "FoundCall", "Lead", "Parser", "Piece", "Thought"]

@@ -167,9 +167,7 @@ _APRIEL = Format(
     thinking=("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
     silent=("[END FINAL RESPONSE]",),
 )
-_DSML = Format(
-    tuple(_invokes("｜DSML｜", f"｜DSML｜{block}") for block in ("function_calls", "tool_calls")),
-)
+_DSML = Format(tuple(_invokes("｜DSML｜", f"｜DSML｜{block}") for block in ("function_calls", "tool_calls")))
 _FIREFUNCTION = Format((CallBlock("functools[", None, read_json),), thinks=False)
 _FUNCTION_JSON = Format(
     (TagBlock(Opening("<function=", ">"), "</function>", Opening("<parameter=", ">"), "</parameter>"),),

@@ -67,11 +67,7 @@ def _tojson(
     for separator in separators or ():
         _check_width(separator)
     encoder = json.JSONEncoder(
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-        default=_listed,
+        ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys, default=_listed
     )
     if indent is None:
         return encoder.encode(value)

@@ -75,10 +75,7 @@ class MarkedTokens(Struct, frozen=True):
 
 
 def find_marked(
-    tokens: Sequence[str],
-    named: Mapping[str, int | None],
-    listed: Sequence[int],
-    words: Collection[int] = (),
+    tokens: Sequence[str], named: Mapping[str, int | None], listed: Sequence[int], words: Collection[int] = ()
 ) -> MarkedTokens:
     """named: the ids that the metadata has for `eos`, `eot`, `eom` and the roles of FILL_IN_TEXTS.
 

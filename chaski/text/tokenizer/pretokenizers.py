@@ -272,16 +272,7 @@ PRETOKENIZERS: dict[str, PreTokenizer] = {
         (_words(_TRIPLE_DIGITS, "[\\p{L}\\p{M}\u200c\u200d]+"),), ignore_merges=True, add_bos=True
     ),
     **dict.fromkeys(
-        (
-            "deepseek-r1-qwen",
-            "f2llmv2",
-            "grok-2",
-            "hunyuan",
-            "kormo",
-            "megrez",
-            "solar-open",
-            "stablelm2",
-        ),
+        ("deepseek-r1-qwen", "f2llmv2", "grok-2", "hunyuan", "kormo", "megrez", "solar-open", "stablelm2"),
         _QWEN_STYLE,
     ),
     "qwen2": PreTokenizer(_QWEN_STYLE.patterns, nfc=True),

@@ -79,10 +79,7 @@ def _adapt(lowering: Lowering, node: Tensor, adapt: Tensor, residual: Tensor | N
     lowering.call(
         "adapted_matmul",
         {**lowering.activations(y, x), "x": x, "residual": residual},
-        {
-            "y": lowering.new(node),
-            "t": Buffer(4 * leading.maximum * table.max_width, table.max_width),
-        },
+        {"y": lowering.new(node), "t": Buffer(4 * leading.maximum * table.max_width, table.max_width)},
         dim=lowering.dim(x),
         weight=weight.handle,
         weights=lowering.weights,

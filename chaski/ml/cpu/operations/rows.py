@@ -6,17 +6,7 @@ from chaski import _native
 from chaski.ml.cpu.lowering import Buffer, Lowering
 from chaski.ml.graph import Dim, Tensor, Weight, width
 
-__all__ = [
-    "concat",
-    "embedding",
-    "group_rows",
-    "input",
-    "reshape",
-    "rows",
-    "scatter",
-    "slice",
-    "top_k",
-]
+__all__ = ["concat", "embedding", "group_rows", "input", "reshape", "rows", "scatter", "slice", "top_k"]
 
 
 def input(lowering: Lowering, node: Tensor) -> None:

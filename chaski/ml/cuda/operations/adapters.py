@@ -21,13 +21,7 @@ _PROGRAM = Program("adapters")
 
 
 def adapt(
-    lowering: Lowering,
-    node: Tensor,
-    y: Tensor,
-    x: Tensor,
-    lists: Tensor,
-    uses: Tensor,
-    table: AdapterTable,
+    lowering: Lowering, node: Tensor, y: Tensor, x: Tensor, lists: Tensor, uses: Tensor, table: AdapterTable
 ) -> None:
     slots = table.handle
     assert isinstance(slots, CUDAAdapterSlots), "a table of another backend"

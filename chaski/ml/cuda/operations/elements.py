@@ -7,13 +7,7 @@ from typing import Any
 import numpy as np
 
 from chaski.ml.cuda.device import Program
-from chaski.ml.cuda.lowering import (
-    Double,
-    Kernel,
-    Lowering,
-    Sizes,
-    vector_of,
-)
+from chaski.ml.cuda.lowering import Double, Kernel, Lowering, Sizes, vector_of
 from chaski.ml.elementwise import ELEMENTWISE
 from chaski.ml.graph import Tensor, Weight, width
 

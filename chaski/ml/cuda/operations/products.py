@@ -10,15 +10,7 @@ from msgspec import Struct
 
 from chaski.formats.quant import QuantType
 from chaski.ml.cuda.device import Program
-from chaski.ml.cuda.lowering import (
-    Kernel,
-    Lowering,
-    Sizes,
-    is_quantized,
-    matrices_of,
-    matrix_of,
-    vector_of,
-)
+from chaski.ml.cuda.lowering import Kernel, Lowering, Sizes, is_quantized, matrices_of, matrix_of, vector_of
 from chaski.ml.cuda.operations.elements import elementwise
 from chaski.ml.graph import Operand, Tensor, Weight, width
 

@@ -118,11 +118,7 @@ def _tool(tool: Mapping[str, Any]) -> ToolStruct:
         "Parameters": _parameters(_mapping(function, "parameters")),
     }
     return ToolStruct(
-        {
-            "Type": _text(tool, "type"),
-            "Items": from_json(tool.get("items")),
-            "Function": ToolFunction(named),
-        }
+        {"Type": _text(tool, "type"), "Items": from_json(tool.get("items")), "Function": ToolFunction(named)}
     )
 
 

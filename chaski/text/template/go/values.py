@@ -157,14 +157,7 @@ def is_nil(value: Value) -> bool:
     return value is None or (isinstance(value, Slice | Map) and value.is_nil)
 
 
-_SCALARS = {
-    bool: "bool",
-    int: "int",
-    float: "float64",
-    complex: "complex128",
-    str: "string",
-    Byte: "uint8",
-}
+_SCALARS = {bool: "bool", int: "int", float: "float64", complex: "complex128", str: "string", Byte: "uint8"}
 
 
 def _as_float(number: float) -> float:
