@@ -27,6 +27,7 @@ from chaski.model.block_program import BlockProgram
 from chaski.model.input import HiddenStates, Inputs
 from chaski.model.proposing import (
     TOKEN_BESIDE,
+    ProposalInputs,
     ProposingCost,
     ProposingProgram,
     layer_bytes,
@@ -181,14 +182,7 @@ class StepDraft(AttachedDraft):
     def store(self, inputs: Inputs, hidden: HiddenStates, caches: Sequence[Any]) -> Tensor: ...
 
     @abstractmethod
-    def propose(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        hidden: Tensor,
-        caches: Sequence[Any],
-        most_tokens: int | None,
-    ) -> tuple[Tensor, Tensor]:
+    def propose(self, inputs: ProposalInputs, caches: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """See `Proposing`. `caches` are those of `proposing_layers`."""
 
     def program(

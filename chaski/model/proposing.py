@@ -21,6 +21,7 @@ from chaski.model.token_choice import TokenChoice, TopLogit
 
 __all__ = [
     "TOKEN_BESIDE",
+    "ProposalInputs",
     "ProposalRequest",
     "Proposing",
     "ProposingCost",
@@ -67,6 +68,19 @@ class ProposalRequest(Struct, eq=False):
     proposed: list[int] = field(default_factory=list)
 
 
+class ProposalInputs(Struct, frozen=True, eq=False):
+    """The inputs of a graph that proposes: tokens (n) and the hidden state before each (n, size).
+
+    positions    the numbers that rotate the tokens: these are text, so all their coordinates are the same
+    most_tokens  logits are of so many tokens, the first of the vocabulary; None: of all
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    hidden: Tensor
+    most_tokens: int | None
+
+
 class Proposing(Protocol):
     """A part that proposes tokens for a model, whose graph has the output `HIDDEN`: rows of `hidden_size`."""
 
@@ -85,19 +99,8 @@ class Proposing(Protocol):
     def proposing_layers(self) -> Sequence[int]:
         """The numbers of the layers whose caches `propose` takes."""
 
-    def propose(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        hidden: Tensor,
-        caches: Sequence[Any],
-        most_tokens: int | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Record: tokens, and the hidden state before each (n, size) -> theirs, and logits.
-
-        `positions` are what turns the tokens, which are text: the same number for each of their coordinates.
-        Logits are of the first `most_tokens` of the vocabulary, or all.
-        """
+    def propose(self, inputs: ProposalInputs, caches: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        """Record: tokens, and the hidden state before each (n, size) -> theirs, and logits."""
 
 
 class ProposingModel(Model, Proposing, Protocol):
@@ -176,13 +179,13 @@ class ProposingProgram:
         self.most_tokens = most_tokens or model.config.vocab_size
         self._choice: TokenChoice = TopLogit(model.token_ids) if choice is None else choice
         graph, tokens = Graph(), Dim("tokens", sequences)
-        hidden, found = model.propose(
+        inputs = ProposalInputs(
             graph.input("tokens", (tokens,), DType.I32),
             graph.input("positions", (tokens,), DType.I32),
             graph.input(HIDDEN, (tokens, model.hidden_size), DType.F32),
-            self.cache.record(graph, tokens),
             most_tokens,
         )
+        hidden, found = model.propose(inputs, self.cache.record(graph, tokens))
         graph.output(HIDDEN, hidden)
         self._choice.record(graph, graph.input("counts", (tokens,), DType.I32), found)
         self._plan = backend.compile(graph)

@@ -33,6 +33,7 @@ from chaski.model.experts import read_router
 from chaski.model.input import Inputs
 from chaski.model.nextn import NextnTensors, before, nextn_kinds
 from chaski.model.output_rows import HIDDEN
+from chaski.model.proposing import ProposalInputs
 
 
 class GatedAttention(qwen3.Attention):
@@ -181,22 +182,15 @@ class Model(Decoder):
         x.graph.output(HIDDEN, x)
         return self.output_of(x)
 
-    def propose(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        hidden: Tensor,
-        caches: Sequence[Any],
-        most_tokens: int | None,
-    ) -> tuple[Tensor, Tensor]:
+    def propose(self, inputs: ProposalInputs, caches: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """See `Proposing`."""
         head = self._head
         assert head is not None, "it has a head"
-        rope = ops.rope_table(positions, self._rope)
-        embedded = head.nextn.embedded(tokens, self.token_embd(tokens))
-        x = head(head.nextn(embedded, hidden), rope, caches[0], outputs=None)
+        rope = ops.rope_table(inputs.positions, self._rope)
+        embedded = head.nextn.embedded(inputs.tokens, self.token_embd(inputs.tokens))
+        x = head(head.nextn(embedded, inputs.hidden), rope, caches[0], outputs=None)
         x = head.nextn.normalized(x, self.output_norm)
-        output = head.nextn.output
+        output, most = head.nextn.output, inputs.most_tokens
         if output is None:
-            return x, self.plain_logits(x, most_tokens)
-        return x, output(x) if most_tokens is None else ops.first_outputs(x, output.weight, most_tokens)
+            return x, self.plain_logits(x, most)
+        return x, output(x) if most is None else ops.first_outputs(x, output.weight, most)

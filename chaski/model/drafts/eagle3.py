@@ -20,6 +20,7 @@ from chaski.model.arch.llama import Attention
 from chaski.model.attached import StepDraft, Target
 from chaski.model.config import DecoderConfig
 from chaski.model.input import HiddenStates, Inputs
+from chaski.model.proposing import ProposalInputs
 
 __all__ = ["Draft"]
 
@@ -133,17 +134,10 @@ class Draft(StepDraft):
         self.blk[0].store(embedded, before, rope, caches[0])
         return fused.rows(inputs.outputs)
 
-    def propose(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        hidden: Tensor,
-        caches: Sequence[Any],
-        most_tokens: int | None,
-    ) -> tuple[Tensor, Tensor]:
-        rope = ops.rope_table(positions, self._rope())
-        x = self.blk[0](self.embedded(tokens), hidden, rope, caches[0])
-        return x, self.logits(self.output_norm(x), most_tokens)
+    def propose(self, inputs: ProposalInputs, caches: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        rope = ops.rope_table(inputs.positions, self._rope())
+        x = self.blk[0](self.embedded(inputs.tokens), inputs.hidden, rope, caches[0])
+        return x, self.logits(self.output_norm(x), inputs.most_tokens)
 
     def _rope(self) -> Rope:
         return self._own.rope.rope(factors=self.rope_freqs.weight.array)

@@ -28,7 +28,7 @@ from chaski.model.arch.gemma4.text import Layer, Model, local_config
 from chaski.model.attached import StepDraft, Target
 from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.input import HiddenStates, Inputs
-from chaski.model.proposing import ProposingCost, ProposingProgram, layer_bytes, output_bytes
+from chaski.model.proposing import ProposalInputs, ProposingCost, ProposingProgram, layer_bytes, output_bytes
 from chaski.model.token_choice import Clusters, NearClusters
 
 __all__ = ["Draft"]
@@ -83,20 +83,13 @@ class Draft(StepDraft):
         assert hidden.last is not None
         return self._target.output_norm(hidden.last)
 
-    def propose(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        hidden: Tensor,
-        caches: Sequence[Any],
-        most_tokens: int | None,
-    ) -> tuple[Tensor, Tensor]:
+    def propose(self, inputs: ProposalInputs, caches: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """Return states and logits, or where it has clusters the rows that these are computed from."""
         size = self.hidden_size
-        embedded = self.target.embedded(tokens) * size**0.5
-        x = self.nextn.pre_projection(ops.concat([(embedded, 0, 1), (hidden, size, 1)]))
+        embedded = self.target.embedded(inputs.tokens) * size**0.5
+        x = self.nextn.pre_projection(ops.concat([(embedded, 0, 1), (inputs.hidden, size, 1)]))
         stored = dict(zip(self._read_layers, caches, strict=True))
-        ropes = {sees_all: ops.rope_table(positions, self._rope(sees_all)) for sees_all in stored}
+        ropes = {sees_all: ops.rope_table(inputs.positions, self._rope(sees_all)) for sees_all in stored}
         for layer in self.blk:
             sees_all = layer.window is None
             x = layer(x, ropes[sees_all], stored[sees_all], outputs=None)
@@ -104,9 +97,9 @@ class Draft(StepDraft):
         hidden = self.nextn.post_projection(x)
         if self.clusters is not None:
             return hidden, x
-        if most_tokens is None:
+        if inputs.most_tokens is None:
             return hidden, self.token_embd.project(x)
-        return hidden, ops.first_outputs(x, self.token_embd.weight, most_tokens)
+        return hidden, ops.first_outputs(x, self.token_embd.weight, inputs.most_tokens)
 
     @property
     def is_ordered(self) -> bool:

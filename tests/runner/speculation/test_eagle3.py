@@ -27,6 +27,7 @@ from chaski.model.attached import StepDraft, Target
 from chaski.model.drafts import attach_draft
 from chaski.model.output_rows import HIDDEN
 from chaski.model.program import Program
+from chaski.model.proposing import ProposalInputs
 from chaski.model.registry import build_model
 from chaski.model.weights import place_weights
 from tests.drafts import DRAFTS, EAGLE3
@@ -80,13 +81,13 @@ def case(request: pytest.FixtureRequest, files: Path) -> Iterator[tuple[Opened, 
         program = Program(model, cache, backend, 48, 4, draft=draft)
         part = CachePart(cache, draft.proposing_layers)
         graph, tokens = Graph(), Dim("tokens", 1)
-        hidden, logits = draft.propose(
+        inputs = ProposalInputs(
             graph.input("tokens", (tokens,), DType.I32),
             graph.input("positions", (tokens,), DType.I32),
             graph.input(HIDDEN, (tokens, draft.hidden_size), DType.F32),
-            part.record(graph, tokens),
-            None,
+            most_tokens=None,
         )
+        hidden, logits = draft.propose(inputs, part.record(graph, tokens))
         graph.output(HIDDEN, hidden)
         graph.output("logits", logits)
         opened = Opened(program, part, backend.compile(graph))
