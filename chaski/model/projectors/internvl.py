@@ -7,12 +7,11 @@ as in transformers; llama.cpp approximates it.
 from __future__ import annotations
 
 import numpy as np
-from msgspec import Struct
 
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile
 from chaski.image import IMAGENET, Normal, Values, in_aspect_tiles, open_image, patches
-from chaski.kvcache import KVShape, LayerCache
+from chaski.kvcache import LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
 from chaski.ml.nn import Embedding, LayerNorm, Linear, Module, PatchEmbedding, RMSNorm, attention
@@ -20,12 +19,13 @@ from chaski.model.config import patches_a_side, read_normal
 from chaski.model.multimodal import EncoderShape, Image, Tile
 from chaski.model.projectors import vit
 from chaski.model.projectors.vit import square_inputs, squares_as_rows
+from chaski.model.vision_sizes import VisionSizes, read_sizes
 
 _PROJECTOR_EPS = 1e-5
 _MAX_TILES = 12  # where a file does not say it, as older ones
 
 
-class VisionConfig(Struct, frozen=True):
+class VisionConfig(VisionSizes, frozen=True, kw_only=True):
     """`square` patches become one row each way. The 6B has other norms than the 300M, without biases.
 
     counts: the numbers of tiles that an image may have, without that of the whole.
@@ -35,11 +35,6 @@ class VisionConfig(Struct, frozen=True):
     patch_size: int
     side: int
     square: int
-    hidden_size: int
-    ffn_size: int
-    num_layers: int
-    num_heads: int
-    eps: float
     has_biased_norms: bool
     has_head_norms: bool
     is_silu: bool
@@ -62,15 +57,11 @@ class VisionConfig(Struct, frozen=True):
         if not 1 <= least <= most:
             raise ModelError(f"{file.path}: an image cannot have {least} to {most} tiles")
         return cls(
+            **read_sizes(file),
             edge=edge,
             patch_size=patch_size,
             side=side,
             square=square,
-            hidden_size=file.get(f"{prefix}.embedding_length", int),
-            ffn_size=file.get(f"{prefix}.feed_forward_length", int),
-            num_layers=file.get(f"{prefix}.block_count", int),
-            num_heads=file.get(f"{prefix}.attention.head_count", int),
-            eps=file.get(f"{prefix}.attention.layer_norm_epsilon", float),
             has_biased_norms="v.blk.0.ln1.bias" in file.tensors,
             has_head_norms="v.blk.0.attn_q_norm.weight" in file.tensors,
             is_silu=file.get(f"{file.architecture}.use_silu", bool, False),
@@ -176,9 +167,7 @@ class Vision(Module):
 
     def __init__(self, file: GGUFFile, row_size: int) -> None:
         self._config = c = VisionConfig.read(file)
-        head_size = c.hidden_size // c.num_heads
-        heads = KVShape(c.num_heads, head_size, head_size)
-        self.shape = EncoderShape(1 + c.num_patches, c.num_rows, row_size, heads, c.counts.stop)
+        self.shape = EncoderShape(1 + c.num_patches, c.num_rows, row_size, c.heads, c.counts.stop)
         self.v = Tower(c)
         self.mm = Projector(c.hidden_size * c.square**2, row_size)
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from msgspec import Struct
 
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile
 from chaski.image import HALF, Normal, Values, in_rounded_tiles, open_image, patches
-from chaski.kvcache import KVShape, LayerCache
+from chaski.kvcache import LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Dim, DType, Graph, Rope, Tensor, Weight
 from chaski.ml.nn import Embedding, LayerNorm, Linear, Module, attention
@@ -23,12 +22,13 @@ from chaski.model.config import patches_a_side, read_normal
 from chaski.model.multimodal import EncoderShape, Image, Tile
 from chaski.model.projectors import vit
 from chaski.model.projectors.vit import square_inputs, squares_as_rows
+from chaski.model.vision_sizes import VisionSizes, read_sizes
 
 _COLORS = 3
 _MAX_TILES = 16  # where a file does not say it, as those of llama.cpp and Ollama
 
 
-class VisionConfig(Struct, frozen=True):
+class VisionConfig(VisionSizes, frozen=True, kw_only=True):
     """`square` patches become one row each way.
 
     second_norm: the file's name for the second norm of a layer. llama.cpp's converter gave it the name of
@@ -39,11 +39,6 @@ class VisionConfig(Struct, frozen=True):
     patch_size: int
     side: int
     square: int
-    hidden_size: int
-    ffn_size: int
-    num_layers: int
-    num_heads: int
-    eps: float
     rope_base: float
     max_tiles: int
     normal: Normal
@@ -60,22 +55,18 @@ class VisionConfig(Struct, frozen=True):
         max_tiles = file.get(f"{prefix}.preproc_max_tiles", int, _MAX_TILES)
         if max_tiles < 1:
             raise ModelError(f"{file.path}: an image cannot have {max_tiles} tiles at most")
-        hidden_size = file.get(f"{prefix}.embedding_length", int)
-        num_heads = file.get(f"{prefix}.attention.head_count", int)
+        sizes = read_sizes(file)
+        hidden_size, num_heads = sizes["hidden_size"], sizes["num_heads"]
         if num_heads < 1 or hidden_size % (4 * num_heads):
             raise ModelError(
                 f"{file.path}: {num_heads} heads of {hidden_size} elements have no pairs for rows and columns"
             )
         return cls(
+            **sizes,
             edge=edge,
             patch_size=patch_size,
             side=side,
             square=square,
-            hidden_size=hidden_size,
-            ffn_size=file.get(f"{prefix}.feed_forward_length", int),
-            num_layers=file.get(f"{prefix}.block_count", int),
-            num_heads=num_heads,
-            eps=file.get(f"{prefix}.attention.layer_norm_epsilon", float),
             rope_base=file.get(f"{prefix}.rope.freq_base", float, 10000.0),
             max_tiles=max_tiles,
             normal=read_normal(file, HALF),
@@ -153,7 +144,7 @@ class Tower(Module):
     def _ropes(self) -> tuple[Rope, Rope]:
         """Both have the same frequencies, each in its half. Where a frequency is 0, nothing turns."""
         c = self._config
-        each = rope_frequencies(c.hidden_size // c.num_heads // 2, c.rope_base)
+        each = rope_frequencies(c.head_size // 2, c.rope_base)
         rest = np.zeros_like(each)
         return Rope(np.concatenate([each, rest])), Rope(np.concatenate([rest, each]))
 
@@ -189,12 +180,11 @@ class Vision(Module):
 
     def __init__(self, file: GGUFFile, row_size: int) -> None:
         self._config = c = VisionConfig.read(file)
-        head_size = c.hidden_size // c.num_heads
         self.shape = EncoderShape(
             max_patches=c.num_patches + 1,
             max_rows=c.num_rows,
             row_size=row_size,
-            heads=KVShape(c.num_heads, head_size, head_size),
+            heads=c.heads,
             max_tiles=c.max_tiles + 1,
         )
         self.v = Tower(c)

@@ -11,12 +11,11 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.image import CLIP, HALF, Normal, Values, centered, in_grid, open_image, patches
-from chaski.kvcache import KVShape, LayerCache
+from chaski.kvcache import LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
 from chaski.ml.nn import Embedding, LayerNorm, Linear, Module, PatchEmbedding
@@ -24,11 +23,12 @@ from chaski.model.config import read_normal
 from chaski.model.multimodal import EncoderShape, Image, Tile
 from chaski.model.projectors.grid import grid_rows, max_grid_rows, read_canvases
 from chaski.model.projectors.vit import Block, is_swapped
+from chaski.model.vision_sizes import VisionSizes, read_sizes
 
 I32 = npt.NDArray[np.int32]
 
 
-class VisionConfig(Struct, frozen=True):
+class VisionConfig(VisionSizes, frozen=True, kw_only=True):
     """The sizes of the encoder. `is_swapped` is that of `Block`.
 
     taken      the layers whose states the text model gets, counted from 1; 0 is what goes into the first
@@ -39,11 +39,6 @@ class VisionConfig(Struct, frozen=True):
     edge: int
     patch_size: int
     side: int
-    hidden_size: int
-    ffn_size: int
-    num_layers: int
-    num_heads: int
-    eps: float
     normal: Normal
     activation: Callable[[Tensor], Tensor]
     is_swapped: bool
@@ -55,29 +50,22 @@ class VisionConfig(Struct, frozen=True):
     def read(cls, file: GGUFFile) -> VisionConfig:
         """Read it from the metadata of a model, or of a projector, whose architecture is `clip`."""
         prefix = f"{file.architecture}.vision"
-        hidden_size, ffn_size = (
-            file.get(f"{prefix}.{key}_length", int) for key in ("embedding", "feed_forward")
-        )
+        sizes = read_sizes(file)
         edge, patch_size = (file.get(f"{prefix}.{key}_size", int) for key in ("image", "patch"))
         if not 1 <= patch_size <= edge:
             raise ModelError(f"{file.path}: no patch of {patch_size} pixels is in an image of {edge}")
         canvases = read_canvases(file, edge)
         _check(file, bool(canvases))
         has_class = "v.class_embd" in file.tensors
-        num_layers = file.get(f"{prefix}.block_count", int)
         return cls(
+            **sizes,
             edge=edge,
             patch_size=patch_size,
             side=edge // patch_size,
-            hidden_size=hidden_size,
-            ffn_size=ffn_size,
-            num_layers=num_layers,
-            num_heads=file.get(f"{prefix}.attention.head_count", int),
-            eps=file.get(f"{prefix}.attention.layer_norm_epsilon", float),
             normal=read_normal(file, CLIP if has_class else HALF),
             activation=_activation(file, has_class),
-            is_swapped=is_swapped(file, hidden_size, ffn_size),
-            taken=_taken(file, num_layers),
+            is_swapped=is_swapped(file, sizes["hidden_size"], sizes["ffn_size"]),
+            taken=_taken(file, sizes["num_layers"]),
             canvases=tuple(canvases),
             has_class=has_class,
         )
@@ -182,14 +170,13 @@ class Vision(Module):
         self.mm = Projector(c.hidden_size * len(c.taken), row_size)
         if self._has_ends:
             self.model = LineEnd(row_size)
-        head_size = c.hidden_size // c.num_heads
         max_rows = c.num_patches + self._has_ends
         most = max_grid_rows(c.canvases, c.edge, c.side) if c.canvases else max_rows
         self.shape = EncoderShape(
             max_patches=c.has_class + c.num_patches,
             max_rows=max_rows,
             row_size=row_size,
-            heads=KVShape(c.num_heads, head_size, head_size),
+            heads=c.heads,
             max_tiles=-(-most // max_rows),
         )
 

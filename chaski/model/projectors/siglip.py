@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile
 from chaski.image import HALF, Normal
-from chaski.kvcache import KVShape, LayerCache
+from chaski.kvcache import LayerCache
 from chaski.ml.graph import Dim, DType, Graph, Tensor
 from chaski.ml.nn import Embedding, LayerNorm, Module, PatchEmbedding
 from chaski.model.config import read_normal
 from chaski.model.projectors.vit import Block, is_swapped
+from chaski.model.vision_sizes import VisionSizes, read_sizes
 
 __all__ = ["SigLIPConfig", "Tower"]
 
 
-class SigLIPConfig(Struct, frozen=True):
+class SigLIPConfig(VisionSizes, frozen=True, kw_only=True):
     """`side` patches are next to each other in an image of `edge` pixels; what is after them is cut off."""
 
     edge: int
     patch_size: int
     side: int
-    hidden_size: int
-    ffn_size: int
-    num_layers: int
-    num_heads: int
-    eps: float
     normal: Normal
     is_swapped: bool
 
@@ -42,31 +36,20 @@ class SigLIPConfig(Struct, frozen=True):
             raise ModelError(
                 f"{file.path}: images of {edge} x {edge} pixels are not whole patches of {patch_size} pixels"
             )
-        hidden_size, ffn_size = (
-            file.get(f"{prefix}.{key}_length", int) for key in ("embedding", "feed_forward")
-        )
+        sizes = read_sizes(file)
         return cls(
+            **sizes,
             edge=edge,
             patch_size=patch_size,
             side=edge // patch_size,
-            hidden_size=hidden_size,
-            ffn_size=ffn_size,
-            num_layers=file.get(f"{prefix}.block_count", int),
-            num_heads=file.get(f"{prefix}.attention.head_count", int),
-            eps=file.get(f"{prefix}.attention.layer_norm_epsilon", float),
             normal=read_normal(file, HALF),
-            is_swapped=is_swapped(file, hidden_size, ffn_size),
+            is_swapped=is_swapped(file, sizes["hidden_size"], sizes["ffn_size"]),
         )
 
     @property
     def num_patches(self) -> int:
         """Those of an image."""
         return self.side**2
-
-    @property
-    def heads(self) -> KVShape:
-        size = self.hidden_size // self.num_heads
-        return KVShape(self.num_heads, size, size)
 
 
 class Tower(Module):

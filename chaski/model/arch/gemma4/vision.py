@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 
-from msgspec import Struct
-
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import KVShape, LayerCache
+from chaski.kvcache import LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Dim, DType, Graph, Rope, Tensor, Weight
 from chaski.ml.nn import Embedding, Linear, Module, PatchEmbedding, RMSNorm, attention
@@ -23,46 +21,35 @@ from chaski.model.arch.gemma4.image import (
 )
 from chaski.model.config import read_normal
 from chaski.model.multimodal import EncoderShape, Image
+from chaski.model.vision_sizes import VisionSizes, read_sizes
 
 
-class VisionConfig(Struct, frozen=True):
+class VisionConfig(VisionSizes, frozen=True, kw_only=True):
     """`square` patches are averaged each way; `num_positions` rows and columns have an embedding."""
 
     patch_size: int
     square: int
     max_rows: int
     num_positions: int
-    hidden_size: int
-    ffn_size: int
-    num_layers: int
-    num_heads: int
-    head_size: int
-    eps: float
     rope_base: float
 
     @classmethod
     def read(cls, file: GGUFFile) -> VisionConfig:
         """Read it from the metadata of a model, or of a projector, whose architecture is `clip`."""
         prefix = f"{file.architecture}.vision"
-        hidden_size = file.get(f"{prefix}.embedding_length", int)
-        num_heads = file.get(f"{prefix}.attention.head_count", int)
-        head_size = hidden_size // num_heads
+        sizes = read_sizes(file, eps=1e-6)
+        head_size = sizes["hidden_size"] // sizes["num_heads"]
         if head_size % 4:
             raise ModelError(f"{file.path}: heads of {head_size} elements have no pairs for rows and columns")
         patch_size = file.get(f"{prefix}.patch_size", int)
         square = file.get(f"{prefix}.projector.scale_factor", int, 3)
         max_rows = row_budget(file, patch_size * square)
         return cls(
+            **sizes,
             patch_size=patch_size,
             square=square,
             max_rows=max_rows,
             num_positions=num_positions(file, max_rows * square),
-            hidden_size=hidden_size,
-            ffn_size=file.get(f"{prefix}.feed_forward_length", int),
-            num_layers=file.get(f"{prefix}.block_count", int),
-            num_heads=num_heads,
-            head_size=head_size,
-            eps=file.get(f"{prefix}.attention.layer_norm_epsilon", float, 1e-6),
             rope_base=file.get(f"{prefix}.rope.freq_base", float, 100.0),
         )
 
@@ -185,7 +172,7 @@ class Vision(Module):
             max_patches=config.max_rows * config.square**2,
             max_rows=config.max_rows,
             row_size=row_size,
-            heads=KVShape(config.num_heads, config.head_size, config.head_size),
+            heads=config.heads,
         )
         self.v = Tower(config)
         self.mm = Projector(config.hidden_size, row_size, config.eps)

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from itertools import chain
 
 import numpy as np
-from msgspec import Struct
 
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.image import CLIP, Normal
-from chaski.kvcache import KVShape, LayerCache
+from chaski.kvcache import LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Dim, DType, Graph, Rope, Tensor, Weight
 from chaski.ml.nn import Linear, Module, PatchEmbedding, RMSNorm, SwiGLU, attention
@@ -19,22 +18,18 @@ from chaski.ml.nn.rope import rope_frequencies
 from chaski.model.arch.mistral3.image import read_patches
 from chaski.model.config import read_normal
 from chaski.model.multimodal import EncoderShape, Image, Layout
+from chaski.model.vision_sizes import VisionSizes, read_sizes
 
 Activation = Callable[[Tensor, Tensor], Tensor]
 
 
-class VisionConfig(Struct, frozen=True):
+class VisionConfig(VisionSizes, frozen=True, kw_only=True):
     """`square` patches are merged each way. `neox`: how the pairs of a rope lie in the file."""
 
     longest_edge: int
     patch_size: int
     square: int
-    hidden_size: int
-    ffn_size: int
-    num_layers: int
-    num_heads: int
     head_size: int
-    eps: float
     rope_base: float
     neox: bool
     activation: Activation
@@ -46,22 +41,18 @@ class VisionConfig(Struct, frozen=True):
         arch = file.architecture
         vision = f"{arch}.vision"
         is_projector = arch == "clip"
-        hidden_size = file.get(f"{vision}.embedding_length", int)
-        num_heads = file.get(f"{vision}.attention.head_count", int)
-        head_size = file.get(f"{vision}.attention.key_length", int, hidden_size // num_heads)
+        sizes = read_sizes(file, eps=1e-5)
+        usual = sizes["hidden_size"] // sizes["num_heads"]
+        head_size = file.get(f"{vision}.attention.key_length", int, usual)
         if head_size % 4:
             raise ModelError(f"{file.path}: heads of {head_size} elements have no pairs for rows and columns")
         square = f"{vision}.spatial_merge_size" if is_projector else f"{arch}.spatial_merge_size"
         return cls(
+            **sizes,
             longest_edge=file.get(f"{vision}.image_size", int),
             patch_size=file.get(f"{vision}.patch_size", int),
             square=file.get(square, int),
-            hidden_size=hidden_size,
-            ffn_size=file.get(f"{vision}.feed_forward_length", int),
-            num_layers=file.get(f"{vision}.block_count", int),
-            num_heads=num_heads,
             head_size=head_size,
-            eps=file.get(f"{vision}.attention.layer_norm_epsilon", float, 1e-5),
             rope_base=file.get(f"{vision}.rope.freq_base", float, 10000.0),
             neox=not is_projector,
             activation=_activation(file),
@@ -153,7 +144,7 @@ class Vision(Module):
             max_patches=(config.side * config.square) ** 2,
             max_rows=config.side**2,
             row_size=row_size,
-            heads=KVShape(config.num_heads, config.head_size, config.head_size),
+            heads=config.heads,
         )
         self.v = Tower(config, row_size)
         self.mm = Projector(config, row_size, eps)

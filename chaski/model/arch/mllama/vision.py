@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import KVShape, LayerCache
+from chaski.kvcache import LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
 from chaski.ml.nn import MLP, Embedding, LayerNorm, Linear, Module, PatchEmbedding, attention
 from chaski.model.arch.mllama.image import Tiling, read_image
 from chaski.model.multimodal import EncoderShape, Image
+from chaski.model.vision_sizes import VisionSizes, read_sizes
 
 _FIRST_NORM_EPS = 1e-5  # of the norms around the layers, which no configuration says
 
 
-class VisionConfig(Struct, frozen=True):
+class VisionConfig(VisionSizes, frozen=True, kw_only=True):
     """`taken` are the layers before which states are taken for the projector, besides the last ones."""
 
     tiling: Tiling
-    hidden_size: int
-    ffn_size: int
-    num_layers: int
     num_global_layers: int
-    num_heads: int
-    eps: float
     taken: tuple[int, ...]
 
     @classmethod
     def read(cls, file: GGUFFile) -> VisionConfig:
         prefix = "mllama.vision"
         return cls(
+            **read_sizes(file),
             tiling=Tiling.read(file),
-            hidden_size=file.get(f"{prefix}.embedding_length", int),
-            ffn_size=file.get(f"{prefix}.feed_forward_length", int),
-            num_layers=file.get(f"{prefix}.block_count", int),
             num_global_layers=file.get(f"{prefix}.global.block_count", int),
-            num_heads=file.get(f"{prefix}.attention.head_count", int),
-            eps=file.get(f"{prefix}.attention.layer_norm_epsilon", float),
             taken=tuple(file.get(f"{prefix}.intermediate_layers_indices", list[int]).tolist()),
         )
 
@@ -46,8 +36,7 @@ class Attention(Module):
     inline = True
 
     def __init__(self, config: VisionConfig) -> None:
-        self._heads, size = config.num_heads, config.hidden_size
-        self._head_size = size // config.num_heads
+        self._heads, self._head_size, size = config.num_heads, config.head_size, config.hidden_size
         self.attn_q, self.attn_k, self.attn_v, self.attn_output = (Linear(size, size) for _ in range(4))
 
     def __call__(self, x: Tensor, history: LayerCache) -> Tensor:
@@ -162,9 +151,7 @@ class Vision(Module):
     @property
     def shape(self) -> EncoderShape:
         c = self._config
-        head_size = c.hidden_size // c.num_heads
-        heads = KVShape(c.num_heads, head_size, head_size)
-        return EncoderShape(c.tiling.max_patches, c.tiling.max_rows, self._text_size, heads)
+        return EncoderShape(c.tiling.max_patches, c.tiling.max_rows, self._text_size, c.heads)
 
     def read_image(self, data: bytes) -> Image:
         return read_image(data, self._config.tiling, self._token)

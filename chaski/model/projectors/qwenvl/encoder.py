@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile
 from chaski.image import CLIP, Normal
-from chaski.kvcache import KVShape, LayerCache
+from chaski.kvcache import LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Dim, DType, Graph, Rope, Tensor, Weight
 from chaski.ml.nn import LayerNorm, Linear, Module, PatchEmbedding, RMSNorm, attention
@@ -25,6 +24,7 @@ from chaski.ml.nn.rope import rope_frequencies
 from chaski.model.config import read_normal
 from chaski.model.multimodal import EncoderShape, Image, PatchHistory
 from chaski.model.projectors.qwenvl.image import Limits, Patches, read_patches
+from chaski.model.vision_sizes import VisionSizes, read_sizes
 
 __all__ = ["FeedForward", "JoinedFrames", "Merger", "Tower", "TwoFrames", "Vision", "VisionConfig", "merged"]
 
@@ -35,16 +35,11 @@ _COLORS, _FRAMES = 3, 2
 Norm = Callable[[int], LayerNorm | RMSNorm]
 
 
-class VisionConfig(Struct, frozen=True):
+class VisionConfig(VisionSizes, frozen=True, kw_only=True):
     """`square` patches are merged each way. Layers not in `full` see windows of `window` squares a side."""
 
     patch_size: int
     square: int
-    hidden_size: int
-    ffn_size: int
-    num_layers: int
-    num_heads: int
-    eps: float
     rope_base: float
     limits: Limits
     normal: Normal
@@ -58,8 +53,8 @@ class VisionConfig(Struct, frozen=True):
         `min_rows` and `normal` hold where the file does not say them.
         """
         prefix = f"{file.architecture}.vision"
-        hidden_size = file.get(f"{prefix}.embedding_length", int)
-        num_heads = file.get(f"{prefix}.attention.head_count", int)
+        sizes = read_sizes(file, eps=1e-6)
+        hidden_size, num_heads = sizes["hidden_size"], sizes["num_heads"]
         patch_size = file.get(f"{prefix}.patch_size", int)
         square = file.get(f"{prefix}.spatial_merge_size", int, 2)
         if num_heads < 1 or hidden_size % (4 * num_heads):
@@ -71,13 +66,9 @@ class VisionConfig(Struct, frozen=True):
         pixels = (patch_size * square) ** 2
         largest = file.get(f"{prefix}.image_max_pixels", int, 0) or _MOST_ROWS * pixels
         return cls(
+            **sizes,
             patch_size=patch_size,
             square=square,
-            hidden_size=hidden_size,
-            ffn_size=file.get(f"{prefix}.feed_forward_length", int),
-            num_layers=file.get(f"{prefix}.block_count", int),
-            num_heads=num_heads,
-            eps=file.get(f"{prefix}.attention.layer_norm_epsilon", float, 1e-6),
             rope_base=file.get(f"{prefix}.rope.freq_base", float, 10000.0),
             limits=Limits(
                 file.get(f"{prefix}.image_min_pixels", int, 0) or min_rows * pixels,
@@ -85,10 +76,6 @@ class VisionConfig(Struct, frozen=True):
             ),
             normal=read_normal(file, normal),
         )
-
-    @property
-    def head_size(self) -> int:
-        return self.hidden_size // self.num_heads
 
     @property
     def patches_a_row(self) -> int:
@@ -212,7 +199,7 @@ class Vision(Module):
             max_patches=config.max_rows * config.patches_a_row,
             max_rows=config.max_rows,
             row_size=row_size * (1 + num_deep),
-            heads=KVShape(config.num_heads, config.head_size, config.head_size),
+            heads=config.heads,
             has_grid=True,
         )
         self.v = tower
