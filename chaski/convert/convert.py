@@ -84,7 +84,9 @@ def _files(checkpoint: Checkpoint, mixture: Mixture, out: Path, projector: Path 
     if projector is not None:
         if vision is None:
             raise ModelError(f"{folder}: there is no encoder of images that could be converted")
-        entries = _general("clip", "mmproj", folder, mixture.number) | vision.projector(config)
+        entries = _general("clip", "mmproj", folder, mixture.number)
+        entries |= {f"clip.{key}": value for key, value in vision.projector(config).items()}
+        entries["clip.has_vision_encoder"] = True
         files.append((projector, entries, list(vision.in_projector(config))))
     elif vision is not None:
         files[0][1].update({f"{arch}.{key}": value for key, value in vision.metadata(config).items()})

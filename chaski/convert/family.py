@@ -41,7 +41,7 @@ class VisionFamily(Struct, frozen=True):
     """The conversion of an architecture's image encoder to GGUF.
 
     It stands in the file of the text model, or in one of its own as llama.cpp reads it: a projector.
-    metadata: for the first, keys without the architecture before them. projector: for the second, whole keys.
+    metadata: for the first, keys without the architecture before them. projector: the same for the second.
     tensors: under llama.cpp's names. names: Ollama's parts of names for llama.cpp's, for the first.
     architecture: what the first is called, where that is not the text model's name.
     projector_tensors: for the second, where they are others.

@@ -103,14 +103,13 @@ def projector(config: Config) -> Metadata:
 
 def projector_common(config: Config, kind: str, entries: Metadata) -> Metadata:
     """Return the metadata of a projector; llama.cpp wants a size of images, and reads it nowhere."""
-    return {f"clip.{key}": value for key, value in entries.items()} | {
-        "clip.has_vision_encoder": True,
-        "clip.use_gelu": True,
-        "clip.vision.image_mean": [0.0] * COLORS,
-        "clip.vision.image_size": 224,
-        "clip.vision.image_std": [1.0] * COLORS,
-        "clip.vision.projection_dim": config.get("hidden_size", int),
-        "clip.vision.projector_type": kind,
+    return entries | {
+        "use_gelu": True,
+        "vision.image_mean": [0.0] * COLORS,
+        "vision.image_size": 224,
+        "vision.image_std": [1.0] * COLORS,
+        "vision.projection_dim": config.get("hidden_size", int),
+        "vision.projector_type": kind,
     }
 
 

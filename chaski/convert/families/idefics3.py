@@ -55,10 +55,6 @@ def _sizes(config: Config) -> Metadata:
     }
 
 
-def projector(config: Config) -> Metadata:
-    return {f"clip.{key}": value for key, value in _sizes(config).items()} | {"clip.has_vision_encoder": True}
-
-
 def seen(config: Config) -> Iterator[Mapped]:
     vision = _settings(config)
     size, row_size = vision.get("hidden_size", int), config.get("hidden_size", int)
@@ -80,4 +76,4 @@ DEFAULTS = {
         "rms_norm_eps": 1e-5,
     }
 }
-VISION = VisionFamily(_sizes, projector, seen, {})
+VISION = VisionFamily(_sizes, _sizes, seen, {})

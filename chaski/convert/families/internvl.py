@@ -10,7 +10,7 @@ from chaski.convert.family import Row, VisionFamily, in_layer
 from chaski.convert.metadata import Metadata
 from chaski.convert.tensors import Mapped
 
-__all__ = ["DEFAULTS", "MAX_TILES", "VISION", "encoder_metadata", "in_projector", "projection", "square"]
+__all__ = ["DEFAULTS", "MAX_TILES", "VISION", "encoder_metadata", "projection", "square"]
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # Values that configurations leave out, as transformers fills them in.
@@ -75,15 +75,6 @@ def encoder_metadata(config: Config, vision: Config, tiles: tuple[int, int]) -> 
     }
 
 
-def projector(config: Config) -> Metadata:
-    return in_projector(_sizes(config))
-
-
-def in_projector(entries: Metadata) -> Metadata:
-    """The keys as a file of the encoder alone has them."""
-    return {f"clip.{key}": value for key, value in entries.items()} | {"clip.has_vision_encoder": True}
-
-
 def seen(config: Config) -> Iterator[Mapped]:
     vision = _settings(config)
     size, patch = vision.get("hidden_size", int), vision.get("patch_size", int)
@@ -130,4 +121,4 @@ def _layer(vision: Config) -> Iterator[Row]:
 
 
 DEFAULTS: dict[str, Metadata] = {}
-VISION = VisionFamily(_sizes, projector, seen, {})
+VISION = VisionFamily(_sizes, _sizes, seen, {})

@@ -45,10 +45,6 @@ def _metadata(config: Config) -> Metadata:
     return internvl.encoder_metadata(config, _settings(config), tiles)
 
 
-def _projector(config: Config) -> Metadata:
-    return internvl.in_projector(_metadata(config))
-
-
 def _tensors(config: Config) -> Iterator[Mapped]:
     vision = _settings(config)
     size, patch = vision.get("hidden_size", int), vision.get("patch_size", int)
@@ -93,4 +89,4 @@ def _joined(size: int, is_biased: bool) -> Iterator[Row]:
 
 
 DEFAULTS = internvl.DEFAULTS
-VISION = VisionFamily(_metadata, _projector, _tensors, {})
+VISION = VisionFamily(_metadata, _metadata, _tensors, {})

@@ -69,10 +69,6 @@ def _sizes(config: Config) -> Metadata:
     }
 
 
-def projector(config: Config) -> Metadata:
-    return {f"clip.{key}": value for key, value in _sizes(config).items()} | {"clip.has_vision_encoder": True}
-
-
 def seen(config: Config) -> Iterator[Mapped]:
     vision = _settings(config)
     size, patch = vision.get("hidden_size", int), vision.get("patch_size", int)
@@ -107,4 +103,4 @@ def _as_kernel(values: NDArray[Any]) -> NDArray[Any]:
 
 
 DEFAULTS: dict[str, dict[str, Any]] = {}
-VISION = VisionFamily(_sizes, projector, seen, {"input_norm": "layer_norm"}, unused=(rf"{TOWER}\.head\..*",))
+VISION = VisionFamily(_sizes, _sizes, seen, {"input_norm": "layer_norm"}, unused=(rf"{TOWER}\.head\..*",))

@@ -101,15 +101,13 @@ def metadata(config: Config) -> Metadata:
 
 
 def projector(config: Config) -> Metadata:
-    entries = {
+    return {
         **_sizes(config),
         "vision.projection_dim": config.get("hidden_size", int),
         "vision.projector.scale_factor": _square(_settings(config)),
         "projector_type": "llama4",
         "use_gelu": True,
-        "has_vision_encoder": True,
     }
-    return {f"clip.{key}": value for key, value in entries.items()}
 
 
 def tensors(config: Config) -> Iterator[Mapped]:

@@ -64,11 +64,7 @@ def _sizes(config: Config) -> Metadata:
 
 
 def projector(config: Config) -> Metadata:
-    return {f"clip.{key}": value for key, value in _sizes(config).items()} | {
-        "clip.has_text_encoder": False,
-        "clip.has_vision_encoder": True,
-        "clip.has_minicpmv_projector": True,
-    }
+    return _sizes(config) | {"has_text_encoder": False, "has_minicpmv_projector": True}
 
 
 def seen(config: Config) -> Iterator[Mapped]:

@@ -72,13 +72,13 @@ def metadata(config: Config) -> Metadata:
 
 def projector(config: Config) -> Metadata:
     vision = _settings(config)
-    entries = _sizes(config) | spread(config, MEAN, STD)
-    return {f"clip.{key}": value for key, value in entries.items()} | {
-        "clip.has_vision_encoder": True,
-        "clip.projector_type": "pixtral",
-        "clip.use_silu" if _uses_silu(vision) else "clip.use_gelu": True,
-        "clip.vision.projection_dim": config.get("hidden_size", int),
-        "clip.vision.spatial_merge_size": config.get("spatial_merge_size", int, 2),
+    return {
+        **_sizes(config),
+        **spread(config, MEAN, STD),
+        "projector_type": "pixtral",
+        "use_silu" if _uses_silu(vision) else "use_gelu": True,
+        "vision.projection_dim": config.get("hidden_size", int),
+        "vision.spatial_merge_size": config.get("spatial_merge_size", int, 2),
     }
 
 

@@ -79,7 +79,7 @@ def vision_projector(config: Config) -> Metadata:
     entries = projector(
         config, _sizes(config) | pixels(config, (MEAN, STD)), _KIND, qwen2vl.IMAGE_SIZE, (MEAN, STD)
     )
-    return entries | {"clip.use_silu": True, "clip.vision.n_wa_pattern": full[0] + 1}
+    return entries | {"use_silu": True, "vision.n_wa_pattern": full[0] + 1}
 
 
 def vision_tensors(config: Config) -> Iterator[Mapped]:

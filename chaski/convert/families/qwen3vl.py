@@ -68,7 +68,7 @@ def vision_projector(config: Config) -> Metadata:
     del entries["vision.projector_type"]
     places = vision.get("num_position_embeddings", int, _PLACES)
     image_size = isqrt(places) * vision.get("patch_size", int)
-    return projector(config, entries, _KIND, image_size, _HALF) | {"clip.use_gelu": True}
+    return projector(config, entries, _KIND, image_size, _HALF) | {"use_gelu": True}
 
 
 def vision_tensors(config: Config) -> Iterator[Mapped]:

@@ -83,12 +83,12 @@ def pixels(config: Config, normal: Spread) -> Metadata:
 
 def projector(config: Config, entries: Metadata, kind: str, image_size: int, normal: Spread) -> Metadata:
     """The metadata of a projector, whose sizes are `entries`."""
-    own = entries | spread(config, *normal)
-    return {f"clip.{key}": value for key, value in own.items()} | {
-        "clip.has_vision_encoder": True,
-        "clip.projector_type": kind,
-        "clip.vision.image_size": image_size,
-        "clip.vision.projection_dim": config.get("hidden_size", int),
+    return {
+        **entries,
+        **spread(config, *normal),
+        "projector_type": kind,
+        "vision.image_size": image_size,
+        "vision.projection_dim": config.get("hidden_size", int),
     }
 
 

@@ -49,13 +49,13 @@ def projector(config: Config) -> Metadata:
     """Return the projector's metadata: Ollama counts rows, llama.cpp the side of averaged squares."""
     vision = _settings(config)
     side = vision.get("image_size", int) // vision.get("patch_size", int)
-    entries = sizes(vision, eps=_EPS) | spread(config, _HALF, _HALF)
-    return {f"clip.{key}": value for key, value in entries.items()} | {
-        "clip.has_vision_encoder": True,
-        "clip.projector_type": "gemma3",
-        "clip.use_gelu": True,
-        "clip.vision.projection_dim": config.get("hidden_size", int),
-        "clip.vision.projector.scale_factor": side // isqrt(config.get("mm_tokens_per_image", int, 256)),
+    return {
+        **sizes(vision, eps=_EPS),
+        **spread(config, _HALF, _HALF),
+        "projector_type": "gemma3",
+        "use_gelu": True,
+        "vision.projection_dim": config.get("hidden_size", int),
+        "vision.projector.scale_factor": side // isqrt(config.get("mm_tokens_per_image", int, 256)),
     }
 
 
