@@ -16,7 +16,8 @@ from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import QuantType
 from chaski.ml.backend import CacheConfig, Device, DeviceMemory, Memory
 from chaski.ml.graph import AdapterTable, Dim, DType, Graph, KVBuffer, Operand, Shape, Tensor, Weight
-from chaski.ml.sharded.pieces import Gather, OwnedRows, Piece, Send
+from chaski.ml.sharded.pieces import Gather, Piece, Send
+from chaski.ml.sharded.placement import Cut
 
 __all__ = [
     "Arrays",
@@ -42,19 +43,14 @@ Arrays = list[npt.NDArray[Any]]
 
 
 def encode_pieces(pieces: Sequence[Piece], arrays: Arrays) -> list[Fields]:
-    """Arrays among the attributes of operations are put after `arrays`."""
+    """Arrays among the attributes of operations are put after `arrays`; ranges of members become lists."""
     return [
         {
-            "gathers": [
-                [g.value, g.part, g.number, g.leading, g.width, list(g.sources), g.groups, _owned(g.owned)]
-                for g in piece.gathers
-            ],
+            "gathers": to_builtins(piece.gathers, enc_hook=list),
             "graph": _graph(piece.graph, arrays),
             "values": piece.values,
-            "ids": {name: [source, list(cut)] for name, (source, cut) in piece.ids.items()},
-            "sends": [
-                [s.value, s.number, s.leading, list(s.targets), _owned(s.owned), s.block] for s in piece.sends
-            ],
+            "ids": to_builtins(piece.ids),
+            "sends": to_builtins(piece.sends, enc_hook=list),
         }
         for piece in pieces
     ]
@@ -71,28 +67,14 @@ def decode_pieces(
     named: Mapping[str, Sequence[Operand]] = {"weight": weights, "buffer": buffers, "table": tables}
     return [
         Piece(
-            gathers=[
-                Gather(value, part, number, leading, width, sources, groups, _decode_owned(owned))
-                for value, part, number, leading, width, sources, groups, owned in piece["gathers"]
-            ],
+            gathers=convert(piece["gathers"], list[Gather]),
             graph=_decode_graph(piece["graph"], arrays, named),
             values=piece["values"],
-            ids={name: (source, (cut[0], cut[1])) for name, (source, cut) in piece["ids"].items()},
-            sends=[
-                Send(value, number, leading, targets, _decode_owned(owned), block)
-                for value, number, leading, targets, owned, block in piece["sends"]
-            ],
+            ids=convert(piece["ids"], dict[str, tuple[str, Cut]]),
+            sends=convert(piece["sends"], list[Send]),
         )
         for piece in pieces
     ]
-
-
-def _owned(owned: OwnedRows | None) -> Any:
-    return None if owned is None else [owned.ids, [list(cut) for cut in owned.cuts]]
-
-
-def _decode_owned(fields: Any) -> OwnedRows | None:
-    return None if fields is None else OwnedRows(fields[0], [(cut[0], cut[1]) for cut in fields[1]])
 
 
 def _graph(graph: Graph, arrays: Arrays) -> Fields:
