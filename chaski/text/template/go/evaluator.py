@@ -7,29 +7,8 @@ from enum import Enum, auto
 from itertools import chain, repeat
 
 from chaski.errors import TemplateError
+from chaski.text.template.go import syntax
 from chaski.text.template.go.functions import call
-from chaski.text.template.go.nodes import (
-    ActionNode,
-    BreakNode,
-    ChainNode,
-    CommandNode,
-    ConstantNode,
-    ContinueNode,
-    DotNode,
-    FieldNode,
-    FunctionNode,
-    IfNode,
-    NilNode,
-    Node,
-    Nodes,
-    OperandNode,
-    PipeNode,
-    RangeNode,
-    TemplateNode,
-    TextNode,
-    VariableNode,
-    WithNode,
-)
 from chaski.text.template.go.show import NO_VALUE, show
 from chaski.text.template.go.values import (
     Map,
@@ -54,7 +33,7 @@ class _Flow(Enum):
     CONTINUE = auto()
 
 
-def evaluate(templates: Mapping[str, Nodes], nodes: Nodes, data: Value) -> str:
+def evaluate(templates: Mapping[str, syntax.Nodes], nodes: syntax.Nodes, data: Value) -> str:
     """The text that `nodes` make of `data`; `templates` are the templates that they may call."""
     evaluator = _Evaluator(templates)
     try:
@@ -65,7 +44,7 @@ def evaluate(templates: Mapping[str, Nodes], nodes: Nodes, data: Value) -> str:
 
 
 class _Evaluator:
-    def __init__(self, templates: Mapping[str, Nodes]) -> None:
+    def __init__(self, templates: Mapping[str, syntax.Nodes]) -> None:
         self.line = 1
         self.pieces: list[str] = []
         self._templates = templates
@@ -74,7 +53,7 @@ class _Evaluator:
         self._length = 0
         self._meter = current_meter()
 
-    def run(self, nodes: Nodes, data: Value) -> None:
+    def run(self, nodes: syntax.Nodes, data: Value) -> None:
         """Run a whole template: its `$` is its data, and it sees no other variables."""
         self._depth += 1
         if self._depth > _DEEPEST:
@@ -84,7 +63,7 @@ class _Evaluator:
         self._variables = kept
         self._depth -= 1
 
-    def _walk(self, nodes: Nodes, dot: Value) -> _Flow:
+    def _walk(self, nodes: syntax.Nodes, dot: Value) -> _Flow:
         for node in nodes:
             self._meter.tick()
             flow = self._node(node, dot)
@@ -92,21 +71,21 @@ class _Evaluator:
                 return flow
         return _Flow.ON
 
-    def _node(self, node: Node, dot: Value) -> _Flow:
+    def _node(self, node: syntax.Node, dot: Value) -> _Flow:
         match node:
-            case TextNode():
+            case syntax.Text():
                 self._write(node.text)
-            case ActionNode():
+            case syntax.Action():
                 self._action(node.pipe, dot)
-            case IfNode() | WithNode():
+            case syntax.If() | syntax.With():
                 return self._branch(node, dot)
-            case RangeNode():
+            case syntax.Range():
                 return self._range(node, dot)
-            case TemplateNode():
+            case syntax.Template():
                 self._call(node, dot)
-            case BreakNode():
+            case syntax.Break():
                 return _Flow.BREAK
-            case ContinueNode():
+            case syntax.Continue():
                 return _Flow.CONTINUE
         return _Flow.ON
 
@@ -115,23 +94,23 @@ class _Evaluator:
         self._meter.expect(self._length)
         self.pieces.append(text)
 
-    def _action(self, pipe: PipeNode, dot: Value) -> None:
+    def _action(self, pipe: syntax.Pipe, dot: Value) -> None:
         value = self._pipe(pipe, dot)
         if not pipe.variables:
             expect_text((value,), self._length)
             self._write(NO_VALUE if value is None else show(value))
 
-    def _branch(self, node: IfNode | WithNode, dot: Value) -> _Flow:
+    def _branch(self, node: syntax.If | syntax.With, dot: Value) -> _Flow:
         marked = len(self._variables)
         value = self._pipe(node.pipe, dot)
         if is_true(value):
-            flow = self._walk(node.body, value if isinstance(node, WithNode) else dot)
+            flow = self._walk(node.body, value if isinstance(node, syntax.With) else dot)
         else:
             flow = self._walk(node.otherwise, dot)
         del self._variables[marked:]
         return flow
 
-    def _range(self, node: RangeNode, dot: Value) -> _Flow:
+    def _range(self, node: syntax.Range, dot: Value) -> _Flow:
         marked = len(self._variables)
         value = self._pipe(node.pipe, dot)
         inside = len(self._variables)
@@ -165,7 +144,7 @@ class _Evaluator:
                     "it takes lists, maps and integers, the last with one variable"
                 )
 
-    def _set_loop_variables(self, pipe: PipeNode, key: Value, item: Value) -> None:
+    def _set_loop_variables(self, pipe: syntax.Pipe, key: Value, item: Value) -> None:
         """Set the variables of a loop: the item, or the key and the item."""
         names = pipe.variables
         values = (key, item) if len(names) == 2 else (item,)
@@ -175,7 +154,7 @@ class _Evaluator:
         elif names:
             self._variables[-len(names) :] = zip(names, values, strict=True)
 
-    def _call(self, node: TemplateNode, dot: Value) -> None:
+    def _call(self, node: syntax.Template, dot: Value) -> None:
         self.line = node.line
         if node.name not in self._templates:
             known = ", ".join(sorted(map(repr, self._templates)))
@@ -183,7 +162,7 @@ class _Evaluator:
         value = None if node.pipe is None else self._pipe(node.pipe, dot)
         self.run(self._templates[node.name], value)
 
-    def _pipe(self, pipe: PipeNode, dot: Value) -> Value:
+    def _pipe(self, pipe: syntax.Pipe, dot: Value) -> Value:
         """The value of the last command. Variables are set to it."""
         self.line = pipe.line
         final: Sequence[Value] = ()
@@ -198,20 +177,20 @@ class _Evaluator:
                 self._variables.append((name, value))
         return value
 
-    def _command(self, command: CommandNode, dot: Value, final: Sequence[Value]) -> Value:
+    def _command(self, command: syntax.Command, dot: Value, final: Sequence[Value]) -> Value:
         """A function with its arguments, the value of the pipeline before it last; or a value without any."""
         self._meter.tick()
         first, *arguments = command.operands
-        if isinstance(first, FunctionNode):
+        if isinstance(first, syntax.Function):
             return self._function(first.name, arguments, dot, final)
         if arguments or final:
             raise TemplateError(f"{_described(first)} is no function, so it takes no arguments")
-        if isinstance(first, NilNode):
+        if isinstance(first, syntax.Nil):
             raise TemplateError("nil is no value to show; compare with it by eq")
         return self._operand(first, dot)
 
     def _function(
-        self, name: str, arguments: Sequence[OperandNode], dot: Value, final: Sequence[Value]
+        self, name: str, arguments: Sequence[syntax.Operand], dot: Value, final: Sequence[Value]
     ) -> Value:
         values = chain((self._operand(argument, dot) for argument in arguments), final)
         if name not in ("and", "or"):
@@ -220,24 +199,24 @@ class _Evaluator:
             raise TemplateError(f"{name} needs an argument")
         return _first_decisive(values, decisive=name == "or")
 
-    def _operand(self, operand: OperandNode, dot: Value) -> Value:
+    def _operand(self, operand: syntax.Operand, dot: Value) -> Value:
         self._meter.tick()
         match operand:
-            case DotNode():
+            case syntax.Dot():
                 return dot
-            case NilNode():
+            case syntax.Nil():
                 return None
-            case ConstantNode():
+            case syntax.Constant():
                 return operand.value
-            case FieldNode():
+            case syntax.Field():
                 return _fields(dot, operand.names)
-            case VariableNode():
+            case syntax.Variable():
                 return _fields(self._value_of(operand.name), operand.fields)
-            case ChainNode():
+            case syntax.Chain():
                 return _fields(self._operand(operand.operand, dot), operand.fields)
-            case FunctionNode():
+            case syntax.Function():
                 return self._function(operand.name, (), dot, ())
-            case PipeNode():
+            case syntax.Pipe():
                 return self._pipe(operand, dot)
 
     def _value_of(self, name: str) -> Value:
@@ -284,13 +263,13 @@ def _field(value: Value, name: str) -> Value:
             raise TemplateError(f"{type_name(value)} has no field .{name}")
 
 
-def _described(operand: OperandNode) -> str:
+def _described(operand: syntax.Operand) -> str:
     match operand:
-        case FieldNode():
+        case syntax.Field():
             return "." + ".".join(operand.names)
-        case VariableNode():
+        case syntax.Variable():
             return ".".join((operand.name, *operand.fields))
-        case ConstantNode():
+        case syntax.Constant():
             return show(operand.value)
         case _:
             return "what stands there"

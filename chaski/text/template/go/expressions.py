@@ -6,27 +6,19 @@ from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from chaski.errors import TemplateError
-from chaski.text.template.go import literals
+from chaski.text.template.go import literals, syntax
 from chaski.text.template.go.cursor import TokenCursor
 from chaski.text.template.go.lexer import TokenKind
-from chaski.text.template.go.nodes import (
-    ChainNode,
-    CommandNode,
-    ConstantNode,
-    DotNode,
-    FieldNode,
-    FunctionNode,
-    NilNode,
-    OperandNode,
-    PipeNode,
-    VariableNode,
-)
 
 KEYWORDS = {"block", "break", "continue", "define", "else", "end", "if", "range", "template", "with"}
 
 LiteralValue = TypeVar("LiteralValue")
 
-_WORDS: dict[str, OperandNode] = {"nil": NilNode(), "true": ConstantNode(True), "false": ConstantNode(False)}
+_WORDS: dict[str, syntax.Operand] = {
+    "nil": syntax.Nil(),
+    "true": syntax.Constant(True),
+    "false": syntax.Constant(False),
+}
 _STARTS_OPERAND = {
     TokenKind.CHARACTER,
     TokenKind.DOT,
@@ -47,12 +39,12 @@ class Expressions:
         self._functions = functions
         self.variables = ["$"]
 
-    def pipe(self, end: TokenKind, most_variables: int = 1) -> PipeNode:
+    def pipe(self, end: TokenKind, most_variables: int = 1) -> syntax.Pipe:
         """A pipeline with its end, `}}` or `)`."""
         self._cursor.skip_space()
         line = self._cursor.peek().line
         variables, assigns = self._declared(most_variables)
-        commands: list[CommandNode] = []
+        commands: list[syntax.Command] = []
         while True:
             self._cursor.skip_space()
             token = self._cursor.peek()
@@ -65,7 +57,7 @@ class Expressions:
             self._cursor.fail("an action needs a value")
         self._cursor.next()
         self.variables += variables
-        return PipeNode(line, variables, assigns, tuple(commands))
+        return syntax.Pipe(line, variables, assigns, tuple(commands))
 
     def _declared(self, most: int) -> tuple[tuple[str, ...], bool]:
         """`$a, $b :=` or `$a =` at the start of a pipeline; nothing read where there is none."""
@@ -88,8 +80,8 @@ class Expressions:
         self._cursor.go_back(start)
         return (), False
 
-    def _command(self, first: bool) -> CommandNode:
-        operands: list[OperandNode] = []
+    def _command(self, first: bool) -> syntax.Command:
+        operands: list[syntax.Operand] = []
         while True:
             self._cursor.skip_space()
             if self._cursor.peek().kind in _STARTS_OPERAND:
@@ -104,11 +96,11 @@ class Expressions:
                 self._cursor.fail(
                     f"unexpected {token.text!r} behind an operand; a blank must separate operands"
                 )
-        if not first and isinstance(operands[0], DotNode | NilNode | ConstantNode):
+        if not first and isinstance(operands[0], syntax.Dot | syntax.Nil | syntax.Constant):
             self._cursor.fail("only a function can take the value of the pipeline before it")
-        return CommandNode(tuple(operands))
+        return syntax.Command(tuple(operands))
 
-    def _operand(self) -> OperandNode:
+    def _operand(self) -> syntax.Operand:
         """A term with the fields that follow it without a blank."""
         operand = self._term()
         fields: list[str] = []
@@ -117,46 +109,46 @@ class Expressions:
         if not fields:
             return operand
         match operand:
-            case FieldNode():
-                return FieldNode((*operand.names, *fields))
-            case VariableNode():
-                return VariableNode(operand.name, tuple(fields))
-            case DotNode() | NilNode() | ConstantNode():
+            case syntax.Field():
+                return syntax.Field((*operand.names, *fields))
+            case syntax.Variable():
+                return syntax.Variable(operand.name, tuple(fields))
+            case syntax.Dot() | syntax.Nil() | syntax.Constant():
                 self._cursor.fail(f"unexpected .{fields[0]} behind a literal or a dot")
-        return ChainNode(operand, tuple(fields))
+        return syntax.Chain(operand, tuple(fields))
 
-    def _term(self) -> OperandNode:
+    def _term(self) -> syntax.Operand:
         token = self._cursor.next()
         match token.kind:
             case TokenKind.DOT:
-                return DotNode()
+                return syntax.Dot()
             case TokenKind.FIELD:
-                return FieldNode((token.text[1:],))
+                return syntax.Field((token.text[1:],))
             case TokenKind.VARIABLE:
                 return self._variable(token.text)
             case TokenKind.STRING:
-                return ConstantNode(self.literal(literals.unquote, token.text))
+                return syntax.Constant(self.literal(literals.unquote, token.text))
             case TokenKind.CHARACTER:
-                return ConstantNode(self.literal(literals.character, token.text))
+                return syntax.Constant(self.literal(literals.character, token.text))
             case TokenKind.NUMBER:
-                return ConstantNode(self.literal(literals.number, token.text))
+                return syntax.Constant(self.literal(literals.number, token.text))
             case TokenKind.LEFT:
                 return self._parenthesized()
             case _:
                 return self._word(token.text)
 
-    def _variable(self, name: str) -> VariableNode:
+    def _variable(self, name: str) -> syntax.Variable:
         if name not in self.variables:
             self._cursor.fail(f"the variable {name} is not defined here; declare it with {name} := …")
-        return VariableNode(name)
+        return syntax.Variable(name)
 
-    def _parenthesized(self) -> PipeNode:
+    def _parenthesized(self) -> syntax.Pipe:
         self._cursor.enter()
         pipe = self.pipe(TokenKind.RIGHT)
         self._cursor.leave()
         return pipe
 
-    def _word(self, word: str) -> OperandNode:
+    def _word(self, word: str) -> syntax.Operand:
         if word in _WORDS:
             return _WORDS[word]
         if word in KEYWORDS:
@@ -164,7 +156,7 @@ class Expressions:
         if word not in self._functions:
             known = ", ".join(sorted(self._functions))
             self._cursor.fail(f"there is no function {word!r}; templates know {known}")
-        return FunctionNode(word)
+        return syntax.Function(word)
 
     def literal(self, read: Callable[[str], LiteralValue], text: str) -> LiteralValue:
         """Return the value of a literal."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chaski.errors import TemplateError
+from chaski.text.template.go import syntax
 from chaski.text.template.go.conversation import (
     TemplateMessage,
     as_value,
@@ -16,14 +17,13 @@ from chaski.text.template.go.conversation import (
 )
 from chaski.text.template.go.evaluator import evaluate
 from chaski.text.template.go.functions import FUNCTIONS
-from chaski.text.template.go.nodes import ActionNode, CommandNode, FieldNode, Nodes, PipeNode
 from chaski.text.template.go.parser import MAIN, parse
 from chaski.text.template.go.tree import cut_after, names, text_around
 from chaski.text.template.go.values import Map, Value, from_text
 from chaski.text.template.meter import RenderLimits, check_source, current_meter, deadline_of, guarded
 from chaski.text.template.probes import Rendering
 
-_RESPONSE = ActionNode(PipeNode(1, (), False, (CommandNode((FieldNode(("Response",)),)),)))
+_RESPONSE = syntax.Action(syntax.Pipe(1, (), False, (syntax.Command((syntax.Field(("Response",)),)),)))
 
 
 class GoTemplate:
@@ -151,7 +151,7 @@ class GoTemplate:
         pieces.append(self._evaluate(cut_after(main, "Response"), **turn, **flags))
         return "".join(pieces)
 
-    def _evaluate(self, nodes: Nodes, **data: Value) -> str:
+    def _evaluate(self, nodes: syntax.Nodes, **data: Value) -> str:
         return evaluate(self._templates, nodes, Map(data))
 
 

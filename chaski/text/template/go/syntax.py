@@ -6,117 +6,113 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 Nodes: TypeAlias = "tuple[Node, ...]"
-Node: TypeAlias = (
-    "TextNode | ActionNode | IfNode | WithNode | RangeNode | TemplateNode | BreakNode | ContinueNode"
-)
-OperandNode: TypeAlias = (
-    "DotNode | NilNode | ConstantNode | FieldNode | VariableNode | ChainNode | FunctionNode | PipeNode"
-)
+Node: TypeAlias = "Text | Action | If | With | Range | Template | Break | Continue"
+Operand: TypeAlias = "Dot | Nil | Constant | Field | Variable | Chain | Function | Pipe"
 
 
 @dataclass(frozen=True, slots=True)
-class TextNode:
+class Text:
     """Text between actions."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class ActionNode:
+class Action:
     """`{{ pipe }}`"""
 
-    pipe: PipeNode
+    pipe: Pipe
 
 
 @dataclass(frozen=True, slots=True)
-class IfNode:
+class If:
     """`{{ if pipe }} body {{ else }} otherwise {{ end }}`"""
 
-    pipe: PipeNode
+    pipe: Pipe
     body: Nodes
     otherwise: Nodes
 
 
 @dataclass(frozen=True, slots=True)
-class WithNode:
+class With:
     """Like `if`, and the value is the dot of the body."""
 
-    pipe: PipeNode
+    pipe: Pipe
     body: Nodes
     otherwise: Nodes
 
 
 @dataclass(frozen=True, slots=True)
-class RangeNode:
+class Range:
     """The body for each item, which is its dot; `otherwise` where there is none."""
 
-    pipe: PipeNode
+    pipe: Pipe
     body: Nodes
     otherwise: Nodes
 
 
 @dataclass(frozen=True, slots=True)
-class TemplateNode:
+class Template:
     """`{{ template "name" pipe }}`"""
 
     name: str
-    pipe: PipeNode | None
+    pipe: Pipe | None
     line: int
 
 
 @dataclass(frozen=True, slots=True)
-class BreakNode:
+class Break:
     """`{{ break }}`"""
 
 
 @dataclass(frozen=True, slots=True)
-class ContinueNode:
+class Continue:
     """`{{ continue }}`"""
 
 
 @dataclass(frozen=True, slots=True)
-class PipeNode:
+class Pipe:
     """Commands whose result is the last argument of the next; `variables` get the value of the last."""
 
     line: int
     variables: tuple[str, ...]
     assigns: bool
-    commands: tuple[CommandNode, ...]
+    commands: tuple[Command, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class CommandNode:
+class Command:
     """A value, or a function with its arguments."""
 
-    operands: tuple[OperandNode, ...]
+    operands: tuple[Operand, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class DotNode:
+class Dot:
     """`.`"""
 
 
 @dataclass(frozen=True, slots=True)
-class NilNode:
+class Nil:
     """`nil`"""
 
 
 @dataclass(frozen=True, slots=True)
-class ConstantNode:
+class Constant:
     """A literal."""
 
     value: bool | int | float | complex | str
 
 
 @dataclass(frozen=True, slots=True)
-class FieldNode:
+class Field:
     """`.A.B`"""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class VariableNode:
+class Variable:
     """`$name.A.B`, the name with its dollar."""
 
     name: str
@@ -124,15 +120,15 @@ class VariableNode:
 
 
 @dataclass(frozen=True, slots=True)
-class ChainNode:
+class Chain:
     """`(pipe).A.B` or `function.A`"""
 
-    operand: OperandNode
+    operand: Operand
     fields: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionNode:
+class Function:
     """A function by its name."""
 
     name: str
