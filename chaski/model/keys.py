@@ -18,42 +18,23 @@ from chaski.formats.gguf import GGUFFile
 
 __all__ = ["FIXED", "HARMLESS", "READ", "READ_BY", "REFUSED", "check_keys"]
 
-READ = frozenset(
-    {
-        "attention.causal",
-        "attention.head_count",
-        "attention.head_count_kv",
-        "attention.key_length",
-        "attention.layer_norm_epsilon",  # or the next, by the kind of norms; files may have both
-        "attention.layer_norm_rms_epsilon",
-        "attention.value_length",
-        "block_count",
-        "context_length",
-        "embedding_length",
-        "feed_forward_length",
-        "pooling_type",
-        "rope.dimension_count",
-        "rope.freq_base",
-        "rope.scale_linear",
-        "rope.scaling.attn_factor",
-        "rope.scaling.factor",
-        "rope.scaling.original_context_length",
-        "rope.scaling.type",
-        "rope.scaling.yarn_beta_fast",
-        "rope.scaling.yarn_beta_slow",
-        "rope.scaling.yarn_ext_factor",
-        "rope.scaling.yarn_log_multiplier",
-        # Where an architecture has experts; where it has none, their tensors are refused.
-        "expert_count",
-        "expert_feed_forward_length",
-        "expert_gating_func",
-        "expert_shared_feed_forward_length",
-        "expert_used_count",
-        "expert_weights_norm",
-        "expert_weights_scale",
-    }
-)
-"""Keys that all architectures read, or that go with tensors that they would refuse."""
+_READ = """
+    attention.causal attention.head_count attention.head_count_kv attention.key_length attention.value_length
+    attention.layer_norm_epsilon attention.layer_norm_rms_epsilon
+    block_count context_length embedding_length feed_forward_length pooling_type
+    rope.dimension_count rope.freq_base rope.scale_linear
+    rope.scaling.attn_factor rope.scaling.factor rope.scaling.original_context_length rope.scaling.type
+    rope.scaling.yarn_beta_fast rope.scaling.yarn_beta_slow rope.scaling.yarn_ext_factor
+    rope.scaling.yarn_log_multiplier
+    expert_count expert_feed_forward_length expert_gating_func expert_shared_feed_forward_length
+    expert_used_count expert_weights_norm expert_weights_scale
+"""
+READ = frozenset(_READ.split())
+"""Keys that all architectures read, or that go with tensors that they would refuse.
+
+An architecture reads one of the two epsilons, by the kind of its norms; files may have both. Where it has no
+experts, their tensors are refused.
+"""
 
 _GRANITE = frozenset({"granite", "granitemoe"})
 _GEMMAS_4 = frozenset({"gemma4", "gemma4-assistant"})
@@ -173,6 +154,30 @@ FIXED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
 }
 """The values with which a key means what these architectures compute, whatever it says."""
 
+_OF_TENSORS = """
+    adapters.count adapters.lora_rank adapters.router_gain adapters.token_ids_activate
+    adapters.token_ids_substitute altup.active_idx altup.num_inputs attn_res.block_size
+    attention.compress_ratios attention.compress_rope_freq_base attention.decay_lora_rank
+    attention.gate_lora_rank attention.group_norm_epsilon attention.group_norm_groups
+    attention.iclr_lora_rank attention.indexer.head_count attention.indexer.key_length
+    attention.indexer.block_size attention.indexer.kpool attention.indexer.kpool_select_tail
+    attention.indexer.local_blocks attention.indexer.top_k attention.indexer.types
+    attention.key_length_mla attention.key_length_mla_swa attention.kv_lora_rank
+    attention.kv_lora_rank_swa attention.value_length_mla_swa attention.output_group_count
+    attention.output_lora_rank attention.q_lora_rank attention.recurrent_layers
+    attention.relative_buckets_count attention.value_length_mla attention.value_residual_mix_lora_rank
+    block_size conv_group_size conv_kernel_size selector_rank selector_top_k convnext.block_count
+    convnext.embedding_length decoder_block_count decoder_start_token_id deepstack_mapping
+    n_deepstack_layers dense_2_feat_in dense_2_feat_out dense_3_feat_in dense_3_feat_out
+    expert_chunk_feed_forward_length expert_latent_length expert_shared_count features_length
+    hash_layer_count hyper_connection.count hyper_connection.epsilon hyper_connection.low_rank
+    hyper_connection.magnitude hyper_connection.sinkhorn_iterations kda.gate_lower_bound kda.head_dim
+    kda.safe_gate moe_latent_size ple.conv_kernel ple.eos_token_id ple.head_offsets ple.head_vocab_sizes
+    ple.heads_per_ngram ple.image_token_id ple.layer_multipliers ple.layers ple.ngram_size
+    posnet.block_count posnet.embedding_length shortconv.l_cache ssm.conv_kernel ssm.group_count
+    ssm.inner_size ssm.state_size ssm.time_step_rank target_hidden_size target_layers
+    time_decay_extra_dim time_mix_extra_dim token_shift_count wkv.head_size
+"""
 HARMLESS: Mapping[str, str] = {
     "attention.sliding_window_pattern": "means something only beside a window",
     "attention.temperature_length": "means something only beside its scale; who reads that reads both",
@@ -183,38 +188,7 @@ HARMLESS: Mapping[str, str] = {
     "tensor_data_layout": "the layout that all files have by now",
     "vocab_size": "the tensors say it",
     **dict.fromkeys(
-        (
-            *("adapters.count", "adapters.lora_rank", "adapters.router_gain"),
-            *("adapters.token_ids_activate", "adapters.token_ids_substitute"),
-            *("altup.active_idx", "altup.num_inputs", "attn_res.block_size"),
-            *("attention.compress_ratios", "attention.compress_rope_freq_base", "attention.decay_lora_rank"),
-            *("attention.gate_lora_rank", "attention.group_norm_epsilon", "attention.group_norm_groups"),
-            *("attention.iclr_lora_rank", "attention.indexer.head_count", "attention.indexer.key_length"),
-            *("attention.indexer.block_size", "attention.indexer.kpool"),
-            *("attention.indexer.kpool_select_tail", "attention.indexer.local_blocks"),
-            *("attention.indexer.top_k", "attention.indexer.types"),
-            *("attention.key_length_mla", "attention.key_length_mla_swa"),
-            *("attention.kv_lora_rank", "attention.kv_lora_rank_swa", "attention.value_length_mla_swa"),
-            *("attention.output_group_count", "attention.output_lora_rank", "attention.q_lora_rank"),
-            *("attention.recurrent_layers", "attention.relative_buckets_count"),
-            *("attention.value_length_mla", "attention.value_residual_mix_lora_rank"),
-            *("block_size", "conv_group_size", "conv_kernel_size", "selector_rank", "selector_top_k"),
-            *("convnext.block_count", "convnext.embedding_length", "decoder_block_count"),
-            *("decoder_start_token_id", "deepstack_mapping", "n_deepstack_layers"),
-            *("dense_2_feat_in", "dense_2_feat_out", "dense_3_feat_in", "dense_3_feat_out"),
-            *("expert_chunk_feed_forward_length", "expert_latent_length", "expert_shared_count"),
-            "features_length",
-            *("hash_layer_count", "hyper_connection.count", "hyper_connection.epsilon"),
-            *("hyper_connection.low_rank", "hyper_connection.magnitude"),
-            *("hyper_connection.sinkhorn_iterations", "kda.gate_lower_bound", "kda.head_dim"),
-            *("kda.safe_gate", "moe_latent_size", "ple.conv_kernel", "ple.eos_token_id", "ple.head_offsets"),
-            *("ple.head_vocab_sizes", "ple.heads_per_ngram", "ple.image_token_id", "ple.layer_multipliers"),
-            *("ple.layers", "ple.ngram_size", "posnet.block_count", "posnet.embedding_length"),
-            *("shortconv.l_cache", "ssm.conv_kernel"),
-            *("ssm.group_count", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank"),
-            *("target_hidden_size", "target_layers", "time_decay_extra_dim", "time_mix_extra_dim"),
-            *("token_shift_count", "wkv.head_size"),
-        ),
+        _OF_TENSORS.split(),
         "goes with tensors, which are refused where the architecture has none of them",
     ),
 }
