@@ -5,20 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chaski.convert.config import Config
-from chaski.convert.families import qwen2, qwen2vl
+from chaski.convert.families import qwen2, qwen2vl, qwen_vision
 from chaski.convert.families.clip import COLORS, MEAN, STD
-from chaski.convert.families.qwen_vision import (
-    TOWER,
-    check_rows,
-    frames,
-    linear,
-    merger,
-    pixels,
-    projector,
-    separate_qkv,
-    settings,
-    sizes,
-)
 from chaski.convert.family import Family, Row, VisionFamily, in_layer
 from chaski.convert.metadata import Metadata
 from chaski.convert.tensors import Mapped
@@ -35,10 +23,10 @@ _OLLAMA = {
 
 
 def _sizes(config: Config) -> Metadata:
-    vision = settings(config, "silu")
-    check_rows(config, vision, "out_hidden_size")
+    vision = qwen_vision.settings(config, "silu")
+    qwen_vision.check_rows(config, vision, "out_hidden_size")
     hidden, inner = (vision.get(key, int) for key in ("hidden_size", "intermediate_size"))
-    return sizes(vision, hidden, inner, qwen2vl.EPS)
+    return qwen_vision.sizes(vision, hidden, inner, qwen2vl.EPS)
 
 
 def _full(config: Config) -> list[int]:
@@ -51,7 +39,7 @@ def vision_metadata(config: Config) -> Metadata:
     vision = config.part("vision_config")
     entries = (
         _sizes(config)
-        | pixels(config, (MEAN, STD))
+        | qwen_vision.pixels(config, (MEAN, STD))
         | {
             "vision.num_channels": COLORS,
             "vision.spatial_merge_size": vision.get("spatial_merge_size", int, 2),
@@ -76,8 +64,12 @@ def vision_projector(config: Config) -> Metadata:
             f"{config.path}: 'fullatt_block_indexes' {full!r:.80}: a projector has every n-th layer only; "
             "convert text model and encoder into one file"
         )
-    entries = projector(
-        config, _sizes(config) | pixels(config, (MEAN, STD)), _KIND, qwen2vl.IMAGE_SIZE, (MEAN, STD)
+    entries = qwen_vision.projector(
+        config,
+        _sizes(config) | qwen_vision.pixels(config, (MEAN, STD)),
+        _KIND,
+        qwen2vl.IMAGE_SIZE,
+        (MEAN, STD),
     )
     return entries | {"use_silu": True, "vision.n_wa_pattern": full[0] + 1}
 
@@ -85,19 +77,19 @@ def vision_projector(config: Config) -> Metadata:
 def vision_tensors(config: Config) -> Iterator[Mapped]:
     vision = config.part("vision_config")
     size, inner = vision.get("hidden_size", int), vision.get("intermediate_size", int)
-    yield from frames(size, vision.get("patch_size", int))
+    yield from qwen_vision.frames(size, vision.get("patch_size", int))
     rows = [
         *(Row(f"ln{index}", f"norm{index}", (size,)) for index in (1, 2)),
-        *separate_qkv(size),
-        *linear("attn_out", "attn.proj", size, size),
-        *linear("ffn_gate", "mlp.gate_proj", inner, size),
-        *linear("ffn_up", "mlp.up_proj", inner, size),
-        *linear("ffn_down", "mlp.down_proj", size, inner),
+        *qwen_vision.separate_qkv(size),
+        *qwen_vision.linear("attn_out", "attn.proj", size, size),
+        *qwen_vision.linear("ffn_gate", "mlp.gate_proj", inner, size),
+        *qwen_vision.linear("ffn_up", "mlp.up_proj", inner, size),
+        *qwen_vision.linear("ffn_down", "mlp.down_proj", size, inner),
     ]
     for layer in range(vision.count("depth")):
-        yield from in_layer(layer, rows, f"{TOWER}.blocks", "v.blk")
-    yield Mapped("v.post_ln.weight", (size,), (f"{TOWER}.merger.ln_q.weight",))
-    yield from merger(config, size, vision.get("spatial_merge_size", int, 2), "mlp.0", "mlp.2")
+        yield from in_layer(layer, rows, f"{qwen_vision.TOWER}.blocks", "v.blk")
+    yield Mapped("v.post_ln.weight", (size,), (f"{qwen_vision.TOWER}.merger.ln_q.weight",))
+    yield from qwen_vision.merger(config, size, vision.get("spatial_merge_size", int, 2), "mlp.0", "mlp.2")
 
 
 VISION = VisionFamily(vision_metadata, vision_projector, vision_tensors, _OLLAMA, architecture="qwen25vl")

@@ -6,26 +6,14 @@ from collections.abc import Iterator
 from math import isqrt
 
 from chaski.convert.config import Config
-from chaski.convert.families import qwen3
+from chaski.convert.families import qwen3, qwen_vision
 from chaski.convert.families.clip import both
-from chaski.convert.families.qwen_vision import (
-    TOWER,
-    check_rows,
-    frames,
-    linear,
-    merger,
-    pixels,
-    projector,
-    sections,
-    settings,
-    sizes,
-)
 from chaski.convert.family import Family, Row, VisionFamily, in_layer
 from chaski.convert.metadata import Metadata
 from chaski.convert.tensors import Mapped
 from chaski.errors import ModelError
 
-UNUSED = (rf"{TOWER}\..*",)
+UNUSED = (rf"{qwen_vision.TOWER}\..*",)
 _EPS = 1e-6  # of the encoder's norms; no configuration has it
 _KIND = "qwen3vl_merger"
 _HALF = ((0.5,) * 3,) * 2
@@ -35,7 +23,7 @@ _PLACES = 2304
 def own_metadata(config: Config) -> Metadata:
     """The keys of the text model beside those of Qwen 3."""
     deep = _deep(config) if "vision_config" in config else []
-    return sections(config, [24, 20, 20]) | {"n_deepstack_layers": len(deep)}
+    return qwen_vision.sections(config, [24, 20, 20]) | {"n_deepstack_layers": len(deep)}
 
 
 def metadata(config: Config) -> Metadata:
@@ -52,10 +40,10 @@ def _deep(config: Config) -> list[int]:
 
 
 def vision_metadata(config: Config) -> Metadata:
-    vision, deep = settings(config, "gelu_pytorch_tanh"), _deep(config)
-    check_rows(config, vision, "out_hidden_size")
+    vision, deep = qwen_vision.settings(config, "gelu_pytorch_tanh"), _deep(config)
+    qwen_vision.check_rows(config, vision, "out_hidden_size")
     hidden, inner = (vision.get(key, int) for key in ("hidden_size", "intermediate_size"))
-    entries = sizes(vision, hidden, inner, _EPS) | pixels(config, _HALF)
+    entries = qwen_vision.sizes(vision, hidden, inner, _EPS) | qwen_vision.pixels(config, _HALF)
     return entries | {
         "vision.projector_type": _KIND,
         "vision.spatial_merge_size": vision.get("spatial_merge_size", int, 2),
@@ -68,31 +56,31 @@ def vision_projector(config: Config) -> Metadata:
     del entries["vision.projector_type"]
     places = vision.get("num_position_embeddings", int, _PLACES)
     image_size = isqrt(places) * vision.get("patch_size", int)
-    return projector(config, entries, _KIND, image_size, _HALF) | {"use_gelu": True}
+    return qwen_vision.projector(config, entries, _KIND, image_size, _HALF) | {"use_gelu": True}
 
 
 def vision_tensors(config: Config) -> Iterator[Mapped]:
     vision = config.part("vision_config")
     size, inner = (vision.get(key, int) for key in ("hidden_size", "intermediate_size"))
     square = vision.get("spatial_merge_size", int, 2)
-    yield from frames(size, vision.get("patch_size", int))
-    yield Mapped("v.patch_embd.bias", (size,), (f"{TOWER}.patch_embed.proj.bias",))
+    yield from qwen_vision.frames(size, vision.get("patch_size", int))
+    yield Mapped("v.patch_embd.bias", (size,), (f"{qwen_vision.TOWER}.patch_embed.proj.bias",))
     places = vision.get("num_position_embeddings", int, _PLACES)
-    yield Mapped("v.position_embd.weight", (places, size), (f"{TOWER}.pos_embed.weight",))
+    yield Mapped("v.position_embd.weight", (places, size), (f"{qwen_vision.TOWER}.pos_embed.weight",))
     rows = [
         *(Row(f"ln{i}", f"norm{i}", (size,), suffix) for i in (1, 2) for suffix in (".weight", ".bias")),
-        *linear("attn_qkv", "attn.qkv", 3 * size, size),
-        *linear("attn_out", "attn.proj", size, size),
-        *linear("ffn_up", "mlp.linear_fc1", inner, size),
-        *linear("ffn_down", "mlp.linear_fc2", size, inner),
+        *qwen_vision.linear("attn_qkv", "attn.qkv", 3 * size, size),
+        *qwen_vision.linear("attn_out", "attn.proj", size, size),
+        *qwen_vision.linear("ffn_up", "mlp.linear_fc1", inner, size),
+        *qwen_vision.linear("ffn_down", "mlp.linear_fc2", size, inner),
     ]
     for layer in range(vision.count("depth")):
-        yield from in_layer(layer, rows, f"{TOWER}.blocks", "v.blk")
-    yield from both("v.post_ln", f"{TOWER}.merger.norm", (size,))
-    yield from merger(config, size, square, "linear_fc1", "linear_fc2")
+        yield from in_layer(layer, rows, f"{qwen_vision.TOWER}.blocks", "v.blk")
+    yield from both("v.post_ln", f"{qwen_vision.TOWER}.merger.norm", (size,))
+    yield from qwen_vision.merger(config, size, square, "linear_fc1", "linear_fc2")
     merged, out = size * square**2, config.get("hidden_size", int)
     for index, layer in enumerate(_deep(config)):
-        source = f"{TOWER}.deepstack_merger_list.{index}"
+        source = f"{qwen_vision.TOWER}.deepstack_merger_list.{index}"
         yield from both(f"v.deepstack.{layer}.norm", f"{source}.norm", (merged,))
         yield from both(f"v.deepstack.{layer}.fc1", f"{source}.linear_fc1", (merged, merged))
         yield from both(f"v.deepstack.{layer}.fc2", f"{source}.linear_fc2", (out, merged))

@@ -12,21 +12,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from chaski.sample.schema import ecma
 from chaski.sample.schema.characters import ANY, WORD, Ranges, contains, union
-from chaski.sample.schema.ecma import (
-    ALL,
-    Boundary,
-    Chars,
-    Choice,
-    Concat,
-    End,
-    Look,
-    Node,
-    PatternError,
-    Property,
-    Repeat,
-    Start,
-)
 from chaski.sample.schema.rust import spelled_class
 
 __all__ = ["Automaton"]
@@ -37,7 +24,7 @@ _MOST_WAYS = 30_000
 _LONGEST = 1 << 15
 _BEGIN, _OTHER, _WORD = range(3)
 
-_Stack: TypeAlias = tuple[Node, "_Stack"] | None
+_Stack: TypeAlias = tuple[ecma.Node, "_Stack"] | None
 
 
 class _Next(Struct, frozen=True):
@@ -70,11 +57,11 @@ class _Way(Struct, frozen=True):
 class Automaton:
     """The texts that a node matches as a whole. Raises PatternError where it grows too large."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ecma.Node) -> None:
         if _size(node) > _MOST_NODES:
-            raise PatternError("it is too long for look-ahead")
+            raise ecma.PatternError("it is too long for look-ahead")
         self._ways = 0
-        self._parts: list[tuple[tuple[Node, int], _Lazy]] = []
+        self._parts: list[tuple[tuple[ecma.Node, int], _Lazy]] = []
         self._classes = _classes(node)
         self._letters = [ranges[0][0] for ranges in self._classes]
         self._lazy = _Lazy(self, node, _BEGIN)
@@ -95,12 +82,12 @@ class Automaton:
         edges, ends = self._table()
         return _eliminated(edges, {i for i in range(len(edges)) if (i in ends) != is_complement})
 
-    def part(self, node: Node, before: int) -> int:
+    def part(self, node: ecma.Node, before: int) -> int:
         """The number of the automaton of a look-ahead."""
         for number, (key, _) in enumerate(self._parts):
             if key == (node, before):
                 return number
-        self._parts.append(((node, before), _Lazy(self, Concat((node, ALL)), before)))
+        self._parts.append(((node, before), _Lazy(self, ecma.Concat((node, ecma.ALL)), before)))
         return len(self._parts) - 1
 
     def lazy(self, number: int) -> _Lazy:
@@ -111,7 +98,7 @@ class Automaton:
         """Count the work of a state."""
         self._ways += ways
         if self._ways > _MOST_WAYS:
-            raise PatternError("its look-ahead is too complex")
+            raise ecma.PatternError("its look-ahead is too complex")
 
     def letter(self, index: int) -> int:
         """A character of a class, for all of it."""
@@ -140,7 +127,9 @@ class Automaton:
         return edges, {found[i] for i, value in enumerate(accepting) if value}
 
 
-_EVERY = frozenset(_Way((Chars(ANY), (ALL, None)), before, frozenset()) for before in (_BEGIN, _OTHER, _WORD))
+_EVERY = frozenset(
+    _Way((ecma.Chars(ANY), (ecma.ALL, None)), before, frozenset()) for before in (_BEGIN, _OTHER, _WORD)
+)
 
 
 def _least(state: frozenset[_Way]) -> frozenset[_Way]:
@@ -159,7 +148,7 @@ def _least(state: frozenset[_Way]) -> frozenset[_Way]:
 class _Lazy:
     """The states of one node, numbered as they are met; the first is 0."""
 
-    def __init__(self, owner: Automaton, node: Node, before: int) -> None:
+    def __init__(self, owner: Automaton, node: ecma.Node, before: int) -> None:
         self._owner = owner
         begin = _Way((node, None), before, frozenset())
         self._states: list[frozenset[_Way]] = []
@@ -204,14 +193,14 @@ class _Lazy:
         state = _EVERY if not state.isdisjoint(_EVERY) else _least(state)
         if state not in self._numbers:
             if len(self._states) >= _MOST_STATES:
-                raise PatternError("its look-ahead is too complex")
+                raise ecma.PatternError("its look-ahead is too complex")
             self._numbers[state] = len(self._states)
             self._states.append(state)
         return self._numbers[state]
 
     def _moved(self, way: _Way, code: int, index: int) -> _Way | None:
         """A way after a character, before what its stack begins with is taken apart."""
-        if way.stack is None or not isinstance(way.stack[0], Chars):
+        if way.stack is None or not isinstance(way.stack[0], ecma.Chars):
             return None
         if not contains(way.stack[0].ranges, code):
             return None
@@ -241,64 +230,64 @@ class _Lazy:
                 continue
             seen.add(way)
             self._owner.count(1)
-            if way.stack is None or isinstance(way.stack[0], Chars):
+            if way.stack is None or isinstance(way.stack[0], ecma.Chars):
                 yield way
             else:
                 waiting += self._opened(way, *way.stack)
 
-    def _opened(self, way: _Way, node: Node, rest: _Stack) -> Iterator[_Way]:
+    def _opened(self, way: _Way, node: ecma.Node, rest: _Stack) -> Iterator[_Way]:
         def go(stack: _Stack, *conditions: _Condition) -> _Way:
             return _Way(stack, way.before, way.conditions.union(conditions))
 
         match node:
-            case Concat(parts):
+            case ecma.Concat(parts):
                 for part in reversed(parts):
                     rest = (part, rest)
                 yield go(rest)
-            case Choice(options):
+            case ecma.Choice(options):
                 yield from (go((option, rest)) for option in options)
-            case Repeat(part, least, most):
+            case ecma.Repeat(part, least, most):
                 if least == 0:
                     yield go(rest)
                 if most != 0:
-                    again = Repeat(part, max(least - 1, 0), None if most is None else most - 1)
+                    again = ecma.Repeat(part, max(least - 1, 0), None if most is None else most - 1)
                     yield go((part, (again, rest)))
-            case Start() if way.before == _BEGIN:
+            case ecma.Start() if way.before == _BEGIN:
                 yield go(rest)
-            case End():
+            case ecma.End():
                 yield go(rest, _Ends())
-            case Boundary(is_negative):
+            case ecma.Boundary(is_negative):
                 yield go(rest, _Next((way.before == _WORD) == is_negative))
-            case Look(part, is_negative):
+            case ecma.Look(part, is_negative):
                 yield go(rest, _Ahead(self._owner.part(part, way.before), 0, is_negative))
 
 
-def _sets(node: Node) -> Iterator[Ranges]:
+def _sets(node: ecma.Node) -> Iterator[Ranges]:
     match node:
-        case Chars(ranges):
+        case ecma.Chars(ranges):
             yield ranges
-        case Property():
-            raise PatternError("Unicode properties (\\p) next to look-ahead cannot be followed")
-        case Boundary():
+        case ecma.Property():
+            raise ecma.PatternError("Unicode properties (\\p) next to look-ahead cannot be followed")
+        case ecma.Boundary():
             yield WORD
-        case Concat(parts) | Choice(parts):
+        case ecma.Concat(parts) | ecma.Choice(parts):
             for part in parts:
                 yield from _sets(part)
-        case Repeat(part) | Look(part):
+        case ecma.Repeat(part) | ecma.Look(part):
             yield from _sets(part)
 
 
-def _size(node: Node) -> int:
+def _size(node: ecma.Node) -> int:
     """The number of nodes of a tree."""
     match node:
-        case Concat(parts) | Choice(parts):
+        case ecma.Concat(parts) | ecma.Choice(parts):
             return 1 + sum(map(_size, parts))
-        case Repeat(part) | Look(part):
+        case ecma.Repeat(part) | ecma.Look(part):
             return 1 + _size(part)
     return 1
 
 
-def _classes(node: Node) -> list[Ranges]:
+def _classes(node: ecma.Node) -> list[Ranges]:
     """Sets of all characters that the node never distinguishes."""
     sets = list(dict.fromkeys([*_sets(node), WORD]))
     bounds = sorted(
@@ -341,5 +330,5 @@ def _eliminated(edges: list[dict[int, Ranges]], ends: set[int]) -> str:
                 path = f"{before}{around}{after}"
                 table[i, j] = path if known is None else f"(?:{known}|{path})"
         if sum(map(len, table.values())) > _LONGEST:
-            raise PatternError("its look-ahead is too complex")
+            raise ecma.PatternError("its look-ahead is too complex")
     return table.get((begin, end), spelled_class(()))

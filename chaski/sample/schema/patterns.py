@@ -9,42 +9,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
+from chaski.sample.schema import ecma
 from chaski.sample.schema.automaton import Automaton
 from chaski.sample.schema.characters import complement
-from chaski.sample.schema.ecma import (
-    ALL,
-    Boundary,
-    Chars,
-    Choice,
-    Concat,
-    End,
-    Look,
-    Node,
-    Repeat,
-    Start,
-    parse,
-)
 from chaski.sample.schema.rust import spelled, spelled_class
 
 __all__ = ["all_but", "conjuncts", "matches", "one_pattern"]
 
 _MOST_OPTIONS = 64
-_ASSERTIONS = (Start, End, Boundary, Look)
+_ASSERTIONS = (ecma.Start, ecma.End, ecma.Boundary, ecma.Look)
 
 
 @lru_cache(256)
 def conjuncts(pattern: str) -> tuple[str, ...]:
     """Return patterns that a text matches if and only if it matches `pattern`. Raises PatternError."""
-    parts = _parts(parse(pattern))
-    if parts[:1] != [Start()]:
+    parts = _parts(ecma.parse(pattern))
+    if parts[:1] != [ecma.Start()]:
         return (_whole(_search(pattern)),)
-    looks = [part for part in parts if isinstance(part, Look)]
-    if not looks or any(isinstance(part, Look) for part in parts[1 + len(looks) :]):
+    looks = [part for part in parts if isinstance(part, ecma.Look)]
+    if not looks or any(isinstance(part, ecma.Look) for part in parts[1 + len(looks) :]):
         return (_whole(_search(pattern)),)
-    rest = Concat((*(part for part in parts if not isinstance(part, Look)), ALL))
+    rest = ecma.Concat((*(part for part in parts if not isinstance(part, ecma.Look)), ecma.ALL))
     found = [_whole(rest)]
     for look in looks:
-        begins = Concat((Start(), look.part, ALL))
+        begins = ecma.Concat((ecma.Start(), look.part, ecma.ALL))
         found.append(
             f"^(?:{Automaton(begins).pattern(is_complement=True)})$" if look.is_negative else _whole(begins)
         )
@@ -71,10 +59,14 @@ def all_but(names: Iterable[str], patterns: Iterable[str] = (), wanted: Iterable
     refused, demanded = list(patterns), list(wanted)
     if not refused and not demanded:
         return f"^(?:{_others(sorted(set(names)), 0)})$"
-    looks: list[Node] = [Look(Concat((_literal(name), End())), is_negative=True) for name in names]
-    looks += (Look(_search(pattern), is_negative=True) for pattern in refused)
-    looks += (Look(Concat((_search(pattern), End())), is_negative=False) for pattern in demanded)
-    return f"^(?:{Automaton(Concat((*looks, ALL))).pattern()})$"
+    looks: list[ecma.Node] = [
+        ecma.Look(ecma.Concat((_literal(name), ecma.End())), is_negative=True) for name in names
+    ]
+    looks += (ecma.Look(_search(pattern), is_negative=True) for pattern in refused)
+    looks += (
+        ecma.Look(ecma.Concat((_search(pattern), ecma.End())), is_negative=False) for pattern in demanded
+    )
+    return f"^(?:{Automaton(ecma.Concat((*looks, ecma.ALL))).pattern()})$"
 
 
 def _others(names: list[str], at: int) -> str:
@@ -93,70 +85,72 @@ def _escaped(letter: str) -> str:
     return rf"\x{{{ord(letter):X}}}"
 
 
-def _literal(text: str) -> Node:
-    return Concat(tuple(Chars(((ord(letter), ord(letter)),)) for letter in text))
+def _literal(text: str) -> ecma.Node:
+    return ecma.Concat(tuple(ecma.Chars(((ord(letter), ord(letter)),)) for letter in text))
 
 
-def _search(pattern: str) -> Node:
+def _search(pattern: str) -> ecma.Node:
     """The whole of a text that contains a match."""
-    return Concat((ALL, parse(pattern), ALL))
+    return ecma.Concat((ecma.ALL, ecma.parse(pattern), ecma.ALL))
 
 
-def _parts(node: Node) -> list[Node]:
+def _parts(node: ecma.Node) -> list[ecma.Node]:
     """The nodes of a row, with the rows in it."""
-    return [each for part in node.parts for each in _parts(part)] if isinstance(node, Concat) else [node]
+    return [each for part in node.parts for each in _parts(part)] if isinstance(node, ecma.Concat) else [node]
 
 
-def _whole(node: Node) -> str:
+def _whole(node: ecma.Node) -> str:
     """A pattern for the texts that a node matches as a whole."""
     bare = _bare(node)
     return f"^(?:{Automaton(node).pattern() if bare is None else spelled(bare)})$"
 
 
-def _bare(node: Node) -> Node | None:
+def _bare(node: ecma.Node) -> ecma.Node | None:
     """The node without anchors where they stand at the ends of its options; None where others are."""
     options = _options(_parts(node), _MOST_OPTIONS)
     if options is None:
         return None
     found = []
     for parts in options:
-        if Start() in parts:
-            begin = len(parts) - 1 - parts[::-1].index(Start())
-            if any(part != ALL for part in parts[:begin] if part != Start()):
+        if ecma.Start() in parts:
+            begin = len(parts) - 1 - parts[::-1].index(ecma.Start())
+            if any(part != ecma.ALL for part in parts[:begin] if part != ecma.Start()):
                 return None
             parts = parts[begin + 1 :]
-        if End() in parts:
-            end = parts.index(End())
-            if any(part != ALL for part in parts[end:] if part != End()):
+        if ecma.End() in parts:
+            end = parts.index(ecma.End())
+            if any(part != ecma.ALL for part in parts[end:] if part != ecma.End()):
                 return None
             parts = parts[:end]
         if any(map(_asserts, parts)):
             return None
-        found.append(Concat(tuple(parts)))
-    return found[0] if len(found) == 1 else Choice(tuple(found))
+        found.append(ecma.Concat(tuple(parts)))
+    return found[0] if len(found) == 1 else ecma.Choice(tuple(found))
 
 
-def _options(parts: list[Node], most: int) -> list[list[Node]] | None:
+def _options(parts: list[ecma.Node], most: int) -> list[list[ecma.Node]] | None:
     """The rows that a row with choices of anchored options stands for; None for more than `most`."""
     rows, found = [parts], []
     while rows:
         row = rows.pop(0)
-        at = next((at for at, part in enumerate(row) if isinstance(part, Choice) and _asserts(part)), None)
+        at = next(
+            (at for at, part in enumerate(row) if isinstance(part, ecma.Choice) and _asserts(part)), None
+        )
         if at is None:
             found.append(row)
         else:
             choice = row[at]
-            assert isinstance(choice, Choice)
+            assert isinstance(choice, ecma.Choice)
             rows = [[*row[:at], *_parts(each), *row[at + 1 :]] for each in choice.options] + rows
         if len(rows) + len(found) > most:
             return None
     return found
 
 
-def _asserts(node: Node) -> bool:
+def _asserts(node: ecma.Node) -> bool:
     match node:
-        case Concat(parts) | Choice(parts):
+        case ecma.Concat(parts) | ecma.Choice(parts):
             return any(map(_asserts, parts))
-        case Repeat(part):
+        case ecma.Repeat(part):
             return _asserts(part)
     return isinstance(node, _ASSERTIONS)

@@ -12,20 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from chaski.errors import TemplateError
-from chaski.text.template.go.types import (
-    ArgumentMap,
-    InnerProperties,
-    MessageFields,
-    Parameters,
-    Properties,
-    Property,
-    PropertyType,
-    ToolCallFunction,
-    ToolCallStruct,
-    ToolFunction,
-    ToolList,
-    ToolStruct,
-)
+from chaski.text.template.go import types
 from chaski.text.template.go.values import Map, Slice, Value, from_json, from_text, sorted_items
 
 
@@ -68,15 +55,15 @@ def as_value(messages: Iterable[TemplateMessage]) -> Slice:
     """The messages as a template sees them."""
     return Slice(
         [
-            MessageFields({"Role": message.role, "Content": message.content, **message.fields})
+            types.MessageFields({"Role": message.role, "Content": message.content, **message.fields})
             for message in messages
         ]
     )
 
 
-def read_tools(tools: Sequence[Mapping[str, Any]] | None) -> ToolList:
+def read_tools(tools: Sequence[Mapping[str, Any]] | None) -> types.ToolList:
     """Tools of the API. Fields that the reference does not know are hidden from templates."""
-    return ToolList(is_nil=True) if tools is None else ToolList([_tool(tool) for tool in tools])
+    return types.ToolList(is_nil=True) if tools is None else types.ToolList([_tool(tool) for tool in tools])
 
 
 def _message(message: Mapping[str, Any]) -> TemplateMessage:
@@ -91,62 +78,66 @@ def _message(message: Mapping[str, Any]) -> TemplateMessage:
     return TemplateMessage(_text(message, "role").lower(), _text(message, "content"), fields)
 
 
-def _call(call: Mapping[str, Any]) -> ToolCallStruct:
+def _call(call: Mapping[str, Any]) -> types.ToolCallStruct:
     function = _mapping(call, "function")
     named: dict[str, Value] = {
         "Index": int(function.get("index") or 0),
         "Name": _text(function, "name"),
         "Arguments": _arguments(function.get("arguments")),
     }
-    return ToolCallStruct({"ID": _text(call, "id"), "Function": ToolCallFunction(named)})
+    return types.ToolCallStruct({"ID": _text(call, "id"), "Function": types.ToolCallFunction(named)})
 
 
-def _arguments(arguments: object) -> ArgumentMap:
+def _arguments(arguments: object) -> types.ArgumentMap:
     if arguments is None:
-        return ArgumentMap({}, is_nil=True)
+        return types.ArgumentMap({}, is_nil=True)
     value = from_json(arguments)
     if not isinstance(value, Map):
         raise TemplateError("the arguments of a tool call must be a JSON object")
-    return ArgumentMap(value.items)
+    return types.ArgumentMap(value.items)
 
 
-def _tool(tool: Mapping[str, Any]) -> ToolStruct:
+def _tool(tool: Mapping[str, Any]) -> types.ToolStruct:
     function = _mapping(tool, "function")
     named: dict[str, Value] = {
         "Name": _text(function, "name"),
         "Description": _text(function, "description"),
         "Parameters": _parameters(_mapping(function, "parameters")),
     }
-    return ToolStruct(
-        {"Type": _text(tool, "type"), "Items": from_json(tool.get("items")), "Function": ToolFunction(named)}
+    return types.ToolStruct(
+        {
+            "Type": _text(tool, "type"),
+            "Items": from_json(tool.get("items")),
+            "Function": types.ToolFunction(named),
+        }
     )
 
 
-def _parameters(schema: Mapping[str, Any]) -> Parameters:
+def _parameters(schema: Mapping[str, Any]) -> types.Parameters:
     properties = _properties(schema)
-    return Parameters(
+    return types.Parameters(
         {
             "Type": _text(schema, "type"),
             "Defs": from_json(schema.get("$defs")),
             "Items": from_json(schema.get("items")),
             "Required": _texts(schema.get("required")),
-            "Properties": Properties(sorted_items(properties or {}), is_nil=properties is None),
+            "Properties": types.Properties(sorted_items(properties or {}), is_nil=properties is None),
         }
     )
 
 
-def _property(schema: Mapping[str, Any]) -> Property:
+def _property(schema: Mapping[str, Any]) -> types.Property:
     properties = _properties(schema)
-    types = schema.get("type")
-    names = _texts([types] if isinstance(types, str) else types)
-    return Property(
+    named = schema.get("type")
+    names = _texts([named] if isinstance(named, str) else named)
+    return types.Property(
         {
             "AnyOf": _list([_property(choice) for choice in schema.get("anyOf") or ()]),
-            "Type": PropertyType(names.items, names.is_nil),
+            "Type": types.PropertyType(names.items, names.is_nil),
             "Items": from_json(schema.get("items")),
             "Description": _text(schema, "description"),
             "Enum": _list([from_json(item) for item in schema.get("enum") or ()]),
-            "Properties": None if properties is None else InnerProperties(properties),
+            "Properties": None if properties is None else types.InnerProperties(properties),
             "Required": _texts(schema.get("required")),
         }
     )
