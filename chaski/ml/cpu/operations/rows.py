@@ -82,8 +82,7 @@ def scatter(lowering: Lowering, node: Tensor, x: Tensor, rows: Tensor, places: T
 
 def group_rows(lowering: Lowering, node: Tensor, x: Tensor) -> None:
     """`average_rows` and `space_to_depth`: the step has the operation's name and makes one row of `count`."""
-    sizes = {"source_dim": lowering.dim(x), "width": width(x)}
-    lowering.compute(node, {"x": x}, **sizes, **node.attributes)
+    lowering.compute(node, {"x": x}, source_dim=lowering.dim(x), width=width(x), **node.attributes)
 
 
 def top_k(lowering: Lowering, node: Tensor, x: Tensor, counts: Tensor) -> None:
