@@ -178,12 +178,13 @@ def _model(
 
 def _slowest(count: int) -> Iterator[Mapping[str, Any]]:
     """Return the kernels of the newest step with the longest total times."""
+    from benchmarks.kernel_times import time_kernels
     from chaski.ml.cuda.plan import CUDAPlan
 
     plans = [each for each in gc.get_objects() if isinstance(each, CUDAPlan)]
     plan = max(plans, key=lambda each: each.bytes)
     total: dict[str, list[float]] = defaultdict(list)
-    for name, seconds in plan.time_kernels():
+    for name, seconds in time_kernels(plan):
         total[name].append(seconds)
     for name, times in sorted(total.items(), key=lambda item: -sum(item[1]))[:count]:
         yield {"kernel": name, "times": len(times), "microseconds": 1e6 * statistics.fmean(times)}

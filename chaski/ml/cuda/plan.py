@@ -7,7 +7,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -201,35 +200,6 @@ class CUDAPlan:
         if rows.size:
             buffer, _, _ = self._outputs[output]
             self._gpu.fetch(self._address_of(buffer) + begin * self._widths[output], rows)
-
-    def time_kernels(self, repeat: int = 20) -> Iterator[tuple[str, float]]:
-        """Run each kernel of the last run alone, many times in a row -> name with sizes, and seconds.
-
-        The results and stores of the kernels are lost: this is for measuring.
-        """
-        known: dict[tuple[str, Any], float] = {}
-        for step in self._steps:
-            kernel = step.choose(self.newest_sizes)
-            if kernel is None:
-                continue
-            first = kernel.program.defines[0][1] if kernel.program.defines else ""
-            name = f"{kernel.name} {first} {kernel.grid[0]} x {kernel.threads}"
-            if (name, kernel) not in known:
-                launch = KernelLaunch(
-                    self._gpu.kernel(kernel.program, kernel.name),
-                    kernel.grid,
-                    kernel.threads,
-                    kernel.shared,
-                    self._argument(step),
-                )
-                recorded = self._gpu.record([launch] * repeat)
-                self._gpu.run(recorded)
-                self._gpu.wait()
-                began = perf_counter()
-                self._gpu.run(recorded)
-                self._gpu.wait()
-                known[name, kernel] = (perf_counter() - began) / repeat
-            yield name, known[name, kernel]
 
     @property
     def steps(self) -> Sequence[Step]:
