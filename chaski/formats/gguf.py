@@ -7,8 +7,6 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 from __future__ import annotations
 
 import math
-import mmap
-import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -23,8 +21,8 @@ from numpy.typing import NDArray
 from chaski.errors import GGUFError, ModelNotFoundError, UnsupportedError
 from chaski.formats.gguf_metadata import Cursor, GGUFValue, MetadataReader, kind_name
 from chaski.formats.gguf_tensors import ALIGNMENTS, DEFAULT_ALIGNMENT, TensorInfo, is_alignment, read_tensors
+from chaski.formats.mapped import map_file
 from chaski.formats.string_array import StringArray
-from chaski.regular_files import open_regular
 
 __all__ = ["GGUFFile", "GGUFValue", "StringArray", "TensorInfo", "open_gguf", "open_inside", "part_paths"]
 
@@ -144,7 +142,7 @@ def open_inside(path: str | Path, key: str) -> GGUFFile:
 
     Raises what `open_gguf` does, and GGUFError if the array does not exist.
     """
-    whole = Cursor(Path(path), _map(Path(path)))
+    whole = Cursor(Path(path), map_file(Path(path), GGUFError))
     content: NDArray[Any] = _lookup(whole.path, _read(whole).metadata, key, list[int])
     if content.dtype != np.uint8:
         raise GGUFError(f"{path}: key {key!r} is an array of {content.dtype}, not of bytes")
@@ -154,7 +152,7 @@ def open_inside(path: str | Path, key: str) -> GGUFFile:
 
 
 def _read_part(path: Path) -> _Part:
-    return _read(Cursor(path, _map(path)))
+    return _read(Cursor(path, map_file(path, GGUFError)))
 
 
 def _read(cursor: Cursor) -> _Part:
@@ -164,19 +162,6 @@ def _read(cursor: Cursor) -> _Part:
     metadata = MetadataReader(cursor).read(key_count)
     tensors = read_tensors(cursor, tensor_count, _alignment(cursor.path, metadata))
     return _Part(cursor.path, metadata, tensors)
-
-
-def _map(path: Path) -> NDArray[np.uint8]:
-    try:
-        with open_regular(path) as file:
-            # A map cannot be empty; no bytes at all are reported as truncation like any other.
-            is_empty = os.fstat(file.fileno()).st_size == 0
-            mapped = b"" if is_empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (FileNotFoundError, ValueError):  # no file can have a name with NUL or half of a surrogate pair
-        raise ModelNotFoundError(f"{path}: no such file") from None
-    except OSError as error:
-        raise GGUFError(f"{path}: cannot be read: {error.strerror}") from error
-    return np.frombuffer(mapped, np.uint8)
 
 
 def _check_magic(cursor: Cursor) -> None:

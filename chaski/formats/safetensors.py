@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import mmap
-import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -23,6 +21,7 @@ from numpy.typing import NDArray
 
 from chaski.errors import FormatError, ModelNotFoundError, UnsupportedError
 from chaski.formats.bounded_json import TooManyValuesError, require_few_values
+from chaski.formats.mapped import map_file
 from chaski.regular_files import open_regular
 
 __all__ = ["INDEX_NAME", "SINGLE_NAME", "SafeTensor", "open_checkpoint", "open_safetensors"]
@@ -102,7 +101,7 @@ def open_safetensors(path: Path) -> dict[str, SafeTensor]:
 
     Raises UnsupportedError for element types that mean nothing by themselves, FormatError for every fault.
     """
-    data = _map(path)
+    data = map_file(path)
     header, begin = _read_header(path, data)
     _check_notes(path, header.pop("__metadata__", {}))
     entries = [_read_entry(path, name, entry) for name, entry in header.items()]
@@ -123,18 +122,6 @@ class _Entry(Struct, frozen=True):
     def tensor(self, path: Path, section: NDArray[np.uint8]) -> SafeTensor:
         data = section[self.begin : self.end].view(_DTYPES[self.dtype]).reshape(self.shape)
         return SafeTensor(self.name, self.dtype, self.shape, path, data)
-
-
-def _map(path: Path) -> NDArray[np.uint8]:
-    try:
-        with open_regular(path) as file:
-            is_empty = os.fstat(file.fileno()).st_size == 0
-            mapped = b"" if is_empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (FileNotFoundError, ValueError):  # no file can have a name with NUL or half of a surrogate pair
-        raise ModelNotFoundError(f"{path}: no such file") from None
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be read: {error.strerror}") from error
-    return np.frombuffer(mapped, np.uint8)
 
 
 def _read_header(path: Path, data: NDArray[np.uint8]) -> tuple[dict[str, Any], int]:
