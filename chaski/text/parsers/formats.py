@@ -53,95 +53,6 @@ class Format(Struct, frozen=True):
     spelling: str = ""
 
 
-_BARE_JSON = (
-    CallBlock("{", None, read_known_json, is_bare=True),
-    CallBlock("[", None, read_known_json, is_bare=True),
-)
-_HERMES = Format((CallBlock("<tool_call>", "</tool_call>", read_json),))
-_HERMES_INSTRUCT = replace(_HERMES, thinks=False)
-_FUNCTION_TAGS = TagBlock(
-    Opening("<function=", ">"), "</function>", Opening("<parameter=", ">"), "</parameter>", framing="\n"
-)
-_CODER = Format(
-    (
-        replace(_FUNCTION_TAGS, block=("<tool_call>", "</tool_call>")),
-        replace(_FUNCTION_TAGS, orphan="</tool_call>"),
-    )
-)
-_CODER_INSTRUCT = replace(_CODER, thinks=False)
-_DEEPSEEK = Format(
-    (CallBlock("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", read_named_json("<｜tool▁sep｜>")),),
-    silent=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
-)
-_MISTRAL = Format(
-    (CallBlock("[TOOL_CALLS]", None, read_named_json("[ARGS]"), before_json="[ARGS]"),),
-    thinking=("[THINK]", "[/THINK]"),
-)
-_COHERE = Format(
-    (CallBlock("<|START_ACTION|>", "<|END_ACTION|>", read_json),),
-    thinking=("<|START_THINKING|>", "<|END_THINKING|>"),
-    silent=(
-        "<|START_RESPONSE|>",
-        "<|END_RESPONSE|>",
-        "<|START_TEXT|>",
-        "<|END_TEXT|>",
-        "<|END_OF_TURN_TOKEN|>",
-    ),
-)
-_COMMAND_R = Format(
-    tuple(CallBlock(f"Action:{blank}```json", "```", read_actions) for blank in ("", " ", "\n"))
-)
-_LLAMA = Format((CallBlock("<|python_tag|>", "<|eom_id|>", read_json_or_python), *_BARE_JSON))
-_GEMMA3 = Format((CallBlock("```tool_code", "```", read_python, PythonStrings),), thinking=None, thinks=False)
-_GEMMA4_QUOTE = '<|"|>'
-_GEMMA4 = Format(
-    (
-        CallBlock(
-            "<|tool_call>",
-            "<tool_call|>",
-            read_braces(_GEMMA4_QUOTE),
-            lambda: QuotedBy(_GEMMA4_QUOTE),
-        ),
-    ),
-    thinking=("<|channel>thought\n", "<channel|>"),
-    silent=("<|tool_response>", "<tool_call|>"),
-    special=True,
-)
-_FUNCTION_GEMMA = Format(
-    (
-        CallBlock(
-            "<start_function_call>",
-            "<end_function_call>",
-            read_braces("<escape>"),
-            lambda: QuotedBy("<escape>"),
-        ),
-    ),
-    thinks=False,
-)
-_PAIR_TAGS = TagBlock(
-    Opening("<tool_call>"),
-    "</tool_call>",
-    Opening("<arg_key>", "</arg_key>", value="<arg_value>"),
-    "</arg_value>",
-)
-_GLM = Format((_PAIR_TAGS,))
-_GLM_OCR = Format(_GLM.blocks, thinking=None, thinks=False)
-_PYTHON = CallBlock("<|tool_call_start|>", "<|tool_call_end|>", read_json_or_python, PythonStrings)
-_LFM2 = Format((_PYTHON,), thinks=False)
-_LFM2_THINKING = replace(_LFM2, thinks=True)
-_OLMO3 = Format((replace(_PYTHON, opening="<function_calls>", closing="</function_calls>"),), thinks=False)
-_OLMO3_THINK = replace(_OLMO3, thinks=True)
-# Granite 3: some of its releases spell the control token as text.
-_GRANITE = Format(
-    tuple(CallBlock(opening, None, read_json) for opening in ("<|tool_call|>", "<tool_call>")),
-    wrapping=("<response>", "</response>"),
-    spelling="<|tool_call|>",
-)
-_HARMONY = Format(thinking=None)
-_GLIMMER = Format(thinking=None)
-_FUNCTIONARY = Format(thinking=None, thinks=False)
-
-
 def _json_list(opening: str, closing: str) -> Format:
     """Calls as JSON, a list or one after the other, between two tags."""
     return Format((CallBlock(opening, closing, read_json),))
@@ -158,167 +69,230 @@ def _invokes(prefix: str, block: str) -> TagBlock:
     )
 
 
-_APERTUS = Format(
-    (CallBlock("<|tools_prefix|>", "<|tools_suffix|>", read_keyed_json),),
-    thinking=("<|inner_prefix|>", "<|inner_suffix|>"),
+def _braces(opening: str, closing: str, quote: str) -> CallBlock:
+    """Calls as names with arguments in braces, whose texts stand in quotes of their own."""
+    return CallBlock(opening, closing, read_braces(quote), lambda: QuotedBy(quote))
+
+
+_BARE_JSON = (
+    CallBlock("{", None, read_known_json, is_bare=True),
+    CallBlock("[", None, read_known_json, is_bare=True),
 )
-_APRIEL = Format(
-    (CallBlock("<tool_calls>", "</tool_calls>", read_json),),
-    thinking=("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
-    silent=("[END FINAL RESPONSE]",),
+_HERMES = Format((CallBlock("<tool_call>", "</tool_call>", read_json),))
+_FUNCTION_TAGS = TagBlock(
+    Opening("<function=", ">"), "</function>", Opening("<parameter=", ">"), "</parameter>", framing="\n"
 )
-_DSML = Format(tuple(_invokes("｜DSML｜", f"｜DSML｜{block}") for block in ("function_calls", "tool_calls")))
-_FIREFUNCTION = Format((CallBlock("functools[", None, read_json),), thinks=False)
-_FUNCTION_JSON = Format(
-    (TagBlock(Opening("<function=", ">"), "</function>", Opening("<parameter=", ">"), "</parameter>"),),
-    silent=("<|eom_id|>",),
-    thinks=False,
-)
-_GIGACHAT = Format(
-    tuple(
-        CallBlock(opening, None, read_json)
-        for opening in (
-            "<|message_sep|>\n\nfunction call<|role_sep|>\n",
-            "function call<|role_sep|>\n",
-            "<|function_call|>",
-        )
-    ),
-    thinks=False,
-)
-_HUNYUAN_TAG = ":opensource"
-_HUNYUAN = Format(
+_CODER = Format(
     (
-        TagBlock(
-            Opening(f"<tool_call{_HUNYUAN_TAG}>", f"<tool_sep{_HUNYUAN_TAG}>"),
-            f"</tool_call{_HUNYUAN_TAG}>",
-            Opening(
-                f"<arg_key{_HUNYUAN_TAG}>", f"</arg_key{_HUNYUAN_TAG}>", value=f"<arg_value{_HUNYUAN_TAG}>"
-            ),
-            f"</arg_value{_HUNYUAN_TAG}>",
-            (f"<tool_calls{_HUNYUAN_TAG}>", f"</tool_calls{_HUNYUAN_TAG}>"),
-        ),
-    ),
-    thinking=(f"<think{_HUNYUAN_TAG}>", f"</think{_HUNYUAN_TAG}>"),
+        replace(_FUNCTION_TAGS, block=("<tool_call>", "</tool_call>")),
+        replace(_FUNCTION_TAGS, orphan="</tool_call>"),
+    )
 )
-_INTERNLM = Format((CallBlock("<|action_start|><|plugin|>", "<|action_end|>", read_json),), thinks=False)
-_KIMI_K2 = Format(
-    (CallBlock("<|tool_call_begin|>", "<|tool_call_end|>", read_named_json("<|tool_call_argument_begin|>")),),
-    silent=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+_DEEPSEEK = Format(
+    (CallBlock("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", read_named_json("<｜tool▁sep｜>")),),
+    silent=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
 )
-_KIMI_K3 = Format(
-    (
-        TagBlock(
-            Opening('<|open|>call tool="', "<|sep|>", quote='"'),
-            "<|close|>call<|sep|>",
-            Opening('<|open|>argument key="', "<|sep|>", quote='"'),
-            "<|close|>argument<|sep|>",
-            ("<|open|>tools<|sep|>", "<|close|>tools<|sep|>"),
-        ),
-    ),
-    thinking=("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
-    silent=(
-        "<|open|>response<|sep|>",
-        "<|close|>response<|sep|>",
-        "<|close|>message<|sep|>",
-        "<|end_of_msg|>",
-    ),
+_MISTRAL = Format(
+    (CallBlock("[TOOL_CALLS]", None, read_named_json("[ARGS]"), before_json="[ARGS]"),),
+    thinking=("[THINK]", "[/THINK]"),
+)
+_GEMMA4 = Format(
+    (_braces("<|tool_call>", "<tool_call|>", quote='<|"|>'),),
+    thinking=("<|channel>thought\n", "<channel|>"),
+    silent=("<|tool_response>", "<tool_call|>"),
     special=True,
 )
-_MINICPM = Format(
+_GLM = Format(
     (
         TagBlock(
-            Opening('<function name="', ">", quote='"'),
-            "</function>",
-            Opening('<param name="', ">", quote='"'),
-            "</param>",
+            Opening("<tool_call>"),
+            "</tool_call>",
+            Opening("<arg_key>", "</arg_key>", value="<arg_value>"),
+            "</arg_value>",
         ),
     )
 )
-_MINIMAX_M2 = Format((_invokes("", "minimax:tool_call"),))
+_PYTHON = CallBlock("<|tool_call_start|>", "<|tool_call_end|>", read_json_or_python, PythonStrings)
+_LFM2 = Format((_PYTHON,), thinks=False)
+_OLMO3 = Format((replace(_PYTHON, opening="<function_calls>", closing="</function_calls>"),), thinks=False)
+_HARMONY = Format(thinking=None)
+_GLIMMER = Format(thinking=None)
+_FUNCTIONARY = Format(thinking=None, thinks=False)
+_HUNYUAN_TAG = ":opensource"
 _MINIMAX_M3_TAG = "]<]minimax[>["
-_MINIMAX_M3 = Format(
-    (
-        TagBlock(
-            Opening(f'{_MINIMAX_M3_TAG}<invoke name="', ">", quote='"'),
-            f"{_MINIMAX_M3_TAG}</invoke>",
-            Opening(f"{_MINIMAX_M3_TAG}<", ">"),
-            f"{_MINIMAX_M3_TAG}</{{}}>",
-            (f"{_MINIMAX_M3_TAG}<tool_call>", f"{_MINIMAX_M3_TAG}</tool_call>"),
-            nested=_MINIMAX_M3_TAG,
-        ),
-    ),
-    thinking=("<mm:think>", "</mm:think>"),
-)
-_SEED = Format(
-    (replace(_FUNCTION_TAGS, block=("<seed:tool_call>", "</seed:tool_call>"), framing=""),),
-    thinking=("<seed:think>", "</seed:think>"),
-)
-_SOLAR = Format(
-    (
-        CallBlock(
-            "<|tool_call:begin|>",
-            "<|tool_call:end|>",
-            read_named_json("<|tool_call:args|>", "<|tool_call:name|>"),
-        ),
-    ),
-    thinking=("<|think|>", "<|end|>"),
-    silent=("<|begin|>assistant", "<|content|>", "<|end|>", "<|tool_calls|>", "<|calls|>"),
-    special=True,
-)
 
 FORMATS: Mapping[str, Format] = {
-    "apertus": _APERTUS,
-    "apriel": _APRIEL,
+    "apertus": Format(
+        (CallBlock("<|tools_prefix|>", "<|tools_suffix|>", read_keyed_json),),
+        thinking=("<|inner_prefix|>", "<|inner_suffix|>"),
+    ),
+    "apriel": Format(
+        (CallBlock("<tool_calls>", "</tool_calls>", read_json),),
+        thinking=("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
+        silent=("[END FINAL RESPONSE]",),
+    ),
     "bare-json": Format(_BARE_JSON),
     "cogito": _DEEPSEEK,
-    "cohere": _COHERE,
-    "command-r": _COMMAND_R,
+    "cohere": Format(
+        (CallBlock("<|START_ACTION|>", "<|END_ACTION|>", read_json),),
+        thinking=("<|START_THINKING|>", "<|END_THINKING|>"),
+        silent=(
+            "<|START_RESPONSE|>",
+            "<|END_RESPONSE|>",
+            "<|START_TEXT|>",
+            "<|END_TEXT|>",
+            "<|END_OF_TURN_TOKEN|>",
+        ),
+    ),
+    "command-r": Format(
+        tuple(CallBlock(f"Action:{blank}```json", "```", read_actions) for blank in ("", " ", "\n"))
+    ),
     "deepseek3": _DEEPSEEK,
-    "deepseek3.2": _DSML,
-    "firefunction": _FIREFUNCTION,
-    "functionary-3.1": _FUNCTION_JSON,
+    "deepseek3.2": Format(
+        tuple(_invokes("｜DSML｜", f"｜DSML｜{block}") for block in ("function_calls", "tool_calls"))
+    ),
+    "firefunction": Format((CallBlock("functools[", None, read_json),), thinks=False),
+    "functionary-3.1": Format(
+        (TagBlock(Opening("<function=", ">"), "</function>", Opening("<parameter=", ">"), "</parameter>"),),
+        silent=("<|eom_id|>",),
+        thinks=False,
+    ),
     "functionary-3.2": _FUNCTIONARY,
-    "functiongemma": _FUNCTION_GEMMA,
-    "gemma3": _GEMMA3,
+    "functiongemma": Format(
+        (_braces("<start_function_call>", "<end_function_call>", quote="<escape>"),), thinks=False
+    ),
+    "gemma3": Format(
+        (CallBlock("```tool_code", "```", read_python, PythonStrings),), thinking=None, thinks=False
+    ),
     "gemma4": _GEMMA4,
     "gemma4-no-thinking": replace(_GEMMA4, thinks=False),
-    "gigachat": _GIGACHAT,
+    "gigachat": Format(
+        tuple(
+            CallBlock(opening, None, read_json)
+            for opening in (
+                "<|message_sep|>\n\nfunction call<|role_sep|>\n",
+                "function call<|role_sep|>\n",
+                "<|function_call|>",
+            )
+        ),
+        thinks=False,
+    ),
     "glimmer": _GLIMMER,
     "glm-4.7": _GLM,
-    "glm-ocr": _GLM_OCR,
-    "granite": _GRANITE,
+    "glm-ocr": Format(_GLM.blocks, thinking=None, thinks=False),
+    # Granite 3: some of its releases spell the control token as text.
+    "granite": Format(
+        tuple(CallBlock(opening, None, read_json) for opening in ("<|tool_call|>", "<tool_call>")),
+        wrapping=("<response>", "</response>"),
+        spelling="<|tool_call|>",
+    ),
     "harmony": _HARMONY,
     "hermes": _HERMES,
-    "hunyuan": _HUNYUAN,
-    "internlm": _INTERNLM,
-    "kimi-k2": _KIMI_K2,
-    "kimi-k3": _KIMI_K3,
+    "hunyuan": Format(
+        (
+            TagBlock(
+                Opening(f"<tool_call{_HUNYUAN_TAG}>", f"<tool_sep{_HUNYUAN_TAG}>"),
+                f"</tool_call{_HUNYUAN_TAG}>",
+                Opening(
+                    f"<arg_key{_HUNYUAN_TAG}>",
+                    f"</arg_key{_HUNYUAN_TAG}>",
+                    value=f"<arg_value{_HUNYUAN_TAG}>",
+                ),
+                f"</arg_value{_HUNYUAN_TAG}>",
+                (f"<tool_calls{_HUNYUAN_TAG}>", f"</tool_calls{_HUNYUAN_TAG}>"),
+            ),
+        ),
+        thinking=(f"<think{_HUNYUAN_TAG}>", f"</think{_HUNYUAN_TAG}>"),
+    ),
+    "internlm": Format((CallBlock("<|action_start|><|plugin|>", "<|action_end|>", read_json),), thinks=False),
+    "kimi-k2": Format(
+        (
+            CallBlock(
+                "<|tool_call_begin|>", "<|tool_call_end|>", read_named_json("<|tool_call_argument_begin|>")
+            ),
+        ),
+        silent=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+    ),
+    "kimi-k3": Format(
+        (
+            TagBlock(
+                Opening('<|open|>call tool="', "<|sep|>", quote='"'),
+                "<|close|>call<|sep|>",
+                Opening('<|open|>argument key="', "<|sep|>", quote='"'),
+                "<|close|>argument<|sep|>",
+                ("<|open|>tools<|sep|>", "<|close|>tools<|sep|>"),
+            ),
+        ),
+        thinking=("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+        silent=(
+            "<|open|>response<|sep|>",
+            "<|close|>response<|sep|>",
+            "<|close|>message<|sep|>",
+            "<|end_of_msg|>",
+        ),
+        special=True,
+    ),
     "laguna": _GLM,
     "lfm2": _LFM2,
-    "lfm2-thinking": _LFM2_THINKING,
-    "llama3": _LLAMA,
-    "minicpm": _MINICPM,
+    "lfm2-thinking": replace(_LFM2, thinks=True),
+    "llama3": Format((CallBlock("<|python_tag|>", "<|eom_id|>", read_json_or_python), *_BARE_JSON)),
+    "minicpm": Format(
+        (
+            TagBlock(
+                Opening('<function name="', ">", quote='"'),
+                "</function>",
+                Opening('<param name="', ">", quote='"'),
+                "</param>",
+            ),
+        )
+    ),
     "minimax-m1": _json_list("<tool_calls>", "</tool_calls>"),
-    "minimax-m2": _MINIMAX_M2,
-    "minimax-m3": _MINIMAX_M3,
+    "minimax-m2": Format((_invokes("", "minimax:tool_call"),)),
+    "minimax-m3": Format(
+        (
+            TagBlock(
+                Opening(f'{_MINIMAX_M3_TAG}<invoke name="', ">", quote='"'),
+                f"{_MINIMAX_M3_TAG}</invoke>",
+                Opening(f"{_MINIMAX_M3_TAG}<", ">"),
+                f"{_MINIMAX_M3_TAG}</{{}}>",
+                (f"{_MINIMAX_M3_TAG}<tool_call>", f"{_MINIMAX_M3_TAG}</tool_call>"),
+                nested=_MINIMAX_M3_TAG,
+            ),
+        ),
+        thinking=("<mm:think>", "</mm:think>"),
+    ),
     "ministral": _MISTRAL,
     "mistral": _MISTRAL,
     "nemotron": _json_list("<TOOLCALL>", "</TOOLCALL>"),
     "nemotron-3-nano": _CODER,
     "nemotron-3.5-nano": _CODER,
     "olmo3": _OLMO3,
-    "olmo3-think": _OLMO3_THINK,
+    "olmo3-think": replace(_OLMO3, thinks=True),
     "ornith": _CODER,
     "passthrough": Format(thinking=None, thinks=False),
     "poolside-v1": _GLM,
     "qwen3": _HERMES,
-    "qwen3-coder": _CODER_INSTRUCT,
+    "qwen3-coder": replace(_CODER, thinks=False),
     "qwen3-thinking": _HERMES,
-    "qwen3-vl-instruct": _HERMES_INSTRUCT,
+    "qwen3-vl-instruct": replace(_HERMES, thinks=False),
     "qwen3-vl-thinking": _HERMES,
     "qwen3.5": _CODER,
-    "seed": _SEED,
-    "solar": _SOLAR,
+    "seed": Format(
+        (replace(_FUNCTION_TAGS, block=("<seed:tool_call>", "</seed:tool_call>"), framing=""),),
+        thinking=("<seed:think>", "</seed:think>"),
+    ),
+    "solar": Format(
+        (
+            CallBlock(
+                "<|tool_call:begin|>",
+                "<|tool_call:end|>",
+                read_named_json("<|tool_call:args|>", "<|tool_call:name|>"),
+            ),
+        ),
+        thinking=("<|think|>", "<|end|>"),
+        silent=("<|begin|>assistant", "<|content|>", "<|end|>", "<|tool_calls|>", "<|calls|>"),
+        special=True,
+    ),
 }
 
 # Where a template writes no calls: its instructions to the model. The more specific marks come first.
