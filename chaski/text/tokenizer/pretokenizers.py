@@ -204,57 +204,26 @@ _ASIAN_SCRIPTS = _any_of(
 )
 _GEMMA_STYLE = PreTokenizer((_LINES_ALONE,), add_bos=True, byte_level=False)
 
+
+def _all(names: str, rule: PreTokenizer) -> dict[str, PreTokenizer]:
+    return dict.fromkeys(names.split(), rule)
+
+
 PRETOKENIZERS: dict[str, PreTokenizer] = {
     # llama.cpp's rule for files without a name.
     "default": PreTokenizer((r"[\p{P}$+<=>^~|]+", _GPT2, _DIGITS, _ASCII_TRIPLES)),
-    **dict.fromkeys(
-        (
-            "gpt-2",
-            "a.x-4.0",
-            "exaone4",
-            "gigachat",
-            "granite-docling",
-            "jais",
-            "jina-de",
-            "jina-es",
-            "jina-v1-en",
-            "jina-v2-code",
-            "jina-v2-de",
-            "jina-v2-es",
-            "mellum",
-            "phi-2",
-            "roberta-bpe",
-            "trillion",
-        ),
+    **_all(
+        "gpt-2 a.x-4.0 exaone4 gigachat granite-docling jais jina-de jina-es jina-v1-en jina-v2-code "
+        "jina-v2-de jina-v2-es mellum phi-2 roberta-bpe trillion",
         _GPT2_STYLE,
     ),
-    "mpt": _GPT_NEOX_STYLE,
-    "olmo": _GPT_NEOX_STYLE,
-    "modern-bert": _GPT_NEOX_STYLE,
+    **_all("mpt olmo modern-bert", _GPT_NEOX_STYLE),
     "command-r": PreTokenizer(_DIGITS_THEN_GPT2.patterns, nfc=True),
-    **dict.fromkeys(
-        ("codeshell", "exaone", "mellum2", "minerva-7b", "refact", "smollm", "starcoder"), _DIGITS_THEN_GPT2
-    ),
+    **_all("codeshell exaone mellum2 minerva-7b refact smollm starcoder", _DIGITS_THEN_GPT2),
     "falcon": PreTokenizer((r"[\p{P}$+<=>^~|`]+", _GPT2, _ASCII_TRIPLES)),
-    **dict.fromkeys(
-        (
-            "llama-bpe",
-            "falcon-h1",
-            "falcon3",
-            "jina-v5-nano",
-            "lfm2",
-            "llama-v3",
-            "llama3",
-            "midm-2.0",
-            "pixtral",
-        ),
-        _LLAMA3_STYLE,
-    ),
-    "dbrx": _CL100K_STYLE,
-    "chatglm-bpe": _CL100K_STYLE,
-    "smaug-bpe": _CL100K_STYLE,
-    "glm4": _GLM_STYLE,
-    "glm5": _GLM_STYLE,
+    **_all("llama-bpe falcon-h1 falcon3 jina-v5-nano lfm2 llama-v3 llama3 midm-2.0 pixtral", _LLAMA3_STYLE),
+    **_all("dbrx chatglm-bpe smaug-bpe", _CL100K_STYLE),
+    **_all("glm4 glm5", _GLM_STYLE),
     "minicpm5": PreTokenizer((_TRIPLE_DIGITS, _words(_DIGITS)), ignore_merges=True),
     "jais-2": PreTokenizer(
         (
@@ -271,19 +240,14 @@ PRETOKENIZERS: dict[str, PreTokenizer] = {
     "k2-horizon": PreTokenizer(
         (_words(_TRIPLE_DIGITS, "[\\p{L}\\p{M}\u200c\u200d]+"),), ignore_merges=True, add_bos=True
     ),
-    **dict.fromkeys(
-        ("deepseek-r1-qwen", "f2llmv2", "grok-2", "hunyuan", "kormo", "megrez", "solar-open", "stablelm2"),
-        _QWEN_STYLE,
-    ),
+    **_all("deepseek-r1-qwen f2llmv2 grok-2 hunyuan kormo megrez solar-open stablelm2", _QWEN_STYLE),
     "qwen2": PreTokenizer(_QWEN_STYLE.patterns, nfc=True),
     "qwen35": PreTokenizer(
         (_words(_SINGLE_DIGIT, r"[\p{L}\p{M}]+", signs=r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"),), nfc=True
     ),
     "laguna": PreTokenizer((_LINES_ALONE, _words(_SINGLE_DIGIT))),
     "ufakzeka": PreTokenizer((_words(_SINGLE_DIGIT).removeprefix(f"{_CONTRACTION}|"),)),
-    "bailingmoe": _BAILING_STYLE,
-    "bailingmoe2": _BAILING_STYLE,
-    "llada-moe": _BAILING_STYLE,
+    **_all("bailingmoe bailingmoe2 llada-moe", _BAILING_STYLE),
     "seed-coder": PreTokenizer((_words(_SINGLE_DIGIT, signs=r" ?[^\s\p{L}\p{N}]+"),)),
     "exaone-moe": PreTokenizer(
         (
@@ -295,10 +259,9 @@ PRETOKENIZERS: dict[str, PreTokenizer] = {
             ),
         )
     ),
-    **dict.fromkeys(("gpt-4o", "kanana2", "llama4", "minimax-m2", "talkie"), _GPT4O_STYLE),
+    **_all("gpt-4o kanana2 llama4 minimax-m2 talkie", _GPT4O_STYLE),
     "granite-embed-multi-97m": PreTokenizer(_GPT4O_STYLE.patterns, ignore_merges=True),
-    "tiny_aya": _AYA_STYLE,
-    "cohere2moe": _AYA_STYLE,
+    **_all("tiny_aya cohere2moe", _AYA_STYLE),
     "tekken": PreTokenizer((_cased_words(_SINGLE_DIGIT),), ignore_merges=True, add_bos=True),
     "kimi-k2": PreTokenizer(
         (
@@ -332,16 +295,14 @@ PRETOKENIZERS: dict[str, PreTokenizer] = {
         )
     ),
     "deepseek-coder": PreTokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN_HANGUL, _SINGLE_DIGIT)),
-    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "hy_v4", "joyai-llm"), _DEEPSEEK_V3_STYLE),
+    **_all("deepseek-v3 hunyuan-dense hy_v4 joyai-llm", _DEEPSEEK_V3_STYLE),
     "spark2_5": PreTokenizer(
         (_TRIPLE_DIGITS, _HAN_KANA, _deepseek(r" ?[\p{P}\p{S}]+", r"[\r\n]"), _SINGLE_DIGIT)
     ),
     "afmoe": PreTokenizer((*_THREES_FROM_THE_RIGHT, _ASIAN_SCRIPTS, _DEEPSEEK_V3)),
     # Nothing but numbers is cut off from what stands next to it.
     "superbpe": PreTokenizer((_DIGITS, _THREES_IN_A_NUMBER)),
-    "bloom": _BLOOM_STYLE,
-    "gpt3-finnish": _BLOOM_STYLE,
-    "poro-chat": _BLOOM_STYLE,
+    **_all("bloom gpt3-finnish poro-chat", _BLOOM_STYLE),
     "viking": PreTokenizer((_BLOOM, _SINGLE_DIGIT)),
     "chameleon": PreTokenizer(
         (
@@ -354,7 +315,6 @@ PRETOKENIZERS: dict[str, PreTokenizer] = {
         ),
         add_bos=True,
     ),
-    "gemma4": _GEMMA_STYLE,
-    "granite-embed-multi-311m": _GEMMA_STYLE,
+    **_all("gemma4 granite-embed-multi-311m", _GEMMA_STYLE),
     "sarvam-moe": PreTokenizer((_LINES_ALONE,), byte_level=False),
 }
