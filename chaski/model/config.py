@@ -8,6 +8,8 @@ from msgspec import Struct
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.image import Normal
+from chaski.kvcache import KVShape
+from chaski.ml.graph import Rope
 from chaski.model.pooling import Pooling, classifier_of, read_pooling
 from chaski.model.rope import RopeConfig, read_rope
 
@@ -106,6 +108,10 @@ class DecoderConfig(Struct, frozen=True):
     def num_kv_heads(self) -> int:
         """The key/value heads of the layers that attend. Raises UnsupportedError where these differ."""
         return self._same("attention.head_count_kv", tuple(heads for heads in self.kv_heads if heads))
+
+    def kv_shape(self, rope: Rope | None = None) -> KVShape:
+        """Return what a layer stores for a token: keys that `rope` rotates, and values."""
+        return KVShape(self.num_kv_heads, self.head_size, self.value_size, rope)
 
     def _same(self, key: str, numbers: tuple[int, ...]) -> int:
         if len(set(numbers)) > 1:

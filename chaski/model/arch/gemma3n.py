@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
+from chaski.kvcache import AttentionSpan, Causal, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor, Weight
 from chaski.ml.nn import Joined, Linear, Module, RMSNorm, SharedHistory, SwiGLU, output_rows
@@ -192,7 +192,7 @@ class Model(Decoder):
         c = self.config
         return [
             Causal(
-                KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope(layer)),
+                c.kv_shape(self._rope(layer)),
                 AttentionSpan(layer.window),
             )
             for layer in self.blk[: self._num_stored]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
+from chaski.kvcache import AttentionSpan, Causal, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Tensor, Weight
 from chaski.ml.moe_ops import Gating
@@ -72,7 +72,7 @@ class Model(Decoder):
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config
-        shape = KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope)
+        shape = c.kv_shape(self._rope)
         near = AttentionSpan(self._window, memory=max(self._window, _MEMORY))
         return [Causal(shape, near if is_near else AttentionSpan()) for is_near in self._near]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
+from chaski.kvcache import Causal, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
 from chaski.ml.nn import MoE, MoEWithSharedExpert, SharedExpert, attention, output_rows
@@ -90,7 +90,7 @@ class Model(llama.Model):
         if self._rotates:
             return kinds
         c = self.config  # keys that are not rotated stay as they are where a context shifts
-        return [Causal(KVShape(c.num_kv_heads, c.head_size, c.value_size, _NO_ROPE))] * c.num_layers
+        return [Causal(c.kv_shape(_NO_ROPE))] * c.num_layers
 
 
 def _refuse_repeated_embeddings(file: GGUFFile) -> None:

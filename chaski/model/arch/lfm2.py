@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind, Recurrent, RecurrentLayer, StateShape
+from chaski.kvcache import Causal, LayerCache, LayerKind, Recurrent, RecurrentLayer, StateShape
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
 from chaski.ml.nn import ConvKernel, Embedding, Linear, Module, RMSNorm, SwiGLU, output_rows
@@ -84,7 +84,7 @@ class Model(Module):
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config
-        attending = Causal(KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope))
+        attending = Causal(c.kv_shape(self._rope))
         convolving = Recurrent((StateShape(self._taps - 1, c.hidden_size),))
         return [attending if isinstance(layer, AttentionLayer) else convolving for layer in self.blk]
 

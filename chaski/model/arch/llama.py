@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
+from chaski.kvcache import Causal, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
 from chaski.ml.moe_ops import Gating
@@ -101,7 +101,7 @@ class Model(Decoder):
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config
-        return [Causal(KVShape(c.num_kv_heads, c.head_size, c.value_size, self.rope()))] * c.num_layers
+        return [Causal(c.kv_shape(self.rope()))] * c.num_layers
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
         rope = inputs.rope_table(self.rope())

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
+from chaski.kvcache import AttentionSpan, Causal, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
 from chaski.ml.moe_ops import Gating
@@ -99,7 +99,7 @@ class Model(Decoder):
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config
-        shape = KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope())
+        shape = c.kv_shape(self._rope())
         chunked = Causal(shape, AttentionSpan(chunk=self._chunk))
         full = Causal(dataclasses.replace(shape, rope=_NO_ROPE))
         return [chunked if is_chunked else full for is_chunked in self._chunked]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
+from chaski.kvcache import Causal, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
 from chaski.ml.nn import MoE, RMSNorm, SwiGLU, attention
@@ -51,7 +51,7 @@ class Model(Decoder):
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config
-        return [Causal(KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope))] * c.num_layers
+        return [Causal(c.kv_shape(self._rope))] * c.num_layers
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
         rope = inputs.rope_table(self._rope)

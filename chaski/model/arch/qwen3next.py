@@ -10,7 +10,7 @@ from typing import Any
 
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
+from chaski.kvcache import Causal, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
 from chaski.ml.moe_ops import Gating
@@ -159,7 +159,7 @@ class Model(Decoder):
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config
-        shape = KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope)
+        shape = c.kv_shape(self._rope)
         linear = self._delta.kind()
         kinds: list[LayerKind] = [linear if is_linear else Causal(shape) for is_linear in self._is_linear]
         return kinds if self._head is None else [*kinds, *nextn_kinds(shape, c.hidden_size)]

@@ -14,7 +14,7 @@ from typing import Any
 
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
+from chaski.kvcache import AttentionSpan, Causal, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
 from chaski.ml.nn import Embedding, Linear, Module, RMSNorm, SwiGLU, attention
@@ -116,7 +116,7 @@ class Draft(BlockDraft):
         window = file.get("dflash.attention.sliding_window", int, 0)
         is_near = sliding_layers(file, c.num_layers, 0) if window else (False,) * c.num_layers
         is_causal = file.get("dflash.attention.causal", bool, None)
-        shape = KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope)
+        shape = c.kv_shape(self._rope)
         return [
             Causal(shape, self._span(window if near else None, near if is_causal is None else is_causal))
             for near in is_near

@@ -11,7 +11,7 @@ from typing import Any
 
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
+from chaski.kvcache import AttentionSpan, Causal, LayerCache, LayerKind
 from chaski.kvcache.previous import StoredRows
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
@@ -114,7 +114,7 @@ class Draft(StepDraft):
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self._own
-        shape = KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope())
+        shape = c.kv_shape(self._rope())
         return [Causal(shape, AttentionSpan(hidden=1)), self._rows.kind]
 
     @property

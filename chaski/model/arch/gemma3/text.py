@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
+from chaski.kvcache import AttentionSpan, Causal, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
 from chaski.ml.nn import RMSNorm, SandwichLayer, SwiGLU, attention
@@ -61,10 +61,7 @@ class TextModel(Decoder):
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config
-        return [
-            Causal(KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope(layer)), self.span(layer))
-            for layer in self.blk
-        ]
+        return [Causal(c.kv_shape(self._rope(layer)), self.span(layer)) for layer in self.blk]
 
     def span(self, layer: SandwichLayer) -> AttentionSpan:
         return AttentionSpan(layer.window)

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
+from chaski.kvcache import AttentionSpan, Causal, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor, Weight
 from chaski.ml.moe_ops import Gating
@@ -107,7 +107,7 @@ class Model(Decoder):
         kinds = []
         for layer in self.blk[: self._num_stored]:
             c = layer.config
-            shape = KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope(layer))
+            shape = c.kv_shape(self._rope(layer))
             kinds.append(Causal(shape, AttentionSpan(layer.window, ahead=self._ahead(layer))))
         return kinds
 

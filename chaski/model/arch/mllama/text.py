@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import Causal, Encoder, EncoderLayer, KVShape, LayerKind
+from chaski.kvcache import Causal, Encoder, EncoderLayer, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor, Weight
 from chaski.ml.nn import Embedding, Linear, Module, RMSNorm, RopeFactors, SwiGLU, attention
@@ -80,10 +80,8 @@ class Model(Decoder):
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config
-        causal = Causal(KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope()))
-        image = Encoder(
-            KVShape(c.num_kv_heads, c.head_size, c.value_size), self.vision.shape.max_rows, c.hidden_size
-        )
+        causal = Causal(c.kv_shape(self._rope()))
+        image = Encoder(c.kv_shape(), self.vision.shape.max_rows, c.hidden_size)
         return [image if isinstance(layer, CrossLayer) else causal for layer in self.blk]
 
     def __call__(self, inputs: Inputs, caches: Sequence[Any]) -> Tensor:
