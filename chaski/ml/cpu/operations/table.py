@@ -12,45 +12,26 @@ from chaski.ml.graph import Graph
 
 __all__ = ["OPERATIONS", "lower"]
 
+_NAMED: tuple[Callable[..., None], ...] = (
+    *(attention.rope_table, attention.rope, attention.store, attention.stored, attention.rotate_cells),
+    *(attention.attention, attention.attention_by_distance),
+    *(elements.scale_rows, elements.rms, elements.gaussian_top_k, elements.position_scale),
+    *(moe.router, moe.scale_experts, moe.group_by_expert, moe.dispatch, moe.combine),
+    *(products.product, products.adapt, products.add, products.rms_norm, products.layer_norm),
+    *(recurrent.short_conv, recurrent.chunked_conv, recurrent.gated_delta),
+    *(rows.input, rows.reshape, rows.embedding, rows.rows, rows.slice, rows.concat, rows.scatter),
+    rows.top_k,
+)
+"""The functions that have the names of their operations."""
+
 OPERATIONS: Mapping[str, Callable[..., None]] = {
     **dict.fromkeys(ELEMENTWISE, elements.elementwise),
     **products.PRODUCTS,
-    "input": rows.input,
-    "reshape": rows.reshape,
-    "embedding": rows.embedding,
-    "rows": rows.rows,
-    "slice": rows.slice,
-    "concat": rows.concat,
-    "scatter": rows.scatter,
+    **{function.__name__: function for function in _NAMED},
     "average_rows": rows.group_rows,
     "space_to_depth": rows.group_rows,
-    "product": products.product,
-    "top_k": rows.top_k,
-    "adapt": products.adapt,
-    "add": products.add,
-    "rms_norm": products.rms_norm,
-    "layer_norm": products.layer_norm,
-    "scale_rows": elements.scale_rows,
     "add_vector": elements.by_vector,
     "multiply_vector": elements.by_vector,
-    "rms": elements.rms,
-    "gaussian_top_k": elements.gaussian_top_k,
-    "position_scale": elements.position_scale,
-    "rope_table": attention.rope_table,
-    "rope": attention.rope,
-    "store": attention.store,
-    "stored": attention.stored,
-    "rotate_cells": attention.rotate_cells,
-    "attention": attention.attention,
-    "attention_by_distance": attention.attention_by_distance,
-    "router": moe.router,
-    "scale_experts": moe.scale_experts,
-    "group_by_expert": moe.group_by_expert,
-    "dispatch": moe.dispatch,
-    "combine": moe.combine,
-    "short_conv": recurrent.short_conv,
-    "chunked_conv": recurrent.chunked_conv,
-    "gated_delta": recurrent.gated_delta,
 }
 """Each takes the lowering, the node and the node's operands."""
 

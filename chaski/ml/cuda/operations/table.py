@@ -15,41 +15,27 @@ __all__ = ["HOST_OPERATIONS", "OPERATIONS", "lower_node"]
 HOST_OPERATIONS = ("rope_table", "position_scale")
 """What the host computes from the inputs: its last bits are those of the host's mathematical library."""
 
+_NAMED: tuple[Callable[..., None], ...] = (
+    adapters.adapt,
+    *(attention.rope, attention.store, attention.stored, attention.rotate_cells, attention.attention),
+    attention.attention_by_distance,
+    *(elements.rms_norm, elements.layer_norm, elements.scale_rows, elements.rms),
+    elements.gaussian_top_k,
+    *(moe.router, moe.scale_experts, moe.group_by_expert, moe.dispatch, moe.combine),
+    *(products.add, products.embedding, products.product),
+    *(recurrent.short_conv, recurrent.chunked_conv, recurrent.gated_delta),
+    *(rows.rows, rows.scatter, rows.slice, rows.concat, rows.top_k),
+)
+"""The functions that have the names of their operations."""
+
 OPERATIONS: Mapping[str, Callable[..., None]] = {
     **dict.fromkeys(ELEMENTWISE, elements.elementwise),
     **products.PRODUCTS,
-    "adapt": adapters.adapt,
-    "add": products.add,
-    "embedding": products.embedding,
-    "product": products.product,
-    "rms_norm": elements.rms_norm,
-    "layer_norm": elements.layer_norm,
-    "scale_rows": elements.scale_rows,
+    **{function.__name__: function for function in _NAMED},
     "add_vector": elements.by_vector,
     "multiply_vector": elements.by_vector,
-    "rms": elements.rms,
-    "gaussian_top_k": elements.gaussian_top_k,
-    "rows": rows.rows,
-    "scatter": rows.scatter,
-    "slice": rows.slice,
-    "concat": rows.concat,
     "average_rows": rows.group_rows,
     "space_to_depth": rows.group_rows,
-    "top_k": rows.top_k,
-    "rope": attention.rope,
-    "store": attention.store,
-    "stored": attention.stored,
-    "rotate_cells": attention.rotate_cells,
-    "attention": attention.attention,
-    "attention_by_distance": attention.attention_by_distance,
-    "router": moe.router,
-    "scale_experts": moe.scale_experts,
-    "group_by_expert": moe.group_by_expert,
-    "dispatch": moe.dispatch,
-    "combine": moe.combine,
-    "short_conv": recurrent.short_conv,
-    "chunked_conv": recurrent.chunked_conv,
-    "gated_delta": recurrent.gated_delta,
 }
 """Each takes the lowering, the node and the node's operands."""
 
