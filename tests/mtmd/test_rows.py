@@ -5,8 +5,8 @@ the whole picture in a smaller square, those rows are not compared.
 
 llama.cpp rounds the GELU of some encoders with a half-precision table, and uses tanh where transformers uses
 the exact function, so rows differ in the third digit. For other differences, `theirs` changes llama.cpp's
-file so that it computes the same, which proves that there are no further differences: see "Encoders of images
-beside llama.cpp" in docs/decisions.md.
+file so that it computes the same, which proves that there are no further differences: see "Encoders of
+images next to llama.cpp" in docs/decisions.md.
 """
 
 from __future__ import annotations
