@@ -211,7 +211,7 @@ def _default(name: str) -> str:
 
 def web_options() -> str:
     """Return the range and the meaning of each numeric option as JSON, for the settings of the web page."""
-    found = {}
+    found: dict[str, dict[str, float | str]] = {}
     for name, option in OPTIONS.items():
         if option.kind not in (Kind.INTEGER, Kind.NUMBER):
             continue
