@@ -59,7 +59,7 @@ def test_other_tokens_may_end_it(model: chaski.LLM, keeps: bool, text: str) -> N
         "x", choice=["say aab now"], stop="ab", include_stop_str_in_output=keeps, **SEEDED
     )
     assert (stopped.text, stopped.done.stop_string) == ("say aab" if keeps else "say a", "ab")
-    with pytest.raises(OptionError, match="token id 99999 is not among"):
+    with pytest.raises(OptionError, match="token id 99999 is not in"):
         model.generate("x", stop_token_ids=[99999])
 
 

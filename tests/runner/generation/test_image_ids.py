@@ -55,7 +55,7 @@ def test_images_must_be_whole(model: chaski.LLM, change: object, words: str) -> 
 
 
 def test_rows_without_images_are_no_tokens(model: chaski.LLM) -> None:
-    with pytest.raises(OptionError, match="token id -1 is not among"):
+    with pytest.raises(OptionError, match="token id -1 is not in"):
         model.generate(model.tokenize("[img-0]hello", images=[ONE]))
 
 
