@@ -110,7 +110,7 @@ CASES: Mapping[str, Case] = {
 CALLS_ONLY = {
     "Apriel-1.6": "leaves out what opens a thought",
     "command-r-plus": "ends with what the model shall do",
-    "DeepSeek-R1-Distill": "puts the text of the turn behind its calls",
+    "DeepSeek-R1-Distill": "puts the text of the turn after its calls",
     "Nemotron-Nano-v2": "puts the text of the turn into one before it",
     "gpt-oss": "shows the text of the turn as a thought",
     "tencent-Hy3": "ends with its end token",
