@@ -1,7 +1,7 @@
-"""Tiny models of Qwen 3.5 with a block that proposes tokens: random, but for what makes it right at times.
+"""Tiny models of Qwen 3.5 with a block that proposes tokens: random, except that it is right at times.
 
-The model's layers say little beside the embedding of the last token, and the block hands the embedding of its
-token on, so that it often proposes what the model will say.
+The model's layers add little to the embedding of the last token, and the block passes on the embedding of its
+token, so it often proposes the model's next token.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def write_with_heads(
     vocab_size: int = 0,
     has_own_output: bool = False,
 ) -> Path:
-    """Write the tiny model `name` of a folder with a block for multi-token prediction -> its path."""
+    """Write the tiny model `name` of a folder with a block for multi-token prediction; return its path."""
     random = np.random.default_rng(1)
 
     def noise(*shape: int) -> np.ndarray:

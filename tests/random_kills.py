@@ -1,9 +1,9 @@
-"""Processes that share a prefix cache on disk are killed, and its files damaged meanwhile.
+"""Kill processes that share a prefix cache on disk, and damage its files meanwhile.
 
-They die at any moment, or at one of the changes that they make to files: before it, or when half of a write
-is done. Whatever they left, each answer of the next ones is compared with a fresh one, and each file of a
-block with what it was before. The default tests run a few rounds, and die at every change of a short run;
-`python -m tests.random_kills 5000` runs many rounds, and dies at every change of a longer run.
+They die at any moment, or at one of their changes to files: before it, or after half of a write. Each answer
+of later processes is compared with a fresh one, and each block file with its earlier content. The default
+tests run a few rounds, and kill at every change of a short run; `python -m tests.random_kills 5000` runs many
+rounds, and kills at every change of a longer run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.tiny_llama import write_tiny_llama
 __all__ = ["Kills"]
 
 _BLOCK, _CONTEXT = 16, 128
-# Children are killed after so many seconds at most, or at one of so many changes.
+# Children are killed within this many seconds, or at one of this many changes.
 _LONGEST, _MOST_CHANGES = 0.3, 250
 _PATIENCE = 60.0
 _DISK, _LITTLE_DISK = "2MB", "15KB"
@@ -55,7 +55,7 @@ class _Child:
 
 
 class Kills:
-    """Rounds of one or two children each; all that is random comes from the seed, but for their timing.
+    """Rounds of one or two children each; the seed determines everything random except their timing.
 
     wrong  what was answered otherwise than afresh, and files that are not what they were
     died   how many died at which change
@@ -88,17 +88,17 @@ class Kills:
         return self.store / "chaski" / "prefix-cache"
 
     def run(self, rounds: int) -> None:
-        """Run so many rounds of children that answer twelve prompts each, and damage files between them."""
+        """Run this many rounds of children that answer twelve prompts each, and damage files between them."""
         for _ in range(rounds):
             count = 2 if self.random.random() < 0.2 else 1
             self._end([self._started() for _ in range(count)])
             self._damage()
 
     def at_every_change(self, first: Sequence[int], then: Sequence[int]) -> None:
-        """Let a child die at each change that it makes when it answers prompts.
+        """Let a child die at each change that it makes while answering prompts.
 
-        It begins without a folder; and with what another one has left of prompts that come before: more than
-        it may keep, a block that is damaged, and half a file. It removes everything in the end.
+        It begins without a folder, and then with the remains of another child's earlier prompts: more than it
+        may keep, a damaged block, and half a file. It removes everything in the end.
         """
         self._clear()
         for fatal in self._each_change():
@@ -119,7 +119,7 @@ class Kills:
         shutil.rmtree(left)
 
     def _each_change(self) -> Iterator[int]:
-        """Count up from 1, until three children have not died: they do not always change the same."""
+        """Count up from 1 until three children have not died, since their changes vary."""
         fatal = ended = 0
         while ended < 3:
             died, fatal = self.died.total(), fatal + 1
@@ -127,7 +127,7 @@ class Kills:
             ended = 0 if died < self.died.total() else ended + 1
 
     def _end_at(self, fatal: int, order: Sequence[int], disk: str) -> None:
-        """Let a child die at a change, and answer behind it."""
+        """Let a child die at a change, then let another one answer."""
         before = self._written()
         self._end([self._start(order, fatal, disk, empties=True)])
         if self._written() < before:
@@ -160,7 +160,7 @@ class Kills:
         empties: bool = False,
         seconds: float = _PATIENCE,
     ) -> _Child:
-        """Start a child, which dies at a change (0 for none) or after so many seconds."""
+        """Start a child that dies at a change (0 for none) or after this many seconds."""
         reading, writing = os.pipe()
         child = os.fork()
         if not child:
@@ -172,7 +172,7 @@ class Kills:
         return _Child(child, reading, time.monotonic() + seconds, fatal)
 
     def _end(self, children: Sequence[_Child]) -> None:
-        """Wait for the end of children, and look at what they said and left."""
+        """Wait for the end of children, and check their answers and files."""
         for child in children:
             text = _read(child.reading, child.deadline)
             if not text.endswith(b"end\n"):
@@ -184,14 +184,14 @@ class Kills:
         self._look()
 
     def _look(self) -> None:
-        """See whether each file of a block is what it was when it was seen first, or damaged."""
+        """Check that each block file has its first content, or was damaged."""
         for path in self._files():
             data = path.read_bytes()
             if data != self._harmed.get(path.name) and data != self._whole.setdefault(path.name, data):
                 self.wrong.append(f"{path} is not what it was")
 
     def _check(self, said: Answer | str | None) -> None:
-        """Count what a child said: an answer, the change that it died at, or that it came to its end."""
+        """Count a child's report: an answer, the change at which it died, or its normal end."""
         if isinstance(said, str):
             self.died[said] += 1
         elif said is not None:
@@ -224,7 +224,7 @@ class Kills:
 
     @contextmanager
     def _kept(self, disk: str) -> Iterator[ExitStack]:
-        """Keep small blocks in so many bytes meanwhile, and the speed of any prompt."""
+        """Keep small blocks in this many bytes within the block, and the speed of every prompt."""
         settings = {
             "CHASKI_PREFIX_CACHE": "on",
             "CHASKI_PREFIX_CACHE_MEMORY": "200KB",
@@ -242,7 +242,7 @@ class Kills:
         return chaski.load(self.model, context=_CONTEXT, threads=1)
 
     def _answer(self, model: chaski.LLM, number: int) -> Answer:
-        """The number of a prompt, what was said to it and how sure the model was, and tokens from disk."""
+        """Return the number of a prompt, its answer with probabilities, and the tokens from disk."""
         done = model.generate(self.prompts[number], temperature=0, num_predict=6, logprobs=True)
         sure = [entry.logprob.hex() for entry in done.logprobs]
         return [number, list(done.token_ids), sure, done.done.disk_tokens]
@@ -251,7 +251,7 @@ class Kills:
         return sorted(self.store.rglob("*.block"))
 
     def _written(self) -> int:
-        """The bytes that were written today, as the cache counts them."""
+        """Return the bytes that were written today, as the cache counts them."""
         try:
             return int(json.loads(next(self.store.rglob("written.json")).read_bytes())["bytes"])
         except (StopIteration, ValueError, KeyError):
@@ -261,13 +261,13 @@ class Kills:
         shutil.rmtree(self.store, ignore_errors=True)
 
     def _damage(self) -> None:
-        """Damage a file now and then."""
+        """Damage a file sometimes."""
         files = self._files()
         if files and self.random.random() < 0.5:
             self._harm(files[int(self.random.integers(len(files)))])
 
     def _harm(self, path: Path) -> None:
-        """Damage a file: a bit, its end, all of it, or its place."""
+        """Damage a file: flip a bit, cut its end, remove it, or move it."""
         self.damaged += 1
         files = self._files()
         data = bytearray(path.read_bytes())
@@ -289,7 +289,7 @@ class Kills:
 
 
 def _read(descriptor: int, end: float) -> bytes:
-    """Read what comes before a time, or until the end."""
+    """Read until a deadline or the end."""
     text = b""
     while (left := end - time.monotonic()) > 0:
         if select.select([descriptor], [], [], left)[0]:

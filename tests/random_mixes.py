@@ -1,8 +1,8 @@
-"""Random requests beside each other, each compared with what it is told alone, bit for bit.
+"""Run random concurrent requests, and compare each bit for bit with the same request alone.
 
-They share beginnings, fill their context exactly, forget parts of it again and again, hold images where those
-are forgotten, come while others run, are left before their end, and are interrupted at any line. The default
-tests run a few of them; `python -m tests.random_mixes 20000` runs many.
+They share beginnings, fill their context exactly, drop parts of it repeatedly, also parts with images, arrive
+while others run, are abandoned before their end, and are interrupted at any line. The default tests run a few
+of them; `python -m tests.random_mixes 20000` runs many.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ Random = np.random.Generator
 
 @dataclass(frozen=True)
 class Model:
-    """A model of the mixes: where its file is, or how it is written, and what can be asked of it.
+    """A model of the mixes: its file or its writer, and the features that requests can use.
 
     `heads` are multiples of 32 elements, which q8_0 needs. `pictures` makes the image of a number. `draft`
-    writes an attached draft, which those that are alone do without. `spells_json`: the vocabulary contains
-    the characters of JSON.
+    writes an attached draft, which requests alone do not use. `spells_json`: the vocabulary contains the
+    characters of JSON.
     """
 
     name: str
@@ -152,7 +152,7 @@ MODELS = [
 
 @dataclass
 class Asked:
-    """A request, and what was said to it so far."""
+    """A request, and its answer so far."""
 
     prompt: str | list[int]
     images: list[Any]
@@ -162,11 +162,11 @@ class Asked:
     was_left: bool = False
 
     def begun(self, model: chaski.LLM) -> Any:
-        """Return the stream of the answer; that of a beam search comes at once, at its end."""
+        """Return the stream of the answer; a beam search gives it all at its end."""
         return model._stream(Request(generate_request(self.prompt, "", self.options), self.images))
 
     def said(self) -> tuple[Any, ...]:
-        """Tokens with what they were scored, text, and how many tokens were forgotten on the way."""
+        """Return tokens with their scores, text, and the number of dropped tokens."""
         texts = [event for event in self.events if isinstance(event, chaski.Text)]
         logprobs = tuple(entry for event in texts for entry in event.logprobs)
         tokens = tuple(token for event in texts for token in event.token_ids)
@@ -175,7 +175,7 @@ class Asked:
         return tokens, logprobs, "".join(event.text for event in texts), ends
 
     def agrees(self, alone: Asked) -> bool:
-        """True if this is what is said alone, or the beginning of it where its reader left."""
+        """Return whether this is the answer alone, or its beginning if the reader left."""
         mine, whole = self.said(), alone.said()
         if not self.was_left:
             return mine == whole
@@ -183,7 +183,7 @@ class Asked:
 
 
 class Mix:
-    """One model in one setting, with `count` requests; all that is random comes from the seed.
+    """One model in one setting, with `count` requests; the seed determines everything random.
 
     searches  half of the requests are beam searches
     """
@@ -224,9 +224,9 @@ class Mix:
         )
 
     def run(self) -> list[Asked]:
-        """All requests beside each other -> those that were told something else than alone.
+        """Run all requests concurrently; return those whose answer differs from the answer alone.
 
-        Half of them are asked when the model was loaded anew, with what it has kept on disk.
+        Half of them run after the model was loaded again, with its prefixes on disk.
         """
         count, different = self.count, []
         num_alone = self.parallel if self.searches else 1
@@ -263,7 +263,7 @@ class Mix:
         return different
 
     def _asked_at_random(self, model: chaski.LLM) -> Iterator[Asked]:
-        """Requests as they end; up to twice as many run or wait as there are places."""
+        """Yield requests as they end; up to twice as many run or wait as there are slots."""
         running: list[Asked] = []
         begun = 0
         while running or begun < self.count:
@@ -283,7 +283,7 @@ class Mix:
                 yield asked
 
     def _next(self, asked: Asked) -> Any:
-        """The next event, or None at the end; now and then a Ctrl-C comes meanwhile."""
+        """Return the next event, or None at the end; sometimes a Ctrl-C arrives meanwhile."""
         if self.random.random() > 0.02:
             return next(asked.stream, None)
         try:
@@ -343,7 +343,7 @@ class Mix:
         }
 
     def _with_image(self, options: dict[str, Any]) -> Asked:
-        """A text with images in it, whose beginning others have too."""
+        """Return a text with images that shares its beginning with others."""
         assert self.model.pictures is not None
         count = int(self.random.integers(1, 4))
         first = int(self.random.integers(3))

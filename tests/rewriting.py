@@ -1,4 +1,4 @@
-"""Tensors of GGUF files as they are, for files that are written again with a change."""
+"""Unchanged tensors of GGUF files, for files that are written again with a change."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["all_tensors", "bytes_as", "unchanged", "write_split"]
 
 
 def all_tensors(file: GGUFFile) -> dict[str, LazyTensor]:
-    """Every tensor of a file, by name."""
+    """Return every tensor of a file by name."""
     return {name: unchanged(info) for name, info in file.tensors.items()}
 
 
 def write_split(source: Path, folder: Path, count: int = 3) -> list[Path]:
-    """Write a GGUF file again in parts, as llama.cpp's `gguf-split` names and numbers them."""
+    """Write a GGUF file again in parts, with the names and numbers of llama.cpp's `gguf-split`."""
     with open_gguf(source) as file:
         tensors = list(all_tensors(file).items())
         paths = []
@@ -43,7 +43,7 @@ def unchanged(info: TensorInfo) -> LazyTensor:
 
 
 def bytes_as(data: npt.NDArray[np.uint8], type: QuantType, shape: tuple[int, ...]) -> LazyTensor:
-    """A tensor of these bytes."""
+    """Return a tensor with these bytes."""
     return LazyTensor(shape, type, lambda: [data])
 
 

@@ -1,7 +1,7 @@
-"""A Llama file that says what a test tells it to: each token is followed by one other, whatever came before.
+"""A Llama file that writes set answers: one token follows each token, whatever came before.
 
-It is run like any other model, so what a test sees went through prompt, tokens, logits, sampler and parser.
-Embeddings are unit vectors, layers add nothing, and the output matrix points from each token to the next.
+It runs like any other model, so tests include prompt, tokens, logits, sampler and parser. Embeddings are unit
+vectors, layers add nothing, and the output matrix points from each token to the next.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ TEMPLATE = (
     "{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
     "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
 )
-"""Nothing stands behind the last message, so that its last token decides what is said."""
+"""No text follows the last message, so its last token determines the answer."""
 
 _HEAD = 64
 _FFN = 32
 _CERTAIN = 4.0  # times the root of the width: no temperature makes another token likely
 _UNLIKELY = 0.1
-# Where a grammar leaves none of its words, it writes letters and signs rather than blanks.
+# If a grammar allows none of its words, it prefers letters and signs to spaces.
 _PRINTABLE = slice(0x21, 0x7F)
 _NORMAL, _CONTROL, _USER = 1, 3, 4
 
@@ -36,10 +36,10 @@ _NORMAL, _CONTROL, _USER = 1, 3, 4
 def write_speaking_llama(
     path: Path, sayings: Mapping[str, Sequence[str]], template: str = TEMPLATE, **metadata: object
 ) -> Path:
-    """Write a model that answers each text with the pieces behind it, one token each, and ends.
+    """Write a model that answers each text with the pieces after it, one token each, and ends.
 
-    A piece may stand in several sayings only where the same follows. Nothing else is ever said.
-    `metadata`, with `__` for `.` in its keys, is added or replaces an entry.
+    A piece may be part of several answers only if the same text follows. It writes no other text. `metadata`,
+    with `__` for `.` in its keys, adds or replaces entries.
     """
     end = "<|end|>"
     chains = [(cue, *pieces, end) for cue, pieces in sayings.items()]

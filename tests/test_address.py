@@ -1,4 +1,4 @@
-"""Addresses of servers, as `OLLAMA_HOST` may write them."""
+"""Addresses of servers in the forms of `OLLAMA_HOST`."""
 
 from __future__ import annotations
 

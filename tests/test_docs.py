@@ -1,4 +1,4 @@
-"""What the docs say of the code is what the code says."""
+"""The docs match the code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TEXTS = [
 
 
 def headings(page: Path) -> set[str]:
-    """The anchors of a page, as forges and the site make them."""
+    """Return the anchors of a page, as made by forges and the site."""
     lines = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE).splitlines()
     titles = [line.lstrip("#").strip().lower() for line in lines if line.startswith("#")]
     return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
@@ -72,7 +72,7 @@ def test_the_changelog_has_dates_and_is_short() -> None:
 
 
 def documented() -> Iterator[object]:
-    """What the pages of Python are made of."""
+    """Yield the objects that the Python pages document."""
     for value in [
         *(getattr(chaski, name) for name in chaski.__all__),
         AsyncModel,
@@ -85,7 +85,7 @@ def documented() -> Iterator[object]:
 
 
 def test_tables_of_docstrings_can_be_read_as_such() -> None:
-    """`docs/conf.py` takes a name and two spaces for a row, and fails to read a table with another one."""
+    """`docs/conf.py` reads a name and two spaces as a row, and fails on a table with other rows."""
     row = re.compile(r"\w+(?:, \w+)* {2,}\S.*")
     for value in documented():
         lines = (inspect.getdoc(value) or "").splitlines()
@@ -98,7 +98,8 @@ PLACE = re.compile(r"`((?:chaski|native|tests|tools|benchmarks|docs)/[\w./-]+):(
 
 
 def is_defined(path: Path, name: str) -> bool:
-    """Whether a Python file defines a function, method or table of that name, or a C++ file a function."""
+    """Return whether a Python file defines a function, method or table of this name, or a C++ file a
+    function."""
     if path.suffix != ".py":
         return re.search(rf"\b{re.escape(name)}\(", path.read_text()) is not None
     nodes: list[ast.stmt] = ast.parse(path.read_text()).body
@@ -137,7 +138,7 @@ FOLDERS = {path.name for path in (ROOT / "chaski").iterdir() if path.is_dir()}
 
 @pytest.mark.parametrize("page", TEXTS[:2] + TEXTS[3:], ids=lambda page: page.stem)
 def test_files_that_pages_name_exist(page: Path) -> None:
-    """Files of the repository, of the package, and of the tests, with and without their `.py`."""
+    """It checks files of the repository, the package, and the tests, with and without their `.py`."""
     for path in PATH.findall(page.read_text()):
         first = path.partition("/")[0]
         is_ours = first in FOLDERS | {"chaski", "native", "tests", "tools", "docs"}

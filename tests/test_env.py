@@ -48,7 +48,7 @@ def test_a_switch_is_on_or_off() -> None:
 
 
 def test_origins_of_mcp_servers_are_exact() -> None:
-    """They go into a header of the page, which must say nothing else."""
+    """They become part of a header of the page, which must not contain other text."""
     found = Environment.read({"CHASKI_MCP_SERVERS": "http://LocalHost:8000, https://tools.example"})
     assert found.mcp_servers == ("http://localhost:8000", "https://tools.example")
     for bad in (
@@ -97,7 +97,7 @@ def test_the_table_is_complete() -> None:
 
 @pytest.fixture(scope="module")
 def shared_folder() -> Path:
-    """Where what several tests share keeps prefixes."""
+    """Return the prefix cache folder of shared fixtures."""
     return prefix_folder()
 
 

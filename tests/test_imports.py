@@ -29,9 +29,9 @@ FLOORS = [
     {"runner"},
     {"cluster"},
 ]
-# Above all floors, and strangers to each other: a command line, and a server.
+# Above all floors, and independent of each other: the command line and the server.
 TOPS = {"cli", "server"}
-# Beside the floors: what these may import, and who may import them.
+# Next to the floors: the modules that these may import, and the modules that may import them.
 SIDE_ROOMS = {
     "text": {"errors", "formats"},
     "sample": {"errors", "exits", "formats", "options", "same_bits"},
@@ -43,7 +43,7 @@ SIDE_ROOMS = {
     },
 }
 ABOVE_SIDE_ROOMS = {"chat", "guide", "runner", "cluster"}
-# The package's own face.
+# The package's public interface.
 FACE = {"__init__", "__main__"}
 HEAVY = {
     *(
@@ -83,18 +83,18 @@ def allowed(name: str) -> set[str]:
     below = set().union(*FLOORS[: level + 1])
     if name in ABOVE_SIDE_ROOMS:
         return below | set(SIDE_ROOMS)
-    # A model says itself how a picture becomes what its encoder takes.
+    # A model defines the conversion of pictures to its encoder's input.
     return below | {"image"} if name == "model" else below
 
 
 @cache
 def all_imports(path: Path) -> tuple[str, ...]:
-    """What a file imports anywhere, in functions too."""
+    """Return all imports of a file, including those in functions."""
     return tuple(imports(parsed(path)))
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Full names of all modules that are imported anywhere, and of names imported from a package."""
+    """Return the full names of all imported modules, and of names imported from a package."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -115,7 +115,7 @@ def test_imports_go_down(name: str) -> None:
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
-    """Neither at the top, nor in functions, nor for annotations."""
+    """This includes imports at the top, in functions, and for annotations."""
     files = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in MODULES}
     files = {name.removesuffix(".__init__"): path for name, path in files.items() if path.parent != PACKAGE}
 
@@ -132,7 +132,8 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 
 def test_the_command_line_names_commands_of_the_server_alone() -> None:
-    """In the table of commands, which are imported by their names: `chaski serve` is the server's own."""
+    """Only the table of commands, which imports by name, refers to the server: `chaski serve` belongs to
+    it."""
     texts = [
         node.value
         for path in MODULES
@@ -169,13 +170,13 @@ def test_only_some_files_touch_the_native_module() -> None:
         ("ml", "cpu"),
         ("ml", "cuda"),
         ("ml", "rounding.py"),  # which types need super-blocks
-        ("ml", "sharded"),  # whose weights are laid out by it
+        ("ml", "sharded"),  # it lays out their weights
         ("same_bits.py",),  # for the numbers of samplers
         ("text", "tokenizer"),
     }
 
 
-# Weights and adapters lie on a GPU as they do on the cpu.
+# Weights and adapters have the same layout on a GPU as on the cpu.
 LAID_OUT_ALIKE = ("chaski.ml.cpu.weight_files", "chaski.ml.cpu.adapter_slots")
 
 
@@ -192,7 +193,7 @@ def test_only_the_factory_imports_a_backend() -> None:
 
 @pytest.mark.parametrize("name", ROOMS)
 def test_importing_does_no_work(name: str) -> None:
-    """Modules hold imports, definitions and constants; nothing runs but what makes those."""
+    """Modules contain imports, definitions and constants; no other code runs."""
     definitions = (
         ast.Import,
         ast.ImportFrom,
@@ -224,7 +225,7 @@ def test_pillow_is_imported_when_an_image_is_opened() -> None:
     ["errors.py", "address.py", "durations.py", "env.py", "names.py", "store", "cli", "server/command.py"],
 )
 def test_light_modules_import_nothing_heavy(light: str) -> None:
-    """At the top, that is: commands import what they need when they are called."""
+    """This concerns imports at the top: commands import their needs when they are called."""
     for path in MODULES:
         if path.relative_to(PACKAGE).is_relative_to(light):
             tree = parsed(path)

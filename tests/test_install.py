@@ -1,4 +1,4 @@
-"""What `make run` says while it compiles."""
+"""The output of `make run` while it compiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes import what they need for their work and nothing that is heavy and for others."""
+"""Processes import only the modules for their work, and no heavy modules for other work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 _SERVER = {"chaski.server", "starlette", "uvicorn", "asyncio"}
 _OTHERS = {"http.client", "chaski.text.template.go", "PIL", "sentencepiece", "llguidance", "numpy.ma"}
 
-# What a process does, as a program, and what it has no use for.
+# The work of a process as a program, and modules that it does not need.
 PROCESSES = {
     "a worker, until it loads": (
         "import chaski.runner.channels.worker.__main__",

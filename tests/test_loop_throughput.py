@@ -11,7 +11,7 @@ from tools.loop_throughput import ARCHITECTURES, architecture_of, busiest_loop, 
 X86 = ARCHITECTURES[62]
 ARM = ARCHITECTURES[183]
 
-# Products of bytes in pairs, whose sums are widened, beside the products that scale them.
+# Products of bytes in pairs, whose sums are widened, next to the products that scale them.
 LOOP = """
     .globl  dot
 dot:
@@ -87,14 +87,14 @@ def test_the_loop_of_an_object(tmp_path, monkeypatch, capsys):
     name, counts, zen3, haswell = capsys.readouterr().out.splitlines()
     assert "<dot>" in name
     assert counts.split() == ["8", "instructions,", "32", "multiply-adds"]
-    # Haswell has one unit for both products; Zen 3 has two, and takes six instructions in a cycle.
+    # Haswell has one unit for both products; Zen 3 has two, and issues six instructions per cycle.
     assert zen3.split()[:2] == ["znver3:", "1"]
     assert haswell.split()[:2] == ["haswell:", "2"]
 
 
 @pytest.mark.parametrize("cpu", ["znver4", "sapphirerapids"])
 def test_int8_has_four_times_the_products_of_float32(cpu):
-    """As measured on both (docs/performance.md): LLVM by itself says less of 512 bits."""
+    """This matches measurements on both (docs/performance.md); LLVM's own model gives less with 512 bits."""
     mca = _mca()
     known = subprocess.run([mca, f"-mcpu={cpu}"], input="nop\n", capture_output=True, text=True)
     if "is not a recognized processor" in known.stderr:

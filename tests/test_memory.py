@@ -1,4 +1,4 @@
-"""Memory is reserved when a model is loaded and stays as it is; a resting model takes no processor."""
+"""Memory is reserved on loading and stays constant; an idle model takes no processor time."""
 
 from __future__ import annotations
 

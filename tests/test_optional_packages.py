@@ -1,4 +1,4 @@
-"""What only some work needs may be missing; the error says what to install."""
+"""Optional packages may be missing; the error names the package to install."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of options: every place that takes options takes those that the table says, and no others."""
+"""The table of options: every place that takes options accepts exactly those of the table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chaski.server.dialects.openai import read_completion
 from chaski.store.modelfile import Modelfile
 from chaski.store.parameters import parse_parameter
 
-# A value of each kind, as JSON has it, and as a Modelfile writes it.
+# A value of each kind in JSON and in a Modelfile.
 VALUES: dict[Kind, tuple[Any, str]] = {
     Kind.INTEGER: (1, "1"),
     Kind.NUMBER: (1.0, "1.0"),
@@ -72,7 +72,7 @@ def test_other_names_are_no_parameters_of_modelfiles() -> None:
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_entries_of_options(name: str) -> None:
-    """An entry that is not of the table's places has no effect; the audit of fields reports it."""
+    """An entry outside the table's places has no effect; the audit of fields reports it."""
     option = OPTIONS[name]
     if name not in names_of(REQUEST):
         assert checked_options({name: 1}).generate == {}

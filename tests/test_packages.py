@@ -1,4 +1,4 @@
-"""The check of packages sees what is missing and what does not belong there; their parts are listed."""
+"""The check of packages finds missing and unexpected files; their components are listed."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_name_on_the_package_index_is_not_the_import() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "tools/guide/topics").glob("*.toml")]
     for page in pages:
         lines = [line for line in page.read_text().splitlines() if re.search(r"pip install '?chaski\[", line)]
-        # The guide knows how people ask.
+        # The guide's questions may use other names.
         assert not [line for line in lines if page.suffix == ".md" or line.startswith("answer")], page
 
 
@@ -105,7 +105,7 @@ def test_the_repository_has_one_address() -> None:
 
 @pytest.mark.parametrize("own", ["", "from chaski.errors import ChaskiError\n", None])
 def test_another_package_in_its_place_is_named(tmp_path: Path, own: str | None) -> None:
-    """The `chaski` of the package index writes its own `chaski/__init__.py`, and takes it away again."""
+    """The package `chaski` of PyPI overwrites `chaski/__init__.py`, and removes it on uninstall."""
     package = tmp_path / "chaski"
     package.mkdir()
     for path in (ROOT / "chaski").iterdir():

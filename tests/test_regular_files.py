@@ -72,7 +72,7 @@ def test_readers_refuse_what_is_no_file(tmp_path: Path, reader: str, kind: str) 
 
 
 def test_open_descriptors_are_read(tmp_path: Path) -> None:
-    """As a shell names the output of a command, and standard input."""
+    """It tests the names that shells use for a command's output and standard input."""
     source, target = os.pipe()
     os.write(target, b"words")
     os.close(target)

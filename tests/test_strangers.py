@@ -1,4 +1,4 @@
-"""Connections without a proof: they end in time, and nobody is kept out by them."""
+"""Unauthenticated connections end in time and do not block others."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ DOORS = (_Member, _Replica)
 
 @pytest.mark.parametrize("door_type", DOORS)
 def test_strangers_keep_nobody_out(door_type: type[_Door]) -> None:
-    """Far more than may wait, before the handshake of TLS and after it."""
+    """There are far more than may wait, before and after the TLS handshake."""
     strangers: list[socket.socket] = []
     with closing(door_type()) as door, ExitStack() as stack:
         for number in range(150):
@@ -75,7 +75,7 @@ def test_strangers_keep_nobody_out(door_type: type[_Door]) -> None:
 
 @pytest.mark.parametrize("door_type", DOORS)
 def test_single_bytes_do_not_extend_the_time(door_type: type[_Door]) -> None:
-    """A number of 32 bytes in 32 pieces, each long before five seconds are over."""
+    """A number of 32 bytes arrives in 32 pieces, each well within five seconds."""
     with closing(door_type()) as door:
         plain = socket.create_connection(("127.0.0.1", door.port), timeout=10)
         with client_context().wrap_socket(plain) as stranger:

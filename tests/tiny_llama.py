@@ -1,4 +1,4 @@
-"""A random Llama file of 400 kB, written when the tests begin: it runs like any other and means nothing."""
+"""A random Llama file of 400 kB, written when the tests begin: it runs like any other model."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def write_tiny_llama(
 ) -> Path:
     """Write the model to `path`, its matrices in one type.
 
-    `memory` scales what attention adds: with little of it, what follows a token is nearly always the same.
-    `tokenizer` holds the entries of another vocabulary.
-    `metadata`, with `__` for `.` in its keys, is added or replaces an entry; None takes it away.
+    `memory` scales the output of attention: with little of it, nearly always the same token follows a token.
+    `tokenizer` contains the entries of another vocabulary. `metadata`, with `__` for `.` in its keys, adds or
+    replaces entries; None removes one.
     """
     tokens = [*byte_symbols(), *(merge.replace(" ", "") for merge in _MERGES), *_SPECIAL]
     entries: dict[str, object] = {
@@ -104,7 +104,8 @@ def _tensors(vocab_size: int, layers: int) -> dict[str, np.ndarray]:
 
 
 def byte_symbols() -> list[str]:
-    """The 256 symbols of byte-level BPE: printable bytes as themselves, the others from U+0100 on (GPT-2)."""
+    """Return the 256 symbols of byte-level BPE: printable bytes unchanged, the others from U+0100 on
+    (GPT-2)."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]

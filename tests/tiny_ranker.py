@@ -1,4 +1,4 @@
-"""A tiny model that ranks documents: random, but a real one, with outputs for its labels."""
+"""A tiny random model that ranks documents, with outputs for its labels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LABELS = np.random.default_rng(3).standard_normal((2, HIDDEN)).astype(np.float32
 
 
 def write_tiny_ranker(path: Path, labels: np.ndarray = LABELS, template: str = TEMPLATE) -> Path:
-    """Write a tiny Llama with outputs for its labels beside `path`."""
+    """Write a tiny Llama with outputs for its labels next to `path`."""
     write_tiny_llama(path, llama__pooling_type=4, tokenizer__chat_template__rerank=template)
     plain = open_gguf(path)
     tensors: dict[str, Any] = dict(all_tensors(plain))

@@ -1,4 +1,4 @@
-"""The tiny models that see, of tools/fixtures/make_vision.py, and what transformers computes with them."""
+"""The tiny vision models of tools/fixtures/make_vision.py, and transformers' results for them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 DATA = Path(__file__).parent / "data" / "vision"
-# As in the script: an image is where its placeholder stands.
+# As in the script, a placeholder stands for an image.
 PROMPTS = {
     "text": "The runner carries the message over the mountains.",
     "one": "The runner carries\n[img-0]the load over the mountains, and the llama 0 1 12 123.",
@@ -45,7 +45,7 @@ def expected(name: str) -> dict[str, NDArray[Any]]:
 
 
 def pixels(name: str, index: int) -> NDArray[np.float32]:
-    """Normalized pixels (size, size, 3) of the script's two images, and of any number of others."""
+    """Return normalized pixels (size, size, 3) of the script's two images, and of any number of others."""
     known = expected(name)["images"].transpose(0, 2, 3, 1)
     if index < len(known):
         return np.asarray(known[index])
@@ -54,7 +54,7 @@ def pixels(name: str, index: int) -> NDArray[np.float32]:
 
 @cache
 def image(name: str, index: int) -> Image:
-    """The same as the encoder takes it."""
+    """Return the image in the encoder's form."""
     with open_model(DATA / f"{name}.gguf") as file:
         vision: Any = vision_of(build_model(file))
         found: Image = vision.image(pixels(name, index))
@@ -62,12 +62,12 @@ def image(name: str, index: int) -> Image:
 
 
 def images(name: str, prompt: str) -> list[Image]:
-    """Those of one of the prompts."""
+    """Return the images of one of the prompts."""
     return [image(name, index) for index in range(2) if f"[img-{index}]" in PROMPTS[prompt]]
 
 
 def write_text_part(source: Path, path: Path) -> Path:
-    """The same model without its encoder."""
+    """Write the same model without its encoder."""
     with open_gguf(source) as file:
         metadata = {
             key: value for key, value in file.metadata.items() if ".vision." not in key and ".mm." not in key
@@ -80,7 +80,7 @@ def write_text_part(source: Path, path: Path) -> Path:
 
 
 def write_projector(source: Path, path: Path) -> Path:
-    """Write the encoder of Qwen's later models as a projector of llama.cpp, as the converter does."""
+    """Write the encoder of Qwen's later models as llama.cpp's projector, like the converter."""
     with open_gguf(source) as file:
         own = file.architecture
         keys = {key: value for key, value in file.metadata.items() if ".vision." in key}
@@ -96,7 +96,7 @@ def write_projector(source: Path, path: Path) -> Path:
 
 
 def logits(path: Path, prompt: str, name: str = "gemma3", **options: Any) -> NDArray[np.float32]:
-    """Of every token, images included."""
+    """Return the logits of every token, including images."""
     settings: dict[str, Any] = {"context": 128, "threads": 1, **options}
     with chaski.load(path, **settings) as model:
         return np.asarray(model.logits(PROMPTS[prompt], images(name, prompt)))

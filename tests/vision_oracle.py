@@ -1,4 +1,4 @@
-"""What tests of all models that see need: their encoders layer by layer, and answers to several at once."""
+"""Helpers for tests of vision models: their encoders layer by layer, and concurrent answers."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ __all__ = ["BACKENDS", "F32", "BoundEncoder", "answers_at_once", "quantized", "s
 
 F32 = NDArray[np.float32]
 BACKENDS = [(name, 1e-4) for name in ((CHOSEN,) if CHOSEN else ("reference", "cpu", *NAMES))]
-"""And how far each may be from transformers."""
+"""The allowed difference from transformers for each."""
 
 
 @dataclass
 class BoundEncoder:
-    """The encoder of images of a file, or of its projector, with the weights bound to a backend."""
+    """The image encoder of a file or its projector, with the weights bound to a backend."""
 
     path: Path
     backend: str
@@ -52,11 +52,11 @@ class BoundEncoder:
         self.vision = vision_of(model)
 
     def rows(self, image: Image) -> F32:
-        """What the text model gets."""
+        """Return the rows for the text model."""
         return EncoderProgram(self.vision, self._opened, DType.F32).encode(image)
 
     def states(self, image: Image, *stacks: list[Any]) -> F32:
-        """What goes into the first layer of each stack and comes out of every one of them.
+        """Return the input of each stack's first layer and the output of every layer.
 
         -> (states, patches, size). The stacks are lists of layers that the encoder goes through.
         """
@@ -66,7 +66,7 @@ class BoundEncoder:
 
 
 class _Watched:
-    """An encoder whose rows are the states of its patches between layers, side by side."""
+    """An encoder whose rows are the concatenated states of its patches between layers."""
 
     is_bidirectional = False
 
@@ -109,7 +109,7 @@ class _Layer:
 
 
 def quantized(path: Path, target: Path, kind: str = "Q4_0") -> Path:
-    """The file with matrices of that type, whose products are computed by other kernels."""
+    """Write the file with matrices of this type, whose products use other kernels."""
     with open_model(path) as file:
         requantize(file, target, kind)
     return target
@@ -118,7 +118,7 @@ def quantized(path: Path, target: Path, kind: str = "Q4_0") -> Path:
 def answers_at_once(
     model: chaski.LLM, prompts: Iterable[tuple[str, Sequence[Any]]], **options: Any
 ) -> list[Any]:
-    """What is said to prompts with images, all of which run at the same time: see `said`."""
+    """Return the answers to concurrent prompts with images, in the form of `said`."""
     streams = [model.stream(text, images, **options) for text, images in prompts]
     events: list[list[Any]] = [[next(stream)] for stream in streams]
     for stream, of_stream in zip(streams, events, strict=True):
@@ -127,7 +127,7 @@ def answers_at_once(
 
 
 def said(answer: chaski.Answer) -> Any:
-    """Tokens and what they were scored, in the form of `answers_at_once`."""
+    """Return tokens and their scores, in the form of `answers_at_once`."""
     return answer.token_ids, answer.logprobs
 
 

@@ -1,4 +1,4 @@
-"""A tiny model whose file brings answers: random weights, but the encoder knows its questions."""
+"""A tiny model whose file contains answers: random weights, and an encoder that knows its questions."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ ANSWER_OF = {
     "Where are models kept?": ("In the folder of the store.", "docs/store.md", False),
     "remove a model": ("`chaski rm NAME` removes it.", "docs/cli.md", True),
 }
-"""Questions, and for each the answer, its page, and whether it is given with care."""
+"""Questions, each with the answer, its page, and whether it needs a higher probability."""
 
 
 def write_answering_llama(folder: Path, **changed: object) -> Path:
-    """Write the model. `changed`: entries of the inner file with other values, or None to leave them out."""
+    """Write the model. `changed`: entries of the inner file with other values, or None to omit them."""
     encoder = write_tiny_llama(folder / "encoder.gguf", llama__pooling_type=1)
     with chaski.load(encoder, threads=1) as model:
         vectors = np.asarray(model.embed([spread(question) for question in ANSWER_OF]))

@@ -1,4 +1,4 @@
-"""Answers that a model's file contains: which one a question gets, and that nothing else is written."""
+"""Answers in a model's file: the answer of each question, and no other text."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def texts_of(path: Path) -> AnswerTexts:
     [
         ((0.6, 0.3, 0.1), TEXTS[0]),
         ((0.45, 0.4, 0.15), f"{TEXTS[0]} Or: {TEXTS[1]}"),
-        ((0.45, 0.15, 0.4), f"{TEXTS[0]} Or: {TEXTS[1]}"),  # the one that removes something is no second one
-        ((0.1, 0.2, 0.7), "Not sure; see docs/cli.md."),  # and it wants more
+        ((0.45, 0.15, 0.4), f"{TEXTS[0]} Or: {TEXTS[1]}"),  # an answer that removes something is never second
+        ((0.1, 0.2, 0.7), "Not sure; see docs/cli.md."),  # and it needs a higher probability
         ((0.05, 0.05, 0.9), TEXTS[2]),
         ((0.35, 0.3, 0.35), "Not sure; see docs/store.md."),
     ],

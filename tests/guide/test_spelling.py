@@ -1,4 +1,4 @@
-"""Slips of the fingers become the words that were meant, and other words stay as they are."""
+"""Typing errors become the intended words, and other words do not change."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ WORDS = frozenset(
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
-        ("chagne the prot", "change the port"),  # neighbours that changed places
-        ("olama caling", "ollama calling"),  # a letter too few
-        ("servver sttop", "server stop"),  # a letter too many
+        ("chagne the prot", "change the port"),  # swapped neighbours
+        ("olama caling", "ollama calling"),  # a missing letter
+        ("servver sttop", "server stop"),  # an extra letter
         ("waht stpo", "what stop"),
         ("pyhton's serer.", "python's server."),
     ],
@@ -29,11 +29,11 @@ def test_one_slip(text: str, meant: str) -> None:
     "text",
     [
         "the street",  # known
-        "pork sort",  # another letter is not taken for a slip
-        "por ort",  # too short for a letter that is missing
-        "erver",  # the first letter is seldom missed
-        "serrverr",  # two slips
-        "server2 çerver SERVR",  # no words of lower-case letters
+        "pork sort",  # a different letter does not count as an error
+        "por ort",  # too short for a missing letter
+        "erver",  # the first letter is rarely missing
+        "serrverr",  # two errors
+        "server2 çerver SERVR",  # not words of lower-case letters
         "",
     ],
 )

@@ -225,7 +225,7 @@ def test_bias_then_residual(type: QuantType, isa: str) -> None:
 
 def test_half_precision_widens_exactly() -> None:
     every = np.arange(1 << 16, dtype="<u2")
-    with np.errstate(invalid="ignore"):  # ARM's conversion tells of NaNs that signal
+    with np.errstate(invalid="ignore"):  # ARM's conversion reports signaling NaNs
         widened = every.view("<f2").astype(np.float32)
     for isa in _native.isa_names():
         for type, values in [

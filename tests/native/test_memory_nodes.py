@@ -1,4 +1,4 @@
-"""Large memory on memory nodes in turns, as far as a machine with one node can show it."""
+"""Large memory interleaved over memory nodes, as far as a machine with one node allows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def spread() -> Iterator[None]:
 
 
 def num_spread() -> int:
-    """The parts of this process's memory that lie on node 0 "in turns"."""
+    """Return the number of this process's mappings that are interleaved on node 0."""
     return len(re.findall(r"^\S+ interleave:0\b", MAPS.read_text(), re.MULTILINE))
 
 

@@ -1,4 +1,4 @@
-"""What tests of running models share."""
+"""Shared fixtures for tests of running models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.backends import BACKENDS
 
 @pytest.fixture(scope="session")
 def endless() -> dict[str, Any]:
-    """A request that no model ends by itself."""
+    """Return a request that no model ends by itself."""
     return {"prompt": "0", "temperature": 0, "ignore_eos": True}
 
 

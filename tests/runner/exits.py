@@ -1,4 +1,4 @@
-"""Ends the interpreter while daemon threads compute: `python -m tests.runner.exits WHAT MODEL`."""
+"""End the interpreter while daemon threads compute: `python -m tests.runner.exits WHAT MODEL`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chaski import _native
 
 
 def begin(work: Callable[[], Any]) -> None:
-    """Do something again and again in daemon threads."""
+    """Repeat a call in daemon threads."""
 
     def repeat() -> None:
         while True:

@@ -1,4 +1,4 @@
-"""The tiny model of tests, loaded."""
+"""Loads the tiny model of tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def load(path: Path, **options: Any) -> chaski.LLM:
 
 
 def generation(model: chaski.LLM, ids: list[int], **options: Any) -> Generation:
-    """The sequence that continues a prompt of ids."""
+    """Return the sequence that continues a prompt of ids."""
     sequence = model.prompts.generation(model.prompts.prepare(Generate(tuple(ids), options)))
     assert isinstance(sequence, Generation)
     return sequence

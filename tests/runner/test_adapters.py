@@ -1,4 +1,4 @@
-"""Adapters of requests: they change answers as a changed model would, and each as if it were alone."""
+"""Adapters of requests: they change answers like a merged model, and each as if it were alone."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ F32 = npt.NDArray[np.float32]
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """A model, and three adapters: of all matrices and the head, of another rank, of two modules."""
+    """Write a model and three adapters: for all matrices and the head, of another rank, for two modules."""
     folder = tmp_path_factory.mktemp("adapters")
     base = write_tiny_llama(folder / "base.gguf", matrices=QuantType.F32)
     write_tiny_llama(folder / "quantized.gguf", matrices=QuantType.Q8_0)
@@ -74,7 +74,7 @@ def model(files: Mapping[str, Path]) -> Iterator[chaski.LLM]:
 
 
 def merged(files: Mapping[str, Path], choice: Any, path: Path) -> Path:
-    """A model whose matrices are changed for good: what requests with the adapters should compute."""
+    """Write a model with merged adapters: the expected results of requests with the adapters."""
     chosen = [(choice, 1.0)] if isinstance(choice, str) else list(choice or ())
     with open_gguf(files["base"]) as file:
         arrays = {n: dequantize(t.data, t.type, t.shape).copy() for n, t in file.tensors.items()}
@@ -107,7 +107,7 @@ def test_adapters_change_logits_as_changed_matrices_would(
 
 
 def test_a_pair_for_joined_rows_changes_each_part(files: Mapping[str, Path], tmp_path: Path) -> None:
-    """llama.cpp's files of some families have the rows of three matrices in one, and so do their adapters."""
+    """In llama.cpp's files of some families, one tensor has the rows of three matrices, also in adapters."""
     joined = random_adapter(tmp_path / "j.gguf", {"blk.0.attn_qkv.weight": (128, 64)}, 5, 4, QuantType.F32)
     with open_adapter(joined) as adapter:
         pair = adapter.tensors["blk.0.attn_qkv.weight"]
@@ -247,7 +247,7 @@ def test_adapters_that_nobody_uses_make_room(files: Mapping[str, Path]) -> None:
 
 @pytest.fixture
 def nothing_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No memory is got ready for the next adapter, which some thread does sooner or later."""
+    """Prevent the thread that prepares memory for the next adapter."""
     monkeypatch.setattr(slots._ReadyMemory, "prepare", lambda self, num_bytes: None)
 
 

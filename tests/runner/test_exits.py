@@ -1,4 +1,4 @@
-"""The interpreter ends in order, whatever daemon threads do; and a model may be closed again."""
+"""The interpreter ends cleanly, whatever daemon threads do; and a model may be closed twice."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_second_close_takes_no_time(
     tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
-    monkeypatch.delenv("CHASKI_PREFIX_CACHE")  # a thread writes its files
+    monkeypatch.delenv("CHASKI_PREFIX_CACHE")  # so that a thread writes its files
     model = chaski.load(tiny_llama, context=64)
     model.generate("the", num_predict=2)
     model.close()

@@ -1,4 +1,4 @@
-"""The public API on a tiny random model, on both backends where results need not be exact to the bit."""
+"""The public API with a tiny random model, on both backends if results need not be exact to the bit."""
 
 from __future__ import annotations
 

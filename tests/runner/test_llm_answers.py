@@ -1,4 +1,4 @@
-"""Chats with a model of this process; its answers are the same, to the bit, however they are made."""
+"""Chats with a model in this process; its answers have the same bits, however they are made."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_chat_writes_the_template_with_one_bos(model: chaski.LLM) -> None:
 
 
 def test_tools_have_a_template_of_their_own(tmp_path: Path) -> None:
-    """As files of llama.cpp's converter have them for models with several templates."""
+    """It is stored as by llama.cpp's converter for models with several templates."""
     templates = {
         "tokenizer__chat_template__tool_use": "{{ tools[0].function.name }}: {{ messages[0].content }}",
         "tokenizer__chat_template__rag": "never",
@@ -66,7 +66,7 @@ def test_a_file_without_a_template_gets_plain_text_and_a_warning(
 
 @pytest.fixture(scope="module")
 def alone(tiny_llama: Path) -> list[chaski.Answer]:
-    """Each prompt on a model of its own, in one thread, without anything cached."""
+    """Return answers of each prompt on its own model, in one thread, without a cache."""
     answers = []
     for prompt in PROMPTS:
         with chaski.load(tiny_llama, threads=1, prompt_cache=False) as model:
@@ -96,7 +96,7 @@ def test_together_is_as_alone(
 
 
 def _advance(stream: Iterator[Any], seen: list[Any]) -> bool:
-    """Read one event; whether it was the last."""
+    """Read one event; return whether it was the last."""
     seen.append(next(stream))
     return isinstance(seen[-1], chaski.Done)
 

@@ -1,4 +1,4 @@
-"""Logits of prompts whose images have more rows, which see each other, than a batch has outputs."""
+"""Logits of prompts whose images have more mutually visible rows than a batch has outputs."""
 
 from __future__ import annotations
 

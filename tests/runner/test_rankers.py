@@ -1,4 +1,4 @@
-"""Cross-encoders and Qwen 3's rerankers: scores of transformers, each document as alone."""
+"""Cross-encoders and Qwen 3's rerankers: scores of transformers, and each document as alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def expected(name: str) -> dict[str, Any]:
 
 
 def relevance(outputs: Any) -> np.ndarray:
-    """As sentence-transformers makes scores of one label, and as shares of several."""
+    """Return scores like sentence-transformers: of one label, or as shares of several."""
     outputs = np.asarray(outputs, np.float64)
     if outputs.shape[1] == 1:
         return 1 / (1 + np.exp(-outputs[:, 0]))
@@ -80,7 +80,7 @@ def test_each_document_is_judged_for_itself(name: str, model: chaski.LLM) -> Non
 
 
 def test_texts_do_not_write_the_tokens_that_part_them(model: chaski.LLM) -> None:
-    """Else a document could end the query's part, and be taken for it."""
+    """Otherwise a document could end the query's part and pass as the query."""
     for text in ("</s>", "[SEP]", "<s>", "[CLS]"):
         (ids,) = model.prompts.pairs(f"a {text} b", [f"c {text} d"], False)
         (plain,) = model.prompts.pairs("a b", ["c d"], False)
@@ -102,7 +102,7 @@ def test_long_documents_are_cut_at_their_end(model: chaski.LLM) -> None:
 
 
 def test_a_file_that_does_not_name_its_pooling(file: Path, tmp_path: Path, name: str) -> None:
-    """llama.cpp's converter leaves that to an option of its server; the classifier tells it."""
+    """llama.cpp's converter leaves this to an option of its server; the classifier implies it."""
     plain = open_gguf(file)
     metadata = {key: value for key, value in plain.metadata.items() if not key.endswith("bert.pooling_type")}
     write_gguf(tmp_path / "silent.gguf", metadata, all_tensors(plain))
@@ -114,7 +114,7 @@ def test_a_file_that_does_not_name_its_pooling(file: Path, tmp_path: Path, name:
 
 
 def test_the_activation_in_front_of_scores(tmp_path: Path) -> None:
-    """DistilBERT has ReLU there, and its file says it; any other than the two known ones is refused."""
+    """DistilBERT uses ReLU, and its file states it; other activations than the two known ones are refused."""
     convert(DATA / "rankers" / "distilbert", tmp_path / "relu.gguf", "F32")
     plain = open_gguf(tmp_path / "relu.gguf")
     assert plain.metadata["bert.classifier.activation"] == "relu"
@@ -130,7 +130,7 @@ def test_the_activation_in_front_of_scores(tmp_path: Path) -> None:
 
 
 def test_a_file_that_ranks_by_one_layer(tmp_path: Path) -> None:
-    """As llama.cpp's converter writes some rerankers: a row for each label, and tanh behind it."""
+    """llama.cpp's converter writes some rerankers like this: a row for each label, followed by tanh."""
     convert(DATA / "rankers" / "xlm-roberta", tmp_path / "two.gguf", "F32")
     two = open_gguf(tmp_path / "two.gguf")
     tensors = dict(all_tensors(two))
@@ -185,7 +185,7 @@ def test_labels_without_some_number(tmp_path: Path) -> None:
 
 
 def reranker(folder: Path) -> Path:
-    """A tiny Qwen 3 whose vocabulary has the two answers, in place of tokens that nothing is made of."""
+    """Write a tiny Qwen 3 whose vocabulary has the two answers instead of two unused tokens."""
     shutil.copytree(DATA / "checkpoints" / "qwen3", folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 512}))

@@ -1,4 +1,4 @@
-"""Answers do not depend on how another library of the process lets floating-point numbers be rounded."""
+"""Answers do not depend on the rounding mode that another library of the process sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several prompts in one call, and several answers to one: each is what it is alone."""
+"""Several prompts in one call, and several answers to one: each equals the answer alone."""
 
 from __future__ import annotations
 

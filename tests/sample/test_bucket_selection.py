@@ -1,4 +1,4 @@
-"""Choosing without a sort gives the very token that the definition gives."""
+"""Choosing without a sort gives the same token as the definition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chaski.sample import SamplingOptions
 from chaski.sample import transforms as t
 from chaski.sample.bucket_selection import BucketSelection, candidates, top_k_ids
 
-# Few distinct values for ties, and any others, near and far.
+# Few distinct values for ties, and arbitrary ones, close and far.
 logit = st.one_of(
     st.sampled_from([0.0, -0.0, 1.0, 1.5, -3.0, 20.0, -math.inf]),
     st.floats(-30, 30, width=32),
@@ -41,7 +41,7 @@ def define(logits: t.Logits, options: SamplingOptions, random: int) -> int:
     return t.choose(np.arange(logits.size), logits, options, random)
 
 
-# typical_p drops the top token and top_p, at 0, must still keep one of those that are left.
+# typical_p drops the top token, and top_p at 0 must still keep one of the others.
 @example(
     np.log(np.array([0.5, 0.25, 0.25], np.float32)),
     SamplingOptions(typical_p=0.2, top_p=0.0, temperature=2.0),
@@ -72,14 +72,14 @@ def test_largest_are_exactly_those_of_top_k(logits: t.Logits, data: st.DataObjec
 
 
 def model_like(rng: np.random.Generator, size: int) -> t.Logits:
-    """A long tail of unlikely tokens and some likely ones."""
+    """Return logits with a long tail of unlikely tokens and some likely ones."""
     logits = rng.standard_normal(size) * 2 - 5
     logits[rng.integers(0, size, 50)] += 12
     return logits.astype(np.float32)
 
 
 def masked(rng: np.random.Generator, size: int) -> t.Logits:
-    """What a grammar leaves."""
+    """Return logits with the mask of a grammar."""
     logits = model_like(rng, size)
     logits[rng.random(size) < 0.9] = -np.inf
     return logits
@@ -90,7 +90,7 @@ SHAPES: dict[str, Callable[[np.random.Generator, int], t.Logits]] = {
     "flat": lambda rng, size: (rng.standard_normal(size) * 0.01).astype(np.float32),
     "wide": lambda rng, size: (rng.standard_normal(size) * 40).astype(np.float32),
     "ties": lambda rng, size: rng.integers(-8, 8, size).astype(np.float32),
-    # Logits that differ, and of which many are equal to a neighbour after division by 0.8.
+    # Different logits, many of which equal a neighbour after division by 0.8.
     "close": lambda rng, size: (1.75 + rng.permutation(size) * 2.0**-23).astype(np.float32),
     "equal": lambda rng, size: np.full(size, 3.0, np.float32),
     "masked": masked,

@@ -1,4 +1,4 @@
-"""Options that leave out tokens by their logits (top_n_sigma, XTC), by rules, and values that are refused."""
+"""Options that remove tokens by logits (top_n_sigma, XTC) or by rules, and invalid values."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_top_n_sigma_narrows_draws_and_hides_no_fault() -> None:
 
 
 def xtc_by_hand(probabilities: Sequence[float], threshold: float) -> list[int]:
-    """Which of the tokens, most likely first, stay."""
+    """Return which of the tokens, most likely first, stay."""
     above = [place for place, share in enumerate(probabilities) if share >= threshold]
     return [place for place in range(len(probabilities)) if place not in above[:-1]]
 
@@ -80,7 +80,7 @@ def test_a_crowd_excludes_the_same(seed: int, random: int, options: SamplingOpti
 
 
 def test_xtc_happens_as_often_as_it_should() -> None:
-    """One draw says whether, the next one which token."""
+    """One draw decides whether XTC applies, the next one chooses the token."""
     logits = np.array([2, 1.5, -30], np.float32)
     options = SamplingOptions(xtc_probability=0.25, xtc_threshold=0.2, top_p=1, temperature=1, seed=4)
     sampler, random = Sampler(options), Pcg.from_seed(4)
@@ -103,7 +103,7 @@ def test_ends_do_not_come_too_early() -> None:
 
 
 def test_what_must_end_ends() -> None:
-    """A grammar whose answer is complete leaves nothing else."""
+    """A grammar with a complete answer allows only the end."""
     logits = np.array([1, 5, 3], np.float32)
     sampler = greedy(TokenRules(never=frozenset([1])))
     assert sampler.sample(logits, np.array([False, True, False])).token_id == 1

@@ -1,4 +1,4 @@
-"""Grammars in llama.cpp's language: which answers they take, and what is wrong with those that are none."""
+"""Grammars in llama.cpp's language: accepted answers, and errors of invalid grammars."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chaski.sample.lark import AnswerPrefix, Constraint
 END = 256
 TOKENS = [*(bytes([value]) for value in range(256)), b"<end>"]
 SPELLING = GrammarVocabulary(TOKENS, [END], [END], lambda text: list(text.encode()))
-# After the example of llama.cpp's documentation.
+# Similar to the example in llama.cpp's documentation.
 JSON = r"""
 # values
 root   ::= object
@@ -90,7 +90,7 @@ def test_whatever_is_written_is_json(compiler: GrammarCompiler, seed: int) -> No
     answer = bytearray()
     while True:
         allowed = np.flatnonzero(grammar.allowed()).tolist()
-        # What closes goes first, so that it ends.
+        # Closing characters come first, so that it ends.
         closing = [token for token in allowed if token == END or chr(token) in '}]"']
         token = rng.choice(closing if closing and rng.random() < 0.6 else allowed)
         if token == END:
@@ -150,7 +150,7 @@ DEEP = "\n".join(f"r{n} ::= r{n + 1} r{n + 1}" for n in range(2000)) + '\nr2000 
     ],
 )
 def test_grammars_that_could_be_too_deep_are_refused(compiler: GrammarCompiler, text: str) -> None:
-    """The library would end the process."""
+    """The library would abort the process."""
     with pytest.raises(OptionError, match="rules and groups; at most 700 are taken"):
         compiler.compile(Constraint("grammar", text))
 
@@ -179,7 +179,7 @@ def test_schemas_that_are_too_deep_are_refused(compiler: GrammarCompiler) -> Non
     ],
 )
 def test_hostile_grammars_end(compiler: GrammarCompiler, text: str) -> None:
-    """They are refused, at once or at a token, or followed; nothing takes for ever."""
+    """They are refused, at once or at a token, or followed; no case takes unlimited time."""
     with suppress(OptionError):
         grammar = compiler.compile(Constraint("grammar", text))
         for _ in range(5):

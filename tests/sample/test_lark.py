@@ -1,4 +1,4 @@
-"""What may stand before an answer: texts that a grammar takes and refuses, token by token."""
+"""Texts that may precede an answer: a grammar accepts or refuses them token by token."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def compiler() -> GrammarCompiler:
 
 
 def ids_of(text: str, with_controls: bool = True) -> list[int]:
-    """The tokens of a text: control tokens where it spells them, and bytes."""
+    """Return the tokens of a text: control tokens by spelling, and bytes."""
     pattern = "|".join(map(re.escape, CONTROLS)) if with_controls else "(?!)"
     ids: list[int] = []
     for part in re.split(f"({pattern})", text):
@@ -44,7 +44,7 @@ def ids_of(text: str, with_controls: bool = True) -> list[int]:
 def takes(
     compiler: GrammarCompiler, lead: AnswerPrefix | None, ids: list[int], constraint: Constraint = YES
 ) -> bool:
-    """Whether an answer may be these tokens and end."""
+    """Return whether an answer may be these tokens and end."""
     grammar = compiler.compile(constraint, lead)
     for token in [*ids, EOS]:
         if not grammar.allowed()[token]:
@@ -86,7 +86,7 @@ def test_thoughts(compiler: GrammarCompiler, lead: AnswerPrefix | None, text: st
 
 
 def test_the_spelling_of_a_control_token_does_not_end_a_thought(compiler: GrammarCompiler) -> None:
-    """A reader would take it for the end, so it is ruled out."""
+    """A parser would treat it as the end, so it is ruled out."""
     begun = ids_of("<T>")
     assert not takes(compiler, SPECIAL, begun + ids_of("a</T>yes", with_controls=False))
     assert not takes(compiler, SPECIAL, begun + ids_of("a</T>", with_controls=False) + ids_of("</T>yes"))

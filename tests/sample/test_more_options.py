@@ -42,7 +42,7 @@ def test_it_reaches_further_than_repeat_last_n() -> None:
 
 
 def dry_by_hand(history: Sequence[int], options: SamplingOptions, breakers: set[int]) -> dict[int, float]:
-    """llama.cpp's rule in one loop over all pairs of positions, for breakers of one token each."""
+    """Compute llama.cpp's rule in one loop over all pairs of positions, for breakers of one token each."""
     window = len(history) if options.dry_penalty_last_n is None else options.dry_penalty_last_n
     recent = list(history[len(history) - min(window, len(history)) :])
     limit = next((n for n, token in enumerate(reversed(recent)) if token in breakers), len(recent))
@@ -86,7 +86,7 @@ def test_dry_is_the_rule_of_llama_cpp(
 
 
 def test_dry_on_an_example() -> None:
-    """`abcd … abc`: d would go on with a repetition of three, which is one above what is free."""
+    """`abcd … abc`: d would continue a repetition of three, one more than allowed."""
     sampler = greedy(TokenRules(spell=spell), dry_multiplier=2.0, dry_allowed_length=2)
     sampler.begin([0, 1, 2, 3, 9, 0, 1, 2])
     logits = np.zeros(27, np.float32)

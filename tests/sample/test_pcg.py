@@ -4,7 +4,7 @@ import pytest
 
 from chaski.sample.pcg import Pcg
 
-# The numbers that Go 1.22 and later give for rand.NewPCG(1, 2).
+# The numbers of rand.NewPCG(1, 2) in Go 1.22 and later.
 GO_VALUES = [
     0xC4F5A58656EEF510,
     0x9DCEC3AD077DEC6C,

@@ -20,7 +20,7 @@ def digest(values: npt.NDArray[Any]) -> str:
 
 @pytest.fixture(scope="module")
 def numbers() -> npt.NDArray[np.float32]:
-    """Whole numbers over 2**16, which no machine rounds, from 0 to -120."""
+    """Return multiples of 2**-16 from 0 to -120, which no machine rounds."""
     return -np.random.default_rng(3).integers(0, 120 << 16, 5000).astype(np.float32) / np.float32(1 << 16)
 
 

@@ -33,7 +33,7 @@ def test_a_bias_is_added_before_all_else() -> None:
     greedy = Sampler(SamplingOptions(temperature=0, logit_bias={2: -100, 0: 0.5}, logprobs=True))
     chosen = greedy.sample(logits)
     assert chosen.token_id == 1
-    # What is reported are the model's own probabilities.
+    # The reported probabilities are the model's own.
     assert chosen.logprob == pytest.approx(2 - math.log(sum(map(math.exp, (1, 2, 3)))))
     assert set(sample_many(SamplingOptions(temperature=5, logit_bias={0: 100}), logits, 20)) == {0}
     assert 2 not in sample_many(SamplingOptions(temperature=5, logit_bias={2: -100}), logits, 50)
@@ -125,7 +125,7 @@ def test_frequency_counts_fall_when_tokens_leave_the_window() -> None:
     sampler.begin([0, 0])
     assert sampler.sample(floats(1.5, 0)).token_id == 1
     sampler.accept(1)
-    # One 0 and one 1 are left in the window.
+    # One 0 and one 1 remain in the window.
     assert sampler.sample(floats(1.5, 0)).token_id == 0
 
 
@@ -200,7 +200,7 @@ def test_logprobs_come_only_when_asked_for() -> None:
     only_chosen = Sampler(SamplingOptions(temperature=0, logprobs=True)).sample(logits)
     assert only_chosen.logprob == pytest.approx(-math.log(1 + math.exp(-1)))
     assert only_chosen.top_logprobs is None
-    # More than there are tokens is all of them.
+    # More than the number of tokens means all of them.
     more = Sampler(SamplingOptions(logprobs=True, top_logprobs=20)).sample(logits)
     assert more.top_logprobs is not None
     assert [top.token_id for top in more.top_logprobs] == [1, 0]

@@ -1,4 +1,4 @@
-"""Sampling must stay a small part of a token. The limits are three times the budget of a free core."""
+"""Sampling must stay a small part of a token's time. The limits are three times the budget of a free core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sampler that is told the most likely tokens chooses what it chooses from all logits."""
+"""A sampler with the most likely tokens makes the same choice as with all logits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chaski.sample.rules import TokenRules
 
 MOST = 24
 
-# Few distinct values for ties, and any others, near and far.
+# Few distinct values for ties, and arbitrary ones, close and far.
 logit = st.one_of(
     st.sampled_from([0.0, -0.0, 1.0, 1.5, -3.0, 20.0, -math.inf]),
     st.floats(-30, 30, width=32),
@@ -49,7 +49,7 @@ def sampled(sampler: Sampler, logits: t.Logits, top_logits: t.Logits | None) -> 
 
 
 def found(logits: t.Logits, count: int) -> t.Logits:
-    """What a plan finds; behind it stands anything."""
+    """Return a plan's top elements, followed by arbitrary values."""
     top_logits = np.full((2, count), np.nan, np.float32)
     ids = np.lexsort((np.arange(logits.size), -logits))[:count]
     if np.isnan(logits).any():
@@ -121,7 +121,8 @@ def test_what_cannot_be_chosen_is_said_as_before(value: float) -> None:
 
 
 def test_all_logits_are_read_where_penalties_leave_too_few() -> None:
-    """It asked before its last tokens were accepted, as with proposals: those that it knows are penalized."""
+    """The request was made before its last tokens were accepted, as with proposals, so the known ones are
+    penalized."""
     logits = np.arange(50, dtype=np.float32)
     sampler = Sampler(SamplingOptions(temperature=0, presence_penalty=100.0))
     top_logits = found(logits, sampler.num_top_logits(MOST))

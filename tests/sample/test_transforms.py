@@ -1,4 +1,4 @@
-"""The definitions, against the reference's figures and against arithmetic that is written out."""
+"""The definitions against the reference's figures and explicit arithmetic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def floats(*values: float) -> t.Logits:
 
 
 def shares(*values: float) -> tuple[t.TokenIds, t.TokenWeights]:
-    """Tokens 0, 1, ... of these probabilities, which are in descending order."""
+    """Return tokens 0, 1, ... with these probabilities in descending order."""
     return np.arange(len(values)), np.floor(np.array(values) * ONE)
 
 

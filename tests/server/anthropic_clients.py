@@ -15,11 +15,11 @@ ASKED: Any = {"model": "thinker", "max_tokens": 50}
 
 @beta_tool
 def weather(city: str) -> str:
-    """How warm it is in a city."""
+    """Return the temperature in a city."""
     return f"12 degrees in {city}"
 
 
 def prompts(script: Script) -> list[str]:
-    """What was asked, without the description of tools."""
+    """Return the prompts without the description of tools."""
     asked = [bytes(each.prompt).decode() for each in script.asked if isinstance(each, Generate)]
     return [prompt[prompt.index("[user]") :].partition("<think>")[0] for prompt in asked]

@@ -1,4 +1,4 @@
-"""Tools as Codex sends them, and a model that calls them."""
+"""Tools in Codex's form, and a model that calls them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from tests.server.fake_worker import Script
 from tests.server.test_responses import prompt_of
 
-# As Codex 0.169 sends them for a model that it knows, shortened.
+# As sent by Codex 0.169 for a known model, shortened.
 CODEX_TOOLS: Any = [
     {"type": "function", "name": "exec_command", "strict": False, "parameters": {"type": "object"}},
     {
@@ -33,6 +33,6 @@ def says(script: Script, name: str, **arguments: object) -> None:
 
 
 def tools_of(script: Script) -> list[Any]:
-    """The tools that the prompt tells of."""
+    """Return the tools in the prompt."""
     found: list[Any] = json.JSONDecoder().raw_decode(prompt_of(script))[0]
     return [tool["function"] for tool in found]

@@ -1,4 +1,4 @@
-"""A server with the bundled model, shared by the tests of a module, and a store of it."""
+"""A server with the bundled model and its store, shared by the tests of a module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOMEWHERE = Address("127.0.0.1", 0)
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store in Ollama's layout with the model `helper`: the bundled one, with settings of its own."""
+    """Make a store in Ollama's layout with the model `helper`: the bundled one with its own settings."""
     folder = tmp_path_factory.mktemp("server-models")
     guide = bundled_model(ModelName.parse("guide"))
     assert guide is not None
@@ -33,7 +33,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(models: Path) -> Iterator[Running]:
-    """With one core for each model, and eight requests at a time."""
+    """Run the server with one core for each model, and eight requests at a time."""
     patch = pytest.MonkeyPatch()
     patch.setenv("CHASKI_THREADS", "1")
     with running(Settings(address=SOMEWHERE, parallel=8), models) as server:

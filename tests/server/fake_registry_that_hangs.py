@@ -1,4 +1,4 @@
-"""A registry that takes connections and never answers."""
+"""A registry that accepts connections and never answers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from contextlib import contextmanager
 
 @contextmanager
 def hanging_registry() -> Iterator[str]:
-    """Its host and port. Ending it ends all who wait for it."""
+    """Run the registry; yield its host and port. Its end ends all waiting clients."""
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"

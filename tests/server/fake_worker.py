@@ -1,6 +1,6 @@
-"""A worker without a model: it says what it is told to, in pieces, and notes what it was asked.
+"""A worker without a model: it writes a given answer in pieces, and records its requests.
 
-Its prompts are made as those of any model, of the templates of its file; its tokens are bytes.
+The templates of its file make its prompts, as for any model; its tokens are bytes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from chaski.runner.prefix.use import TierUse
 PREFIXES = TierUse("memory", 2, 300, 4000, 9000), TierUse("disk", 3, 600, 5000, 70000)
 MEMORY = Memory((DeviceMemory(HOST, 100, 20, 3), DeviceMemory("imaginary:0", 4000, 500, 6, is_gpu=True)))
 
-# Two of 8 cells are of the one that runs, and one of them is shared with the other.
+# Two of 8 cells belong to the running sequence, which shares one of them with the other.
 PICTURE = CachePicture(
     (CacheSlot(2, True, None), CacheSlot(5, False, None)),
     (CacheKind("all tokens", False, 8, np.array([[0, 0, 0, 2, 1], [1, 1, 0, 5, 1]], np.int32)),),
@@ -88,7 +88,7 @@ class _Handle:
 
 
 class _Bytes:
-    """A tokenizer without BOS."""
+    """A byte tokenizer without BOS."""
 
     bos_id = None
 
@@ -106,13 +106,13 @@ class _Config:
 
 
 class _Prompts(PromptBuilder):
-    """Notes the options of the answer that was asked for last. Images are bytes of their files."""
+    """Records the options of the last request. Images are the bytes of their files."""
 
     tokenizer = _Bytes()
     noted: dict[str, Any]
 
     def _require_text(self) -> None:
-        """It makes both."""
+        """Do nothing, since it makes text and embeddings."""
 
     def _prepared(self, request: Answerable, whole: Prompt, options: Any, *more: Any) -> Prepared:
         self.noted = dict(options)
@@ -134,7 +134,7 @@ class FakeWorker:
         self.is_running = False
 
     def start(self, call: ModelCall, put: ReplyCallback) -> _Handle:
-        if not isinstance(call, Generate | Chat | Fill):  # these are noted when their prompt is made
+        if not isinstance(call, Generate | Chat | Fill):  # these are recorded when their prompt is made
             self.script.asked.append(call)
         ticket = _Handle(self.script)
         threading.Thread(target=self._answer, args=(call, put, ticket), daemon=True).start()

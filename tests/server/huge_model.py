@@ -1,4 +1,4 @@
-"""A fixture to import: a server whose model has a context for which no machine has the memory."""
+"""A fixture to import: a server whose model has a context too large for any machine."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ PIECES = (
 
 @contextmanager
 def replying(folder: Path) -> Iterator[Running]:
-    """A server with a model that thinks, says something and calls a tool, and one that makes vectors."""
+    """Run a server with a model that thinks, writes text and calls a tool, and one that embeds."""
     script = Script(pieces=(*PIECES, "</tool_call>"))
     for name, options in (("talker", {"chat_template": TEMPLATE}), ("vectors", {"llama__pooling_type": 1})):
         file = write_tiny_llama(folder / f"{name}.gguf", **options)
@@ -45,7 +45,7 @@ def replying(folder: Path) -> Iterator[Running]:
 
 
 def check(shape: str, value: Any) -> None:
-    """Compare with all that the reference may say, and with what its documentation shows that it said."""
+    """Compare a reply with all fields of the reference, and with the examples of its documentation."""
     assert list(faults(shape, value)) == []
     for recorded in RECORDED.get(shape, ()):
         found = [fault for fault in faults(recorded["fields"], value) if not fault.endswith("is too much")]

@@ -1,4 +1,4 @@
-"""A real server in a thread, on a free port, with requests to it."""
+"""A real server in a thread on a free port, and requests to it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A server, and asking it."""
+    """A running server that tests send requests to."""
 
     port: int
     app: Any
@@ -56,7 +56,7 @@ class Running:
     def ask(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
     ) -> Reply:
-        """`body`: bytes as they are, anything else as JSON."""
+        """Send a request. `body`: bytes unchanged, other values as JSON."""
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         with closing(HTTPConnection("127.0.0.1", self.port, timeout=120)) as connection:
             connection.request(method, path, data, dict(headers or {}))

@@ -1,4 +1,4 @@
-"""Comparing a reply with the shape that it must have; see `data/replies.json` for how shapes are written."""
+"""Compares a reply with its required shape; `data/replies.json` explains shapes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
 
 
 def faults(shape: Any, value: Any, where: str = "") -> Iterator[str]:
-    """What is missing, too much, or of another type."""
+    """Return the missing and extra fields, and those with a wrong type."""
     if isinstance(shape, str):
         yield from _faults_of_type(shape, value, where)
     elif isinstance(shape, list):
@@ -65,7 +65,7 @@ def faults(shape: Any, value: Any, where: str = "") -> Iterator[str]:
 
 
 def _faults_of_type(shape: str, value: Any, where: str) -> Iterator[str]:
-    """By name: a type, a constant, another shape, or one of several."""
+    """Return the faults of a value by its named type: a type, a constant, a shape, or one of several."""
     choices = shape.split("|")
     if len(choices) > 1:
         if all(any(faults(choice, value)) for choice in choices):

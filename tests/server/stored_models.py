@@ -1,10 +1,10 @@
-"""The table of stored models that `test_stored_models` asks in every way, and what their models write.
+"""The table of stored models that `test_stored_models` uses in every way, and their answers.
 
-Every way gives a model the same prompt and reads the same answer, but for what a way does not have:
+Every way gives a model the same prompt and reads the same answer, with these exceptions:
 
-* `chaski run` offers no tools and has no results of tools, so calls stay text there.
-* Anthropic's API lets a model think only where a request says so; all others let it, unless it says no.
-* A suffix is taken by /api/generate and /v1/completions alone; conversations have none.
+* `chaski run` has no tools and no tool results, so calls remain text.
+* Anthropic's API lets a model think only if a request enables it; all others unless it disables it.
+* Only /api/generate and /v1/completions accept a suffix; conversations have none.
 """
 
 from __future__ import annotations
@@ -61,16 +61,17 @@ class Case:
 
     @property
     def always_thinks(self) -> bool:
-        """Its template opens a thought even where a request says no."""
+        """Return whether its template opens a thought even if a request disables thinking."""
         return self.parser == "olmo3-think"
 
     @property
     def parser(self) -> str:
-        """The format of its answers: the renderer's, the template's own, or that of a Llama or of Gemma 3."""
+        """Return the format of its answers: the renderer's, the template's own, or that of a Llama or Gemma
+        3."""
         if renderer := RENDERERS.get((self.layers or {}).get("renderer", "")):
             return renderer.parser
         if (self.layers or {}).get("template") is GO_WITH_TOOLS:
-            return "<call>"  # the tag of its own that the template shows
+            return "<call>"  # the template's own tag
         return "gemma3" if self.file == "gemma3" else "llama3"
 
 
@@ -113,7 +114,7 @@ CASES = [
     Case("vision-go", "gemma3", HI_GO, layers={"template": GO}),
     Case("vision-go-of-one-turn", "mistral3", "|hi|", layers={"template": GO_OF_ONE_TURN}),
 ]
-# Each renderer as a stored model names it, with the parser that belongs to it.
+# The name of each renderer in stored models, with its parser.
 CASES += [
     Case(
         f"named-{name}",
@@ -186,4 +187,4 @@ ANSWERS: Mapping[str, tuple[str, str, str]] = {
     "qwen3-vl-thinking": _HERMES,
     "qwen3.5": _CODER,
 }
-"""By the format: how a model writes the thought "I wonder", the text "Fine." and the call clock(at=1)."""
+"""By format, a model's text for the thought "I wonder", the text "Fine." and the call clock(at=1)."""

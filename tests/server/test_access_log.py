@@ -1,4 +1,4 @@
-"""The line of each request in the log: what it says, and what it never says."""
+"""The line of each request in the log: its content, and data that it never contains."""
 
 from __future__ import annotations
 

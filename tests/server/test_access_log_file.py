@@ -1,4 +1,4 @@
-"""The file with a line of JSON for each request: what is in it, what never is, and files that fail."""
+"""The file with a line of JSON for each request: its content, data that it never contains, and failures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CHAT = {"model": "helper", "messages": [{"role": "user", "content": "a secret"}]
 
 
 def lines(path: Path, count: int) -> list[Any]:
-    """Wait until a file has so many lines, and return them."""
+    """Wait until a file has this many lines, and return them."""
     wait_until(lambda: path.exists() and path.read_bytes().count(b"\n") >= count)
     return [json.loads(line) for line in path.read_text("ascii").splitlines()]
 
@@ -171,7 +171,7 @@ def test_hostile_paths_are_escaped_and_bounded(models: Path, tmp_path: Path) -> 
 
 
 def test_requests_of_a_batch_belong_to_no_request_over_http() -> None:
-    """Else the one that began a batch would hold what thousands of others asked of models."""
+    """Otherwise the request that began a batch would collect the data of thousands of others."""
     found: list[Exchange | None] = []
 
     async def note(request: Request) -> Response:
@@ -189,14 +189,14 @@ def test_requests_of_a_batch_belong_to_no_request_over_http() -> None:
 
 
 class Answering:
-    """An application that answers nothing but 200."""
+    """An application that always answers 200."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await Response("fine")(scope, receive, send)
 
 
 def ask(file: LogFile) -> int:
-    """Ask through the access log, and return the status."""
+    """Send a request through the access log, and return the status."""
     found = []
 
     async def receive() -> Message:
@@ -235,7 +235,7 @@ def test_a_full_disk_fails_no_request() -> None:
 
 
 def test_lines_that_wait_too_long_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    os.mkfifo(tmp_path / "pipe")  # nobody reads it
+    os.mkfifo(tmp_path / "pipe")  # a pipe without a reader
     monkeypatch.setattr("chaski.server.http.log_file._MAX_WAITING", 2)
     monkeypatch.setattr("chaski.server.http.log_file._MAX_TOGETHER", 1)
     monkeypatch.setattr("chaski.server.http.log_file._PATIENCE", 0.05)

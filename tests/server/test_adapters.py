@@ -1,4 +1,4 @@
-"""LoRA adapters of a server: each name is computed with its own, and nobody reads other files by them."""
+"""LoRA adapters of a server: each name uses its own adapter, and adapters cannot read other files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GREEDY = {"temperature": 0, "num_predict": 12}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with `base`, and with `tuned`, which has the adapter `one`; a folder of adapters."""
+    """Make a store with `base`, and with `tuned`, which has the adapter `one`; and a folder of adapters."""
     folder = tmp_path_factory.mktemp("adapters")
     weights = write_tiny_llama(folder / "base.gguf")
     (folder / "lora").mkdir()
@@ -56,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def texts(folder: Path) -> dict[str, str]:
-    """What Python says with the adapters."""
+    """Return Python's answers with the adapters."""
     files = {name: folder / "lora" / f"{name}.gguf" for name in ("one", "two", "three")}
     found = {}
     with chaski.load(folder / "base.gguf", adapters=files, threads=1) as model:
@@ -104,14 +104,14 @@ def test_a_stored_model_has_its_adapter(server: Running, texts: dict[str, str]) 
     assert native(server, "base") == texts["base"]
     assert native(server, "tuned") == texts["one"]
     assert openai(server, "tuned") == texts["one"]
-    # It shares the weights with its base, and both are loaded once.
+    # It shares the weights with its base; they are loaded once.
     (loaded,) = server.get("/api/ps").json["models"]
     assert [name[:7] for name in loaded["adapters"]] == ["sha256-"]
     shown = server.post("/api/show", {"model": "tuned"}).json
     (adapter,) = shown["adapters"]
     assert (adapter["architecture"], adapter["rank"], adapter["alpha"]) == ("llama", 4, 32)
     assert "ADAPTER" not in shown["modelfile"]
-    # An option of the request goes before it; a model lends its adapter by its name.
+    # An option of the request has precedence; the name of a model selects its adapter.
     assert native(server, "tuned", adapter=[]) == texts["base"]
     assert native(server, "base", adapter="tuned") == texts["one"]
     assert openai(server, "base", options={"adapter": [["tuned", 1]]}) == texts["one"]
@@ -138,7 +138,7 @@ def test_adapters_are_models_by_their_names(server: Running, texts: dict[str, st
 
 
 def test_requests_at_once_get_their_own(server: Running, texts: dict[str, str]) -> None:
-    """Also while adapters come and go."""
+    """This also holds while adapters are loaded and unloaded."""
     for name in ("one", "two", "three"):
         load(server, name, f"{name}.gguf")
     labels = ["one", "base", "two", "half", "three", "mixed"] * 4
@@ -222,7 +222,7 @@ def test_names_that_cannot_be(server: Running) -> None:
 
 
 def write_peft(folder: Path) -> None:
-    """Write an adapter of one matrix of the tiny model, as PEFT does."""
+    """Write an adapter of one matrix of the tiny model in PEFT's form."""
     folder.mkdir(exist_ok=True)
     (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4, "lora_alpha": 64}))
     random, module = np.random.default_rng(1), "base_model.model.model.layers.1.mlp.down_proj.lora"
@@ -242,7 +242,7 @@ def test_folders_of_peft_are_converted(
     write_peft(folder / "lora" / "peft")
     load(server, "peft", "peft")
     assert openai(server, "peft") != openai(server, "base")
-    # Also those that a command sends, one or several.
+    # This includes adapters that a command sends, one or several.
     monkeypatch.setenv("OLLAMA_HOST", server.url)
     (folder / "Modelfile").write_text("FROM base\nADAPTER lora/peft\n")
     create_there = ["create", "sent", "-f", str(folder / "Modelfile")]
@@ -262,7 +262,7 @@ def test_folders_of_peft_are_converted(
 def test_another_process_reads_adapters(
     server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If it dies, the request says so, and the name stays free."""
+    """If it dies, the request reports an error, and the name stays free."""
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\nkill -9 $$\n")
     program.chmod(0o755)
@@ -276,7 +276,7 @@ def test_another_process_reads_adapters(
 
 
 def test_vectors_have_no_adapters(server: Running, folder: Path) -> None:
-    """Rather an error than the vectors of the base."""
+    """It gives an error instead of the base model's vectors."""
     weights = write_tiny_llama(folder / "vectors.gguf", llama__pooling_type=1)
     recipe = Recipe(sources=[weights], adapters=[folder / "lora" / "one.gguf"])
     list(create(server.services.catalog.store, ModelName.parse("vectors"), recipe))

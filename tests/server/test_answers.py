@@ -1,4 +1,4 @@
-"""Answers that go on without their client, and are followed again."""
+"""Answers that continue without their client, and are followed again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ID = "an-answer-of-these-tests"
 
 @pytest.fixture
 def held(script: Script) -> Iterator[threading.Event]:
-    """No answer goes on before this is set."""
+    """Answers wait until this is set."""
     script.hold = threading.Event()
     yield script.hold
     script.hold.set()
@@ -38,7 +38,7 @@ def body(answer_id: str) -> dict[str, object]:
 
 
 def leave(server: Running, answer_id: str) -> None:
-    """Ask, and close the connection at once."""
+    """Send a request, and close the connection at once."""
     with closing(HTTPConnection("127.0.0.1", server.port, timeout=20)) as connection:
         connection.request("POST", "/api/chat", json.dumps(body(answer_id)))
         wait_until(lambda: ("", answer_id) in server.services.answers._found)
@@ -51,7 +51,7 @@ def test_an_answer_goes_on_without_its_client(fake: Running, script: Script, hel
     wait_until(lambda: not answer.followers)
     held.set()
     wait_until(lambda: answer.is_over)
-    for _ in range(2):  # as often as somebody asks
+    for _ in range(2):  # each request gets it again
         *said, end = fake.get(f"/api/answers/{ID}").lines
         assert "".join(line["message"]["content"] for line in said) == "hello ünd"
         assert "".join(line["message"].get("thinking", "") for line in said) == "so"

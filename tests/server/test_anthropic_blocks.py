@@ -162,7 +162,7 @@ def _system_of(system: Any) -> list[dict[str, Any]]:
 
 
 def test_the_line_of_accounting_is_left_out() -> None:
-    """Claude Code's first line changes with each request, so nothing after it would ever be cached."""
+    """Claude Code's first line changes with each request, so later tokens would never be cached."""
     line = "x-anthropic-billing-header: cc_version=2.1.15.e1c; cc_entrypoint=cli; cch=4f2a1;"
     kept = [{"role": "system", "content": "Be kind."}]
     be_kind = {"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral"}}

@@ -1,4 +1,4 @@
-"""Threads and blocks of Anthropic's API, as the `anthropic` package's own tool runner sends them."""
+"""Threads and blocks of Anthropic's API, as sent by the `anthropic` package's own tool runner."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def client(fake: Running) -> Iterator[anthropic.Anthropic]:
 
 
 def says(script: Script, *turns: str) -> None:
-    """One turn after the other."""
+    """Set the answers of successive turns."""
     rest = iter(turns)
 
     class Turns:
@@ -58,7 +58,7 @@ WRITTEN = [
 def test_the_tool_runner_keeps_its_conversation(
     client: anthropic.Anthropic, fake: Running, script: Script, stream: bool, loses: bool
 ) -> None:
-    """With threads that are kept, and with those that the server forgets: then it sends all again."""
+    """It tests kept threads, and threads that the server forgets: then the client sends everything again."""
     says(script, call("Cusco"), f"And there?{call('Lima')}", "Cold.")
     runner: Any = client.beta.messages.tool_runner(
         **ASKED, system="Be brief.", messages=[QUESTION], tools=[weather], stream=stream

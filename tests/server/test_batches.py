@@ -1,4 +1,4 @@
-"""Files and batches of OpenAI's API, by its own client: over restarts, by owner, cancelled, and refused."""
+"""Files and batches of OpenAI's API with its own client: across restarts, by owner, cancelled, refused."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def ended(api: openai.OpenAI, batch_id: str) -> Any:
 
 
 def answers(api: openai.OpenAI, file_id: str) -> dict[str, str]:
-    """The texts of results by their ids; none comes twice."""
+    """Return the texts of results by id; check that no id is repeated."""
     found = [json.loads(line) for line in api.files.content(file_id).text.splitlines()]
     texts = {
         each["custom_id"]: each["response"]["body"]["choices"][0]["message"]["content"] for each in found
@@ -269,7 +269,7 @@ def test_metadata_has_openai_s_limits(server: Running, metadata: dict[str, Any],
 
 
 def test_damaged_states_are_left_out(tmp_path: Path) -> None:
-    """A state without one of its fields is no batch, neither in the list nor when the server starts."""
+    """A state with a missing field is skipped, both in the list and when the server starts."""
     with running(Settings(address=SOMEWHERE, parallel=4), tmp_path) as server:
         api = client(server)
         first, second = (ended(api, begin(api, lines(1)).id) for _ in range(2))

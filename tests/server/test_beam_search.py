@@ -78,7 +78,7 @@ def test_chats_are_searched_too(server: Running, guide: chaski.LLM) -> None:
 
 
 def test_native_options_search_behind_the_defaults_of_a_model(server: Running, guide: chaski.LLM) -> None:
-    """The temperature and other options of sampling that the model sets do not hold for a search."""
+    """The model's temperature and other sampling options do not apply to a search."""
     options = {"num_beams": 4, "num_predict": 5, "length_penalty": 0.5, "early_stopping": True}
     asked = {"model": "helper", "prompt": TEXT, "raw": True, "stream": False, "options": options}
     reply = server.post("/api/generate", asked).json

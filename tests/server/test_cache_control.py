@@ -1,4 +1,4 @@
-"""Anthropic's `cache_control`: where marks are, what they hold, what usage tells, what is refused."""
+"""Anthropic's `cache_control`: places of marks, held tokens, usage, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What replies tell about where the cached tokens of a prompt were, in each dialect, also in a stream."""
+"""The tiers of cached prompt tokens in replies of each dialect, also in streams."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from chaski.store.store import Store
 from tests import tiny_llama
 from tests.server.running import Running, running
 
-# All prompts of a dialect have at most so many tokens in common: those of their template.
+# The most tokens that all prompts of a dialect share: those of their template.
 MOST_IN_COMMON = 12
 STAGES = ("computed", "cells", "memory", "disk")
 
@@ -30,9 +30,9 @@ Body = dict[str, Any]
 
 @dataclass(frozen=True)
 class Dialect:
-    """A route, what asks it about a text, and where its usage is, with the names of its counts.
+    """A route, its request for a text, and the place of its usage with the names of the counts.
 
-    `counts` are the tokens of the prompt and those that were cached; Anthropic's first one leaves these out.
+    `counts` are the prompt tokens and the cached ones; Anthropic's first count excludes the cached ones.
     """
 
     route: str
@@ -51,7 +51,7 @@ def _usage(reply: Any) -> Any:
 
 
 def _details(name: str) -> Callable[[Any], Any]:
-    """Put the counts of all tokens and of the cached ones beside each other."""
+    """Return the counts of all tokens and of the cached ones together."""
     return lambda reply: {**_usage(reply), **_usage(reply)[name]}
 
 
@@ -120,7 +120,7 @@ DIALECTS = {
 
 @dataclass
 class Counts:
-    """What a reply counts: tokens of the prompt, the cached ones, and those by tier, if it tells them."""
+    """The counts of a reply: prompt tokens, cached ones, and those by tier, if reported."""
 
     prompt: int
     cached: int
@@ -132,13 +132,13 @@ Told = dict[tuple[str, str, bool], Counts]
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    """What each dialect tells in each stage, whole and streamed."""
+    """Return the counts of each dialect in each stage, whole and streamed."""
     folder = tmp_path_factory.mktemp("tiers")
     entries: dict[str, object] = {"llama__context_length": 1024}
     entries |= {
         f"tokenizer__ggml__fim_{name}_token_id": 10 + n for n, name in enumerate(("pre", "suf", "mid"))
     }
-    with patch.object(tiny_llama, "FFN", 8192):  # a prompt takes long enough that reading it is quicker
+    with patch.object(tiny_llama, "FFN", 8192):  # computing a prompt takes longer than reading it
         recipe = Recipe(sources=[tiny_llama.write_tiny_llama(folder / "tiny.gguf", **entries)])
     for _ in create(Store(folder), ModelName.parse("tiny"), recipe):
         pass
@@ -154,7 +154,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
             for name, streams in _each():
                 for stage in ("computed", "cells"):
                     told[name, stage, streams] = _ask(server, name, texts[name, streams], streams)
-            for name, streams in _each():  # each one pushes the one before it out of the only slot
+            for name, streams in _each():  # each prompt replaces the previous one in the only slot
                 told[name, "memory", streams] = _ask(server, name, texts[name, streams], streams)
         with running(settings, folder) as server:
             for name, streams in _each():
@@ -167,7 +167,7 @@ def _each() -> list[tuple[str, bool]]:
 
 
 def _text(number: int) -> str:
-    """A text of 300 letters, which begins like no other one."""
+    """Return a text of 300 letters with a unique beginning."""
     letters = random.Random(number)
     return chr(ord("A") + number) + "".join(letters.choices(string.ascii_uppercase, k=299))
 
@@ -178,12 +178,12 @@ def _ask(server: Running, name: str, text: str, streams: bool) -> Counts:
     reply = server.post(dialect.route, body)
     assert reply.status == 200, reply.body
     usage = _last(reply.body, dialect.usage) if streams else dialect.usage(reply.json)
-    prompt, cached = (usage.get(count, 0) for count in dialect.counts)  # Ollama's leaves out zeros
+    prompt, cached = (usage.get(count, 0) for count in dialect.counts)  # Ollama omits zeros
     return Counts(prompt + cached * (name == "Anthropic's"), cached, usage.get("cached_tokens_by_tier"))
 
 
 def _last(stream: bytes, usage: Callable[[Any], Any]) -> Any:
-    """The usage of the last event that has one."""
+    """Return the usage of the last event with one."""
     found = None
     for line in stream.decode().splitlines():
         data = line.removeprefix("data: ")
@@ -203,7 +203,7 @@ def test_usage_tells_where_cached_tokens_were(told: Told, name: str, streams: bo
     assert computed.prompt == cells.prompt == memory.prompt == disk.prompt > 300
     assert computed.cached <= MOST_IN_COMMON
     assert cells.cached == memory.cached == disk.cached == computed.prompt - 1
-    assert computed.by_tier is cells.by_tier is None  # it is there where memory or disk had any
+    assert computed.by_tier is cells.by_tier is None  # present only if memory or disk had any
     for counts, tier in ((memory, "memory"), (disk, "disk")):
         assert counts.by_tier is not None
         assert sum(counts.by_tier.values()) == counts.by_tier["cells"] + counts.by_tier[tier] == counts.cached

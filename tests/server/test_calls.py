@@ -1,4 +1,4 @@
-"""Calls that a request demands: whatever a grammar lets through is read as a call, and can be sent."""
+"""Calls that a request requires: every text that the grammar accepts is parsed as a call that can be sent."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_arguments_of_earlier_calls_that_are_no_strict_json_stay_text(text: str)
 
 
 def test_a_reply_that_is_no_json_is_an_error_of_the_api() -> None:
-    """Not an answer that never comes."""
+    """It must not be an answer that never arrives."""
     sent: list[Any] = []
 
     async def handler(http: HTTPRequest) -> dict[str, Any]:

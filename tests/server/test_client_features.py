@@ -1,4 +1,4 @@
-"""Features of the packages `ollama`, `openai` and `anthropic` that the other tests with them leave out.
+"""Features of the packages `ollama`, `openai` and `anthropic` that other tests with them do not cover.
 
 Covered here and in test_{ollama,openai,anthropic}_client, test_responses, test_embeddings, and with a real
 model in test_tools_and_thinking:

@@ -1,4 +1,4 @@
-"""Files, items by their ids, choices among tools, and parts in chats, as OpenAI's clients send them."""
+"""Files, items by their ids, choices among tools, and parts in chats, as sent by OpenAI's clients."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_text_files_are_read(fake: Running, script: Script) -> None:
 
 
 def test_items_are_found_by_their_ids(faked: openai.OpenAI, script: Script) -> None:
-    """As the AI SDK sends them behind a response that is kept."""
+    """The AI SDK sends them like this after a stored response."""
     says(script, "exec_command", cmd="ls")
     asked: Any = {"model": "thinker", "tools": CODEX_TOOLS[:1]}
     first = faked.responses.create(**asked, input="go")

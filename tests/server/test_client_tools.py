@@ -1,4 +1,4 @@
-"""Tools, items and parts of OpenAI's APIs beside functions and text, as Codex and `openai` send them."""
+"""Tools, items and parts of OpenAI's APIs other than functions and text, as sent by Codex and `openai`."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_tools_that_clients_run(
     call: dict[str, Any],
     result: Any,
 ) -> None:
-    """The model is told of a function; its call is an item of the tool's type, and goes back."""
+    """The model gets a function; its call becomes an item of the tool's type, which can be sent back."""
     name = tool.get("name", tool["type"])
     says(script, name, **arguments)
     asked: Any = {"model": "thinker", "tools": [tool]}

@@ -1,4 +1,4 @@
-"""/v1/completions beyond one text: several prompts, tokens, echo, scores, the best of several answers."""
+"""/v1/completions beyond one text: several prompts, tokens, echo, scores, best of several answers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_tokens_are_the_prompt_as_they_are(client: openai.OpenAI, server: Runnin
 def test_what_harnesses_for_evaluation_do(
     client: openai.OpenAI, server: Running, guide: chaski.LLM, max_tokens: int
 ) -> None:
-    """Prompts of tokens, given back with how likely each was: what comes behind `context` is summed up."""
+    """Prompts of tokens are returned with log-probabilities; those after `context` are summed."""
     rows = [tokens_of(server, f"{text} wool, and answers") for text in TEXTS]
     asked: dict[str, Any] = {"echo": True, "max_tokens": max_tokens, "logprobs": 1, "seed": 1234}
     reply = client.completions.create(model="guide", prompt=rows, temperature=0, **asked)
@@ -119,7 +119,7 @@ def test_an_echo_of_text(client: openai.OpenAI, server: Running) -> None:
 
 
 def test_scores_of_the_prompt_by_themselves(server: Running, guide: chaski.LLM) -> None:
-    """In the form of vLLM: by token id, the first token without any."""
+    """They have vLLM's form: by token id, without a score for the first token."""
     ids = tokens_of(server, TEXTS[1])
     reply = server.post("/v1/completions", ASKED | {"prompt": ids, "prompt_logprobs": 2}).json
     first, *others = reply["choices"][0]["prompt_logprobs"]
@@ -137,7 +137,7 @@ def test_scores_of_the_prompt_by_themselves(server: Running, guide: chaski.LLM) 
 
 
 def test_prompts_have_so_many_scores(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their number is the product of prompts, tokens and `prompt_logprobs`."""
+    """Their number, the product of prompts, tokens and `prompt_logprobs`, is limited."""
     ids = tokens_of(server, TEXTS[1])
     monkeypatch.setattr("chaski.server.answering.scores.MAX_SCORES", 3 * len(ids))
     body = ASKED | {"prompt": ids, "prompt_logprobs": 2}
@@ -150,7 +150,7 @@ def test_prompts_have_so_many_scores(server: Running, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_scores_of_a_conversation_in_the_form_of_vllm(server: Running, guide: chaski.LLM, n: int) -> None:
-    """Beside the choices, and once for all of them: their prompt is the same."""
+    """They are next to the choices, once for all of them, since the prompt is the same."""
     messages = [{"role": "user", "content": TEXTS[1]}]
     asked = {"model": "guide", "messages": messages, "max_tokens": 2, "temperature": 0, "n": n}
     reply = server.post("/v1/chat/completions", asked | {"prompt_logprobs": 2}).json
@@ -232,7 +232,7 @@ def test_what_is_refused(fake: Running, fields: dict[str, Any], text: str) -> No
 
 
 def test_many_prompts_wait_for_each_other(fake: Running) -> None:
-    """More than a client may have at once, and more than may wait for the model."""
+    """It sends more than a client may run at once, and more than may wait for the model."""
     reply = fake.post("/v1/completions", {"model": "guide", "prompt": ["x"] * 200})
     assert [choice["index"] for choice in reply.json["choices"]] == list(range(200))
 

@@ -1,4 +1,4 @@
-"""Models are made by a process of their own: its progress, its errors and its end."""
+"""Models are made in a separate process: its progress, its errors and its end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def add_weights(store: Store, folder: Path, rows: int = 1024) -> Digest:
-    """A blob of weights that are no model, but can be quantized."""
+    """Add a blob of weights that are not a model, but can be quantized."""
     path = folder / "weights.gguf"
     metadata = {"general.architecture": "llama", "general.file_type": 0}
     matrix = np.random.default_rng(3).standard_normal((rows, 1024), np.float32)
@@ -46,7 +46,7 @@ def add_weights(store: Store, folder: Path, rows: int = 1024) -> Digest:
 
 
 def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
-    """Let the process be a shell that runs these lines."""
+    """Replace the process by a shell that runs these lines."""
     program = folder / "program"
     program.write_text("\n".join(("#!/bin/sh", *lines)))
     program.chmod(0o755)

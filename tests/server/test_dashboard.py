@@ -1,4 +1,4 @@
-"""The dashboard for Grafana asks for nothing that the page for Prometheus does not have."""
+"""The Grafana dashboard uses only metrics of the Prometheus page."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ SCRAPED = {"instance"}
 
 
 def parse(expression: str) -> tuple[set[str], set[str]]:
-    """Return the metrics and the labels in an expression. Raises ValueError where it is none."""
+    """Return the metrics and labels in an expression. Raises ValueError if it is invalid."""
     metrics, labels = set[str](), set[str]()
-    open_: list[str] = []  # signs that close what is open; "by)" for the labels of an aggregation
+    open_: list[str] = []  # expected closing signs; "by)" for the labels of an aggregation
     tokens = []
     place = 0
     while place < len(expression):
@@ -69,7 +69,7 @@ def parse(expression: str) -> tuple[set[str], set[str]]:
 
 @pytest.fixture(scope="module")
 def told(server: Running) -> dict[str, set[str]]:
-    """The names of all series that the page writes, with their labels as far as there are samples."""
+    """Return the names of all series on the page, with their labels if there are samples."""
     body = {"model": "helper", "prompt": "a", "raw": True, "stream": False, "options": {"num_predict": 2}}
     assert server.post("/api/generate", body).status == 200
     names: dict[str, set[str]] = {}

@@ -1,4 +1,4 @@
-"""Dialects by themselves: bodies to requests, events to fields. No server, no model."""
+"""Dialects alone, without server and model: bodies to requests, events to fields."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_openai_chunks() -> None:
 
 @pytest.mark.parametrize("arguments", ["{", "[]", '"x"', "[" * 9000])
 def test_broken_arguments_of_a_history_stay_text(arguments: str) -> None:
-    """A model wrote them, so the conversation must go on."""
+    """A model wrote them, so the conversation must continue."""
     call = {"id": "1", "function": {"name": "f", "arguments": arguments}}
     turn = {"role": "assistant", "tool_calls": [call]}
     body = {"model": "m", "messages": [turn]}

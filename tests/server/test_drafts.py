@@ -1,4 +1,4 @@
-"""Models of the store that bring a small model, which proposes tokens: over HTTP, and by name."""
+"""Stored models with a small draft model: over HTTP, and by name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Running]:
-    """`plain`, and `quick`: the same weights with a draft, which was uploaded and quantized."""
+    """Run a server with `plain`, and `quick`: the same weights with an uploaded and quantized draft."""
     large = write_tiny_llama(folder / "large.gguf", memory=0.3)
     small = write_tiny_llama(folder / "small.gguf", memory=0.3, matrices=QuantType.F16)
     patch = pytest.MonkeyPatch()
@@ -45,7 +45,7 @@ def server(folder: Path) -> Iterator[Running]:
 
 
 def test_the_server_loads_it_beside_the_model(server: Running) -> None:
-    """A name with it and one without share the weights, but not what is loaded."""
+    """A name with the draft and one without share the weights, but not the loaded model."""
     answers, sizes = [], []
     for name in ("plain", "quick", "plain"):
         reply = server.post("/api/generate", ASKED | {"model": name, "stream": False}).json
@@ -54,9 +54,9 @@ def test_the_server_loads_it_beside_the_model(server: Running) -> None:
         sizes.append(loaded.info.memory.weights)
     assert len(answers[0]) > 20
     assert len(set(answers)) == 1
-    assert sizes[0] < sizes[1] == sizes[2]  # what has a draft suits those without
+    assert sizes[0] < sizes[1] == sizes[2]  # a model with a draft also serves requests without one
     shown = server.post("/api/show", {"model": "quick"}).json["modelfile"]
-    assert "DRAFT" not in shown  # FROM brings it, and no path of this disk is told
+    assert "DRAFT" not in shown  # FROM includes it, without a path of this disk
 
 
 def test_what_is_loaded_by_name_brings_it_too(

@@ -1,4 +1,4 @@
-"""Vectors over all three ways to ask, from a real model."""
+"""Vectors of a real model through all three APIs."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_model_that_is_not_there(server: Running) -> None:
 
 
 def test_what_closes_a_text_stays_when_it_is_cut(tmp_path: Path) -> None:
-    """Models that look at the last token, or at SEP, see it; in the server and in Python alike."""
+    """Models that use the last token, or SEP, see it, both in the server and in Python."""
     fields = {"llama__pooling_type": 3, "tokenizer__ggml__add_eos_token": True}
     file = write_tiny_llama(tmp_path / "closing.gguf", **fields)
     text = " ".join(TEXTS * 3)
@@ -146,7 +146,7 @@ def test_what_closes_a_text_stays_when_it_is_cut(tmp_path: Path) -> None:
 
 
 def test_vectors_have_so_many_numbers(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inputs times the size of vectors is no small product, and all of it was kept in memory."""
+    """The product of inputs and vector size is limited, since all vectors are kept in memory."""
     monkeypatch.setattr("chaski.server.answering.vectors._MAX_NUMBERS", 1000)
     size = len(server.post("/api/embed", {"model": "vectors", "input": "x"}).json["embeddings"][0])
     most = 1000 // size
@@ -159,7 +159,7 @@ def test_vectors_have_so_many_numbers(server: Running, monkeypatch: pytest.Monke
 
 @pytest.mark.timed
 def test_many_vectors_are_written_while_others_are_answered(server: Running) -> None:
-    """The event loop encoded them, in one call that keeps the interpreter to itself."""
+    """Once the event loop encoded them in one call that blocked the interpreter."""
     small = server.post("/api/embed", {"model": "vectors", "input": "x"})
     assert "content-length" in small.headers
     body = {"model": "vectors", "input": ["x"] * 20_000}

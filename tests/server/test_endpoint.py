@@ -1,4 +1,4 @@
-"""Streams of an endpoint, piece by piece: what is ready goes out together, but not without end."""
+"""Streams of an endpoint: ready pieces are sent together, but only up to a limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chaski.server.http.endpoint import Endpoint, HTTPRequest, Reply, Stream
 
 
 class Client:
-    """Asks an endpoint once, and reads when it is let."""
+    """Sends one request to an endpoint, and reads when the test allows it."""
 
     def __init__(self, stream: Callable[[], Stream]) -> None:
         self.messages: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Routes of llama.cpp's server and of vLLM, asked as their clients ask."""
+"""Routes of llama.cpp's server and of vLLM, with requests like their clients'."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def script() -> Script:
 
 @pytest.fixture
 def fake(tmp_path: Path, script: Script) -> Iterator[Running]:
-    """A server with a model that fills in."""
+    """Run a server with a model that supports infilling."""
     file = write_tiny_llama(tmp_path / "filler.gguf", chat_template=None)
     for _ in create(Store(tmp_path), ModelName.parse("filler"), Recipe(sources=[file], template=INSERTION)):
         pass
@@ -57,7 +57,7 @@ def test_tokens_as_llama_cpp_tells_them(server: Running) -> None:
     assert spelled.decode().strip() == "hällo <|end|>"
     plain = server.post("/tokenize", asked | {"parse_special": False}).json["tokens"]
     assert len(plain) >= len(bare["tokens"])
-    # The model that was used last is the one that is meant.
+    # The most recently used model answers.
     del asked["model"]
     assert server.post("/tokenize", asked).json == bare
     assert server.post("/detokenize", {"tokens": bare["tokens"]}).json["content"].startswith("hällo")
@@ -93,7 +93,7 @@ def test_a_conversation_as_the_template_writes_it(server: Running) -> None:
 
 
 def test_a_conversation_is_written_by_the_models_process(fake: Running, script: Script) -> None:
-    """Templates take time and memory; the server has none to spare for them."""
+    """Templates take time and memory that the server must not spend."""
     asked = {"model": "filler", "messages": MESSAGES}
     text = fake.post("/apply-template", asked).json["prompt"]
     assert MESSAGES[0]["content"] in text
@@ -146,7 +146,7 @@ def test_filling_in(fake: Running, script: Script) -> None:
 
 @pytest.mark.parametrize("names", [("fim_pre", "fim_suf", "fim_mid"), ("prefix", "suffix", "middle")])
 def test_filling_in_by_the_tokens_of_a_file(tmp_path: Path, script: Script, names: tuple[str, ...]) -> None:
-    """Files of llama.cpp's converter name them, and have no template for it."""
+    """Files of llama.cpp's converter name these tokens, and have no infill template."""
     ids = {f"tokenizer__ggml__{name}_token_id": 10 + number for number, name in enumerate(names)}
     file = write_tiny_llama(tmp_path / "coder.gguf", **ids)
     for _ in create(Store(tmp_path), ModelName.parse("coder"), Recipe(sources=[file])):

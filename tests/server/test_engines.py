@@ -1,4 +1,4 @@
-"""A model that only llama.cpp has, over HTTP, with a stand-in for the package."""
+"""A model that only llama.cpp supports, over HTTP, with a fake package."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("model", ["foreign-sees", "both-sees"])
 def test_images_come_through_every_api(package: None, server: Running, model: str) -> None:
-    """The stand-in answers with the prompt, backwards, where an image is the length of its file."""
+    """The fake package answers with the reversed prompt, in which an image is the length of its file."""
     shown = server.post("/api/show", {"model": model}).json
     assert "vision" in shown["capabilities"]
     assert shown["engine"] == "llama.cpp"

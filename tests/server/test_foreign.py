@@ -1,4 +1,4 @@
-"""What becomes of every field that the packages of the makers know, and of those of other engines."""
+"""The handling of every field of the official packages and of other engines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.server.fake_worker import Script
 from tests.server.running import Running, running
 
 HEADER = "x-chaski-ignored"
-# What the header tells of: wishes that models here do not know, or that only their makers' servers fulfil.
+# Fields named in the header: features that models here lack, or that only the makers' servers have.
 TOLD = {
     *("moderation", "verbosity", "web_search_options", "access_programs", "background_options", "image"),
     *("width", "height", "steps", "personality", "context_management", "compaction", "thread"),
@@ -35,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def documented(module: str, *classes: str) -> set[str]:
-    """The fields of classes of an installed package."""
+    """Return the fields of classes of an installed package."""
     package, _, rest = module.partition("/")
     found = importlib.util.find_spec(package)
     assert found is not None
@@ -93,13 +93,13 @@ def documented(module: str, *classes: str) -> set[str]:
     ],
 )
 def test_every_documented_field_has_its_place(path: str, module: str, classes: list[str]) -> None:
-    """It is read, or harmless, or refused, or told of; one that a newer package adds is none of these."""
+    """Each field is read, harmless, refused, or reported; a new field of a newer package fails this test."""
     fields = {name.removesuffix("_") for name in documented(module, *classes)}
     assert fields
     assert fields <= BODIES["POST", path].fields.keys() | HARMLESS | REFUSED.keys() | TOLD
 
 
-# Fields of engines and makers whose packages are not installed here, by what becomes of them.
+# Fields of engines and makers whose packages are not installed here, by their handling.
 OTHERS: dict[str, dict[str, str]] = {
     "/v1/chat/completions": {
         "read": """
@@ -228,7 +228,7 @@ def test_what_would_change_the_answer_is_refused_by_name(name: str) -> None:
     ],
 )
 def test_an_answer_says_what_it_left_out(server: Running, path: str, body: dict[str, Any]) -> None:
-    """On every endpoint, whatever becomes of the request otherwise."""
+    """This holds on every endpoint, whatever else happens to the request."""
     body = {"model": "guide", **body}
     assert HEADER not in server.post(path, body | {"user": "me", "metadata": None}).headers
     reply = server.post(path, body | {"a, b\n": 1, "colour": "red"})

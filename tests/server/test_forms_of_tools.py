@@ -1,4 +1,4 @@
-"""Tools in the forms of all dialects, on every route: taken with their names, or refused."""
+"""Tools in the forms of all dialects, on every route: accepted with their names, or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may ask: Host, Origin, keys, addresses and bodies, tried over the wire."""
+"""Access checks: Host, Origin, keys, addresses and bodies, tested over the wire."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.server.running import Running, running
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """With keys, a further origin and a further name."""
+    """Run a server with keys, a further origin and a further name."""
     settings = Settings(
         address=SOMEWHERE,
         api_keys=("user-key", "other-key"),
@@ -116,7 +116,7 @@ def test_origins_of_this_machine(server: Running, origin: str) -> None:
     ],
 )
 def test_foreign_origins_are_refused_before_the_handler(server: Running, origin: str) -> None:
-    """A form or a simple fetch sends JSON without asking; it must not reach anything."""
+    """A form or a simple fetch sends JSON without a preflight; it must not reach any handler."""
     body = {"model": "helper", "keep_alive": 0}
     reply = server.ask("DELETE", "/api/delete", body, {"Origin": origin, "Content-Type": "text/plain"})
     assert (reply.status, reply.body) == (403, b"")
@@ -135,7 +135,7 @@ def test_origins_of_the_settings(guarded: Running) -> None:
 
 
 def test_pages_without_an_origin_need_all_origins_to_be_allowed(tmp_path: Path) -> None:
-    """A frame in a sandbox says null, whatever page it is in."""
+    """A sandboxed frame sends null, whatever page contains it."""
     for origins, status in ((("*",), 200), (("https://*",), 403), ((), 403)):
         with running(Settings(address=SOMEWHERE, origins=origins), tmp_path) as server:
             assert server.get("/", Origin="null").status == status
@@ -173,7 +173,7 @@ def test_without_a_key(guarded: Running) -> None:
 
 
 def test_keys_are_compared_in_constant_time(guarded: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With all that there are, even behind the right one, by the function that is made for it."""
+    """A key is compared with all keys, even after a match, with the standard function for this."""
     compared: list[bytes] = []
 
     def compare(given: bytes, known: bytes) -> bool:
@@ -268,7 +268,7 @@ def test_bodies_that_are_no_requests(server: Running, body: bytes, text: str) ->
     ],
 )
 def test_bodies_have_a_limit(server: Running, path: str, most: int) -> None:
-    """Those that say how long they are, and those that come in chunks."""
+    """It tests bodies with a length, and chunked ones."""
     reply = server.ask("POST", path, None, {"Content-Length": str(most + 1)})
     assert reply.status == 413
     assert f"has {most + 1} bytes; at most {most} bytes are allowed here" in reply.body.decode()
@@ -283,7 +283,7 @@ def test_bodies_have_a_limit(server: Running, path: str, most: int) -> None:
 
 
 def test_every_body_has_a_limit() -> None:
-    """Few routes need more than 1 MB: those that take texts or images."""
+    """Only routes that accept texts or images need more than 1 MB."""
     large = {path for (_, path), body in BODIES.items() if body.most > SMALL}
     inputs = ("input", "prompt", "messages", "documents", "content", "template", "input_prefix")
     assert large == {path for (_, path), body in BODIES.items() if not body.fields.keys().isdisjoint(inputs)}

@@ -1,4 +1,4 @@
-"""Histories that a strict template takes only after changes, and answers that have begun, in every API."""
+"""Histories that a strict template accepts only after changes, and begun answers, in every API."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.server.fake_worker import Script
 from tests.server.running import Running, running
 from tests.tiny_llama import write_tiny_llama
 
-# As Mistral's and Llama's together: ids of nine characters, one call in a turn, turns that are closed.
+# Like Mistral's and Llama's together: ids of nine characters, one call per turn, closed turns.
 STRICT = (
     "{{ tools | tojson if tools else '' }}{% for m in messages %}[{{ m.role }}]{{ m.content }}"
     "{% if m.tool_calls and m.tool_calls | length > 1 %}{{ raise_exception('one call') }}{% endif %}"
@@ -91,7 +91,7 @@ def openai_call(call_id: str, arguments: str) -> dict[str, Any]:
 
 
 def histories(arguments: str) -> dict[str, dict[str, Any]]:
-    """Two calls with results in another order, as the APIs write them."""
+    """Return two calls with results in another order, in the form of each API."""
     results = [("call_b", "rain"), ("call_a", "sun")]
     ids = ("call_a", "call_b")
     plain = {"role": "assistant", "content": "", "tool_calls": [openai_call(each, arguments) for each in ids]}

@@ -1,4 +1,4 @@
-"""Requests with many or large parts: work and memory in proportion, bounded, and nobody else waits."""
+"""Requests with many or large parts: proportional, bounded work and memory, and no other client waits."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tests.server.test_large_bodies import _PROGRAM, ask
 
 CHAT, MESSAGES, RESPONSES, GENERATE = "/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/generate"
 _MOST_GROWTH = 64
-"""MB of memory of the server's own process, while it answers a hostile request."""
+"""The limit of the server process's memory in MB during a hostile request."""
 _LONGEST_WAIT = 0.5
-"""Seconds that another client waits for an answer meanwhile."""
+"""The limit of another client's wait in seconds meanwhile."""
 
 
 def text(length: int) -> dict[str, str]:
@@ -55,7 +55,7 @@ def summary(length: int) -> dict[str, Any]:
 _THOUGHT = thought(300)
 _SUMMARY = summary(300)
 _LONG = 3000
-"""Characters of parts that are read here. All of them have nearly the size of the largest body."""
+"""Characters of parts that are read here; together nearly as large as the largest body."""
 
 PARTS: dict[str, tuple[Callable[[Mapping[str, Any]], object], dict[str, Any]]] = {
     "chat": (openai.read_chat, {"messages": [user([text(_LONG)] * 20_000)]}),
@@ -68,7 +68,7 @@ PARTS: dict[str, tuple[Callable[[Mapping[str, Any]], object], dict[str, Any]]] =
 
 @pytest.mark.parametrize("name", PARTS)
 def test_parts_are_joined_in_time_in_proportion(name: str) -> None:
-    """Joining each part to all before it took minutes."""
+    """Joining each part to all earlier ones took minutes."""
     read, body = PARTS[name]
     start = time.thread_time()
     read({"model": "guide", "max_tokens": 1, **body})
@@ -91,7 +91,7 @@ def test_joined_parts_are_the_same_text() -> None:
 
 
 def test_an_item_is_referred_to_once() -> None:
-    """Many references to a large item were a conversation of their product."""
+    """Many references to a large item made a conversation of the product of both."""
     references = [{"type": "item_reference", "id": "msg_1"}] * 2
     with pytest.raises(OptionError, match="Duplicate item found with id msg_1"):
         responses.read_response({"input": references}, find_item=lambda item_id: user("a"))
@@ -200,7 +200,7 @@ INPUTS: dict[str, Callable[[], tuple[str, bytes]]] = {
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
-    """A server of its own, whose model is loaded: its port and process."""
+    """Run a separate server with a loaded model; yield its port and process."""
     folder = tmp_path_factory.mktemp("models")
     command = [sys.executable, "-c", _PROGRAM, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
@@ -213,7 +213,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int
 
 
 def resident(pid: int, name: str) -> int:
-    """The memory of a process in MB: now (VmRSS), or at most since that was reset (VmHWM)."""
+    """Return the memory of a process in MB: now (VmRSS), or the peak since the last reset (VmHWM)."""
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return int(lines[name].split()[0]) >> 10
 
@@ -224,9 +224,9 @@ def resident(pid: int, name: str) -> int:
 def test_hostile_sizes_fill_and_stall_no_server(process: tuple[int, int], name: str) -> None:
     port, pid = process
     route, body = INPUTS[name]()
-    Path(f"/proc/{pid}/clear_refs").write_text("5")  # VmHWM begins again
+    Path(f"/proc/{pid}/clear_refs").write_text("5")  # resets VmHWM
     before = resident(pid, "VmRSS")
-    # Other programs of a busy machine may stall a server, too, but hardly three times in turn.
+    # Other programs may stall a server, too, but hardly three times in a row.
     waits = []
     for _ in range(3):
         waits.append(longest_wait(port, route, body))
@@ -237,7 +237,7 @@ def test_hostile_sizes_fill_and_stall_no_server(process: tuple[int, int], name: 
 
 
 def longest_wait(port: int, route: str, body: bytes) -> float:
-    """Seconds that the slowest `/api/version` takes while the server reads a hostile request."""
+    """Return the seconds of the slowest `/api/version` while the server reads a hostile request."""
     found: list[int] = []
     asker = threading.Thread(target=lambda: found.append(ask(port, "POST", route, body)[0]))
     asker.start()
@@ -265,7 +265,7 @@ def test_so_many_tokens_are_returned(server: Running) -> None:
 
 
 def test_a_shortened_prompt_has_the_tokens_that_were_computed(server: Running) -> None:
-    """All others were sent through the server, as many as a body may have."""
+    """Once the server transferred all other tokens, too, as many as fit a body."""
     body = {"model": "guide", "prompt": "word " * 5000, "stream": False, "options": {"num_predict": 2}}
     reply = server.post(GENERATE, body)
     assert reply.status == 200

@@ -1,4 +1,5 @@
-"""Each value of requests to all routes, replaced by hostile ones: answered or refused, never a defect."""
+"""Each value of requests to all routes, replaced by hostile ones: answered or refused, never an internal
+error."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from chaski.server.network.bodies import load_object
 from chaski.server.routes import ROUTES
 from tests.server.running import Running
 
-# As they stand in a body.
+# As they appear in a body.
 HOSTILE = {
     "ten to the 400th": "1" + "0" * 400,
     "ten to the 300th": "1" + "0" * 300,
@@ -115,7 +116,7 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def replaced(body: dict[str, Any], path: tuple[Any, ...], text: str) -> bytes:
-    """The body with the value at `path` written as `text`."""
+    """Return the body with the value at `path` written as `text`."""
     copy = json.loads(json.dumps(body))
     place = copy
     for key in path[:-1]:
@@ -125,7 +126,7 @@ def replaced(body: dict[str, Any], path: tuple[Any, ...], text: str) -> bytes:
 
 
 def routes() -> list[str]:
-    """All that take a body; those that are not in the table above get a body of fields that many know."""
+    """Return all routes with a body; routes outside the table above get a body of common fields."""
     found = [route.path for route in ROUTES if route.method in ("POST", "DELETE") and "{" not in route.path]
     assert BODIES.keys() <= set(found)
     return sorted(set(found) - {"/"})
@@ -199,7 +200,7 @@ def test_two_tools_of_one_name_are_refused(server: Running, route: str) -> None:
 
 
 def test_halves_of_pairs_take_time_in_proportion() -> None:
-    """Long names with many items each were copied into the place of every item."""
+    """Once long names were copied into the path of each of many items."""
     name, items = "n" * 30_000, ",".join(["1"] * 30_000)
     body = f'{{"{name}": [{items}], "b\\ud800": {{"x": ["\\udc00"]}}}}'.encode()
     tracemalloc.start()

@@ -1,4 +1,4 @@
-"""Images in the requests of all dialects, as far as the wish. No server, no model."""
+"""Images in the requests of all dialects, up to the parsed request, without server and model."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_what_is_refused(read: Callable[[], Any], kind: type[ChaskiError], words
 
 
 def test_base64_in_the_spellings_of_clients() -> None:
-    """As MIME breaks it, with blanks, without padding, and with the letters of URLs."""
+    """It accepts MIME line breaks, spaces, missing padding, and the URL-safe alphabet."""
     data = RED
     plain = b64encode(data).decode()
     broken = "\r\n".join(plain[at : at + 76] for at in range(0, len(plain), 76))

@@ -54,7 +54,7 @@ class Weather(pydantic.BaseModel):
 
 @pytest.fixture(scope="module", autouse=True)
 def collected() -> Iterator[None]:
-    """What is left of its clients is warned of here, not in whatever test runs next."""
+    """Collect its clients here, so that their warnings do not appear in the next test."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)

@@ -1,4 +1,4 @@
-"""Bodies that would become much more than they are: bounded memory, and nobody else waits."""
+"""Bodies that would expand a lot: bounded memory, and no other client waits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ settings = Settings(address=Address("127.0.0.1", 0), body_memory=256 << 20)
 serve(settings, Store(Path(sys.argv[1])), lambda url: print(url.rpartition(":")[2], flush=True))
 """
 
-# What a body begins with, what it repeats, how often, and what it ends with.
+# The start of a body, its repeated part, the count, and the end.
 BODIES = {
     "objects": (b'{"model": "guide", "messages": [', b"{},", 20 << 20, b"1]}"),
     "numbers": (b'{"model": "guide", "messages": [', b"1,", 30 << 20, b"1]}"),
@@ -46,7 +46,7 @@ BODIES = {
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
-    """A server of its own: its port and process."""
+    """Run a separate server; yield its port and process."""
     folder = tmp_path_factory.mktemp("models")
     command = [sys.executable, "-c", _PROGRAM, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
@@ -63,7 +63,7 @@ def ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[i
 
 
 def peak(pid: int) -> int:
-    """The most memory that a process has had, in MB."""
+    """Return the peak memory of a process in MB."""
     text = Path(f"/proc/{pid}/status").read_text()
     lines = dict(line.split(":", 1) for line in text.splitlines())
     return int(lines["VmHWM"].split()[0]) >> 10
@@ -77,14 +77,13 @@ def test_four_large_bodies_at_once(process: tuple[int, int], name: str) -> None:
     begin, part, count, end = BODIES[name]
     body = begin + part * count + end
     path = "/api/generate" if "text" in name else "/api/chat"
-    # The issue is one of seconds. Other programs of a busy machine may stall a server, too, but hardly three
-    # times in turn.
+    # The fault took seconds. Other programs may stall a server, too, but hardly three times in a row.
     assert any(longest_wait(port, path, body) < 2 for _ in range(3))
     assert peak(pid) < _MEGABYTES
 
 
 def longest_wait(port: int, path: str, body: bytes) -> float:
-    """Seconds that the slowest `/api/version` takes while the server refuses a body four times at once."""
+    """Return the seconds of the slowest `/api/version` while the server refuses four such bodies."""
     found: list[tuple[int, bytes]] = []
     askers = [threading.Thread(target=lambda: found.append(ask(port, "POST", path, body))) for _ in range(4)]
     for asker in askers:
@@ -115,7 +114,7 @@ def body_of(bodies: Bodies, data: bytes, hold: asyncio.Event | None = None) -> a
 
 
 def test_large_bodies_share_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They wait for each other, in order; small ones pass by; who waits too long is told."""
+    """They wait for each other in order; small ones pass; a request that waits too long gets an error."""
     data = json.dumps({"a": "x" * 600_000}).encode()
 
     async def run() -> None:
@@ -139,7 +138,7 @@ def test_large_bodies_share_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bodies_that_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of them has what the other one needs: the later one is told, and the first one continues."""
+    """Each has memory that the other needs: the later one gets an error, and the first one continues."""
     monkeypatch.setattr("chaski.server.network.budget._LOOK_SECONDS", 0.01)
 
     async def run() -> None:
@@ -158,7 +157,7 @@ def test_bodies_that_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_a_body_becomes_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wide text takes four times its bytes: not beside another one, and the budget is whole afterwards."""
+    """A wide text takes four times its bytes, so it waits for others; the budget is complete afterwards."""
     monkeypatch.setattr("chaski.server.network.budget._WAIT_SECONDS", 0.05)
     wide = ('{"a": "\U0001f600' + "x" * 200_000 + '"}').encode()
 

@@ -1,4 +1,4 @@
-"""Spellings that other servers take: they are understood here, or refused by an error that says why."""
+"""Spellings that other servers accept: they are understood here, or refused with a clear error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model in memory holds, told while it is in use."""
+"""The contents of a loaded model's cache, reported while it is in use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROMPT = [5, 6, 7, 8] * 12
 
 
 def check(picture: CachePicture) -> None:
-    """Every run is of a sequence that is there, within its tokens and within the cells."""
+    """Check that every run belongs to an existing sequence, within its tokens and cells."""
     for kind in picture.kinds:
         for sequence, cell, position, count, step in kind.runs.tolist():
             length = picture.slots[sequence].tokens
@@ -60,7 +60,7 @@ def test_states_and_their_checkpoints(tmp_path: Path) -> None:
 
 @dataclass(frozen=True)
 class Leaf:
-    """As much of a cache as a picture asks for."""
+    """The part of a cache that a picture needs."""
 
     cells: list[list[int]]
     is_state = False
@@ -70,7 +70,7 @@ class Leaf:
 
 
 def read(runs: npt.NDArray[np.int32], sequence: int) -> dict[int, int]:
-    """The cell at each position."""
+    """Return the cell at each position."""
     return {
         position + index: cell + index * step
         for owner, cell, position, count, step in runs.tolist()

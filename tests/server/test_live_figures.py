@@ -1,4 +1,4 @@
-"""`GET /api/live`: what server, models and sequences do now, while answers are computed."""
+"""`GET /api/live`: the activity of server, models and sequences while answers are computed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_figures_of_sequences_while_they_run(server: Running) -> None:
     enough = threading.Event()
 
     def ask(number: int) -> list[Any]:
-        """Ask again and again: figures may be 0.4 s old, which is longer than an answer may take."""
+        """Repeat the request: figures may be 0.4 s old, which may be longer than an answer takes."""
         told = [generate(server, number, **LONG)]
         while not enough.is_set():
             told.append(generate(server, number, **LONG))
@@ -51,7 +51,7 @@ def test_figures_of_sequences_while_they_run(server: Running) -> None:
     def look() -> bool:
         (model,) = server.get("/api/live").json["models"]
         seen.append(model)
-        # Each sequence waits for a moment, and the speed is known after some steps.
+        # Each sequence waits for a moment, and the speed is known after several steps.
         computing = [each for each in model["sequences"] if each["state"] != "waiting"]
         return len(computing) == model["running"] == 3 and model["generated_tokens_per_second"] > 0
 

@@ -1,4 +1,4 @@
-"""Many clients, clients that leave, and a model that dies: what the server must survive."""
+"""The server survives many clients, clients that leave, and a model that dies."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_model_that_was_killed_at_rest_is_started_again(server: Running, strea
 
 @pytest.fixture
 def held(models: Path) -> Iterator[tuple[Running, Script]]:
-    """A server whose model answers when the test lets it, two at a time."""
+    """Run a server whose model answers when the test allows it, two at a time."""
     script = Script(hold=threading.Event(), pieces=("one", "two"))
     settings = Settings(address=SOMEWHERE, parallel=1, max_queue=2)
     with running(settings, models, script.open) as server:

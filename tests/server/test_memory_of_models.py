@@ -1,4 +1,4 @@
-"""The memory that a model would take, asked for before it is loaded."""
+"""The memory that a model would take, requested before it is loaded."""
 
 from __future__ import annotations
 

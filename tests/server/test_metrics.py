@@ -1,4 +1,4 @@
-"""The page for Prometheus: names of vLLM with figures of our own, and a bounded number of series."""
+"""The Prometheus page: vLLM's names with our own figures, and a bounded number of series."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_figures_of_answers_under_the_names_of_vllm(models: Any) -> None:
     assert total == pytest.approx(sum(each["total_duration"] for each in answers) / 1e9, rel=0.05)
     assert 0 <= told.vllm("request_queue_time_seconds_sum") < total - prefill - decode + 1e-3
     assert 2 <= told.vllm("inter_token_latency_seconds_count") <= 22
-    # Pieces that come late on a busy machine come closer together.
+    # Pieces that are late on a busy machine arrive closer together.
     assert 0 < told.vllm("inter_token_latency_seconds_sum") < total
     assert told.vllm("num_requests_running") == told.vllm("num_requests_waiting") == 0
     assert told.vllm("kv_cache_usage_perc") == 0
@@ -156,7 +156,7 @@ def test_hostile_names_are_escaped_and_many_names_share_a_series(monkeypatch: py
 
 
 def test_every_token_is_counted_once() -> None:
-    """Those that end an answer have no text, and come with its end only."""
+    """Tokens that end an answer have no text, and are counted with its end."""
     metrics = Metrics(ModelPool(Settings(address=SOMEWHERE), lambda *args, **options: None))
     recorder = Recorder(metrics)
     record = RequestRecord(HELPER, "chat", 0.0)

@@ -1,4 +1,4 @@
-"""Which models are loaded: with workers that say whether they fit."""
+"""The choice of loaded models, with workers that report whether they fit."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_others_have_all_of_their_memory_before_one_is_loaded() -> None:
         assert script.asked == [Describe()]
         await use(models, "b")
         assert script.asked == [Describe(), Describe(wait_loaded=True), Describe()]
-        script.opened[0].is_running = False  # a dead one has no memory, and is not brought back for this
+        script.opened[0].is_running = False  # a dead worker has no memory, and is not restarted for this
         await use(models, "c")
         assert script.asked[3:] == [Describe(wait_loaded=True), Describe()]
 
@@ -100,7 +100,7 @@ def test_one_that_is_used_goes_last_and_its_requests_end_first() -> None:
             waiting = asyncio.create_task(use(models, "b"))
             await asyncio.sleep(0.05)
             assert names(models) == ["a"]
-            late = asyncio.create_task(use(models, "a"))  # must not keep it there for ever
+            late = asyncio.create_task(use(models, "a"))  # must not keep it forever
             await asyncio.sleep(0.05)
             assert not late.done()
         await waiting
@@ -229,7 +229,7 @@ def test_the_line_is_bounded_and_fair() -> None:
         queue.leave()
         await asyncio.gather(*asks, return_exceptions=True)
         assert served == ["a1", "b1", "a3"]
-        await queue.enter("a")  # nothing got lost
+        await queue.enter("a")  # no slot is lost
 
     asyncio.run(test())
 

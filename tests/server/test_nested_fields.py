@@ -1,4 +1,4 @@
-"""Fields inside of objects and of elements of lists: each is read, refused, harmless, or named."""
+"""Fields inside objects and list elements: each is read, refused, harmless, or named."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.server.running import running
 TEXT = "dGV4dA=="
 IMAGE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgYGBgAAAABQABh6FO1AAAAABJRU5ErkJggg=="
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
-# All of a function goes to the model's template; that no grammar enforces its schema is told.
+# The whole function goes to the model's template; the answer reports that no grammar enforces its schema.
 WHOLE = "tools[].function."
-# What is taken as it is, whatever it holds.
+# Objects that are passed on unchanged, whatever they contain.
 OPAQUE = {"parameters", "input_schema", "schema", "input", "arguments", "action"}
-# What clients send back as an answer had it, and what says only in which words the request is made.
+# Fields that clients send back from an answer, and fields that only describe the request's format.
 GIVEN_BACK = {
     *("id", "type", "status", "index", "signature", "annotations", "citations", "logprobs", "name", "title"),
     *("media_type", "encrypted_content", "eager_input_streaming", "strict", "role", "namespace", "execution"),
@@ -32,7 +32,7 @@ GIVEN_BACK = {
 
 
 class Recording(dict[str, Any]):
-    """An object of a request that notes which of its fields are read, and those of its parts."""
+    """An object of a request that records which of its fields, and those of its parts, are read."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         super().__init__({name: recorded(value) for name, value in values.items()})
@@ -54,7 +54,7 @@ def recorded(value: Any) -> Any:
 
 
 def read_and_unread(value: Any, path: str = "") -> Iterator[tuple[str, bool]]:
-    """The paths of all fields, and whether each was read; nothing of what is inside of unread ones."""
+    """Return the paths of all fields, and whether each was read; unread ones are not descended into."""
     if isinstance(value, list):
         for item in value:
             yield from read_and_unread(item, f"{path}[]")

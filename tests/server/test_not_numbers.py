@@ -1,4 +1,4 @@
-"""Models whose numbers grow beyond what floats hold: every way to ask says so, and for which text."""
+"""Models whose numbers exceed floats: every API reports it, and names the text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BAD = "Z"
 
 
 def damaged(path: Path) -> Path:
-    """The file with one token, `Z`, that is no numbers."""
+    """Write the file with one token, `Z`, that gives NaN."""
     with open_gguf(path) as file:
         embeddings = file.tensors["token_embd.weight"]
         row = list(file.get("tokenizer.ggml.tokens", list[str])).index(BAD)
@@ -88,7 +88,7 @@ def test_python_says_which_text(files: dict[str, Path], normalize: bool) -> None
 
 
 def test_lengths() -> None:
-    """Of zeros nothing can be made; squares of large numbers are beyond float32."""
+    """Zero vectors cannot be normalized; squares of large numbers exceed float32."""
     rows = normalized(np.array([[0, 0], [3, 4], [3e30, 4e30]], np.float32))
     np.testing.assert_allclose(rows, [[0, 0], [0.6, 0.8], [0.6, 0.8]], rtol=1e-6)
     assert rows.dtype == np.float32

@@ -1,4 +1,4 @@
-"""What people's programs do: the `ollama` package against a real server with a real model."""
+"""The `ollama` package against a real server with a real model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `openai` package against a model that says what a test needs: thoughts, calls, errors."""
+"""The `openai` package against a model with set answers: thoughts, calls, errors."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_demanded_call(faked: openai.OpenAI, script: Script) -> None:
         answer = faked.chat.completions.create(**asked, reasoning_effort="none").choices[0]
         chunks = list(faked.chat.completions.create(**asked, reasoning_effort="none", stream=True))
         ends = {answer.finish_reason, chunks[-1].choices[0].finish_reason}
-        assert ends == {"stop" if choice is named else "tool_calls"}  # as OpenAI has it
+        assert ends == {"stop" if choice is named else "tool_calls"}  # as in OpenAI's API
         assert json.loads(answer.message.tool_calls[0].function.arguments) == {"city": "Quito"}
     demanded = [call for call in script.asked if isinstance(call, Generate)][-1].options["format"]
     assert demanded["anyOf"][0]["properties"]["name"] == {"const": "weather"}

@@ -1,4 +1,4 @@
-"""The `openai` package against a real server: with a real model, and with one that says what a test needs."""
+"""The `openai` package against a real server: with a real model, and with one with set answers."""
 
 from __future__ import annotations
 

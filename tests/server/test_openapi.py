@@ -1,4 +1,4 @@
-"""The description of the API: complete, true, and harmless."""
+"""The OpenAPI description: complete, correct, and harmless."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ def read_native_recipe(body: Mapping[str, Any]) -> None:
 def test_the_fields_are_those_that_are_read(
     path: str, read: Callable[[Any], Any], body: dict[str, Any], elsewhere: set[str]
 ) -> None:
-    """With all options at hand, what a request may say is what the table says, no less and no more.
+    """With all options, the accepted fields of a request are exactly those of the table.
 
-    A field that stands for another is read only without that one, so each is left out in turn.
+    An alias is read only without the other field, so each is omitted in turn.
     """
     found = set(elsewhere)
     for missing in (None, *body):

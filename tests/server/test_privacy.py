@@ -1,4 +1,4 @@
-"""What one key's requests may tell another key."""
+"""The isolation between requests of different keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.server.running import running
 
 
 def test_keys_share_no_prefix_cache(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the time until the first token would tell what others have asked."""
+    """Otherwise the time to the first token would reveal other users' prompts."""
     monkeypatch.setenv("CHASKI_THREADS", "1")
     settings = Settings(address=SOMEWHERE, parallel=4, api_keys=("hers", "his"))
     asked = {"model": "guide", "prompt": "how do I use fewer cores?", "stream": False}

@@ -29,7 +29,7 @@ CALL = (
     "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n<parameter=days>\n2\n"
     "</parameter>\n</function>\n</tool_call>"
 )
-# Their parsers have the same names, but for these.
+# Their parsers have the same names, except for these.
 PARSERS = {"deepseek3.1": "deepseek3", "qwen3.8": "qwen3.5"}
 NAMES = (
     "deepseek3.1",
@@ -46,7 +46,7 @@ script = Script()
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A model for each of some renderers. Its file has a template too, which a renderer goes before."""
+    """Run a server with a model for several renderers. A renderer has precedence over the file's template."""
     folder = tmp_path_factory.mktemp("renderers")
     data = write_tiny_llama(folder / "tiny.gguf", chat_template="{{ messages }}").read_bytes()
     digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
@@ -60,7 +60,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def chat(server: Running, model: str, says: str, **wishes: Any) -> tuple[str, dict[str, Any]]:
-    """The prompt, and the message that comes of the answer."""
+    """Return the prompt, and the message parsed from the answer."""
     script.pieces = list(says)
     asked = {"model": model, "messages": [HELLO], "stream": False, **wishes}
     reply = server.post("/api/chat", asked)

@@ -1,4 +1,4 @@
-"""Replies field by field: names, types and order are those of the reference, and none beyond the listed."""
+"""Replies field by field: names, types and order are those of the reference, without further fields."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def events_of(reply: Reply) -> list[tuple[str, Any]]:
-    """Names and data of server-sent events."""
+    """Return names and data of server-sent events."""
     found = []
     for block in reply.body.decode().removesuffix("\n\n").split("\n\n"):
         name, _, data = block.rpartition("data: ")
@@ -66,7 +66,7 @@ def test_the_order_of_a_native_chat(server: Running) -> None:
 
 
 def test_what_is_recorded_is_compared(server: Running) -> None:
-    """Of every endpoint that the reference has, too: the others are ours, or their replies are text."""
+    """This includes every endpoint of the reference; the others are ours, or reply with text."""
     assert RECORDED.keys() - {"about", "steps", "statuses"} <= SHAPES.keys()
     named = (*RECORDED, *RECORDED["steps"], *RECORDED["statuses"])
     known = {" ".join(name.split()[:2]) for name in named}
@@ -150,7 +150,7 @@ def test_responses(server: Running) -> None:
     for number, (name, data) in enumerate(found):
         assert (name, number) == (data.pop("type"), data.pop("sequence_number"))
         check(name, data)
-    # Every event of the fixture came, so none is there that nobody sends.
+    # Every event of the fixture occurred, so the fixture has no unused event.
     assert {name for name, _ in found} == {name for name in SHAPES if name.startswith("response.")}
 
 

@@ -1,4 +1,4 @@
-"""Documents in the order in which they answer a query, by a real model that was made to tell yes from no."""
+"""Documents in the order of their relevance, by a real model made to distinguish yes from no."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ASKED: Any = {"model": "ranker", "query": "the other end", "documents": DOCUMENT
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """`ranker`, `scorer` of one label, `silent` that does not say how it is asked, `talker`, `encoder`."""
+    """Run a server with `ranker`, `scorer` (one label), `silent` (no prompt format), `talker`, `encoder`."""
     folder = tmp_path_factory.mktemp("ranking")
     files = {
         "ranker": write_tiny_ranker(folder / "two.gguf"),
@@ -49,7 +49,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
-    """By the last outputs of the same model without labels."""
+    """Return the scores from the last outputs of the same model without labels."""
     path = write_tiny_llama(tmp_path_factory.mktemp("plain") / "plain.gguf", llama__pooling_type=3)
     texts = [f"<q>{ASKED['query']}<d>{document}<a>" for document in DOCUMENTS]
     with chaski.load(path) as model:
@@ -115,7 +115,7 @@ def test_a_cross_encoder(server: Running, tmp_path: Path) -> None:
 
 
 def test_routes_of_other_engines(server: Running) -> None:
-    """llama.cpp's and vLLM's, Cohere's, and that of Hugging Face's server for embeddings."""
+    """It tests the routes of llama.cpp, vLLM, Cohere, and Hugging Face's embedding server."""
     usual = server.post("/v1/rerank", ASKED | {"return_documents": True}).json
     assert server.post("/rerank", ASKED | {"return_documents": True}).json == usual
     cohere = server.post("/v2/rerank", ASKED | {"top_n": 2}).json
@@ -145,7 +145,7 @@ def test_each_document_is_judged_for_itself(server: Running) -> None:
 
 
 def test_long_documents_are_cut_at_their_end(server: Running) -> None:
-    """The model still sees the question behind them."""
+    """The model still sees the question after them."""
     long = [f"{DOCUMENTS[0]} {'x ' * count}" for count in (300, 400)]
     reply = server.post("/api/rerank", ASKED | {"documents": long}).json
     first, second = (each["relevance_score"] for each in reply["results"])

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API with the `openai` package: a real model, and one that says what a test needs."""
+"""OpenAI's Responses API with the `openai` package: a real model, and one with set answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roles in any order, as clients send them, to a model whose template wants them in turns."""
+"""Roles in any order from clients, for a model whose template requires alternating roles."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TURNS: Any = [
     {"role": "user", "content": "two"},
 ]
 WRITTEN = "[user]be kind[assistant]welcome[user]one\n\ntwo"
-# A later message of the system stays in its place, so that nothing before it is computed again.
+# A later system message stays in its place, so that earlier tokens are not recomputed.
 LATE = "[user][assistant]welcome[user]one\n\ntwo\n\nbe kind"
 
 

@@ -1,4 +1,4 @@
-"""Options of vLLM and llama.cpp over HTTP: what reaches the model by each route, and what is refused."""
+"""Options of vLLM and llama.cpp over HTTP: values that reach the model on each route, and errors."""
 
 from __future__ import annotations
 

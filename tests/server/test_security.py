@@ -1,6 +1,6 @@
-"""What was done to servers like this one: each class of advisories that no other test tries, over the wire.
+"""Attacks on similar servers: each class of advisories that no other test covers, over the wire.
 
-docs/security.md says for each where it is tried.
+docs/security.md names the test of each class.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ QUESTION = [{"role": "user", "content": "x"}]
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """An empty store that may be changed; it may pull from this machine."""
+    """Run a server with an empty, writable store; it may pull from this machine."""
     folder = tmp_path_factory.mktemp("security")
     settings = Settings(address=SOMEWHERE, private_registries=frozenset({"127.0.0.1"}))
     with running(settings, folder, Script().open) as found:
@@ -59,7 +59,7 @@ def last_error(server: Running, body: dict[str, Any], path: str = "/api/create")
 
 
 def test_archives_are_not_unpacked(store: Running) -> None:
-    """An archive with ../ in its names wrote outside of its folder (CVE-2024-45436, CVE-2024-7773)."""
+    """An archive with ../ in its names wrote outside its folder (CVE-2024-45436, CVE-2024-7773)."""
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
         archive.writestr("../../escaped.txt", "x")
@@ -70,7 +70,7 @@ def test_archives_are_not_unpacked(store: Running) -> None:
 
 
 def test_pickles_are_not_loaded(store: Running, tmp_path: Path) -> None:
-    """A checkpoint as a pickle runs what it likes."""
+    """A checkpoint as a pickle can run any code."""
     code = b"cos\nsystem\n(S'touch " + str(tmp_path / "ran").encode() + b"'\ntR."
     digest = upload(store, code)
     for name in ("pytorch_model.bin", "consolidated.00.pth", "model.gguf"):
@@ -82,7 +82,7 @@ def test_pickles_are_not_loaded(store: Running, tmp_path: Path) -> None:
 def test_tensors_beyond_the_end_of_a_file_are_not_read(
     store: Running, tiny: bytes, quantize: str | None
 ) -> None:
-    """What lay behind in memory was quantized into a model, and could be pushed (CVE-2026-7482)."""
+    """Memory after the file was quantized into a model, and could be pushed (CVE-2026-7482)."""
     cut = tiny[:-4096]
     body = {"model": "leak", "files": {"a.gguf": upload(store, cut)}} | (
         {"quantize": quantize} if quantize else {}
@@ -119,7 +119,7 @@ def test_bad_byte_tokens(tmp_path: Path, token: str) -> None:
 
 
 def test_a_compressed_manifest_is_not_unpacked(store: Running, tiny: bytes) -> None:
-    """A reply of a kilobyte became gigabytes (CVE-2024-12886). Nothing compressed is taken."""
+    """A reply of a kilobyte became gigabytes (CVE-2024-12886). Compressed replies are refused."""
     with FakeRegistry().running() as registry:
         good = registry.put({"model": tiny})
         asked = {"model": f"http://{registry.host}/me/model:1", "insecure": True}
@@ -150,7 +150,7 @@ def test_digests_of_a_hostile_manifest_lead_nowhere(store: Running, tiny: bytes,
 
 
 def test_a_foreign_realm_gets_no_token(store: Running, tiny: bytes) -> None:
-    """Credentials went to whatever host a registry named (CVE-2025-51471)."""
+    """Credentials were sent to any host that a registry named (CVE-2025-51471)."""
     with FakeRegistry().running() as registry, FakeRegistry().running() as other:
         registry.put({"model": tiny})
         registry.token, registry.realm = "t", f"http://localhost:{other.host.rpartition(':')[2]}/token"
@@ -202,7 +202,7 @@ def test_a_redirect_into_a_private_network_is_not_followed(
     ],
 )
 def test_numbers_that_would_break_the_engine(server: Running, options: dict[str, Any]) -> None:
-    """A negative count wrote outside of the cache (CVE-2026-21869)."""
+    """A negative count wrote outside the cache (CVE-2026-21869)."""
     reply = server.post("/api/chat", {"model": "guide", "messages": QUESTION, "options": options})
     assert reply.status == 400
 
@@ -239,7 +239,7 @@ def _nested(depth: int) -> dict[str, Any]:
     ids=lambda value: str(value)[:30],
 )
 def test_hostile_schemas(server: Running, schema: dict[str, Any], status: int) -> None:
-    """Grammars overflowed and ran for ever (llama.cpp 22234)."""
+    """Grammars overflowed and ran forever (llama.cpp 22234)."""
     started = time.monotonic()
     options = {"num_predict": 4}
     asked = {"model": "guide", "messages": QUESTION, "format": schema, "options": options, "stream": False}
@@ -249,7 +249,7 @@ def test_hostile_schemas(server: Running, schema: dict[str, Any], status: int) -
 
 
 def test_text_of_users_never_becomes_code(server: Running) -> None:
-    """A template in a message, or in a tool, is text (CVE-2024-34359 is about those of files)."""
+    """A template in a message or tool is text (CVE-2024-34359 concerns templates of files)."""
     text = "{{ 7 * 7 }}{% for x in range(10) %}{{ x }}{% endfor %}{{ .System }}"
     count = server.post(
         "/v1/messages/count_tokens", {"model": "guide", "messages": [{"role": "user", "content": text}]}

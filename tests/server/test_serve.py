@@ -1,4 +1,4 @@
-"""`chaski serve` as a process: quick to be there, quick to end, and it leaves a store as it was."""
+"""`chaski serve` as a process: it starts and ends quickly, and leaves a store unchanged."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_it_serves_and_ends_with_its_workers(process: subprocess.Popen[str]) -> 
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_ends_it_without_alarm(process: subprocess.Popen[str], times: int) -> None:
-    """Idle after one; after the second one also in the middle of an answer."""
+    """One signal ends an idle server; a second one ends it also during an answer."""
     assert process.stderr is not None
     url = process.stderr.readline().split()[-1]
     with chaski.load("guide") as model:
@@ -80,7 +80,7 @@ def test_ctrl_c_ends_it_without_alarm(process: subprocess.Popen[str], times: int
             time.sleep(0.2)
     assert process.wait(10) == 0
     kinds = [line.split()[0] for line in process.stderr.read().splitlines()]
-    assert kinds[0] == "Note:"  # what was loaded
+    assert kinds[0] == "Note:"  # the note of the loaded model
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", kind) for kind in kinds[1:])
 
 

@@ -66,11 +66,11 @@ def test_files_take_no_more_than_they_may(models: Path, folder: Path) -> None:
         assert f"more than the {size - 1:,} bytes" in refused.json["error"]["message"]
         assert "CHASKI_STATES_SIZE" in refused.json["error"]["message"]
         assert [each.name for each in folder.iterdir()] == ["chat 1.bin"]
-        assert server.post(SAVE, FILE).json["n_written"] == size  # it takes the place of itself
+        assert server.post(SAVE, FILE).json["n_written"] == size  # it replaces itself
         (folder / "chat 1.bin").unlink()
         (folder / "0123.1.tmp").write_bytes(bytes(size))
         assert server.post(SAVE, FILE).status == 400
-        os.utime(folder / "0123.1.tmp", (0, 0))  # what a crash has left
+        os.utime(folder / "0123.1.tmp", (0, 0))  # the leftover of a crash
         assert server.post(SAVE, FILE).json["n_written"] == size
         assert [each.name for each in folder.iterdir()] == ["chat 1.bin"]
 

@@ -1,4 +1,4 @@
-"""Bodies that arrive slowly give way as soon as other requests need their memory or their place."""
+"""Slow bodies lose their memory and connection as soon as other requests need them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def dripping() -> Receive:
-    """A client that sends one piece at once, and a byte now and then."""
+    """Run a client that sends one piece at once, and then single bytes slowly."""
     pieces = [_PIECE]
 
     async def receive() -> Message:
@@ -48,7 +48,7 @@ async def read(bodies: Bodies, receive: Receive, announced: int) -> object:
 
 
 def test_announced_bytes_take_no_memory() -> None:
-    """Sixteen slow bodies announce sixteen times the budget; a large one is read at once beside them."""
+    """Sixteen slow bodies announce sixteen times the budget; a large one is still read at once."""
     data = json.dumps({"a": "x" * 1_000_000}).encode()
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""Clients that stop, drip, or are too many: they are let go, and others are served meanwhile."""
+"""Clients that stop, send slowly, or are too many: they are disconnected, and others are served."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST = 40
 
 @pytest.fixture(scope="module")
 def brief(models: Path) -> Iterator[Running]:
-    """With short times, and few connections."""
+    """Run a server with short timeouts and few connections."""
     settings = Settings(
         address=SOMEWHERE,
         header_timeout=_WAIT,
@@ -43,7 +43,7 @@ def connected(server: Running, data: bytes) -> socket.socket:
 
 
 def rest(connection: socket.socket) -> bytes:
-    """All that comes until the server closes."""
+    """Return all data until the server closes."""
     found = b""
     try:
         while piece := connection.recv(1 << 16):
@@ -78,7 +78,7 @@ def test_half_a_request(brief: Running, name: str) -> None:
 
 
 def test_headers_that_drip(brief: Running) -> None:
-    """Each byte in time, all of them not."""
+    """Each byte is in time, but all of them together are not."""
     connection = connected(brief, b"GET /api/version HTTP/1.1\r\nHost: localhost\r\nX-Long: ")
     start = time.monotonic()
     with closing(connection):
@@ -113,7 +113,7 @@ def test_a_body_that_drips(brief: Running) -> None:
 
 
 def test_answers_may_take_longer(brief: Running) -> None:
-    """Neither a stream nor an answer as a whole has to be done in the time that a request has to come."""
+    """The time limit for receiving a request does not apply to streams and whole answers."""
     options = {"num_predict": 400, "temperature": 0, "stop": [], "ignore_eos": False}
     body = {"model": "guide", "prompt": "Count.", "raw": True, "options": {**options, "num_predict": 4}}
     assert brief.post("/api/generate", body).status == 200
@@ -124,7 +124,7 @@ def test_answers_may_take_longer(brief: Running) -> None:
 
 
 def test_many_half_requests_close_nobody_out(brief: Running) -> None:
-    """Far more than the server keeps; asking works at any time."""
+    """Far more than the server accepts; other requests always work."""
     with ExitStack() as stack:
         for number in range(3 * _MOST):
             stack.enter_context(closing(connected(brief, b"GET /api/version HTTP/1.1\r\nHost:")))
@@ -134,7 +134,7 @@ def test_many_half_requests_close_nobody_out(brief: Running) -> None:
 
 
 def test_connections_at_work_are_not_closed(brief: Running) -> None:
-    """Who is being answered stays; one more than there may be is told so."""
+    """Clients with running answers stay; one too many gets an error."""
     with ExitStack() as stack:
         for _ in range(_MOST):
             stack.enter_context(closing(connected(brief, request("/api/generate", b"{", 1000))))
@@ -145,7 +145,8 @@ def test_connections_at_work_are_not_closed(brief: Running) -> None:
 
 
 def test_uploads_that_stop_hold_up_nobody(models: Path) -> None:
-    """More of them than there are threads; each is told when its time is over, none is left in the store."""
+    """There are more uploads than threads; each gets an error after its time, and none is left in the
+    store."""
     settings = Settings(address=SOMEWHERE, body_timeout=5.0, max_connections=400)
     blobs = models / "blobs"
     before = sorted(blobs.iterdir())
@@ -170,7 +171,7 @@ def test_uploads_that_stop_hold_up_nobody(models: Path) -> None:
 
 
 def test_pulls_that_wait_do_not_hold_up_create(brief: Running) -> None:
-    """All threads for registries wait for one that says nothing."""
+    """All threads for registries wait for one that does not answer."""
     with hanging_registry() as host, ExitStack() as stack:
         body = {"model": f"http://{host}/a/b:c", "insecure": True}
         for _ in range(20):

@@ -1,4 +1,4 @@
-"""Clients that do not read their answers: they are let go, and those that read slowly are not."""
+"""Clients that do not read their answers are disconnected, but slow readers are not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SIZE = 1 << 20
 
 
 def stingy(port: int, data: bytes) -> socket.socket:
-    """A client that takes only as much as its small buffer does."""
+    """Connect a client that accepts only as much as its small buffer."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.settimeout(30)
@@ -35,7 +35,7 @@ def stingy(port: int, data: bytes) -> socket.socket:
 
 
 def is_cut(connection: socket.socket, size: int) -> bool:
-    """Read to the end -> whether less than so many bytes came."""
+    """Read to the end; return whether fewer bytes than this arrived."""
     count = 0
     try:
         while piece := connection.recv(1 << 20):
@@ -47,7 +47,7 @@ def is_cut(connection: socket.socket, size: int) -> bool:
 
 @contextmanager
 def serving(is_admitted: bool, patience: float, answer_patience: float, most: int = 100) -> Iterator[int]:
-    """Serve a megabyte in pieces, to clients that may have answers or not -> the port."""
+    """Serve a megabyte in pieces to clients with and without access; yield the port."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if is_admitted and scope["path"] != "/web":
@@ -94,7 +94,7 @@ def test_who_does_not_read_is_let_go(is_admitted: bool) -> None:
 
 
 def test_who_reads_an_answer_slowly_is_not() -> None:
-    """For far longer than it may read nothing."""
+    """It reads for far longer than the limit for reading nothing."""
     with serving(True, 0.1, 1.5) as port, closing(stingy(port, LONG)) as connection:
         start, count = time.monotonic(), 0
         while time.monotonic() < start + 4:
@@ -120,7 +120,7 @@ def test_who_drips_without_being_admitted_is_let_go() -> None:
 
 
 def test_who_reads_slowest_makes_room() -> None:
-    """More clients that do not read than there are places, with hours of time: others are served soon."""
+    """There are more idle readers than connections, with hours of time: others are served soon."""
     most = 10
     with serving(True, 1e4, 1e4, most) as port, ExitStack() as stack:
         for _ in range(most):
@@ -131,7 +131,7 @@ def test_who_reads_slowest_makes_room() -> None:
 
 
 def is_whole(connection: socket.socket) -> bool:
-    """Read the whole answer -> whether it came."""
+    """Read the whole answer; return whether it arrived."""
     count = 0
     try:
         while count <= _SIZE and (piece := connection.recv(1 << 16)):  # with the frames of chunks
@@ -147,7 +147,7 @@ def is_answered(port: int) -> bool:
 
 
 def test_who_sends_slowest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More clients that send a byte of their bodies than there are places."""
+    """There are more clients that send a byte of their bodies than connections."""
     monkeypatch.setattr(arrivals, "_GRACE_SECONDS", 0.2)
     most = 5
     with serving(True, 1e4, 1e4, most) as port, ExitStack() as stack:
@@ -158,7 +158,7 @@ def test_who_sends_slowest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_who_has_no_key_makes_room_first() -> None:
-    """Whoever reads a file of the page slowest, although others have waited for longer."""
+    """The slowest reader of a page file is disconnected, although others have waited longer."""
     with serving(True, 1e4, 1e4, 4) as port, ExitStack() as stack:
         answers = [stack.enter_context(closing(stingy(port, LONG))) for _ in range(2)]
         time.sleep(0.5)
@@ -171,7 +171,7 @@ def test_who_has_no_key_makes_room_first() -> None:
 
 
 def test_files_of_the_page_that_nobody_reads(models: Path) -> None:
-    """They need no key, so anybody may ask for them: more do than there are places."""
+    """They need no key, so any client may request them; more do than there are connections."""
     settings = Settings(address=SOMEWHERE, body_timeout=_WAIT, max_connections=40, api_keys=("secret",))
     with running(settings, models) as server, ExitStack() as stack:
         page = server.get("/", Accept="text/html").body.decode()

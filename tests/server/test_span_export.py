@@ -1,4 +1,4 @@
-"""Spans on their way to a collector, which may be down or slow, and the settings that say where it is."""
+"""Spans for a collector that may be down or slow, and the settings of its address."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LOG = "chaski.server.telemetry.span_export"
 
 @dataclass
 class Collector:
-    """Takes spans over HTTP. status: what it answers. hold: no answer comes before it is set."""
+    """Accepts spans over HTTP. status: its reply status. hold: no answer before it is set."""
 
     status: int = 200
     hold: threading.Event | None = None
@@ -46,7 +46,7 @@ class Collector:
 
     @property
     def names(self) -> list[str]:
-        """The names of all spans."""
+        """Return the names of all spans."""
         return [
             span.name
             for request in self.requests
@@ -74,7 +74,7 @@ def collector() -> Iterator[Collector]:
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
@@ -96,7 +96,7 @@ def test_a_collector_gets_spans(collector: Collector, models: Path, monkeypatch:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer theirs")
     with sending(models, otlp_endpoint=collector.url + "/") as server:
         assert server.post("/api/chat", CHAT).status == 200
-    # They were sent at the end, sooner than the usual five seconds.
+    # They were sent at the end, before the usual five seconds.
     assert collector.paths == ["/v1/traces"]
     assert collector.headers[0]["authorization"] == "Bearer theirs"
     assert sorted(collector.names) == [

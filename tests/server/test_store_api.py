@@ -1,4 +1,4 @@
-"""Changing the store over HTTP: blobs, create, copy, delete, and what a pull may not reach."""
+"""Changing the store over HTTP: blobs, create, copy, delete, and addresses that a pull may not reach."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_file_of_an_encoder_is_shown(server: Running, blob: bytes, tmp_path:
     shown = server.post("/api/show", {"model": "vision"}).json
     assert shown["projector_info"].items() >= metadata.items()
     assert shown["details"]["families"] == ["llama", "clip"]
-    # The file does not say which kind of encoder it is, so there is none.
+    # The file does not name its kind of encoder, so there is none.
     assert shown["capabilities"] == ["completion"]
     server.ask("DELETE", "/api/delete", {"model": "vision"})
 
@@ -100,7 +100,7 @@ def test_the_life_of_a_model(server: Running, blob: bytes) -> None:
 
 
 def test_the_bundled_model_is_one_of_the_store(server: Running) -> None:
-    """As interfaces see it on a fresh machine: in every list, by any letters, and as the source of others."""
+    """On a fresh machine it appears in every list, by any case, and as the source of other models."""
     (listed,) = server.get("/api/tags").json["models"]
     assert (listed["name"], listed["details"]["format"]) == ("guide:latest", "gguf")
     assert listed["details"]["families"] == ["llama"]
@@ -124,7 +124,7 @@ def test_the_bundled_model_is_one_of_the_store(server: Running) -> None:
 
 
 def test_blobs_are_what_their_names_say(server: Running) -> None:
-    """A digest that leads elsewhere was CVE-2024-37032."""
+    """A digest that led to another path was CVE-2024-37032."""
     reply = server.post(f"/api/blobs/{digest_of(b'right')}", b"wrong")
     assert reply.status == 400
     assert "digest mismatch" in reply.error
@@ -188,7 +188,7 @@ def test_hostile_files_are_refused(server: Running) -> None:
 
 @pytest.mark.parametrize("kind", ["renderer", "parser"])
 def test_names_that_are_not_known_are_told(server: Running, tmp_path: Path, kind: str) -> None:
-    """Not plain text without roles, nor an answer that nobody took apart."""
+    """The result is neither plain text without roles nor an unparsed answer."""
     template = None if kind == "renderer" else "{{ messages }}"
     data = write_tiny_llama(tmp_path / "named.gguf", chat_template=template).read_bytes()
     server.post(f"/api/blobs/{digest_of(data)}", data)
@@ -229,7 +229,7 @@ def test_a_template_that_cannot_be_read_makes_no_model(server: Running) -> None:
 
 
 def upload(server: Running, folder: Path, *names: str) -> dict[str, str]:
-    """Files of a folder as blobs: their names and digests."""
+    """Upload the files of a folder as blobs; return their names and digests."""
     files = {}
     for name in names or sorted(path.name for path in folder.iterdir()):
         data = (folder / name).read_bytes()
@@ -285,7 +285,7 @@ def test_a_cluster_is_managed_by_a_server_with_one(server: Running, what: str, g
 
 
 def test_an_upload_of_a_known_blob_is_read_to_its_end(server: Running) -> None:
-    """A plain client sends all of it, and would see a reset where nothing reads it."""
+    """A simple client sends all of it, and would see a reset if the server did not read it."""
     data = bytes(8 << 20)
     path = f"/api/blobs/{digest_of(data)}"
     assert [server.post(path, data).status for _ in range(3)] == [201, 200, 200]
@@ -297,7 +297,7 @@ def test_an_upload_of_a_known_blob_is_read_to_its_end(server: Running) -> None:
         connection.settimeout(60)
         connection.sendall(data[1000:])
         assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
-    # With Expect a client waits for a word, and sends nothing.
+    # With Expect, a client waits for the server's reply before sending.
     with closing(socket.create_connection(("127.0.0.1", server.port), timeout=10)) as connection:
         connection.sendall(f"{head}Expect: 100-continue\r\n\r\n".encode())
         assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")

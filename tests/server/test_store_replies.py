@@ -67,7 +67,7 @@ def test_steps_of_a_long_work(server: Running) -> None:
 
 
 def steps_of(reply: Reply) -> list[str]:
-    """Statuses, each once in a row, with <> for digests."""
+    """Return statuses without repetitions, with <> for digests."""
     found = [re.sub(r"(sha256:)?[0-9a-f]{12,64}", "<>", line["status"]) for line in reply.lines]
     return [status for status, before in zip(found, ["", *found], strict=False) if status != before]
 

@@ -1,7 +1,7 @@
-"""A stored model gets the same prompt, and its answer is read alike, by Python, `chaski run` and three APIs.
+"""Python, `chaski run` and three APIs give a stored model the same prompt, and parse its answer alike.
 
-The engine's edge is scripted: a prompt that comes to it is noted, and it says what the table tells it to.
-All before and behind it is real: the store, the server, the service of a model, the command.
+The engine is scripted: it records prompts, and writes the answers of the table. Everything else is real: the
+store, the server, the service of a model, the command.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ OPENINGS = ("<think>", "<|START_THINKING|>", "<|channel>thought")
 
 
 class Scripted(Sequence):
-    """What stands for a sequence at the engine: its answer is there already, in pieces of five characters."""
+    """Replaces a sequence of the engine: its answer is ready, in pieces of five characters."""
 
     def __init__(self, tokens: list[int], text: str) -> None:
         super().__init__(tokens)
@@ -75,7 +75,7 @@ class Scripted(Sequence):
 
 @dataclass
 class Edge:
-    """What comes to the engine and what it says. An opening that the prompt has already is not said again."""
+    """The prompts and answers of the engine. It does not repeat an opening that is in the prompt."""
 
     answer: str = "Fine."
     prompts: list[tuple[int, ...]] = field(default_factory=list)
@@ -124,7 +124,7 @@ def picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(edge: Edge, store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """All models, in a store that Python reads too."""
+    """Run a server with all models, in a store that Python reads, too."""
     folder = tmp_path_factory.mktemp("files")
     files = {name: DATA / f"{name}.gguf" for name in ("gemma3", "mistral3")}
     for name, template in (("plain", None), ("jinja", JINJA)):
@@ -154,7 +154,7 @@ def ways(request: pytest.FixtureRequest, server: Running, store: Path) -> Iterat
 
 
 def conversations(case: Case, picture: Path) -> Iterator[tuple[Messages, Any, Any]]:
-    """Messages, tools, and whether to think."""
+    """Return messages, tools, and the think option."""
     yield [HELLO], None, None
     yield TALK, None, None
     yield TALK, None, False

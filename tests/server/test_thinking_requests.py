@@ -1,4 +1,4 @@
-"""Thinking as clients of `/v1` ask for it, and what else they tell a model's template."""
+"""Thinking as requested by clients of `/v1`, and their other variables for a model's template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thinking, calls, their results and filling in, by every client, with a real model in a worker."""
+"""Thinking, calls, results and infilling with every client, and a real model in a worker."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Weather(pydantic.BaseModel, extra="forbid"):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """`speaker` thinks, talks and calls; `coder` fills in."""
+    """Run a server: `speaker` thinks, writes and calls; `coder` fills in."""
     folder = tmp_path_factory.mktemp("speaking")
     file = write_speaking_llama(folder / "speaking.gguf", SAYINGS)
     for name, template in (("speaker", None), ("coder", FIM)):
@@ -114,7 +114,7 @@ def test_ollama_thinks_as_it_is_told(native: ollama.Client) -> None:
 
 
 def test_a_format_begins_behind_the_thinking(native: ollama.Client) -> None:
-    """In one pass: what was thought is not computed twice."""
+    """It takes one pass: thoughts are not computed twice."""
     found = native.chat(
         "speaker", QUESTION, think=True, format=Weather.model_json_schema(), options={"temperature": 0}
     )
@@ -124,7 +124,7 @@ def test_a_format_begins_behind_the_thinking(native: ollama.Client) -> None:
 
 
 def test_a_format_holds_where_a_model_that_can_think_does_not(native: ollama.Client) -> None:
-    """It begins with its answer at once, and would say what the schema does not allow."""
+    """It begins its answer at once, which otherwise would not follow the schema."""
     asked: Any = {"model": "speaker", "messages": [{"role": "user", "content": "Place?"}]}
     for think in (None, True, False):
         found = native.chat(**asked, think=think, format=Weather.model_json_schema())
@@ -141,7 +141,7 @@ def test_a_budget_that_ends_in_the_thought(native: ollama.Client) -> None:
 
 
 def test_ollama_fills_in(native: ollama.Client) -> None:
-    """By the store's template, though the one of the file, which knows more, writes the conversations."""
+    """It uses the store's template, though the file's template, which supports more, writes conversations."""
     assert native.show("coder").capabilities == ["completion", "tools", "thinking", "insert"]
     assert native.generate("coder", "before", suffix="after").response == "the middle"
     parts = native.generate("coder", "before", suffix="after", stream=True)
@@ -172,12 +172,12 @@ def test_openai_calls_and_thinks(chatter: openai.OpenAI) -> None:
 
 
 def test_openai_choices_of_tools(chatter: openai.OpenAI) -> None:
-    """The model itself would think, and talk: that it calls at once is by force."""
+    """The model itself would think and write text; the option forces the immediate call."""
     asked: Any = {"model": "speaker", "messages": QUESTION, "tools": [TOOL], "reasoning_effort": "none"}
     asked["temperature"] = 0
     for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
         found = chatter.chat.completions.create(**asked, tool_choice=choice).choices[0]
-        reason = "tool_calls" if choice == "required" else "stop"  # as OpenAI ends a call that was named
+        reason = "tool_calls" if choice == "required" else "stop"  # OpenAI's reason for a call by name
         assert (found.message.content or "", found.finish_reason) == ("", reason)
         assert json.loads(found.message.tool_calls[0].function.arguments) == {"city": "Cusco"}
     silent = chatter.chat.completions.create(**asked, tool_choice="none").choices[0]

@@ -1,4 +1,4 @@
-"""Spans of requests: what is in them, what never is, and what they belong to."""
+"""Spans of requests: their content, data that they never contain, and their parents."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 class Spans:
-    """The spans that were made."""
+    """The recorded spans."""
 
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()
 
     def wait(self, count: int) -> list[Any]:
-        """Wait until so many are there, and return them in the order of their ends."""
+        """Wait for this many spans, and return them in the order of their ends."""
         wait_until(lambda: len(self.exporter.get_finished_spans()) >= count)
         found: list[Any] = list(self.exporter.get_finished_spans())
         assert len(found) == count, [span.name for span in found]
         return found
 
     def named(self, *names: str) -> list[Any]:
-        """Wait until there are as many spans, check that their names are these, and return them like that."""
+        """Wait for as many spans as names, check the names, and return the spans by name."""
         found = self.wait(len(names))
         assert sorted(span.name for span in found) == sorted(names)
         return [next(span for span in found if span.name == name) for name in names]
@@ -62,7 +62,7 @@ def traced(models: Path, script: Script, **settings: Any) -> Iterator[Running]:
 
 
 def parents(*found: Any) -> list[int | None]:
-    """The places of their parents among spans."""
+    """Return the indices of the spans' parents."""
     ids = [span.context.span_id for span in found]
     return [None if span.parent is None else ids.index(span.parent.span_id) for span in found]
 
@@ -115,7 +115,7 @@ def test_a_request_is_a_tree_of_spans(models: Path, spans: Spans, monkeypatch: p
     assert latencies["time_in_model_decode"] == pytest.approx(decoding, abs=1e-6)
     assert latencies["time_in_model_inference"] == pytest.approx(prefilling + decoding, abs=1e-6)
     assert 0 <= latencies["time_in_queue"] < latencies["time_to_first_token"] < latencies["e2e"]
-    # Phases follow one another within the job, the job is within the request, and that is now.
+    # Phases follow one another within the job, the job is within the request, and the request is recent.
     times = [each for span in (load, queue, prefill, decode) for each in (span.start_time, span.end_time)]
     assert times == sorted(times)
     assert times[1::2][:-1] == times[2::2]

@@ -1,4 +1,4 @@
-"""Images through the server with the real clients, against the same model asked without one."""
+"""Images through the server with the real clients, against the same model without a server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SPOKEN: GenerateOptions = {**ANSWER, "special": True}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """`vision` has its encoder inside, `two-files` in a file of its own, `text-only` has none."""
+    """Run a server: `vision` includes its encoder, `two-files` has it separately, `text-only` has none."""
     folder = tmp_path_factory.mktemp("vision")
     text = write_text_part(DATA / "mistral3.gguf", folder / "text.gguf")
     models = {
@@ -160,7 +160,7 @@ def _ask_anthropics_client(client: anthropic.Anthropic, model: chaski.LLM) -> No
 
 
 def test_old_turns_with_images_are_left_out(server: Running, model: chaski.LLM) -> None:
-    """A conversation that outgrows the context loses whole turns, and their images with them."""
+    """A conversation that exceeds the context loses whole turns with their images."""
     turns: list[dict[str, Any]] = []
     for index in range(12):
         turns.append({"role": "user", "content": f"image {index}", "images": [png(20 + index, 33)]})

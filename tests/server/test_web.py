@@ -1,4 +1,4 @@
-"""The page's files: for browsers only, compressed, kept by browsers, and under a strict policy."""
+"""The page's files: only for browsers, compressed, cached by browsers, and under a strict policy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_browsers_get_the_page(server: Running) -> None:
     assert "accept" in reply.headers["vary"].lower()
     again = server.get("/", **BROWSER, **{"if-none-match": reply.headers["etag"]})
     assert (again.status, again.body) == (304, b"")
-    # Nothing stands in the page itself but names of this server's files, and of its own parts.
+    # The page itself contains only names of this server's files and of its own parts.
     text = reply.body.decode()
     asked = {name for name in re.findall(r'(?:src|href)="([^"]*)"', text) if not name.startswith("#")}
     assert asked <= {f"/web/{name}" for name in NAMES}
@@ -59,7 +59,7 @@ def test_every_file_has_the_policy(server: Running, path: str) -> None:
 
 
 def test_the_operator_allows_mcp_servers(models: Path) -> None:
-    """The policy names them, for the page and for code that it loads. Nothing else of it changes."""
+    """The policy names them for the page and the code that it loads. The rest of it does not change."""
     reached = "http://localhost:8000", "https://tools.example"
     with running(Settings(address=SOMEWHERE, mcp_servers=reached), models) as server:
         for path in ("/", f"/web/{NAMES[0]}"):
@@ -88,8 +88,8 @@ def test_all_of_it_is_small(server: Running) -> None:
     sizes = {name: len(server.get(f"/web/{name}", **{"accept-encoding": "gzip"}).body) for name in NAMES}
     reader = {name for name in NAMES if name.startswith(("pdf-worker-", "read-"))}
     maps = {name for name in NAMES if name.endswith(".bcmap")}
-    assert sum(sizes[name] for name in reader) < 600_000  # asked for when a PDF is attached
-    assert max(sizes[name] for name in maps) < 60_000  # asked for one by one
+    assert sum(sizes[name] for name in reader) < 600_000  # requested when a PDF is attached
+    assert max(sizes[name] for name in maps) < 60_000  # requested one by one
     assert sum(sizes[name] for name in maps) < 600_000
     assert sum(sizes[name] for name in {*NAMES} - reader - maps) < 600_000
 

@@ -1,4 +1,4 @@
-"""Fixtures to import: a served model that knows thinking and tools, and says what a test needs."""
+"""Fixtures to import: a served model with thinking and tools, and set answers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def script() -> Script:
 
 @pytest.fixture(scope="module")
 def fake(tmp_path_factory: pytest.TempPathFactory, script: Script) -> Iterator[Running]:
-    """A server whose model knows thinking and tools, and says what `script` says."""
+    """Run a server whose model supports thinking and tools, and writes the answers of `script`."""
     folder = tmp_path_factory.mktemp("fake")
     file = write_tiny_llama(folder / "thinker.gguf", chat_template=TEMPLATE)
     for _ in create(Store(folder), ModelName.parse("thinker"), Recipe(sources=[file])):

@@ -1,4 +1,4 @@
-"""The ways to ask a stored model: Python, `chaski run` without a server, and the three APIs."""
+"""The ways to use a stored model: Python, `chaski run` without a server, and the three APIs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ __all__ = ["Messages", "Said", "Ways"]
 Said: TypeAlias = tuple[str, str, list[tuple[str, Any]]]
 """Text, thinking and calls of an answer."""
 Messages: TypeAlias = list[dict[str, Any]]
-"""A conversation as Ollama's API has it, but for images, which are paths."""
+"""A conversation in the form of Ollama's API, except images, which are paths."""
 
 
 @dataclass
 class Ways:
-    """The ways to ask one stored model. Each takes a conversation in Ollama's form, and says the answer."""
+    """The ways to use one stored model. Each takes a conversation in Ollama's form, and returns the
+    answer."""
 
     case: Case
     server: Running
@@ -38,7 +39,7 @@ class Ways:
         return said.text, said.thinking, [(call.name, call.arguments) for call in said.tool_calls]
 
     def run(self, messages: Messages, tools: Any, think: Any) -> Said:
-        """Without a server. What it shows is taken apart at the lines around what was thought."""
+        """Run without a server; split the output at the lines around thoughts."""
         assert not tools, "run offers none"
         *before, last = messages
         is_told = bool(before) and before[0]["role"] == "system"
@@ -75,13 +76,13 @@ class Ways:
         return said["content"] or "", said.get("reasoning", ""), found
 
     def rendered(self, messages: Messages, tools: Any, think: Any) -> str:
-        """The prompt as `/apply-template` gives it, without an answer."""
+        """Return the prompt from `/apply-template`, without an answer."""
         reply = self._ask("/apply-template", _openai_body(messages, tools, think))
         return str(reply.json["prompt"])
 
     def anthropic(self, messages: Messages, tools: Any, think: Any) -> Said:
         body: dict[str, Any] = {"max_tokens": 99}
-        if think is False or self.case.thinks:  # where nobody says so, it does not think here
+        if think is False or self.case.thinks:  # by default, it does not think here
             body["thinking"] = {"type": "disabled" if think is False else "enabled"}
         if isinstance(think, str):
             body["output_config"] = {"effort": think}
@@ -103,13 +104,13 @@ class Ways:
         return reply
 
     def others(self, tools: Any) -> Sequence[Callable[[Messages, Any, Any], Said]]:
-        """All ways but Python that can take these tools."""
+        """Return all ways except Python that accept these tools."""
         served = [self.ollama, self.openai, self.anthropic]
         return served if tools else [*served, self.run]
 
 
 def _with_images(turn: dict[str, Any], shown: Callable[[str], Any]) -> dict[str, Any]:
-    """The turn with files of images in base64, as an API has them."""
+    """Return the turn with image files in base64, as in an API."""
     files = [b64encode(Path(path).read_bytes()).decode() for path in turn.get("images", ())]
     return {**turn, **({"images": [shown(data) for data in files]} if files else {})}
 

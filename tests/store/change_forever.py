@@ -1,4 +1,4 @@
-"""Changes a store at random until it is killed: `python -m tests.store.change_forever FOLDER SEED`."""
+"""Change a store at random until killed: `python -m tests.store.change_forever FOLDER SEED`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores and registries of tests; a module may have its own."""
+"""Stores and registries for tests; a module may define its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that are made from Modelfiles, and fixtures to import: a store and a file of weights."""
+"""Makes models from Modelfiles; fixtures to import: a store and a weights file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A registry on a local port that holds what it is given, and does to clients what it is told to."""
+"""A registry on a local port that stores uploads, and injects configured faults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FakeRegistry:
 
     files: those of the repository `me/model` as Hugging Face's Hub serves them; a split one has no manifest.
     faults: each answers one GET of a blob in the order's own way, instead of the right one.
-    requests: method, path and headers of all that was asked.
+    requests: method, path and headers of all requests.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class FakeRegistry:
         self.manifest_headers: dict[str, str] = {}
         self.faults: deque[Fault] = deque()
         self.has_ranges = True
-        self.files: dict[str, bytes] = {}  # of a repository as the Hub has them, by path
+        self.files: dict[str, bytes] = {}  # files of a Hub repository by path
         self.files_per_page = 2
         self.token: str | None = None
         self.realm: str | None = None
@@ -52,7 +52,7 @@ class FakeRegistry:
         return ModelName.parse(f"http://{self.host}/{text}")
 
     def put(self, layers: dict[str, bytes], name: str = "me/model:1") -> bytes:
-        """Hold a model of those layers, by kind -> the bytes of its manifest."""
+        """Store a model with these layers by kind; return the bytes of its manifest."""
         config = self.put_blob("application/vnd.docker.container.image.v1+json", b'{"model_format":"gguf"}')
         listed = [self.put_blob(KIND + kind.split("#")[0], data) for kind, data in layers.items()]
         manifest = {"schemaVersion": 2, "mediaType": "?", "config": config, "layers": listed, "extra": "kept"}
@@ -81,7 +81,7 @@ class _Server(ThreadingHTTPServer):
     registry: FakeRegistry
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that go away are part of the tests."""
+        """Ignore clients that disconnect; this is part of the tests."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -120,7 +120,7 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(404, b"")
 
     def __getattr__(self, name: str) -> Callable[[], None]:
-        """`do_GET`, `do_PUT` and so on: one answer to all methods."""
+        """Return one handler for all methods: `do_GET`, `do_PUT` and so on."""
         if name.startswith("do_"):
             return self._answer
         raise AttributeError(name)
@@ -176,7 +176,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.serve(data, begin, end)
 
     def serve(self, data: bytes, begin: int, end: int) -> None:
-        """The right answer."""
+        """Send the correct reply."""
         if self.headers.get("Range") is None or not self.registry.has_ranges:
             self.reply(200, data)
         else:
@@ -226,7 +226,7 @@ def range_header(begin: int, end: int, size: int) -> dict[str, str]:
 
 
 def cut_after(count: int) -> Fault:
-    """Promise everything, send so many bytes, and end the connection."""
+    """Announce the full length, send this many bytes, and end the connection."""
 
     def fault(handler: Handler, data: bytes, begin: int, end: int) -> None:
         is_range = handler.headers.get("Range") is not None
@@ -239,7 +239,7 @@ def cut_after(count: int) -> Fault:
 
 
 def stall_after(count: int) -> Fault:
-    """Promise everything, send so many bytes, and then nothing until the test ends."""
+    """Announce the full length, send this many bytes, and then nothing until the test ends."""
 
     def fault(handler: Handler, data: bytes, begin: int, end: int) -> None:
         is_range = handler.headers.get("Range") is not None
@@ -254,7 +254,7 @@ def stall_after(count: int) -> Fault:
 
 
 def drip(seconds: float) -> Fault:
-    """Promise everything, and send a byte each time that so many seconds have passed."""
+    """Announce the full length, and send a byte each time this many seconds have passed."""
 
     def fault(handler: Handler, data: bytes, begin: int, end: int) -> None:
         is_range = handler.headers.get("Range") is not None
@@ -269,7 +269,7 @@ def drip(seconds: float) -> Fault:
 
 
 def answer(status: int, headers: dict[str, str] | None = None, body: bytes = b"") -> Fault:
-    """Any other answer."""
+    """Send any other reply."""
 
     def fault(handler: Handler, data: bytes, begin: int, end: int) -> None:
         handler.reply(status, body, headers)
@@ -278,15 +278,15 @@ def answer(status: int, headers: dict[str, str] | None = None, body: bytes = b""
 
 
 def shifted(handler: Handler, data: bytes, begin: int, end: int) -> None:
-    """Send another range than the one that was asked for, and say so."""
+    """Send another range than requested, and declare it."""
     handler.reply(206, data[begin + 1 : end], range_header(begin + 1, end, len(data)))
 
 
 def swapped(handler: Handler, data: bytes, begin: int, end: int) -> None:
-    """Say the right range, and send other bytes."""
+    """Declare the correct range, and send other bytes."""
     handler.serve(data.translate(bytes(reversed(range(256)))), begin, end)
 
 
 def longer(handler: Handler, data: bytes, begin: int, end: int) -> None:
-    """Send more than there is."""
+    """Send more bytes than exist."""
     handler.reply(200, data + b"more")

@@ -26,7 +26,7 @@ def pulled(
 
 
 def assert_pulled(store: Store, registry: FakeRegistry, data: bytes) -> None:
-    """The model is here, exactly, and nothing of the way here is left."""
+    """Check that the model is complete, without leftovers of the pull."""
     entry = store.entry(registry.name())
     manifest = store.root / "manifests" / registry.host / "me/model/1"
     assert manifest.read_bytes() == data

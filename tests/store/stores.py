@@ -1,4 +1,4 @@
-"""Small stores for tests, made by hand in Ollama's format, and what must hold for any store."""
+"""Small stores for tests, made by hand in Ollama's format, and invariants of any store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONFIG = b'{"model_format":"gguf","model_family":"llama","model_type":"95.7K","f
 
 
 def put_by_hand(root: Path, name: str, layers: dict[str, bytes], config: bytes = CONFIG) -> Path:
-    """Write a model of those layers, by kind, under `host/namespace/model/tag` -> its manifest."""
+    """Write a model with these layers by kind as `host/namespace/model/tag`; return its manifest."""
     (root / "blobs").mkdir(parents=True, exist_ok=True)
     described = [_layer(root, _KIND + kind.split("#")[0], data) for kind, data in layers.items()]
     manifest = {
@@ -35,7 +35,7 @@ def _layer(root: Path, media_type: str, data: bytes) -> dict[str, object]:
 
 
 def assert_valid(store: Store) -> None:
-    """Every model is whole, and every blob is what its name says."""
+    """Check that every model is complete, and that every blob matches its name."""
     for name in store.names():
         for layer in store.entry(name).manifest.blobs:
             assert store.blobs.size(layer.digest) == layer.size
@@ -44,6 +44,6 @@ def assert_valid(store: Store) -> None:
 
 
 def snapshot(root: Path) -> dict[str, tuple[int, bytes]]:
-    """All files below a folder, with their time of change and content."""
+    """Return all files below a folder with their modification times and contents."""
     files = [path for path in sorted(root.rglob("*")) if path.is_file()]
     return {str(path.relative_to(root)): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}

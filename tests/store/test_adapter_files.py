@@ -1,4 +1,4 @@
-"""Models with LoRA adapters in the store: what ADAPTER names, where it is kept, and what does not fit."""
+"""Models with LoRA adapters in the store: sources of ADAPTER, storage, and adapters that do not fit."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_an_adapter_is_another_layer(store: Store, weights: Path, tmp_path: Path
     ]
     assert model.config.model_families == ("llama",)
     assert f"ADAPTER {path}\n" in str(modelfile_of(model))
-    # What is shown makes the model again.
+    # The shown Modelfile makes the model again.
     again = made(store, str(modelfile_of(model)), tmp_path, OTHER)
     assert (again.path, again.adapters) == (model.path, model.adapters)
     store.remove(MINE)
@@ -69,13 +69,13 @@ def test_several_are_kept_in_order(store: Store, weights: Path, tmp_path: Path) 
     assert [path.read_bytes() for path in model.adapters] == [
         (tmp_path / f"{name}.gguf").read_bytes() for name in ("two", "one")
     ]
-    # What is made of it has them too, and each once; those of a model by its name.
+    # A derived model has them, too, each once; the name of a model selects its adapters.
     child = made(store, "FROM mine\nADAPTER three.gguf\nADAPTER two.gguf", tmp_path, OTHER)
     assert child.adapters[:2] == model.adapters
     assert [path.read_bytes() for path in child.adapters[2:]] == [(tmp_path / "three.gguf").read_bytes()]
     third = made(store, f"FROM {weights}\nADAPTER other", tmp_path, ModelName.parse("third"))
     assert third.adapters == child.adapters
-    # FROM may name the file of an adapter, as Ollama's does.
+    # FROM may name an adapter file, as in Ollama.
     assert made(store, f"FROM {weights}\nFROM one.gguf", tmp_path, OTHER).adapters == model.adapters[1:]
     with pytest.raises(OptionError, match="FROM must name before it"):
         made(store, "FROM one.gguf", tmp_path, OTHER)
@@ -165,7 +165,7 @@ def as_it_is(tensor: TensorInfo) -> LazyTensor:
 
 
 def test_models_in_other_names(store: Store, tmp_path: Path) -> None:
-    """Ollama's converter calls gpt-oss and its matrices otherwise; adapters have llama.cpp's names."""
+    """Ollama's converter has other names for gpt-oss and its matrices; adapters have llama.cpp's names."""
     convert(DATA / "gpt-oss", tmp_path / "ours.gguf", "F32")
     with open_gguf(tmp_path / "ours.gguf") as file:
         metadata = {key.replace("gpt-oss.", "gptoss."): value for key, value in file.metadata.items()}

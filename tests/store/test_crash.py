@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 @contextmanager
 def changing(root: Path, seed: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that changes a store until it is killed at the end of the block."""
+    """Run a process that changes a store; kill it at the end of the block."""
     command = [sys.executable, "-m", "tests.store.change_forever", str(root), str(seed)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
         try:
@@ -45,7 +45,7 @@ def test_a_killed_process_leaves_a_valid_store(tmp_path: Path, kills: int) -> No
             wait_for_changes(process, 1)
             time.sleep(chance.uniform(0, 0.05))
         assert_valid(store)
-    # Locks end with their process, and what it left behind can be cleaned up.
+    # Locks end with their process, and its leftovers can be cleaned up.
     assert store.prune() == (0, 0)
 
 

@@ -30,12 +30,12 @@ __all__ = ["store", "weights"]
 
 @pytest.fixture
 def no_clones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file system without reflinks."""
+    """Simulate a file system without reflinks."""
     monkeypatch.setattr(blobs, "clone_file", lambda source, path: False)
 
 
 def test_the_file_stays_its_owners(store: Store, weights: Path, tmp_path: Path, no_clones: None) -> None:
-    """What is written into it later does not reach the store, unless the store was given the very file."""
+    """Later writes to the file do not change the store, unless the file itself was given to the store."""
     recipe = Recipe(sources=[weights])
     steps = list(create(store, MINE, recipe))
     size = weights.stat().st_size
@@ -115,7 +115,7 @@ def test_what_is_told(store: Store, weights: Path, tmp_path: Path) -> None:
     recipe = Recipe(sources=[weights], system="be brief")
     events = [event.status for event in create(store, MINE, recipe)]
     blobs = [f"creating new layer {layer.digest}" for layer in store.entry(MINE).manifest.blobs]
-    # Where the file system has clones nothing is copied.
+    # A file system with clones copies no data.
     kept = [event for event in events if event != "copying model"]
     assert kept == ["parsing GGUF", *blobs, "writing manifest", "success"]
 
@@ -174,7 +174,7 @@ def test_weights_can_be_quantized(store: Store, weights: Path, tmp_path: Path) -
     assert found.config.file_type == "Q8_0"
     with open_gguf(found.path) as file:
         assert file.tensors["blk.0.attn_q.weight"].type is QuantType.Q8_0
-    # Of a model in the store as well, once.
+    # Also once for a model in the store.
     other = ModelName.parse("other")
     list(create(store, other, Recipe(sources=[weights])))
     list(create(store, other, Recipe(sources=[other], quantize="Q8_0")))

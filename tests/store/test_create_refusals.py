@@ -1,4 +1,4 @@
-"""Sources of models that are looked for, drafts, checkpoints, and what cannot be made."""
+"""Lookup of model sources, drafts, checkpoints, and models that cannot be made."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_what_this_version_cannot_do(tmp_path: Path, text: str, message: str) ->
 
 
 def test_a_draft_is_another_layer(store: Store, weights: Path, tmp_path: Path) -> None:
-    """A file, or the weights of another model, also in other types; what is made of the model has it too."""
+    """The draft is a file or another model's weights, also in other types; derived models have it, too."""
     write_tiny_llama(tmp_path / "small.gguf", memory=0.3)
     made(store, f"FROM {weights}\nDRAFT ./small.gguf", tmp_path)
     entry = store.entry(MINE)

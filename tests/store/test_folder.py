@@ -1,4 +1,4 @@
-"""Folders as models: the files that make one model are found, and else the candidates are named."""
+"""Folders as models: the files of one model are found, or the error names the candidates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys and signatures: against RFC 8032's own examples, and against OpenSSH where it is installed."""
+"""Keys and signatures: against RFC 8032's own examples, and against OpenSSH if installed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_examples_of_the_standard(secret: str, public: str, message: str, si
 
 
 def verify(key: str, data: bytes, signature: str, folder: Path) -> bool:
-    """What openssl says of a signature by a key in SSH's form."""
+    """Verify a signature with openssl, by a key in SSH's form."""
     raw = base64.b64decode(key)[-32:]
     der = bytes.fromhex("302a300506032b6570032100") + raw
     (folder / "key.der").write_bytes(der)

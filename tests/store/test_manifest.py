@@ -10,7 +10,7 @@ from chaski.names import Digest
 from chaski.store.manifest import CONFIG, Manifest, ManifestLayer, go_json, media_type
 
 A, B = Digest("a" * 64), Digest("b" * 64)
-# As Ollama writes it.
+# In Ollama's form.
 TEXT = (
     '{"schemaVersion":2,"mediaType":"application/vnd.docker.distribution.manifest.v2+json",'
     f'"config":{{"mediaType":"{CONFIG}","digest":"{B}","size":3}},'

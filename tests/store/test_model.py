@@ -21,7 +21,7 @@ LIBRARY = "registry.ollama.ai/library/"
 
 @pytest.fixture(autouse=True)
 def bundled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package with the models `one` and `two`, and an empty folder to be in."""
+    """Make a package with the models `one` and `two`, and change to an empty folder."""
     folder = tmp_path / "package"
     folder.mkdir()
     for name in ("one", "two"):

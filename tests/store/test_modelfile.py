@@ -135,7 +135,7 @@ def test_any_text_comes_back(texts: list[str]) -> None:
     try:
         text = str(written)
     except ModelfileError:
-        # Quotes end where a line ends with them: then some text with both kinds fits into neither.
+        # Quotes end where a line ends with them, so some texts with both kinds fit into neither.
         assert any(re.search(r'"[ \t]*(\n|$)', each) for each in texts)
         return
     assert Modelfile.parse(text) == written

@@ -47,7 +47,7 @@ def test_private_addresses(address: str) -> None:
 
 @pytest.fixture
 def resolved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The addresses that every name has."""
+    """Set the addresses to which every name resolves."""
     addresses: list[str] = []
 
     def getaddrinfo(host: str, port: int, **how: Any) -> list[tuple[Any, ...]]:
@@ -59,7 +59,7 @@ def resolved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def connected(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Where connections were made to; those to 9.9.9.9 fail."""
+    """Record the targets of connections; those to 9.9.9.9 fail."""
     made: list[tuple[str, int]] = []
 
     def connect_tcp(self: object, host: str, port: int, *rest: object) -> httpcore2.NetworkStream:
@@ -129,12 +129,12 @@ def test_who_waits_for_a_silent_server_can_be_interrupted(tmp_path: Path, is_enc
             stream = stream.start_tls(trusting, "localhost", timeout=20)
         with accepted.result():
             reading = threads.submit(stream.read, 100, 20)
-            time.sleep(0.05)  # so that it waits in the system, not in front of it
+            time.sleep(0.05)  # so that it waits in the system call
             network.interrupt()
             try:
                 assert reading.result(5) == b""
             except httpcore2.ReadError:
-                assert is_encrypted  # it says that the end is missing
+                assert is_encrypted  # TLS reports the missing end
         stream.close()
 
 
@@ -144,7 +144,7 @@ def accept(listener: socket.socket, context: ssl.SSLContext | None) -> socket.so
 
 
 def certificate(folder: Path) -> ssl.SSLContext:
-    """Of a server that vouches for itself; the file is own.pem."""
+    """Make a self-signed server certificate in own.pem."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.now(UTC)

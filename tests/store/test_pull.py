@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def flip(store: Store, registry: FakeRegistry, kind: str, position: int) -> Path:
-    """Damage a blob of the model by one bit -> where it is."""
+    """Flip one bit of the model's blob; return its path."""
     (layer,) = store.entry(registry.name()).manifest.of_kind(kind)
     path = store.blobs.path(layer.digest)
     data = bytearray(path.read_bytes())
@@ -116,7 +116,7 @@ def test_fifty_random_cuts(store: Store, registry: FakeRegistry, seed: int) -> N
 
 @contextmanager
 def pulling(store: Store, registry: FakeRegistry) -> Iterator[Iterator[int]]:
-    """A process that pulls, gives the bytes that it has, and is killed at the end of the block."""
+    """Run a process that pulls and reports its bytes; kill it at the end of the block."""
     program = (
         "import sys\n"
         "from pathlib import Path\n"
@@ -155,7 +155,7 @@ def test_fifty_random_cuts_and_a_kill(store: Store, registry: FakeRegistry, seed
     chance = random.Random(seed)
     data = registry.put(LAYERS)
     cuts = [cut_after(chance.randrange(1, 20_000)) for _ in range(50)]
-    # The process never gets to the end: where its parts are not cut any more they stall.
+    # The process never finishes: parts that are no longer cut stall.
     registry.faults.extend([*cuts[:25], *(stall_after(chance.randrange(50_000)) for _ in range(8))])
     with pulling(store, registry) as progress:
         for _ in range(chance.randrange(5, 100)):

@@ -1,4 +1,4 @@
-"""Registries and networks with faults: what passes is tried again, what stays is an error."""
+"""Registries and networks with faults: temporary faults are retried, permanent ones are errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.store.pulling import LAYERS, LOCAL, PACE, assert_pulled, pulled
 @pytest.mark.parametrize(
     "notes",
     [
-        {"0": '{"N":0,"Offset":0,"Size":1000000,"Completed":500000}'},  # of bytes that are not there
+        {"0": '{"N":0,"Offset":0,"Size":1000000,"Completed":500000}'},  # missing bytes
         {"0": '{"N":0,"Offset":0,"Size":500000,"Completed":500000}'},  # a gap at the end
         {"0": '{"N":0,"Offset":5,"Size":999995,"Completed":5}'},
         {"0": '{"N":0,"Offset":0,"Size":1000000,"Completed":2000000}'},
@@ -80,7 +80,7 @@ def test_a_slow_beginning_is_kept(store: Store, registry: FakeRegistry) -> None:
 
 
 def test_time_between_requests_and_before_answers_is_not_slow(store: Store, registry: FakeRegistry) -> None:
-    """A server that thinks for most of the time that it may, before each of many short answers."""
+    """The server waits nearly as long as allowed before each of many short answers."""
     data = registry.put({"model": b"small", **{f"license#{n}": b"text %d" % n for n in range(8)}})
 
     def late(handler: fake_registry.Handler, data: bytes, begin: int, end: int) -> None:
@@ -150,7 +150,7 @@ def test_more_bytes_than_the_manifest_says(store: Store, registry: FakeRegistry)
 
 
 def test_a_blob_that_is_no_blob_of_its_digest(store: Store, registry: FakeRegistry) -> None:
-    """What the registry itself holds is wrong; the model that is here stays what it is."""
+    """The registry's own blob is wrong; the local model does not change."""
     data = registry.put({"model": b"good"})
     pulled(store, registry)
     changed = registry.put({"model": b"best"})

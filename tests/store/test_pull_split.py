@@ -1,4 +1,4 @@
-"""Models in parts, which Hugging Face's Hub lists as files only: a pull joins them into one blob."""
+"""Models in parts, which Hugging Face's Hub lists only as files: a pull joins them into one blob."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Hub(NamedTuple):
     parts: list[bytes]
 
     def put(self, stem: str, parts: list[bytes] | None = None) -> None:
-        """Add the parts as files of that path."""
+        """Add the parts as files with this path."""
         found = self.parts if parts is None else parts
         names = [f"{stem}-{number:05d}-of-{len(found):05d}.gguf" for number in range(1, len(found) + 1)]
         self.registry.files |= _README | dict(zip(names, found, strict=True))
@@ -44,7 +44,7 @@ class _Hub(NamedTuple):
         return self.registry.name(f"me/model:{tag}")
 
     def asked(self) -> list[str]:
-        """The files that were asked for since the last call."""
+        """Return the files requested since the last call."""
         paths = [path.partition("?")[0] for _, path, _ in self.registry.requests if "/resolve/" in path]
         self.registry.requests.clear()
         return paths
@@ -62,7 +62,7 @@ def pulled(store: Store, name: ModelName) -> list[str]:
 
 
 def assert_joined(store: Store, name: ModelName, weights: Path) -> None:
-    """The model is here as one file, and nothing of the way here is left."""
+    """Check that the model is one complete file, without leftovers of the pull."""
     entry = store.entry(name)
     with open_gguf(store.blobs.path(entry.manifest.of_kind("model")[0].digest)) as found:
         assert "split.count" not in found.metadata

@@ -30,7 +30,7 @@ def registry() -> Iterator[FakeRegistry]:
 
 @pytest.fixture
 def store(tmp_path: Path, registry: FakeRegistry) -> Store:
-    """A store with the model `me/model:1` of that registry."""
+    """Make a store with the model `me/model:1` of this registry."""
     store = Store(tmp_path / "models")
     with store.adding():
         layers = [(media_type("model"), WEIGHTS), (media_type("system"), b"be brief"), (CONFIG, b"{}")]

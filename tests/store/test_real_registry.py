@@ -34,7 +34,7 @@ WEIGHTS = random.Random(5).randbytes(20_000_000)
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[str]:
-    """A registry with an empty folder, at a free port."""
+    """Run a registry with an empty folder on a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         host = f"127.0.0.1:{probe.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""Credentials and redirects: what a registry is told, and nobody else."""
+"""Credentials and redirects: secrets that only the registry receives."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def registry() -> Iterator[FakeRegistry]:
 
 @pytest.fixture
 def other() -> Iterator[FakeRegistry]:
-    """Another server, where blobs may be kept."""
+    """Run another server that may store blobs."""
     with FakeRegistry().running() as running:
         running.put({"model": b"weights"})
         yield running
@@ -119,7 +119,7 @@ def test_a_host_between_cannot_lend_the_credentials(registry: FakeRegistry, othe
     registry.faults.append(answer(307, {"Location": f"http://{other.host}/v2/x/y/blobs/{digest}"}))
     other.faults.append(answer(307, {"Location": f"http://{registry.host}/v2/me/model/blobs/{digest}"}))
     assert weights(registry) == b"weights"
-    # The request that came by way of the other host had none; then it was asked again, straight.
+    # The request through the other host had none; then it was sent again directly.
     assert sent(registry) == [None, *["Bearer secret"] * 2, None, "Bearer secret"]
     assert sent(other) == [None]
 

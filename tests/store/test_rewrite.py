@@ -1,4 +1,4 @@
-"""Writing a blob in a thread: an interrupted caller returns only when nothing is written any more."""
+"""Writing a blob in a thread: an interrupted caller returns only after the last write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files in parts: every way that takes a GGUF file takes them, by any part, and stores one whole file."""
+"""Files in parts: every command that accepts a GGUF file accepts any part, and stores one whole file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def of_folder(store: Store, parts: list[Path]) -> Path:
 
 
 def of_blobs(store: Store, parts: list[Path]) -> Path:
-    """As `/api/create` names them, in any order."""
+    """Return the names for `/api/create`, in any order."""
     recipe = Recipe(sources=gguf_sources(blobs_of(store, parts[::-1])))
     return created(store, recipe).path
 

@@ -21,7 +21,7 @@ LAYERS = {"model": b"weights", "template": b"{{ .Prompt }}"}
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    """A store with two models that share their weights."""
+    """Make a store with two models that share their weights."""
     put_by_hand(tmp_path, ONE, LAYERS)
     put_by_hand(tmp_path, TWO, {"model": b"weights", "system": b"be brief"})
     os.utime(tmp_path / "manifests" / ONE, (1_000_000_000, 1_000_000_000))

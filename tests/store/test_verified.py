@@ -1,4 +1,4 @@
-"""A blob's name stands for its content only while nobody has touched the file since it was verified."""
+"""A blob's name stands for its content only while the file is unchanged since its verification."""
 
 from __future__ import annotations
 

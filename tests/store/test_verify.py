@@ -41,7 +41,7 @@ def problems(store: Store, *names: ModelName) -> dict[bytes, str]:
 def test_a_store_without_faults(store: Store) -> None:
     before = snapshot(store.root)
     weights = store.blobs.path(store.entry(ONE).manifest.layers[0].digest)
-    assert verified_name(weights) is None  # another program has put it there
+    assert verified_name(weights) is None  # another program has added it
     findings = list(verify(store))
     assert verified_name(weights) == weights.name
     shutil.rmtree(store.root / "chaski")
@@ -61,7 +61,7 @@ def test_all_kinds_of_faults_are_found(store: Store) -> None:
     store.blobs.remove(system.digest)
     damaged = "damaged: its content has another digest"
     with store.adding():
-        assert not any(finding.is_aside for finding in verify(store))  # somebody is just putting it right
+        assert not any(finding.is_aside for finding in verify(store))  # another process is repairing it
     assert problems(store, ONE) == {b"Weights": damaged, b"": "missing"}
     rest = {b"0rphan": damaged, b"too long": "8 bytes instead of 3", b"": "missing"}
     assert problems(store) == rest
@@ -81,7 +81,7 @@ def test_a_blob_that_was_replaced_meanwhile_stays(store: Store) -> None:
 
 
 def test_models_that_are_removed_meanwhile_are_no_findings(store: Store) -> None:
-    """Before their manifest is read, and while their blobs are; what others lack still is one."""
+    """They vanish before or while their files are read; missing blobs of other models still count."""
     store.blobs.remove(store.entry(TWO).manifest.layers[1].digest)
     names = store.names
     seen: list[str | None] = []

@@ -1,4 +1,4 @@
-"""Calls that templates render and parsers read back: the cases, and both directions."""
+"""Calls that templates render and parsers parse: the cases, and both directions."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _EXAMPLES = (
 
 
 class Case(Struct, frozen=True):
-    """Calls of a turn, and what is said and thought before them."""
+    """Calls of a turn, with the text and thought before them."""
 
     calls: list[FoundCall]
     said: str = ""
@@ -106,7 +106,7 @@ CASES: Mapping[str, Case] = {
 }
 
 
-# Templates that write more than an answer for an earlier turn: only calls are compared.
+# For templates that write more than an answer for an earlier turn, only calls are compared.
 CALLS_ONLY = {
     "Apriel-1.6": "leaves out what opens a thought",
     "command-r-plus": "ends with what the model shall do",
@@ -118,7 +118,7 @@ CALLS_ONLY = {
 
 
 class Rendered(Struct, frozen=True):
-    """What a template writes for a case: the end of the prompt, and the answer to read."""
+    """The output of a template for a case: the end of the prompt, and the answer to parse."""
 
     prompt: str
     text: str
@@ -126,7 +126,7 @@ class Rendered(Struct, frozen=True):
 
 
 def rendered(render: Render, case: Case) -> Rendered | None:
-    """Return what the template writes for the case; None if it refuses it or writes no calls."""
+    """Return the template's output for the case; None if it refuses it or writes no calls."""
     found = next(answers(render, case.calls, TOOLS, case.said, case.thought), None)
     return None if found is None else Rendered(found.prompt[-80:], found.text, len(found.calls))
 
@@ -137,13 +137,13 @@ def chat_format(source: str) -> Any:
 
 
 def rendering(source: str) -> Render:
-    """Return what renders messages by a template in Jinja."""
+    """Return a function that renders messages with a Jinja template."""
     template = ChatTemplate(source, "<s>", "</s>")
     return template.probing()
 
 
 def recorded(source: str) -> Iterator[tuple[str, Rendered]]:
-    """Yield what a template writes for each case."""
+    """Yield the recorded outputs of templates for each case."""
     render = rendering(source)
     for name, case in CASES.items():
         try:
@@ -155,7 +155,7 @@ def recorded(source: str) -> Iterator[tuple[str, Rendered]]:
 
 
 def read(parser: Parser, portions: Sequence[str]) -> list[Piece]:
-    """Return the pieces of an answer, neighbours of one kind as one."""
+    """Return the pieces of an answer, with adjacent pieces of one kind joined."""
     pieces = [piece for portion in portions for piece in parser.feed(portion)]
     pieces += parser.flush()
     found: list[Piece] = []
@@ -168,7 +168,7 @@ def read(parser: Parser, portions: Sequence[str]) -> list[Piece]:
 
 
 def fault(template: str, pieces: Sequence[Piece], case: Case, text: Rendered) -> str:
-    """Return how pieces differ from the case; an empty text if they do not."""
+    """Return the difference of pieces from the case, or an empty text."""
     calls = [piece for piece in pieces if isinstance(piece, FoundCall)]
     wanted = list(case.calls[: text.calls])
     if calls != wanted:

@@ -1,4 +1,4 @@
-"""Tools, and parsers that are fed in portions."""
+"""Tools, and feeding parsers in portions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOW = FoundCall("now", {})
 
 
 def joined(pieces):
-    """Neighbours of one kind as one."""
+    """Join adjacent pieces of one kind."""
     result: list[Any] = []
     for piece in pieces:
         if result and not isinstance(piece, FoundCall) and type(result[-1]) is type(piece):

@@ -1,10 +1,10 @@
-"""The chat templates that llama.cpp publishes, and the table of what they take.
+"""The chat templates that llama.cpp publishes, and the table of conversations that they accept.
 
     python -m tests.text.published_templates
 
 prints the table of docs/published-templates.md. It needs the source package `llama-cpp-python`, which it
-fetches from PyPI with pip and keeps in the cache folder of the user. `CHASKI_TEMPLATES` may name a folder
-with templates instead. The comparison needs transformers.
+downloads from PyPI with pip to the user's cache folder. `CHASKI_TEMPLATES` may name a folder with templates
+instead. The comparison needs transformers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def said(role: str, content: str) -> dict[str, Any]:
 
 
 def calling(*calls: tuple[str, str], content: str = "", thinking: str = "") -> dict[str, Any]:
-    """A turn that calls the tool; each call is an id and a city, or arguments that are not JSON."""
+    """Return a turn that calls the tool; each call is an id and a city, or arguments that are not JSON."""
     thought = {"thinking": thinking, "reasoning_content": thinking} if thinking else {}
     found = [
         {
@@ -136,13 +136,13 @@ PLAIN = {
     "two calls": HISTORIES["two calls, ids: nine"],
     "a thought": [ASK, {**YES, "thinking": "Hm.", "reasoning_content": "Hm."}, MORE],
 }
-# Conversations that most templates take as they are. Some move parts of them when they grow.
+# Conversations that most templates accept unchanged. Some move parts of them as they grow.
 STABLE = [
     [SYSTEM, ASK, calling((IDS["nine"], "wcairo")), result(IDS["nine"], "wsunny"), YES, MORE, YES],
     [SYSTEM, ASK, calling((IDS["nine"], "wcairo"), content="I look."), result(IDS["nine"], "wsunny"), YES],
     [SYSTEM, ASK, YES, said("system", "wlate"), MORE, YES],
 ]
-# A conversation as it grows, without thoughts, which many templates leave out of earlier turns on purpose.
+# A growing conversation without thoughts, which many templates remove from earlier turns on purpose.
 GROWING = [
     SYSTEM,
     ASK,
@@ -158,7 +158,7 @@ GROWING = [
 
 
 class Report(Struct):
-    """What a template does with the conversations; lists of names of those that fail."""
+    """The results of a template for the conversations; lists of the names of failing ones."""
 
     name: str
     compared: int = 0
@@ -224,7 +224,7 @@ def check(name: str, source: str) -> Report:
 
 
 def _compare(report: Report, template: ChatTemplate, source: str) -> None:
-    """Compare with transformers where it renders a conversation and the template takes it as it is."""
+    """Compare with transformers if it renders a conversation and the template accepts it unchanged."""
     for title, messages in PLAIN.items():
         tools = [TOOL] if _has_calls(messages) else None
         theirs = _of_transformers(source, template, messages, tools)
@@ -253,7 +253,7 @@ def _of_transformers(source: str, template: ChatTemplate, messages: Messages, to
 
 
 def _keeps_prefix(render: Callable[..., str], messages: Messages) -> bool:
-    """Return whether the text of earlier turns is the beginning of that of later ones."""
+    """Return whether the text of earlier turns is a prefix of the text with later turns."""
     ends = [end for end, turn in enumerate(messages) if turn["role"] == "assistant"]
     tools = [TOOL] if _has_calls(messages) else None
     try:
@@ -280,7 +280,7 @@ def _has_calls(messages: Messages) -> bool:
 
 
 def _words(messages: Messages) -> list[str]:
-    """Return what a rendering must show: all but the text and the thoughts of turns that call."""
+    """Return the texts that a rendering must show: all except text and thoughts of turns with calls."""
     words = [message["content"] for message in messages if "tool_calls" not in message]
     for message in messages:
         for call in message.get("tool_calls", ()):

@@ -1,4 +1,4 @@
-"""Every published format of calls: what templates write for calls is read back, however the text is cut."""
+"""Every published format of calls: parsers read the templates' output, however the text is cut."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_calls_are_read_back(kind):
 def test_the_parser_is_chosen_by_what_the_template_writes(kind):
     prompt, text, num_calls = kind["probe"]
     name = name_for(Answer(prompt, text, CALLS[:num_calls]), (kind["tags"] or [""])[-1])
-    assert name == kind["parser"] or kind["parser"] == "llama3"  # bare JSON shows no family
+    assert name == kind["parser"] or kind["parser"] == "llama3"  # bare JSON identifies no family
 
 
 @pytest.mark.parametrize("kind", PARSERS, ids=[kind["parser"] for kind in PARSERS])
@@ -71,7 +71,7 @@ def test_any_cuts(kind, case, cuts):
 
 @pytest.mark.parametrize("kind", PARSERS, ids=[kind["parser"] for kind in PARSERS])
 def test_a_call_that_breaks_off_is_no_other_call(kind):
-    """Cut anywhere, an answer has the calls of the whole, or fewer; none has a part of a value."""
+    """A truncated answer has the same calls or fewer; no call has a part of a value."""
     text = Rendered(*kind["cases"]["lines"])
     (wanted,) = CASES["lines"].calls
     for position in range(len(text.text)):
@@ -81,7 +81,7 @@ def test_a_call_that_breaks_off_is_no_other_call(kind):
 
 
 class TestDerived:
-    """Formats that the table does not have: JSON between tags of the template's own."""
+    """Formats outside the table: JSON between the template's own tags."""
 
     TEMPLATE = (
         "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}CALL"
@@ -155,7 +155,7 @@ class TestDerived:
 
 @cache
 def published() -> Path:
-    """Return a folder of the templates in the source package of llama-cpp-python, which is kept."""
+    """Return a folder with the templates in the source package of llama-cpp-python, which is cached."""
     folder = Path(os.environ.get("CHASKI_TEMPLATES", "") or Path.home() / ".cache" / "chaski-templates")
     if not any(folder.glob("*.jinja")):
         folder.mkdir(parents=True, exist_ok=True)

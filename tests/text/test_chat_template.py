@@ -1,4 +1,4 @@
-"""Chat templates render as in transformers, and see nothing but plain data."""
+"""Chat templates render as in transformers, and see only plain data."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class TestRendering:
         assert render(BRACKETS, CHAT, add_generation_prompt=False) == expected
 
     def test_block_lines_vanish(self):
-        """trim_blocks and lstrip_blocks: blanks before a block and the newline behind it are not text."""
+        """With trim_blocks and lstrip_blocks, spaces before a block and the newline after it are not text."""
         chat = [CHAT[1], CHAT[2]]
         assert render(BLOCKS, chat) == "<system>default</system>\n<user>What's 1 + 1?\n<assistant>2"
 

@@ -1,4 +1,4 @@
-"""Go templates render as Go's own text/template does, whose results are recorded in tests/data."""
+"""Go templates render like Go's own text/template, whose results are recorded in tests/data."""
 
 from __future__ import annotations
 

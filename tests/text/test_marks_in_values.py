@@ -1,4 +1,4 @@
-"""Values that contain the marks of their own format, and what only looks like a call."""
+"""Values that contain the marks of their own format, and texts that only look like calls."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_closing_tags_in_values(format: str, value: str) -> None:
         ),
         ("firefunction", ' functools[{"name": "now", "arguments": {}}]', [NOW]),
         ("minimax-m3", "</mm:think>Hi", [Content("Hi")]),
-        # What is no call stays, and the next call counts.
+        # Text that is not a call stays, and the next call counts.
         ("hermes", '<tool_call>{bad "x}</tool_call> <tool_call>{"name": "now"}</tool_call>', None),
         ("glm-4.7", "Use <tool_call> tags. <tool_call>now</tool_call>", None),
         ("qwen3-coder", "A <tool_call> is: <tool_call>\n<function=now>\n</function>\n</tool_call>", None),

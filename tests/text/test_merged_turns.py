@@ -1,4 +1,4 @@
-"""Conversations that a template refuses as they are: the same in fewer and plainer turns."""
+"""Conversations that a template refuses unchanged are rewritten in fewer and simpler turns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chaski.text.template.turns import alternating
 
 Conversation = list[dict[str, Any]]
 
-# Written by hand after what the makers' templates accept.
+# Written by hand, similar to the makers' templates.
 ALTERNATING = (
     "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
     "{{ raise_exception('roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
@@ -52,7 +52,7 @@ _ROLES = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
 
 
 def conversation(text: str) -> Conversation:
-    """`u:hi a:yo` as messages; `a!f` is an assistant's turn that calls f."""
+    """Return `u:hi a:yo` as messages; `a!f` is an assistant's turn that calls f."""
     found = []
     for word in text.split():
         role, sign, said = word[0], word[1], word[2:]

@@ -1,4 +1,4 @@
-"""Merging in the native core gives the ids of Hugging Face `tokenizers`, whatever the merges are."""
+"""Merging in the native core gives the ids of Hugging Face `tokenizers` for all merges."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ NAMED_BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
 def made(seed: int, characters: list[str], extra: list[str]) -> tuple[list[str], list[str]]:
-    """A vocabulary with merges of few characters, so that pairs overlap and several give the same token."""
+    """Return a vocabulary with merges of few characters, so that pairs overlap and tokens have several
+    merges."""
     rng = random.Random(seed)
     tokens, merges = [*extra, *characters], []
     few = characters[:5]

@@ -1,4 +1,4 @@
-"""Where parsers begin, which one is chosen, and that long answers are quick."""
+"""The start of parsers, the choice of a parser, and the speed with long answers."""
 
 from __future__ import annotations
 

@@ -265,7 +265,7 @@ CASES = [
 
 
 def wanted(text, expected):
-    """None: the text is content as it is."""
+    """Return the wanted pieces; None means that the text is unchanged content."""
     return [Content(text)] if expected is None else expected
 
 
@@ -317,14 +317,14 @@ FRAGMENTS = [
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(sorted(FORMATS)), st.lists(st.sampled_from(FRAGMENTS), max_size=12), st.data())
 def test_noise(format, fragments, data):
-    """Nothing raises, splits do not matter, and text without thinking and calls stays as it is."""
+    """No parser raises, splits do not matter, and text without thinking and calls does not change."""
     text = "".join(fragments)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     portions = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     pieces = parsed(format, portions)
     assert pieces == parsed(format, [text]) == parsed(format, text)
     unthinking = parsed(format, portions, thinking=False)
-    # Blanks alone are no header, and nothing to show.
+    # Spaces alone are not a header, and are not shown.
     has_header = format == "glimmer" and ("<|message|>" in text or not text.strip())
     if (
         format != "harmony"

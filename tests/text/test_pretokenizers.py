@@ -37,7 +37,7 @@ def test_ids(name):
 
 @pytest.mark.parametrize("pre", [None, "", "default"])
 def test_no_name_means_the_default(pre, caplog):
-    """llama.cpp's rule for such files, and its warning."""
+    """llama.cpp has the same rule and warning for such files."""
     metadata = byte_level_metadata() | {"tokenizer.ggml.pre": pre}
     tok = load_tokenizer({key: value for key, value in metadata.items() if value is not None})
     for text, ids in zip(STRINGS, ids_of("pretokenizers", CASES["names"]["default"]), strict=True):
@@ -46,7 +46,7 @@ def test_no_name_means_the_default(pre, caplog):
 
 
 class TestTextTokens:
-    """Gemma 4 and others: tokens are text, as SentencePiece spells it."""
+    """Gemma 4 and others: tokens are text in SentencePiece's spelling."""
 
     def test_gemma4_is_a_kind_of_its_own(self):
         metadata = text_metadata("gemma4")
@@ -68,7 +68,7 @@ class TestTextTokens:
 
 
 class TestAtLoad:
-    """A tokenizer that no text could go through is refused before the weights are read; the file is named."""
+    """An unusable tokenizer is refused before the weights are read; the error names the file."""
 
     @pytest.mark.parametrize(
         ("changes", "says"),
@@ -95,7 +95,7 @@ class TestAtLoad:
 
 
 VOCABULARIES = os.environ.get("CHASKI_TEST_VOCABULARIES", "")
-# llama.cpp wrote what it expects of this file; transformers composes text for this family.
+# llama.cpp wrote the expected ids of this file; transformers composes text for this family.
 COMPOSED = {"ggml-vocab-qwen35.gguf"}
 
 
@@ -104,7 +104,7 @@ COMPOSED = {"ggml-vocab-qwen35.gguf"}
     not VOCABULARIES, reason="CHASKI_TEST_VOCABULARIES is no folder of llama.cpp's vocabularies"
 )
 def test_real_vocabularies():
-    """llama.cpp's files `models/ggml-vocab-*.gguf` beside `.inp` and `.out`: ids of transformers."""
+    """It uses llama.cpp's files `models/ggml-vocab-*.gguf` with `.inp` and `.out`: ids of transformers."""
     tested = 0
     for texts_path in sorted(Path(VOCABULARIES).glob("*.gguf.inp")):
         texts = texts_path.read_text(encoding="utf-8").split("\n__ggml_vocab_test__\n")
@@ -120,7 +120,7 @@ def test_real_vocabularies():
 
 @pytest.mark.parametrize("letters", ["e\u0301\u0323", "\u0344\u0323\u0301a", "e\u0301", "\u1100\u1161\u11a8"])
 def test_long_runs_of_marks_are_composed_as_unicode_says(letters):
-    """They are put in order before, since the standard library's own sorting takes quadratic time."""
+    """They are sorted before, since the standard library's own sorting takes quadratic time."""
     tok = tokenizer("qwen2")
     text = letters + letters[1:] * 40
     composed = unicodedata.normalize("NFC", text)

@@ -1,4 +1,4 @@
-"""Every pre-tokenizer beside llama.cpp itself, on the whole corpus and on made-up strings."""
+"""Every pre-tokenizer against llama.cpp itself, on the whole corpus and on generated strings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.oracle
 pytest.importorskip("xllamacpp")
 pytest.importorskip("gguf")
 
-# Where llama.cpp only comes near to what is published; docs/tokenizers.md says how.
+# Names for which llama.cpp only approximates the published tokenizer; docs/tokenizers.md describes how.
 NEAR = {
     **dict.fromkeys(
         ("command-r", "modern-bert", "mpt", "olmo", "qwen2", "qwen35"), "it does not compose text"
@@ -37,7 +37,7 @@ def oracle():
     return llama_cpp_tokens
 
 
-# Without unassigned characters, about which the versions of Unicode disagree.
+# Without unassigned characters, which differ between versions of Unicode.
 TEXTS = st.text(
     st.one_of(
         st.sampled_from(

@@ -1,4 +1,4 @@
-"""What a template can do is found by rendering, not by words in it."""
+"""Rendering determines the abilities of a template, not words in it."""
 
 from __future__ import annotations
 

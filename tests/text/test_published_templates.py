@@ -1,4 +1,4 @@
-"""Published chat templates: rendered as transformers does, and no history of any dialect is refused.
+"""Published chat templates: rendered like transformers, and no history of any dialect is refused.
 
 Needs transformers and, for the templates, the network: see `published_templates`.
 """
@@ -12,9 +12,9 @@ from tests.text.published_templates import check, templates
 pytestmark = pytest.mark.oracle
 pytest.importorskip("transformers")
 
-# It reads variables that nobody but the client knows, `functions` and `datetime`; transformers fails, too.
+# It reads variables that only the client knows, `functions` and `datetime`; transformers fails, too.
 UNKNOWN = {"fireworks-ai-llama-3-firefunction-v2"}
-# It joins a text that is `safe` with JSON, which Jinja escapes for HTML then; here nothing is escaped.
+# It joins a `safe` text with JSON, which Jinja then escapes for HTML; chaski does not escape.
 ESCAPED = {"meetkai-functionary-medium-v3.1"}
 
 

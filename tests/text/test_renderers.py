@@ -1,7 +1,8 @@
-"""Renderers: each writes what its model was trained on, and what it writes, its parser reads.
+"""Renderers: each writes its model's training format, and its parser reads this format.
 
-`renderers.json` has what the makers' own templates make of conversations (`tools.fixtures.make_renderers`),
-`renderer_cases.toml` texts for the others, and for what those templates do not say.
+`renderers.json` contains the outputs of the makers' own templates (`tools.fixtures.make_renderers`).
+`renderer_cases.toml` contains texts for the other renderers, and for cases that those templates do not
+define.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from chaski.text.template.renderers import RENDERERS, find_renderer
 DATA = Path(__file__).parents[1] / "data"
 PUBLISHED = json.loads((DATA / "renderers.json").read_text())
 CONVERSATIONS = PUBLISHED["conversations"]
-# Where we write something else than the maker's template, with thinking and without, and why.
+# Differences from the maker's template, with and without thinking, and their reasons.
 THINKS_ALOUD = "a thought follows results, as in Ollama: without the sign the model thinks aloud"
 WORDS_FIRST = "words stand before the calls that came behind them, and the turn stays open"
 ALL_CALLS = "all calls are written; and words before them are for the user, no analysis"
@@ -113,7 +114,7 @@ def test_what_lfm2_thought_before_is_left_out() -> None:
     turns = [HELLO, thought, HELLO, thought]
     forgotten = written("lfm2-thinking", turns, enable_thinking=False)
     assert forgotten.count("<think>hm</think>") == 1
-    assert forgotten.endswith("<|im_start|>assistant\n<think>hm</think>A")  # which goes on
+    assert forgotten.endswith("<|im_start|>assistant\n<think>hm</think>A")  # which continues
     assert written("lfm2-thinking", turns, enable_thinking=True).count("<think>hm</think>") == 2
     assert written("lfm2", turns).count("<think>hm</think>") == 2
 
@@ -154,7 +155,7 @@ def test_what_the_system_says_goes_to_the_front(name: str) -> None:
 
 
 def answer_of(name: str, answer: dict[str, Any], thinks: bool) -> tuple[str, str]:
-    """The prompt, and what the model must have written for the turn that stands behind it."""
+    """Return the prompt, and the model's text for the turn that follows it."""
     prompt = written(name, [HELLO], [TOOL], enable_thinking=thinks)
     later = written(name, [HELLO, answer], [TOOL], enable_thinking=thinks, add_generation_prompt=False)
     assert later.startswith(prompt)
@@ -170,7 +171,7 @@ def read(name: str, prompt: str, answer: str, thinks: bool) -> list[Any]:
     return [thoughts.strip(), *calls, contents]
 
 
-# Two have an empty thought in the prompt that they do not keep, two know no tools.
+# Two have an empty thought in the prompt that they drop, and two have no tools.
 @pytest.mark.parametrize(
     "name", sorted(RENDERERS.keys() - {"cohere", "gemma4-large", "olmo3-think", "olmo3-32b-think"})
 )
@@ -178,12 +179,12 @@ def test_calls_are_read_as_they_are_written(name: str) -> None:
     prompt, answer = answer_of(name, CALLS, thinks=False)
     thought, look, rest, content = read(name, prompt, answer, thinks=False)
     assert (look, rest) == (FoundCall("look", {"at": "sun", "long": 2}), FoundCall("rest", {}))
-    # What is left are signs of the end, which the engine does not show.
+    # The rest are end tokens, which the engine does not show.
     assert not thought
     assert len(content) < 30
 
 
-# Others leave out what was thought when they write a conversation.
+# Others omit thoughts when they write a conversation.
 @pytest.mark.parametrize(
     "name",
     [
@@ -228,7 +229,7 @@ def test_time_grows_with_the_length_only(name: str) -> None:
         return time.process_time() - start
 
     seconds(1)
-    # Once in a while the collector of garbage passes through all that other tests left.
+    # Sometimes the garbage collector visits everything that other tests left.
     assert min(seconds(96) for _ in range(3)) < 30 * seconds(12) + 0.1
 
 

@@ -1,6 +1,6 @@
-"""Histories with calls that a template refuses or loses: they are changed to what it takes, all turns alike.
+"""Histories with calls that a template refuses or loses are rewritten for it, all turns in the same way.
 
-The templates are written by hand; each refuses what the published ones of some family refuse.
+The templates are written by hand; each has the restrictions of some family's published templates.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ def looped(body: str, turn: str = _TURN) -> str:
     return "{% for m in messages %}" + body + turn + "{% endfor %}"
 
 
-# As Mistral's: ids of nine characters, roles in turns, no text of the user behind a result.
+# Like Mistral's: ids of nine characters, alternating roles, no user text after a result.
 NINE = looped(
     "{% for c in m.tool_calls or [] %}{% if c.id is undefined or c.id | length != 9 %}"
     "{{ raise_exception('ids of length 9') }}{% endif %}#{{ c.id }}{% endfor %}"
     "{% if m.role == 'tool' %}{% if m.tool_call_id is undefined or m.tool_call_id | length != 9 %}"
     "{{ raise_exception('ids of length 9') }}{% endif %}#{{ m.tool_call_id }}{% endif %}"
 )
-# As Llama's: one call in a turn.
+# Like Llama's: one call per turn.
 SINGLE = looped(
     "{% if m.tool_calls and m.tool_calls | length > 1 %}{{ raise_exception('one at once') }}{% endif %}"
 )
-# As GigaChat's: further calls are lost.
+# Like GigaChat's: further calls are lost.
 FIRST_ONLY = looped("", _TURN.replace("in m.tool_calls or []", "in (m.tool_calls or [])[:1]"))
-# As gpt-oss's: text and thought do not go together beside a call.
+# Like gpt-oss's: a call cannot have both text and thought.
 NOT_BOTH = looped(
     "{% if m.tool_calls and m.content and m.thinking %}{{ raise_exception('not both') }}{% endif %}"
     "{% if m.tool_calls %}~{{ m.thinking }}{% endif %}"
 )
-# As Kimi K2's: a call is written by its id alone.
+# Like Kimi K2's: a call is written only by its id.
 BY_ID = looped(
     "",
     "({{ m.role }}|{{ m.content }}{% for c in m.tool_calls or [] %}!{{ c.id }}"
     "{{ c.function.arguments | tojson }}{% endfor %}{{ m.tool_call_id }})",
 )
-# As Solar's: a result must have an id.
+# Like Solar's: a result must have an id.
 NEEDS_IDS = looped("{% if m.role == 'tool' %}#{{ m.tool_call_id + '' }}{% endif %}")
-# Each of the next three takes all other conversations as they are, and shows the ids of calls.
+# Each of the next three accepts all other conversations unchanged, and shows the ids of calls.
 _IDS = (
     "{% for c in m.tool_calls or [] %}#{{ c.id }}{% endfor %}"
     "{% if m.role == 'tool' %}#{{ m.tool_call_id }}{% endif %}"
@@ -69,23 +69,23 @@ NO_NEIGHBOURS = looped(
     "{% if m.role == 'assistant' and loop.previtem and loop.previtem.role == 'assistant' %}"
     "{{ raise_exception('two turns of the assistant') }}{% endif %}" + _IDS
 )
-# As Qwen's coders: arguments are read as a mapping.
+# Like Qwen's coders: arguments are read as a mapping.
 MAPPING = looped("", _TURN.replace("c.function.arguments | tojson", "c.function.arguments.items() | list"))
-# As functionary's: arguments are text.
+# Like functionary's: arguments are text.
 TEXT = looped("", _TURN.replace("c.function.arguments | tojson", "'' + c.function.arguments"))
-# As SmolLM's and LFM2's: calls are not written.
+# Like SmolLM's and LFM2's: calls are not written.
 NO_CALLS = looped("", "({{ m.role }}|{{ m.content }})")
-# As Gemma 2's: no roles but two, in turns.
+# Like Gemma 2's: only two alternating roles.
 TWO_ROLES = looped(
     "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('alternate') }}{% endif %}",
     "({{ m.role }}|{{ m.content }})",
 )
-# As Bielik's: later messages of the system, and those of the developer, are lost.
+# Like Bielik's: later system messages, and developer messages, are lost.
 LOSES_SYSTEM = (
     "{% if messages[0].role == 'system' %}<{{ messages[0].content }}>{% endif %}"
     "{% for m in messages if m.role in ('user', 'assistant', 'tool') %}" + _TURN + "{% endfor %}"
 )
-# As DeepSeek's R1: of several messages of the system only the last one stays.
+# Like DeepSeek R1's: of several system messages, only the last one stays.
 LAST_SYSTEM = (
     "{% set n = namespace(s='') %}{% for m in messages if m.role == 'system' %}{% set n.s = m.content %}"
     "{% endfor %}"
@@ -265,7 +265,7 @@ def test_the_developer_speaks_for_the_system_where_it_is_not_known() -> None:
     assert written(SINGLE, [said("developer", "be kind"), ASK]) == "(developer|be kind)(user|ask)"
 
 
-# All that may come up, in an order that templates of all kinds can write.
+# All kinds of messages, in an order that all templates can write.
 GROWING: Messages = [
     said("system", "sys"),
     said("user", "one"),
@@ -293,7 +293,7 @@ GROWING: Messages = [
 
 @pytest.mark.parametrize("name", ALL)
 def test_text_of_earlier_turns_stays_the_same(name: str) -> None:
-    """The prefix cache needs it: the prompt of an answer is the beginning of the prompts of later answers."""
+    """The prefix cache needs this: the prompt of an answer is a prefix of the prompts of later answers."""
     template = ChatTemplate(ALL[name], "", "")
     asked = [end for end, turn in enumerate(GROWING) if turn["role"] == "assistant"]
     texts = [template.render(GROWING[:end]) for end in (*asked, len(GROWING))]
@@ -331,13 +331,13 @@ def test_lists_of_a_template_grow_by_texts() -> None:
         written("{% set q = [] %}{% set _ = q.append(q) %}{{ q }}", [ASK])
 
 
-# As Gemma 4's: results are written with their calls.
+# Like Gemma 4's: results are written with their calls.
 WITH_CALLS = (
     "{% for m in messages if m.role != 'tool' %}" + _TURN + "{% if m.tool_calls %}"
     "{% for r in messages[loop.index0 + 1:] if r.role == 'tool' %}={{ r.content }}{% endfor %}{% endif %}"
     "{% endfor %}"
 )
-# As Nemo's: the system's text is written with the user's.
+# Like Nemo's: the system's text is written with the user's.
 WITH_USER = (
     "{% for m in messages if m.role != 'system' %}{% if m.role == 'user' and messages[0].role == 'system' %}"
     "<{{ messages[0].content }}>{% endif %}" + _TURN + "{% endfor %}"

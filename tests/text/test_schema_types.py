@@ -1,4 +1,4 @@
-"""Arguments that come as text get the types of the tool's schema, in one place for all parsers."""
+"""Arguments from text get the types of the tool's schema, in one place for all parsers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def value(text: str, schema: Any) -> Any:
         ({"const": 7}, "7", 7),
         ({"properties": {"x": {}}}, '{"x": 1}', {"x": 1}),
         ({"items": {}}, "[1]", [1]),
-        # Nothing says what it is: JSON that is no text counts, in either spelling.
+        # Without a type, JSON that is not a string counts, in either spelling.
         ({}, "5", 5),
         ({}, "true", True),
         ({}, "['a']", ["a"]),

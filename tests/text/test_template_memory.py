@@ -1,4 +1,4 @@
-"""Hostile templates, within the limits of the server, in a process that can have little memory."""
+"""Hostile templates within the server's limits, in a process with little memory."""
 
 from __future__ import annotations
 

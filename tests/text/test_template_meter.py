@@ -1,7 +1,7 @@
 """Every operation of both template languages counts: templates that compute for long stop soon.
 
-Each template below repeats one operation within one expression, or over items that no loop's body sees, with
-what is largest. Without a count for that operation it runs for minutes or hours.
+Each template below repeats one operation on the largest values within one expression, or over items without a
+loop body. Without a count for that operation, it would run for minutes or hours.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from chaski.text.template.meter import RenderLimits
 
 LIMITS = RenderLimits(seconds=0.2)
 STOPPED = "takes more than|bytes in all|compares|fromkeys|makes"
-# Of processor time of the thread that renders: reading the longest templates here takes half a second.
+# Processor seconds of the rendering thread: reading the longest templates here takes half a second.
 _MOST_SECONDS = 2
-# Twice the same text or list, as two objects.
+# The same text or list twice, as two objects.
 TEXTS = "{% set a = 'x' * 4000000 %}{% set b = a[1:] ~ 'x' %}"
 LISTS = "{% set a = range(99999) | list %}{% set b = range(99999) | list %}"
 COLLIDING = "range(0, 60000 * (2**61 - 1), 2**61 - 1)"
-# Each place of the text is compared with nearly all of the other one, from its end.
+# Each place of the text is compared with nearly all of the other text, from its end.
 BACKWARDS = "{{{{ ('a' * 400000).{}('ab' ~ 'a' * 200000) }}}}"
 LOOP = "{{% for i in range(99999) if {0} %}}{{% endfor %}}"
 
 
 def many(operation: str, length: int = 24_000) -> str:
-    """A list of many results of an operation: other expressions of this length are nested too deeply."""
+    """Return a list of many results of an operation; other expressions of this length nest too deeply."""
     return "{% set x = [" + ", ".join([operation] * (length // (len(operation) + 2))) + "] %}"
 
 

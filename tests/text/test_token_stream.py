@@ -1,4 +1,4 @@
-"""Streaming detokenization: nothing is lost, and nothing half comes out."""
+"""Streaming detokenization: no text is lost, and no incomplete character is emitted."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class TestSpecial:
 
     def test_control_tokens_never_come_from_plain_text(self):
         metadata = byte_level_metadata("llama-bpe")
-        metadata[KEY + "tokens"].append("secret")  # one word, which ignore_merges would take whole
+        metadata[KEY + "tokens"].append("secret")  # one word, which ignore_merges would keep whole
         metadata[KEY + "token_type"] = [1] * (len(metadata[KEY + "tokens"]) - 1) + [3]
         tok = load_tokenizer(metadata)
         assert tok.encode("secret") == [tok.size - 1]
@@ -106,7 +106,7 @@ class TestSpecial:
         assert tok.decode([a, control, x], special=True) == "a</s>I"
 
     def test_sentencepiece_user_defined_tokens(self):
-        """As in llama.cpp: found by their spelling, with a space put before the text that follows."""
+        """As in llama.cpp, they are found by spelling, and a space is added before the following text."""
         tok = tokenizer("sentencepiece_prefix")
         ids = ids_of(tok, "▁a", "<tool>", "▁I")
         assert tok.encode("a<tool>I", add_special=False, parse_special=False) == ids
@@ -115,7 +115,7 @@ class TestSpecial:
 
     @pytest.mark.parametrize("space", [" ", "▁"])
     def test_sentencepiece_user_defined_spaces(self, space):
-        """Converters spell such tokens with spaces or leave them as they were."""
+        """Converters spell such tokens with spaces or leave them unchanged."""
         metadata = sentencepiece_metadata("sentencepiece_plain")
         tokens = metadata[KEY + "tokens"]
         tokens[3:6] = [space * 2, space * 3, space * 4]
@@ -126,14 +126,14 @@ class TestSpecial:
         assert tok.decode(tok.encode(text)) == text
 
     def test_sentencepiece_unknown_token_typed_as_control(self):
-        """Many converted files have it so."""
+        """Many converted files have this type."""
         metadata = sentencepiece_metadata()
         metadata[KEY + "token_type"] = [3 if kind == 2 else kind for kind in metadata[KEY + "token_type"]]
         text = "Hello 漢 👍"
         assert load_tokenizer(metadata).encode(text) == tokenizer("sentencepiece_prefix").encode(text)
 
     def test_equal_tokens(self):
-        """Of tokens with one spelling the last is used, as in llama.cpp and the reference engine."""
+        """Of tokens with the same spelling the last is used, as in llama.cpp and the reference engine."""
         for metadata in (byte_level_metadata(), sentencepiece_metadata()):
             tokens = metadata[KEY + "tokens"]
             first = tokens.index("{")
@@ -183,8 +183,8 @@ class TestEnd:
 
     @pytest.mark.parametrize(("kind", "ends"), [(1, False), (3, True), (4, True)])
     def test_what_merges_make_of_text_is_text(self, kind, ends):
-        """`</s>` in the vocabulary of Qwen: a word of HTML."""
-        metadata = byte_level_metadata("superbpe")  # it cuts no signs off
+        """An example is `</s>` in the vocabulary of Qwen: a word of HTML."""
+        metadata = byte_level_metadata("superbpe")  # it does not cut signs off
         size = len(metadata[KEY + "tokens"])
         metadata[KEY + "tokens"] += ["</", "</s", "</s>"]
         metadata[KEY + "merges"] = ["< /", "</ s", *(["</s >"] if kind == 1 else [])]

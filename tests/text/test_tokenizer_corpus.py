@@ -1,4 +1,4 @@
-"""Ids equal to those of Hugging Face tokenizers and of SentencePiece, on the nasty corpus."""
+"""Ids equal those of Hugging Face tokenizers and SentencePiece on the difficult corpus."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_ids(name):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families_differ(name):
-    """The corpus tells every two families apart, or a wrong pattern could pass."""
+    """The corpus distinguishes every two families; otherwise a wrong pattern could pass."""
     others = [other for other in FAMILIES if other != name]
     assert all(expected_ids(name) != expected_ids(other) for other in others)
 
@@ -49,7 +49,7 @@ def test_bytes_survive(name):
 def test_text_survives(name):
     tok = tokenizer(name)
     for text in CORPUS:
-        if "▁" not in text:  # SentencePiece cannot tell it from a space
+        if "▁" not in text:  # SentencePiece cannot distinguish it from a space
             assert tok.decode(tok.encode(text, parse_special=False)) == text
 
 

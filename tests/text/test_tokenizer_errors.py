@@ -159,7 +159,7 @@ def test_threads(name):
 
 
 def test_special_tokens_of_phi_take_the_white_space_behind_them():
-    """As Hugging Face's `rstrip` of its tokens says; no key of GGUF does."""
+    """Hugging Face's tokens have `rstrip`; GGUF has no key for it."""
     metadata = sentencepiece_metadata()
     plain = load_tokenizer(metadata)
     phi = load_tokenizer({**metadata, "general.architecture": "phi3"})

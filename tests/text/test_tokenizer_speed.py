@@ -15,7 +15,7 @@ RANDOM = random.Random(1)
 
 
 def texts(size):
-    """Texts of `size` characters on which careless patterns or merges take quadratic time."""
+    """Return texts of `size` characters on which careless patterns or merges take quadratic time."""
     letters = "abcdefghijklmnopqrstuvwxyz"
     return {
         "one letter": "a" * size,
@@ -36,7 +36,7 @@ def texts(size):
 
 
 def seconds(tok, text):
-    """Processor time, so that a busy machine does not matter."""
+    """Return the processor time, which does not depend on other load."""
     start = time.process_time()
     tok.encode(text)
     return time.process_time() - start
@@ -51,9 +51,9 @@ RULES = {rules: name for name, rules in reversed(PRETOKENIZERS.items())}
     "pre", ["gpt-2", "llama-bpe", "qwen2", "deepseek-llm", "tiny_aya", "sentencepiece_prefix"]
 )
 def test_no_text_is_slow(pre):
-    """50,000 characters: about 0.05 s each, a second and more where every line of Python is counted.
+    """50,000 characters take about 0.05 s each, and a second or more when every line of Python is traced.
 
-    Quadratic time would be half a minute at least.
+    Quadratic time would take at least half a minute.
     """
     assert_fast(pre)
 

@@ -33,7 +33,7 @@ def table(position: int, unit: int) -> np.ndarray:
 
 def test_ids() -> None:
     tokenizer = load_tokenizer(unigram_metadata())
-    # The published one takes the spelling of special tokens for them even where they are plain text.
+    # The published tokenizer reads special tokens even in plain text.
     special = [text for text in CORPUS if any(name in text for name in ("<s>", "</s>", "<unk>", "<pad>"))]
     differ = [
         text
@@ -153,7 +153,7 @@ def test_pieces_that_cannot_be_used() -> None:
 
 
 def test_tables_of_random_bytes_are_refused_or_harmless() -> None:
-    """Whatever the table says, a text has ids or an error of ours."""
+    """For any table, a text gives ids or one of our errors."""
     rng = np.random.default_rng(5)
     refused = 0
     for _ in range(60):
@@ -171,7 +171,7 @@ def test_tables_of_random_bytes_are_refused_or_harmless() -> None:
 
 
 def test_a_panic_of_the_library_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the check of the table, its reader notices by itself, as `tokenizers` does in every place."""
+    """Without the check of the table, its reader notices by itself, as `tokenizers` does everywhere."""
     outside = table(0, 0x7FFFFC00).tobytes()
     monkeypatch.setattr("chaski.text.tokenizer.loader.read_charsmap", lambda metadata: outside)
     with pytest.raises(TokenizerError, match="cannot encode this text: index out of bounds"):

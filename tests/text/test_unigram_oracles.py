@@ -1,4 +1,4 @@
-"""Unigram beside transformers, llama.cpp and SentencePiece, on the whole corpus and on made-up strings."""
+"""Unigram against transformers, llama.cpp and SentencePiece, on the whole corpus and generated strings."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ TEXTS = st.text(
     ),
     max_size=40,
 )
-# SentencePiece and llama.cpp look for the longest sequence that is replaced; the published tokenizers replace
-# letters with their marks as one, and no sequences of more than five bytes. These are the texts without any.
+# SentencePiece and llama.cpp replace the longest sequence; the published tokenizers replace letters together
+# with their marks, and no sequences of more than five bytes. These texts contain no such sequence.
 SIMPLE = st.text(
     st.characters(
         exclude_categories=("Cs", "Cn", "Mn", "Mc", "Me", "Cc", "Cf", "Zl", "Zp", "Lo", "Lm", "So")
@@ -104,7 +104,7 @@ def test_llama_cpp(
 
 
 def test_corpus(ours: Callable[[str], list[int]], llama_cpp: Callable[[str], list[int]]) -> None:
-    """As docs/tokenizers.md says."""
+    """The results match docs/tokenizers.md."""
     texts = [text for text in fixture("corpus") if "\0" not in text]
     differ = [text for text in texts if ours(text) != llama_cpp(text)]
     assert len(differ) == 6

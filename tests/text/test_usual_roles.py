@@ -1,4 +1,4 @@
-"""Files that do not name the tokens around texts: they have the ids that llama.cpp takes for their kind."""
+"""Files that do not name the tokens around texts get llama.cpp's ids for their kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WordPiece around its ids, which are compared with transformers' for a checkpoint in tests/convert."""
+"""WordPiece rules; tests/convert compares its ids with transformers' for a checkpoint."""
 
 from __future__ import annotations
 

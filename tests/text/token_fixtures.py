@@ -40,7 +40,7 @@ def expected_ids(name: str) -> list[list[int]]:
 
 @cache
 def ids_of(file: str, name: str) -> list[list[int]]:
-    """One list for each string, of one array of a file."""
+    """Return one list for each string, from one array of a file."""
     with np.load(FOLDER / f"{file}.npz") as arrays:
         ids = arrays[name].astype(int)
     ends = np.flatnonzero(ids == 65535)
@@ -59,7 +59,7 @@ def byte_level_metadata(pre: str = "gpt-2", **extra: object) -> dict[str, Any]:
 
 
 def text_metadata(pre: str) -> dict[str, Any]:
-    """A vocabulary of text instead of bytes."""
+    """Return a vocabulary of text instead of bytes."""
     vocabulary = fixture("text_bpe")
     return byte_level_metadata(pre) | {
         "tokenizer.ggml.tokens": list(vocabulary["tokens"]),
@@ -69,7 +69,7 @@ def text_metadata(pre: str) -> dict[str, Any]:
 
 
 def special_metadata(**extra: object) -> dict[str, Any]:
-    """The byte-level vocabulary with the special tokens of special.json behind it."""
+    """Return the byte-level vocabulary, followed by the special tokens of special.json."""
     cases = fixture("special")
     metadata = byte_level_metadata("llama-bpe", **extra)
     normal = len(metadata["tokenizer.ggml.tokens"])
@@ -89,7 +89,7 @@ def sentencepiece_metadata(name: str = "sentencepiece_prefix", **extra: object) 
 
 
 def unigram_metadata(**extra: object) -> dict[str, Any]:
-    """A vocabulary and a table of characters as XLM-RoBERTa's."""
+    """Return a vocabulary and a character table like XLM-RoBERTa's."""
     with np.load(FOLDER / "unigram.npz") as arrays:
         charsmap = arrays["charsmap"]
     values = {"precompiled_charsmap": charsmap, **copy.deepcopy(fixture("unigram")), **extra}

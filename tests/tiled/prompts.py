@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-# Height and width: several tiles one below the other, one beside the other, and a square.
+# Height and width: several tiles in a column, several in a row, and a square.
 SIZES = {"high": (61, 30), "wide": (23, 90), "small": (20, 21)}
 
-# Texts as users write them, with the pictures of their placeholders.
+# Texts of users, with the pictures for their placeholders.
 TEXTS: dict[str, tuple[str, list[str]]] = {
     "silent": ("The runner carries the message.", []),
     "one": ("USER: [img-0]\nWhat is in the mountains? ASSISTANT:", ["wide"]),

@@ -1,6 +1,6 @@
 """Encoders whose images are cut into tiles, against transformers, from image files to answers.
 
-The checkpoints and the expected numbers are made by tools/fixtures/make_tiled.py.
+tools/fixtures/make_tiled.py makes the checkpoints and the expected numbers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.vision_oracle import BACKENDS, BoundEncoder, answers_at_once, quantiz
 
 DATA = Path(__file__).parents[1] / "data" / "tiled"
 NAMES = sorted(path.name for path in DATA.iterdir())
-# Tiles of each picture, the whole of it included.
+# Tiles of each picture, including the whole picture.
 TILES = {
     "granite-vision": {"high": 4, "wide": 4, "small": 3},
     "idefics3": {"high": 3, "wide": 3, "small": 5},
@@ -65,7 +65,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def whole(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Text and vision in one file."""
+    """Write text and vision into one file."""
     target = tmp_path_factory.mktemp(name) / "whole.gguf"
     convert(DATA / name, target, "F32")
     return target
@@ -139,7 +139,7 @@ def test_logits_do_not_depend_on_chunks_and_threads(type: str | None, whole: Pat
 
 @pytest.fixture(scope="module")
 def resampler(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The text model of MiniCPM-V in one file; the encoder lies beside it."""
+    """Write the text model of MiniCPM-V into one file, with the encoder next to it."""
     folder = tmp_path_factory.mktemp("resampler")
     convert(DATA / "minicpmv", folder / "text.gguf", "F32", projector=folder / "mmproj.gguf")
     return folder / "text.gguf"
@@ -156,7 +156,7 @@ def test_a_resampler_of_an_older_version_is_refused(resampler: Path, tmp_path: P
 
 
 def test_the_version_of_a_resampler_is_a_number_with_a_sign(resampler: Path) -> None:
-    """llama.cpp ends where it is another type."""
+    """llama.cpp aborts with another type."""
     int32, version = 5, 3
     entry = b"clip.minicpmv_version" + struct.pack("<Ii", int32, version)
     assert entry in resampler.with_name("mmproj.gguf").read_bytes()
@@ -178,7 +178,7 @@ def test_sequences_with_images_are_as_alone(name: str, whole: Path) -> None:
         assert answers_at_once(model, prompts, **greedy) == alone
         again = model.generate(*prompts[2], **greedy)
     assert said(again) == alone[2]
-    # Convolutions go on where their states were kept, which is not at every token.
+    # Convolutions continue where their states were kept, which is not at every token.
     assert again.evaluated_tokens == 1 or (name == "lfm2-vl" and again.evaluated_tokens < NUM_RESUMED)
 
 
@@ -210,7 +210,7 @@ def test_images_whose_sides_are_too_unequal_for_lfm2(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def llama4(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The text model of Llama 4 in one file; the encoder lies beside it."""
+    """Write the text model of Llama 4 into one file, with the encoder next to it."""
     folder = tmp_path_factory.mktemp("llama4")
     convert(DATA / "llama4", folder / "text.gguf", "F32", projector=folder / "mmproj.gguf")
     return folder / "text.gguf"
@@ -229,7 +229,7 @@ def test_tiles_of_llama4_are_spelled_line_by_line(llama4: Path) -> None:
 
 
 def test_a_norm_of_llama4_may_have_a_name_of_gemma4(llama4: Path, tmp_path: Path) -> None:
-    """As llama.cpp's converter wrote it in some releases."""
+    """Some releases of llama.cpp's converter wrote it."""
     with open_gguf(llama4.with_name("mmproj.gguf")) as file:
         tensors = {
             name.replace(".ln2.", ".attn_post_norm."): each for name, each in all_tensors(file).items()

@@ -1,4 +1,4 @@
-"""A real browser before a real server. `make test-web` installs what drives it; Debian has `chromium`."""
+"""A real browser with a real server. `make test-web` installs playwright; Debian has `chromium`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def browser() -> Iterator[Any]:
     if path is None:
         pytest.skip("no chromium is installed; CHROMIUM names one that is elsewhere")
     with api.sync_playwright() as driver:
-        # The sandbox of the browser cannot begin for root.
+        # The browser's sandbox cannot start as root.
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
         browser = driver.chromium.launch(executable_path=path, args=arguments)
         yield browser
@@ -42,7 +42,8 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Open]:
-    """Open the page of a server. At the end nothing was refused by the policy, and nothing went elsewhere.
+    """Open the page of a server. At the end, check that the policy blocked nothing and no request went
+    elsewhere.
 
     reaches   where requests may go besides
     """
@@ -75,20 +76,20 @@ def open_page(browser: Any) -> Iterator[Open]:
 
 @pytest.fixture(scope="module")
 def guided(models: Path) -> Iterator[Running]:
-    """A server with the bundled model."""
+    """Run a server with the bundled model."""
     with running(Settings(address=SOMEWHERE, parallel=2), models) as server:
         yield server
 
 
 def ask(page: Any, text: str) -> None:
-    """Send a question, as somebody who types it does, when the page knows its models."""
+    """Type and send a question once the page knows its models."""
     page.get_by_role("textbox", name="Message").fill(text)
     page.locator("button[aria-label=Send]:enabled").wait_for()
     page.keyboard.press("Enter")
 
 
 def picture(page: Any, name: str) -> None:
-    """Take the picture that the docs show, where PICTURES names a folder for it."""
+    """Take the picture for the docs, if PICTURES names a folder for it."""
     if folder := os.environ.get("PICTURES"):
         page.wait_for_timeout(300)
         image = Image.open(BytesIO(page.screenshot()))
@@ -100,7 +101,7 @@ def answers(page: Any) -> Any:
 
 
 def ended(page: Any, count: int = 1) -> Any:
-    """Wait until the shown branch has that many answers and none comes any more, and return them."""
+    """Wait until the shown branch has this many complete answers, and return them."""
     page.locator("article.answered[aria-busy=false]").nth(count - 1).wait_for()
     page.locator("article.answered[aria-busy=true]").wait_for(state="detached")
     return answers(page)

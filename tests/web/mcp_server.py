@@ -48,7 +48,7 @@ def tool(name: str, description: str = "", **properties: Any) -> dict[str, Any]:
 
 @dataclass
 class McpServer:
-    """What it has and how it answers.
+    """The tools and the behaviour of the server.
 
     pages    tools by page of the list
     results  results of calls by the name of a tool; a text is the message of an error
@@ -80,7 +80,7 @@ class McpServer:
         return f"{self.origin}/mcp"
 
     def asked(self, method: str) -> list[Any]:
-        """The parameters of all messages of a method."""
+        """Return the parameters of all messages of a method."""
         return [body.get("params") for _, _, body in self.seen if body and body.get("method") == method]
 
     async def answer(self, request: Request) -> Response:
@@ -175,7 +175,7 @@ async def _pause() -> None:
 
 @contextmanager
 def serving(server: McpServer) -> Iterator[McpServer]:
-    """Serve it on a free port until the block ends."""
+    """Serve on a free port until the block ends."""
     methods = ["POST", "DELETE", "OPTIONS", "HEAD"]
     app = Starlette(routes=[Route("/{path:path}", server.answer, methods=methods)])
     listener = socket.create_server(("127.0.0.1", 0))
@@ -210,6 +210,6 @@ def thinking(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def allowing(thinking: Path, script: Script, weather: McpServer) -> Iterator[Running]:
-    """A server whose page may reach that server."""
+    """Run a server whose page may reach the MCP server."""
     with running(Settings(address=SOMEWHERE, mcp_servers=(weather.origin,)), thinking, script.open) as server:
         yield server

@@ -1,4 +1,4 @@
-"""axe-core finds nothing to mend, in light and dark, on every page of the page."""
+"""axe-core finds no fault, in light and dark, on every view of the page."""
 
 from __future__ import annotations
 

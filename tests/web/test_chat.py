@@ -52,12 +52,12 @@ def held(script: Script) -> Iterator[threading.Event]:
 
 
 def asked(script: Script) -> Generate:
-    """The call of the last answer."""
+    """Return the call of the last answer."""
     return next(call for call in reversed(script.asked) if isinstance(call, Generate))
 
 
 def prompt(script: Script) -> str:
-    """The prompt of the last answer; tokens of these workers are bytes."""
+    """Return the prompt of the last answer; tokens of these workers are bytes."""
     return bytes(asked(script).prompt).decode()
 
 
@@ -209,7 +209,7 @@ def test_images_and_files(fake: Running, script: Script, open_page: Open) -> Non
     ask(page, "What do they do?")
     ended(page)
     assert "llamas climb" in prompt(script)
-    # An image by paste; this model sees none, and says so.
+    # An image by paste; this model does not accept images, and the page reports it.
     page.evaluate(
         """(data) => {
             const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));

@@ -1,4 +1,4 @@
-"""Answers of a hostile model: nothing of them runs, loads, or holds up the page."""
+"""Answers of a hostile model: no part runs, loads, or blocks the page."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def shown(page: Any, script: Script, text: str) -> Any:
     script.pieces = (text,)
     ask(page, "x")
     answer = ended(page)
-    page.wait_for_timeout(150)  # formulas and colors come a little later
+    page.wait_for_timeout(150)  # formulas and colors appear a little later
     assert page.evaluate("window.ran") is None
     for name in (
         "script",
@@ -93,7 +93,7 @@ def test_links_that_lead_to_no_page_are_text(
 
 @pytest.mark.parametrize("text", LEAKS)
 def test_nothing_loads_by_itself(fake: Running, script: Script, open_page: Open, text: str) -> None:
-    """`open_page` fails where anything went elsewhere."""
+    """`open_page` fails if any request went elsewhere."""
     answer = shown(open_page(fake), script, text)
     assert answer.locator("img").count() == 0
     for link in answer.locator("a").all():
@@ -128,7 +128,7 @@ def test_nothing_loads_by_itself(fake: Running, script: Script, open_page: Open,
 def test_texts_that_would_take_long(fake: Running, script: Script, open_page: Open, text: str) -> None:
     page = open_page(fake)
     shown(page, script, text)
-    # The page still lives.
+    # The page still responds.
     script.pieces = ("alive",)
     ask(page, "y")
     page.get_by_text("alive", exact=True).wait_for()

@@ -1,4 +1,4 @@
-"""What the page offers is what its key may do."""
+"""The page offers only the actions that its key allows."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_user_is_offered_no_change_of_models(guarded: Running, open_page: Open
     assert page.get_by_text("unauthorized").count() == 0
     assert faults(page, axe) == []
     picture(page, "keys")
-    # What it may do goes on as ever.
+    # Allowed actions still work.
     page.get_by_text("Fits: ").first.wait_for()
     page.get_by_role("link", name="New chat").click()
     page.get_by_label("Model", exact=True).select_option("small:latest")

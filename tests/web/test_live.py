@@ -1,4 +1,4 @@
-"""The page that shows what a server does at this moment, and every cell of a model's cache."""
+"""The page with the server's current activity, and every cell of a model's cache."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WINDOW, ALL, STATES = "the last 8 tokens", "all tokens", "states"
 
 @pytest.fixture(scope="module")
 def windowed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server with a model whose layers see 8 tokens or all, and one with states; both are random."""
+    """Run a server with a random model whose layers see 8 tokens or all, and a random one with states."""
     folder = tmp_path_factory.mktemp("windowed")
     for name in ("gemma3", "lfm2"):
         recipe = Recipe(sources=[ARCHITECTURES / f"{name}.gguf"])
@@ -43,7 +43,7 @@ def windowed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def write(server: Running, model: str, prompt: str, **options: Any) -> Any:
-    """An answer to a prompt of as many tokens as it has characters."""
+    """Write an answer to a prompt with one token per character."""
     chosen = {"num_ctx": 256, "temperature": 0, "ignore_eos": True, **options}
     return server.post(
         "/api/generate", {"model": model, "prompt": prompt, "raw": True, "stream": False, "options": chosen}
@@ -55,7 +55,7 @@ def kinds(page: Any, *names: str) -> list[Any]:
 
 
 def colored(canvas: Any, share: float) -> bool:
-    """Whether a lane has the color of a sequence there, at a share of its length; hatches are grey."""
+    """Return whether a lane has the color of a sequence at a share of its length; hatches are grey."""
     pixels: bool = canvas.evaluate(
         """(canvas, share) => {
             const scale = devicePixelRatio;
@@ -69,7 +69,7 @@ def colored(canvas: Any, share: float) -> bool:
 
 
 def chatted(page: Any) -> None:
-    """Two conversations, so that two sequences begin alike."""
+    """Make two conversations, so that two sequences begin alike."""
     for question in ("How do I pull a model?", "How do I use fewer cores?"):
         page.get_by_role("link", name="New chat").click()
         page.get_by_role("heading", name="New chat").wait_for()
@@ -117,7 +117,7 @@ def test_it_reads_one_stream_and_only_while_it_is_seen(guided: Running, open_pag
     guided.post("/api/generate", {"model": "helper", "prompt": "x", "stream": False})
     page = open_page(guided)
     page.get_by_role("heading", name="New chat").wait_for()
-    page.wait_for_load_state("networkidle")  # what the first page asks may come late
+    page.wait_for_load_state("networkidle")  # replies to the first page may be late
     asked: list[str] = []
     ended: list[str] = []
     page.on("request", lambda request: asked.append(request.url.removeprefix(guided.url)))
@@ -130,7 +130,7 @@ def test_it_reads_one_stream_and_only_while_it_is_seen(guided: Running, open_pag
     cache = [path for path in live if path.startswith("/api/live/cache?model=helper")]
     assert 2 <= len(cache) <= 6
     assert len(live) == 1 + len(cache)
-    # The cells are asked for only while they are in sight; the stream goes on.
+    # The cells are requested only while they are visible; the stream continues.
     page.set_viewport_size({"width": 1280, "height": 130})
     page.wait_for_timeout(500)
     asked.clear()
@@ -139,7 +139,7 @@ def test_it_reads_one_stream_and_only_while_it_is_seen(guided: Running, open_pag
     page.set_viewport_size(DESKTOP)
     with page.expect_request("**/api/live/cache?*"):
         pass
-    # A page that is hidden ends the stream, and begins it again when it is shown.
+    # A hidden page ends the stream, and begins it again when it is shown.
     page.evaluate("Object.defineProperty(document, 'hidden', { get: () => true, configurable: true })")
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     page.wait_for_timeout(1000)
@@ -198,7 +198,7 @@ def test_the_time_to_the_first_token_comes_from_the_stream(guided: Running, open
 
 def test_what_a_window_has_dropped_is_seen(windowed: Running, open_page: Open, axe: str) -> None:
     counts = []
-    for begin in range(4):  # until the cells of the window do not suffice for all that was computed
+    for begin in range(4):  # until the computed tokens exceed the cells of the window
         answer = write(windowed, "gemma3", "0123456789"[begin:] * 24, num_predict=9)
         counts.append(answer["prompt_eval_count"] + 8)
     page = open_page(windowed, "/#/live")
@@ -206,7 +206,7 @@ def test_what_a_window_has_dropped_is_seen(windowed: Running, open_page: Open, a
     window.get_by_text("tokens dropped by the window").first.wait_for()
     assert "dropped" not in whole.locator(".row").inner_text()
     lanes = [part.get_by_role("slider", name="Tokens by position") for part in (window, whole)]
-    # The window has the end of the first sequence only; all of it is in the other cells.
+    # The window has only the end of the first sequence; the other cells have all of it.
     share = counts[0] / max(counts)
     shares = (0.1 * share, 0.5 * share, 0.995 * share)
     assert [colored(lanes[0], each) for each in shares] == [False, False, True]
@@ -219,7 +219,7 @@ def test_what_a_window_has_dropped_is_seen(windowed: Running, open_page: Open, a
     table = page.get_by_role("region", name="Sequences").inner_text()
     assert f"{counts[0]}\t" in table
     assert "dropped" in table
-    for lane in lanes:  # the last token, which both have
+    for lane in lanes:  # the last common token
         lane.press("End")
         window.get_by_text(f"sequence 0, position {counts[0] - 1}").wait_for()
     lanes[0].hover(position={"x": 60, "y": 5})
@@ -280,7 +280,7 @@ def test_a_token_is_followed_by_pointing_and_by_keys(windowed: Running, open_pag
     whole.get_by_text(f"position {last}").wait_for()
     page.keyboard.press("ArrowLeft")
     whole.get_by_text(f"position {last - 1}").wait_for()
-    # So do the rows of the table, which are reached by Tab, too.
+    # The rows of the table, which Tab reaches, do the same.
     page.get_by_role("button", name="Show the cells of sequence 0").focus()
     whole.get_by_text("Sequence 0: ").wait_for()
     assert drawn() != before
@@ -298,7 +298,7 @@ def test_cached_guessed_and_dropped_tokens_over_time(windowed: Running, open_pag
     page = open_page(windowed, "/#/live")
     names = ("Cached prompt tokens", "Draft tokens", "Dropped tokens")
     cached, guessed, dropped = (page.get_by_role("figure").filter(has_text=name) for name in names)
-    cached.locator("polyline").nth(2).wait_for(state="attached")  # two seconds are there
+    cached.locator("polyline").nth(2).wait_for(state="attached")  # two seconds are shown
     before = windowed.get("/api/live").json["models"]
     for _ in range(2):
         write(windowed, "gemma3", "0123456789" * 90, num_predict=250)

@@ -1,4 +1,4 @@
-"""Models that are made and copied on the page, and adapters that are loaded, scaled and forgotten."""
+"""Models that are made and copied on the page, and adapters that are loaded, scaled and unloaded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def workshop(tmp_path: Path) -> Iterator[Running]:
-    """A server with the model `base`, and a folder with the adapter `one.gguf` for it."""
+    """Run a server with the model `base`, and a folder with the adapter `one.gguf` for it."""
     weights = write_tiny_llama(tmp_path / "base.gguf")
     (tmp_path / "lora").mkdir()
     with open_gguf(weights) as file:

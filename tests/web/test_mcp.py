@@ -1,4 +1,4 @@
-"""Tools of MCP servers: listed, asked for each time, run, and what goes wrong is said."""
+"""Tools of MCP servers: listed, confirmed each time, and run; errors are shown."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def calls(*names: str, **values: Any) -> tuple[str, ...]:
 
 
 def add(page: Any, url: str, header: str = "") -> Any:
-    """Name an MCP server in the settings, and return its entry."""
+    """Add an MCP server in the settings, and return its entry."""
     if not page.get_by_label("Settings of this conversation").is_visible():
         page.get_by_role("button", name="Settings", exact=True).click()
     page.get_by_label("Address").fill(url)
@@ -103,7 +103,8 @@ def test_a_refused_call_does_not_run(
 def test_own_tools_and_those_of_servers(
     allowing: Running, weather: McpServer, script: Script, open_page: Open
 ) -> None:
-    """The same name twice is two names for the model; what a server does not have is written by hand."""
+    """Two tools with the same name get two names for the model; tools without a server are answered by
+    hand."""
     page = open_page(allowing, reaches=(weather.origin,))
     page.get_by_role("button", name="Settings", exact=True).click()
     own = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
@@ -228,7 +229,7 @@ def test_images_of_tools(allowing: Running, weather: McpServer, script: Script, 
     ):
         assert text in prompt(script)
     picture(page, "mcp-image")
-    # A model that sees gets the image.
+    # A vision model gets the image.
     page.route("**/api/show", lambda route: route.fulfill(json={"capabilities": ["vision", "tools"]}))
     page.reload()
     with page.expect_request("**/api/chat") as request:
@@ -335,7 +336,7 @@ def test_addresses_that_are_not_asked(
 def test_a_server_that_is_gone(
     allowing: Running, weather: McpServer, script: Script, open_page: Open
 ) -> None:
-    """The question says so, and nothing is asked of the model without its tools."""
+    """The question reports it, and the model is not asked without its tools."""
     page = open_page(allowing, reaches=(weather.origin,))
     add(page, weather.url).get_by_text("1 tool").wait_for()
     close(page)
@@ -352,7 +353,7 @@ def test_a_server_that_is_gone(
 def test_imported_conversations_run_nothing(
     allowing: Running, weather: McpServer, open_page: Open, tmp_path: Path
 ) -> None:
-    """A call of a server that the settings do not name is one to be answered by hand."""
+    """A call for a server outside the settings must be answered by hand."""
     call: Any = {"function": {"name": "weather", "arguments": {}}}
     question: Any = {"id": "q", "parent": None, "role": "user", "content": "x", "created": 1}
     answer = {"id": "a", "parent": "q", "role": "assistant", "content": "", "created": 2, "calls": [call]}

@@ -1,4 +1,4 @@
-"""Whether a model fits is said before it loads, and a size that fits is one step away."""
+"""The page shows before loading whether a model fits, and offers sizes that fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of models: what is here, pulled, cut and resumed, and deleted."""
+"""The page of models: listed, pulled, interrupted and resumed, and deleted."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def test_a_model_is_deleted_only_after_a_question(
 
 
 def test_a_pull_that_is_cut_goes_on(fake: Running, open_page: Open) -> None:
-    """The first stream ends in the middle; the page asks again, also after a reload, until all is there."""
+    """The first stream ends early; the page repeats the request, also after a reload, until the model is
+    complete."""
     half = {"status": "pulling aaa", "digest": DIGEST, "total": 4_000_000, "completed": 2_000_000}
     replies = [lines(half), lines(half), lines(half | {"completed": 4_000_000}, {"status": "success"})]
     asked: list[Any] = []

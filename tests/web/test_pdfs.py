@@ -1,4 +1,4 @@
-"""PDFs go with a question as text, page by page. `tools/fixtures/make_pdfs.py` makes those of producers."""
+"""PDFs are attached to a question as text, page by page. `tools/fixtures/make_pdfs.py` makes the files."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ TEX = (
 
 
 def bare(text: str) -> str:
-    """A text without its white space: where lines end is up to who reads a file."""
+    """Return a text without white space, since line breaks depend on the reader."""
     return "".join(text.split())
 
 
 def drop(page: Any, name: str, data: bytes, event: str = "drop", field: str = "form.composer") -> None:
-    """Give a file to the page as a user does who drops or pastes it."""
+    """Give a file to the page as by drop or paste."""
     page.evaluate(
         """([name, data, kind, field]) => {
             const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
@@ -59,7 +59,7 @@ def drop(page: Any, name: str, data: bytes, event: str = "drop", field: str = "f
         ("fpdf", (ROADS, SIGNS, FAR, SECOND)),
         ("reportlab", (ROADS, SIGNS, SECOND)),
         ("linear", (ROADS, SIGNS, SECOND)),
-        ("encrypted", (ROADS, SIGNS, SECOND)),  # reading needs no owner's password
+        ("encrypted", (ROADS, SIGNS, SECOND)),  # reading does not need the owner's password
         ("latex", (*TEX, SECOND)),
         ("ghostscript", (*TEX, SECOND)),
         ("wrong-table", (ROADS, SIGNS, FAR, SECOND)),
@@ -116,7 +116,7 @@ def test_why_there_is_no_text(fake: Running, open_page: Open, name: str, said: s
 
 
 def document(content: bytes, *objects: bytes, resources: bytes = b"<<>>") -> bytes:
-    """A PDF of one page, without a table of objects."""
+    """Return a PDF of one page without a table of objects."""
     page = b"<</Type/Page/Parent 2 0 R/Contents 4 0 R/Resources %s>>" % resources
     stream = b"<</Length %d>>stream\n%s\nendstream" % (len(content), content)
     all_objects = (
@@ -139,7 +139,7 @@ FONT = b"<</Font<</F 5 0 R>>/XObject<</X 6 0 R>>>>"
 
 
 def foreign(text: bytes, codes: str, ordering: str) -> bytes:
-    """A PDF of one line, in a font that it does not contain. `codes` and `ordering` name the font's maps."""
+    """Return a PDF of one line in a font that it lacks. `codes` and `ordering` name the font's maps."""
     return document(
         b"BT /F 9 Tf 99 99 Td <%s> Tj ET" % text.hex().encode(),
         b"<</Type/Font/Subtype/Type0/BaseFont/A/Encoding/%s/DescendantFonts[6 0 R]>>" % codes.encode(),
@@ -178,11 +178,11 @@ def test_a_part_of_the_reader_that_does_not_load(fake: Running, open_page: Open,
     page = open_page(fake)
     page.route(lost, lambda route: route.abort())
     drop(page, "x.pdf", foreign(b"\x30\x42", "UniJIS-UCS2-H", "Japan1"))
-    page.get_by_text("did not load. Load the page again.").wait_for()
+    page.get_by_text("did not load. Reload the page.").wait_for()
 
 
 def bomb(content: bytes) -> bytes:
-    """A PDF of one page whose contents unpack to these."""
+    """Return a PDF of one page whose contents unpack to these."""
     whole = document(b"").replace(b"/Contents 4 0 R", b"/Contents 5 0 R")
     return whole.replace(b"trailer", b"5 0 obj\n" + packed(content) + b"\nendobj\ntrailer")
 
@@ -249,7 +249,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_files(fake: Running, script: Script, open_page: Open, name: str) -> None:
-    """The page says what is wrong, or reads what there is; it does not stop to answer."""
+    """The page reports the problem or reads the available text, and stays responsive."""
     data, said = HOSTILE[name]
     page = open_page(fake)
     file = {"name": "x.pdf", "mimeType": "application/pdf", "buffer": data}
@@ -263,7 +263,7 @@ def test_hostile_files(fake: Running, script: Script, open_page: Open, name: str
 
 
 def test_a_file_that_takes_too_long(fake: Running, open_page: Open) -> None:
-    """Reading ends after a minute, and the page answers meanwhile."""
+    """Reading ends after a minute, and the page stays responsive."""
     page = open_page(fake)
     page.clock.install()
     # Each form draws the next one ten times.
@@ -278,7 +278,7 @@ def test_a_file_that_takes_too_long(fake: Running, open_page: Open) -> None:
 
 
 def test_mutants(fake: Running, open_page: Open) -> None:
-    """Whatever stands in a file: it is text, or there is a sentence for it."""
+    """For any file, the page shows text or an error."""
     drawn = random.Random(5)
     page = open_page(fake)
     files = [each.read_bytes() for each in sorted(PDFS.glob("*.pdf"))]
@@ -293,5 +293,5 @@ def test_mutants(fake: Running, open_page: Open) -> None:
             page.get_by_role("button", name="Remove x.pdf").click()
         else:
             said = page.locator(".composer .problem").inner_text()
-            assert said.startswith(("x.pdf is", "x.pdf has", "x.pdf does"))
+            assert said.startswith(("x.pdf is", "x.pdf has", "x.pdf does", "x.pdf contains", "x.pdf cannot"))
             assert said.rstrip(".").endswith(("attach that", "as images", "or its text", "a part of it"))

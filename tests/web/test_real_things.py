@@ -1,4 +1,4 @@
-"""Images that a model really sees, and a pull from a real registry that is cut by a reload."""
+"""Images for a real vision model, and a pull from a real registry that a reload interrupts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def seeing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    """A server with a small random model that takes images."""
+    """Run a server with a small random model that accepts images."""
     monkeypatch.setenv("CHASKI_THREADS", "1")
     options = {"temperature": 0.0, "num_predict": 12}
     recipe = Recipe(sources=[DATA / "mistral3.gguf"], parameters=options)
@@ -59,7 +59,7 @@ def test_a_chat_with_images(seeing: Running, open_page: Open) -> None:
 
 
 def test_a_pull_goes_on_after_a_reload(tmp_path: Path, open_page: Open) -> None:
-    """The registry stops in the middle of the weights. After a reload only the rest is fetched."""
+    """The registry stops in the middle of the weights. After a reload, only the rest is downloaded."""
     data = write_tiny_llama(tmp_path / "tiny.gguf").read_bytes()
 
     def stop_halfway(handler: Any, data: bytes, begin: int, end: int) -> None:

@@ -1,4 +1,4 @@
-"""The editor of schemas: fields and text say the same, and `/api/chat` takes what they say."""
+"""The schema editor: fields and text stay equal, and `/api/chat` receives the schema."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PERSON = {
 
 
 def edit(page: Any, schema: object = None) -> Any:
-    """Open the editor, with a schema in it, and return it."""
+    """Open the editor with a schema, and return it."""
     page.get_by_role("button", name="Settings", exact=True).click()
     if schema is not None:
         text = schema if isinstance(schema, str) else json.dumps(schema)
@@ -153,7 +153,7 @@ def test_fields_move_by_keyboard(fake: Running, open_page: Open) -> None:
 
 
 def test_what_is_wrong_is_said_where_it_is(fake: Running, script: Script, open_page: Open) -> None:
-    """What is not right is not used: the schema before it stays."""
+    """An invalid schema is not used; the previous one stays."""
     before = {"type": "object", "properties": {"a": {"type": "string"}}}
     page = open_page(fake)
     editor = edit(page, before)
@@ -171,7 +171,7 @@ def test_what_is_wrong_is_said_where_it_is(fake: Running, script: Script, open_p
     other.get_by_text("Enter the choices, one per line.").wait_for()
     other.get_by_label("Choices").fill("x\ny\nx")
     other.get_by_text("x is listed twice.").wait_for()
-    editor.get_by_text("until this is mended").wait_for()
+    editor.get_by_text("Until you fix this").wait_for()
     picture(page, "schema-problem")
     wait_until(lambda: schema_of(editor)["properties"].keys() == {"a", "b"})  # as it was when b was right
     other.get_by_label("Choices").fill("x\ny")

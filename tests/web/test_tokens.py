@@ -15,7 +15,7 @@ QUESTION = "How do I pull a model?"
 
 
 def asked(page: Any) -> Any:
-    """Ask with three alternatives by token, and return the answer."""
+    """Ask with three alternatives per token, and return the answer."""
     page.get_by_label("Model", exact=True).select_option("helper:latest")
     page.get_by_role("button", name="Settings").click()
     page.get_by_label("Alternatives per token").fill("3")
@@ -34,7 +34,7 @@ def test_another_token_begins_a_branch(guided: Running, open_page: Open) -> None
     tokens.nth(4).hover()
     page.get_by_text("Token 5 of 24").wait_for()
     tokens.nth(3).click()
-    tokens.nth(9).hover()  # the one that was clicked stays
+    tokens.nth(9).hover()  # the clicked token stays
     page.get_by_text("Token 4 of 24").wait_for()
     choices = page.get_by_role("group", name="Alternatives").get_by_role("button")
     assert choices.count() == 3

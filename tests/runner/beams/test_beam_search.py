@@ -1,4 +1,4 @@
-"""Beam search against recorded answers of transformers (tools/fixtures/make_beams.py), and by option."""
+"""Beam search against recorded answers of transformers (tools/fixtures/make_beams.py), and its options."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_answers_and_scores_are_those_of_transformers(name: str, tmp_path: Path)
 
 
 def test_answers_of_a_search_by_every_way_to_a_model(tiny_llama: Path) -> None:
-    """In this process, in event loops and in a worker: the n best answers, the best one first."""
+    """This process, event loops and a worker return the n best answers, the best one first."""
     options: dict[str, Any] = {"num_beams": 3, "num_predict": 6, "logprobs": True, "top_logprobs": 2}
     prompts = ["hello there", "in the other end"]
 

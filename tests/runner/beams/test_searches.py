@@ -1,4 +1,4 @@
-"""Beam searches in the engine: beside others, joined, left, interrupted, and over kept prefixes."""
+"""Beam searches in the engine: with others, joined, cancelled, interrupted, and with cached prefixes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sequence(model: chaski.LLM, rank: int = 0, prompt: list[int] = PROMPT, **opt
 
 
 def told(model: chaski.LLM, asked: Sequence) -> list[Any]:
-    """What a sequence is told, without times."""
+    """Return the events of a sequence without times."""
     events: list[Any] = []
     while not (events and isinstance(events[-1], chaski.Done)):
         model.engine.wait(asked)
@@ -48,7 +48,7 @@ def told(model: chaski.LLM, asked: Sequence) -> list[Any]:
 def ranked_by_hand(
     model: chaski.LLM, prompt: list[int], num_beams: int, count: int
 ) -> list[tuple[float, list[int]]]:
-    """The answers of a search that computes every beam anew in each step, none of which ends early."""
+    """Return the answers of a search that recomputes every beam in each step; no beam ends early."""
     ends = model.tokenizer.eos_ids
     beams: list[tuple[float, list[int]]] = [(0.0, [])]
     for _ in range(count):
@@ -65,7 +65,7 @@ def ranked_by_hand(
 
 @pytest.mark.parametrize("name", [*NAMED])
 def test_beams_are_those_of_a_search_that_computes_all_anew(name: str, folder: Path) -> None:
-    """Every kind of layer is forked: windows, chunks, recurrent states, encoder states."""
+    """It forks every kind of layer: windows, chunks, recurrent states, encoder states."""
     path = NAMED[name].path(folder)
     with chaski.load(path, context=64, parallel=3, threads=1, num_batch=16) as model:
         by_hand = ranked_by_hand(model, PROMPT, 3, 5)
@@ -144,7 +144,7 @@ def test_a_search_that_is_left_frees_all_its_slots(tiny_llama: Path) -> None:
 def test_a_search_goes_on_behind_a_failure_of_the_engine(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
-    """A Ctrl-C of another reader stops a step: slots are emptied, and all is computed once more."""
+    """A Ctrl-C of another reader stops a step: slots are emptied, and everything is computed again."""
     with chaski.load(tiny_llama, parallel=4, threads=1, num_batch=16) as model:
         alone = [told_alone(model, rank) for rank in range(2)]
         asked = [sequence(model, rank) for rank in range(2)]
@@ -170,7 +170,8 @@ def _interrupted() -> None:
 def test_an_interrupt_at_a_line_ends_no_other_answer(
     name: str, act: Callable[[], None], folder: Path
 ) -> None:
-    """Two that share a search, and one beside them: who is not interrupted is told the same as alone."""
+    """Two requests share a search, and one runs next to them: requests without interrupt get the answer
+    alone."""
     left_out = "exclusive.py" if act is raise_exception else ""
     with chaski.load(NAMED[name].path(folder), context=64, parallel=4, threads=1, num_batch=16) as model:
 
@@ -199,7 +200,7 @@ def test_an_interrupt_at_a_line_ends_no_other_answer(
 
 
 def told_beside(model: chaski.LLM, asked: list[Sequence], lines: Lines) -> list[Any]:
-    """What sequences are told beside each other, or what ended them; lines are counted."""
+    """Return the events of concurrent sequences, or the errors that ended them; count lines."""
     found: list[Any] = []
     for each in asked:
         model.engine.submit(each)

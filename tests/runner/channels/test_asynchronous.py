@@ -1,4 +1,4 @@
-"""The asynchronous side of a model, in this process and behind a worker: it must be the same to a reader."""
+"""The asynchronous interface of a model is the same in this process and through a worker."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def model(where: str) -> Iterator[AsyncModel]:
 
 @pytest.fixture
 def narrow(where: str) -> Iterator[AsyncModel]:
-    """A model that answers one request at a time."""
+    """Load a model that answers one request at a time."""
     with opened(where, parallel=1) as owner:
         yield owner.asynchronous()
 
@@ -55,7 +55,7 @@ def run(task: Coroutine[Any, Any, Any]) -> Any:
 
 @pytest.fixture(scope="module")
 def alone() -> list[chaski.Answer]:
-    """One answer after the other, without anything cached."""
+    """Return one answer after the other, without a cache."""
     with chaski.load("guide", threads=1, prompt_cache=False) as model:
         return [model.chat(QUESTION, seed=seed, **LIVELY) for seed in range(PARALLEL)]
 
@@ -129,7 +129,7 @@ def test_a_cancelled_task_frees_its_slot(narrow: AsyncModel, endless: dict[str, 
             await long
         return time.perf_counter() - started
 
-    # The best of three: others use the machine as well.
+    # The best of three, since other programs use the machine.
     assert min(run(cancel_one()) for _ in range(3)) < 1
 
 

@@ -1,4 +1,4 @@
-"""The driver on an engine whose batches are made by hand."""
+"""The driver with an engine whose batches the test controls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REPLY = Text("a")
 
 
 class HandEngine:
-    """Computes a batch when a test says so: `feed` says what it brings."""
+    """Computes a batch when a test calls `feed` with its result."""
 
     def __init__(self) -> None:
         self.submitted: list[HandSequence] = []
@@ -48,7 +48,7 @@ class HandSequence:
 
 
 class Reader:
-    """Keeps replies; `wait` until there is one more than were read."""
+    """Keeps replies; `wait` waits until there is an unread one."""
 
     def __init__(self) -> None:
         self.replies: list[Any] = []

@@ -1,4 +1,4 @@
-"""Every method of a model gives the same in this process, in a worker, and in an event loop."""
+"""Every method of a model gives the same result in this process, in a worker, and in an event loop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WAYS = ["here", "worker", "loop", "worker in a loop"]
 
 
 class Way:
-    """Calls a model's methods, and waits where they are for event loops."""
+    """Calls a model's methods, and awaits asynchronous ones."""
 
     def __init__(self, model: chaski.LLM | Worker | AsyncModel) -> None:
         self.model = model
@@ -58,7 +58,7 @@ def opened(path: Path | str, way: str, **options: Any) -> Iterator[Way]:
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that fills in by tokens that its file names."""
+    """Write a model whose file names tokens for infilling."""
     names = {f"tokenizer__ggml__fim_{name}_token_id": 10 + i for i, name in enumerate(("pre", "suf", "mid"))}
     return write_tiny_llama(tmp_path_factory.mktemp("methods") / "tiny.gguf", **names)
 
@@ -224,7 +224,7 @@ def test_a_cancelled_list_frees_its_slots(file: Path, kind: str, endless: dict[s
 
 @pytest.mark.parametrize("kind", WAYS)
 def test_an_error_in_a_list_frees_its_slots(file: Path, kind: str, endless: dict[str, Any]) -> None:
-    """What is endless ends with the one that is refused."""
+    """Endless answers end together with the refused one."""
     options = {name: value for name, value in endless.items() if name != "prompt"}
     for way in opened(file, kind, parallel=2):
         with pytest.raises(ContextLengthError, match=r"^prompt 1: "):

@@ -1,4 +1,4 @@
-"""A program that counts on, as the model of an engine, and requests to it."""
+"""A program that continues counting, as the model of an engine, and requests to it."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ UNKNOWN = -1
 
 
 class Dropped:
-    """Stands for a launch whose outputs nobody may fetch."""
+    """Replaces a launch whose outputs must not be fetched."""
 
     def wait(self) -> None:
-        """Everything is computed at its launch."""
+        """Do nothing, since a launch computes everything."""
 
     def rows(self, output: str, begin: int = 0, end: int | None = None) -> NDArray[np.float32]:
         raise AssertionError(f"{output} was dropped")
 
     def drop(self, output: str) -> None:
-        """It is dropped."""
+        """Note that the launch is dropped."""
 
 
 class Computed:
-    """Stands for a launch with these logits."""
+    """Replaces a launch with these logits."""
 
     def __init__(self, logits: NDArray[np.float32]) -> None:
         self._logits = logits
 
     def wait(self) -> None:
-        """Everything is computed at its launch."""
+        """Do nothing, since a launch computes everything."""
 
     def rows(self, output: str, begin: int = 0, end: int | None = None) -> NDArray[np.float32]:
         assert output == "outputs"
         return self._logits[begin:end]
 
     def drop(self, output: str) -> None:
-        """Nothing is kept for long here."""
+        """Do nothing, since no data are kept."""
 
 
 class CountedRun:
-    """Stands for `Run`: the next number is behind each number."""
+    """Replaces `Run`: the next number follows each number."""
 
     def __init__(self, program: CountingProgram, batch: Batch) -> None:
         self._program = program
@@ -84,7 +84,8 @@ class CountedRun:
         return OutputRows(Computed(logits), 0, len(logits), VOCAB)
 
     def top_logits(self) -> NDArray[np.float32]:
-        """Where batches are launched ahead, the next number first; else none, so samplers find it."""
+        """Return the next number first if batches are launched ahead; else nothing, so that samplers find
+        it."""
         top = np.full((len(self._batch.outputs), 2, self._program.max_top_logits), np.nan, np.float32)
         if self._program.launches_ahead:
             number = np.arange(1, 1 + self._program.max_top_logits)
@@ -94,7 +95,7 @@ class CountedRun:
 
 
 class CountingProgram:
-    """Stands for `Program` and `Cache`: it checks what the engine promises to both, and remembers batches."""
+    """Replaces `Program` and `Cache`: it checks the engine's promises to both, and records batches."""
 
     def __init__(self, parallel: int, max_tokens: int = 8, max_outputs: int = 4, stages: int = 1) -> None:
         self.max_tokens = max_tokens
@@ -108,7 +109,7 @@ class CountingProgram:
         self.stored: list[list[int]] = [[] for _ in range(parallel)]
         self.batches: list[Batch] = []
         self.calls: list[str] = []
-        self.at_once = self.most_at_once = 0  # batches that nobody has waited for
+        self.at_once = self.most_at_once = 0  # batches without a waiter yet
         self.fail: Callable[[], None] = lambda: None
         self.can_trim = True
         self.can_go_back = True
@@ -147,7 +148,7 @@ class CountingProgram:
         return CountedRun(self, self.batches[-1])
 
     def wait(self, most: int = 0) -> None:
-        """Everything is computed at its launch; it is remembered where batches may go on."""
+        """Record the wait; a launch computes everything."""
         self.at_once = min(self.at_once, most)
         if most:
             self.calls.append(f"wait {most}")
@@ -179,7 +180,7 @@ class CountingProgram:
             raise NotSupportedError("keys cannot be moved")
 
     def first_shared(self, sequence: int, begin: int) -> int:
-        shared, self.shared_from = self.shared_from, None  # what is computed again is not shared
+        shared, self.shared_from = self.shared_from, None  # recomputed cells are not shared
         return len(self.stored[sequence]) if shared is None else shared
 
     def remove(self, sequence: int, begin: int, end: int | None = None, distance: int | None = None) -> None:
@@ -232,7 +233,7 @@ def step(engine: Engine) -> None:
 
 
 def run_at_random(engine: Engine, waiting: list[Generation], random: Random, most: int) -> None:
-    """Submit up to `most` requests between two steps, let some be cancelled, and see that all count on."""
+    """Submit up to `most` requests between two steps, cancel some, and check that all continue counting."""
     asked: list[Generation] = []
     cancelled, told = set(), 0
     while waiting or told < len(asked):

@@ -1,4 +1,4 @@
-"""Batches that are launched before the one before them has ended, on tokens that only the machine knows."""
+"""Batches that are launched before the previous one has ended, with tokens that only the device knows."""
 
 from __future__ import annotations
 

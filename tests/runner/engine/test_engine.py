@@ -1,4 +1,4 @@
-"""The engine on a model of which every logit is known: after token t comes t + 1."""
+"""The engine with a model of known logits: after token t comes t + 1."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_nobody_takes_over_what_was_computed_for_another_cache_salt() -> None:
         engine, _ = make(parallel)
         run(engine, request([5, 6, 7], cache_salt="hers"))
         assert run(engine, request([5, 6, 7], cache_salt="his")).cached_tokens == 0
-        # With one slot hers is lost; with two both keep what they have.
+        # With one slot, her prefix is lost; with two slots, both keep theirs.
         assert run(engine, request([5, 6, 7], cache_salt="hers")).cached_tokens == (0, 2)[parallel - 1]
         assert run(engine, request([5, 6, 7], cache_salt="hers")).cached_tokens == 2
         assert run(engine, request([5, 6, 7])).cached_tokens == 0
@@ -126,7 +126,7 @@ def test_a_prefix_is_shared_with_a_sequence_that_runs() -> None:
 
 
 def request_of_one_step(engine: Engine) -> Sequence:
-    """A sequence that is done after a single batch."""
+    """Return a sequence that is done after a single batch."""
     sequence = request([500], 0)
     engine.submit(sequence)
     return sequence

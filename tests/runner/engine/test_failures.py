@@ -1,4 +1,4 @@
-"""Cancelled sequences, interrupts and errors: what one of them ends, and what goes on."""
+"""Cancelled sequences, interrupts and errors: the sequences that end, and those that continue."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_an_error_in_the_middle_of_choosing_ends_the_one_that_is_handled(
 
 
 class Spoilt(Generation):
-    """A generation one of whose methods fails when its tokens are so many."""
+    """A generation with a method that fails at a number of tokens."""
 
     method: str
     at: int
@@ -130,7 +130,7 @@ def test_what_goes_wrong_with_one_sequence_ends_no_other(method: str, at: int) -
         engine.submit(sequence)
     engine.wait(spoilt)
     event = spoilt.events.popleft()
-    # It starts with four tokens, and once.
+    # It starts once, with four tokens.
     assert isinstance(event, ComputationError) == (method != "start" or at == 4)
     for sequence in others:
         assert finish(engine, sequence).generated_tokens == 12

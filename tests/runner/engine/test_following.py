@@ -1,4 +1,4 @@
-"""Prompts that begin alike and come together: one of them is computed, and the others take it over."""
+"""Concurrent prompts with a common beginning: one of them computes it, and the others reuse it."""
 
 from __future__ import annotations
 
@@ -169,6 +169,6 @@ def test_every_kind_of_cache_shares_it_without_changing_an_answer(model: Model, 
     assert [(each.token_ids, each.logprobs) for each in found] == [
         (each.token_ids, each.logprobs) for each in alone
     ]
-    # States of recurrences in chunks of 64 are at their ends; rows behind them are nobody else's.
+    # Recurrent states exist at the ends of chunks of 64; later rows are not shared.
     shared = 64 if "heads" in model.name else 89
     assert [each.cached_tokens for each in found] == [0, shared, shared]

@@ -1,4 +1,4 @@
-"""Forks of a process that has a model: clear errors at once, nothing that hangs, and the parent goes on."""
+"""Forks of a process with a model: immediate clear errors, no deadlocks, and the parent continues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 
-# Runs `child` in a fork while an answer is under way, within ten seconds, and then goes on in the parent.
+# Runs `child` in a fork during an answer, within ten seconds, and then continues in the parent.
 PROGRAM = """
 import asyncio, gc, os, signal, sys, threading, time
 import chaski
@@ -132,7 +132,7 @@ def test_a_model_in_a_fork(threads: int, service: str, tiny_llama: Path) -> None
 
 
 def test_a_fork_that_ends_as_programs_do(tiny_llama: Path) -> None:
-    """With what is done at the end of an interpreter."""
+    """The fork also runs the interpreter's exit handlers."""
     run(MODEL.format(path=str(tiny_llama), threads=2, service=ASYNCHRONOUS), leave="sys.exit(0)")
 
 

@@ -1,4 +1,4 @@
-"""Images on their way through the engine: prefix cache, encoder, other sequences, full contexts, leaving."""
+"""Images in the engine: prefix cache, encoder, other sequences, full contexts, cancelled requests."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_repeated_image_is_neither_encoded_nor_computed_again() -> None:
     assert same(first, again)
     assert same(other, fresh(prompt, 0, 2))
     assert same(moved, fresh("the mountains, " + prompt, 0, 1))
-    # What stands behind another image is not taken over, nor the image in part.
+    # Tokens after a different image are not reused, nor parts of an image.
     assert other.cached_tokens == first.prompt_tokens - ROWS - len(behind)
     assert not same(first, other)
 
@@ -118,7 +118,7 @@ def test_a_conversation_that_is_too_long_loses_turns_with_their_images(model: ch
 
 
 def generation(model: chaski.LLM, prompt: str, images: list[Image], **options: Any) -> Generation:
-    """The sequence that continues a prompt."""
+    """Return the sequence that continues a prompt."""
     sequence = model.prompts.generation(model.prompts.prepare(Generate(prompt, options), images))
     assert isinstance(sequence, Generation)
     return sequence
@@ -160,7 +160,7 @@ def test_a_full_context_forgets_whole_images() -> None:
 
 
 def test_full_contexts_with_images_beside_each_other() -> None:
-    """What is forgotten, and the keys that move, do not depend on others."""
+    """Dropped tokens and moved keys do not depend on other sequences."""
     long = {**GREEDY, "num_predict": 40, "num_keep": 1}
     prompts = [("[img-0]the[img-1]load", images(0, 1)), ("a [img-0] b", images(2)), ("only text", [])]
     with chaski.load(GEMMA, context=40, prompt_cache=False) as model:
@@ -179,7 +179,8 @@ def test_a_sequence_that_is_left_holds_no_slot(model: chaski.LLM) -> None:
 
 
 def test_an_image_is_encoded_once_although_prepared_batches_are_taken_back() -> None:
-    """While one sequence decodes, the next batch is prepared before another one comes and changes it."""
+    """While one sequence decodes, the next batch is prepared; then another sequence arrives and changes
+    it."""
     with chaski.load(GEMMA, context=128, parallel=2, num_batch=16) as model:
         long = model.stream("the load", **GREEDY | {"num_predict": 60})
         next(long)
@@ -265,7 +266,7 @@ def test_text_beside_an_image_is_read_together_with_what_stands_around_it() -> N
 
 
 def test_runs_of_rows() -> None:
-    """An image in two runs with text between, and one behind it."""
+    """An image has two runs with text between them, and another image follows."""
     first, second = images(0, 1)
     runs = (
         ImageRun(range(2, 5), first),

@@ -1,4 +1,4 @@
-"""Ctrl-C at any line of a step: nothing is lost, nobody waits for ever, and all others are told the same."""
+"""Ctrl-C at any line of a step: no request is lost or waits forever, and all others get the same answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from tests.interrupting import Lines, raise_exception, raise_signal
 from tests.random_mixes import MODELS
 
 PROMPT = list(range(5, 33))
-# The first two begin alike, and all outgrow their context; the last repeats itself: proposals are accepted.
+# The first two share a beginning, and all exceed their context; the last repeats itself, so proposals are
+# accepted.
 REQUESTS: list[tuple[list[int], dict[str, Any]]] = [
     (PROMPT, {"seed": 1, "num_predict": 7}),
     ([*PROMPT[:20], 40, 41, 42, 43, 44, 45], {"seed": 2, "num_predict": 9}),
@@ -45,7 +46,7 @@ def alone(model: chaski.LLM) -> list[list[Any]]:
 
 
 def answers(model: chaski.LLM, lines: Lines) -> list[list[Any] | BaseException]:
-    """What is said to all requests beside each other, or what ended an answer; lines are counted."""
+    """Return the answers of concurrent requests, or the errors that ended them; count lines."""
     found: list[list[Any] | BaseException] = [[] for _ in REQUESTS]
     streams: dict[int, Any] = {}
     to_begin = dict(enumerate(REQUESTS))
@@ -77,7 +78,8 @@ def said(events: list[Any]) -> Any:
 
 
 def check(model: chaski.LLM, expected: list[list[Any]]) -> None:
-    """Another thread, which no trace and no interrupt reaches, is told what is said alone; all is whole."""
+    """Check that another thread, without trace and interrupts, gets the answer alone, and the state is
+    valid."""
     later: list[list[Any] | BaseException] = []
     thread = threading.Thread(
         target=lambda: later.extend(answers(model, Lines(0, raise_signal))), daemon=True
@@ -87,16 +89,16 @@ def check(model: chaski.LLM, expected: list[list[Any]]) -> None:
     assert not thread.is_alive(), "a lock was never released"
     assert [said(events) for events in later if isinstance(events, list)] == [said(one) for one in expected]
     assert_whole(model.engine)
-    # Sequences that ended are dismissed with the next batch; none that has lost its reader stays.
+    # The next batch dismisses ended sequences; sequences without a reader do not stay.
     assert not [sequence for sequence in model.engine._sequences.running if sequence.is_running]
     assert not [sequence for sequence in model.engine._sequences.waiting if sequence.is_running]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def sweep(name: str, folder: Path, act: Callable[[], None], step: int, times: int = 1) -> dict[str, int]:
-    """Interrupt the requests at lines -> how many answers were told, interrupted and failed.
+    """Interrupt the requests at lines; return the numbers of complete, interrupted and failed answers.
 
-    That is at every `step`-th line of the sources that runs, each time but one at random, `times` times.
+    It interrupts at every `step`-th executed line of the sources, `times` times, all but once at random.
     """
     chance = random.Random(step)
     results = {"told": 0, "interrupted": 0, "failed": 0}
@@ -135,7 +137,7 @@ def test_a_signal_at_a_line_ends_the_answer_that_is_waited_for_only(name: str, t
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["llama", "gemma3", "lfm2"])
 def test_an_exception_at_a_line_leaves_the_engine_whole(name: str, tmp_path: Path) -> None:
-    """As the handler of another signal may raise; who was being handled, or had moved keys, fails."""
+    """The handler of another signal may raise; the handled sequence, and those with moved keys, fail."""
     results = sweep(name, tmp_path, raise_exception, 61)
     assert results["told"] > results["failed"]
     assert results["interrupted"] > 5
@@ -150,7 +152,7 @@ def test_every_line(name: str, act: Callable[[], None], tmp_path: Path) -> None:
 
 
 def test_signals_at_any_time(tmp_path: Path) -> None:
-    """As many as come while answers are made, from another thread."""
+    """Another thread sends signals continuously while answers are made."""
     told = interrupted = 0
     chance = random.Random(5)
     with opened("qwen3", tmp_path) as model:

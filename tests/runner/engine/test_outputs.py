@@ -70,13 +70,13 @@ def test_penalties_see_prompt_and_answer() -> None:
     options = SamplingOptions(temperature=0, presence_penalty=10.0)
     sequence = Generation(GenerationRequest(prompt=[5, 4], limit=8, sampling=options))
     run(engine, sequence)
-    # 5 would come after 4, and 4 after 3; of the tokens that never came the first is taken.
+    # 5 would follow 4, and 4 would follow 3; of the unused tokens, the first is chosen.
     assert sequence.tokens == [5, 4, 0, 1, 2, 3, 6, 7]
 
 
 def test_a_stop_text_that_the_end_completes() -> None:
     class Held:
-        """Gives out its text at the end only, as bytes of an incomplete character are."""
+        """Holds its text back until the end, like bytes of an incomplete character."""
 
         def feed(self, token_id: int) -> str:
             return ""
@@ -110,7 +110,7 @@ def test_a_short_request_does_not_wait_for_the_end_of_a_long_one() -> None:
 
 
 def read_one_by_one(engine: Engine, sequence: Sequence) -> None:
-    """Take the next turn as soon as one ended, as the reader of a stream does."""
+    """Take the next turn as soon as one ended, like the reader of a stream."""
     while sequence.is_running:
         step(engine)
 

@@ -151,14 +151,14 @@ def test_the_token_that_was_computed_behind_a_stop_text_is_dropped() -> None:
         engine.wait(sequence)
         done = sequence.events.popleft()
     assert (done.stop_string, done.generated_tokens) == ("8", 3)
-    # The batch behind it is on its way already; the next request takes over what it leaves.
+    # The next batch is already in flight; the next request reuses its cells.
     assert program.stored == [[5, 6, 7, 8]]
     assert run(engine, request([5, 6, 7, 8, 40], 1)).cached_tokens == 4
 
 
 def test_proposals_are_computed_with_the_token_before_them() -> None:
     engine, program = make()
-    # 13 and 14 are proposed, and come; of 30, 31, 32 none does; then there is nothing to go by.
+    # The proposals 13 and 14 are accepted; none of 30, 31, 32 is; then no proposal is possible.
     prompt = [10, 11, 12, 13, 14, 15, 30, 31, 32, 10, 11, 12]
     sequence = request(prompt, 8, context=100, max_proposed=3)
     run(engine, sequence)

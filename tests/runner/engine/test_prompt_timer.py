@@ -1,4 +1,4 @@
-"""How long prompts take is measured, also where batches overlap."""
+"""The time of prompts is measured, also if batches overlap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A few random mixes of every model; `python -m tests.random_mixes` runs as many as one likes."""
+"""A few random mixes of every model; `python -m tests.random_mixes` runs any number."""
 
 from __future__ import annotations
 

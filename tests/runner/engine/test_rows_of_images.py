@@ -1,4 +1,4 @@
-"""What the images of a sequence give a batch, whichever part of the sequence the batch computes."""
+"""The image rows that a sequence adds to a batch, for any part of the sequence."""
 
 from __future__ import annotations
 

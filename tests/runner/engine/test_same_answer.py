@@ -1,4 +1,4 @@
-"""One answer for one prompt and seed, whatever runs at the same time: texts are compared letter by letter."""
+"""One answer for one prompt and seed, whatever runs at the same time; texts are compared exactly."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OTHERS: list[dict[str, Any]] = [
 
 
 def options(index: int) -> dict[str, Any]:
-    """Every request has a seed of its own, and another way to be sampled."""
+    """Return options: every request has its own seed and its own sampling."""
     return {
         "seed": index,
         "num_predict": 24 + 3 * index,
@@ -63,7 +63,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def expected(path: Path) -> list[chaski.Answer]:
-    """Each alone, in a model that never saw another one."""
+    """Return the answer of each request alone, on a fresh model."""
     answers = []
     for index in range(len(QUESTIONS)):
         with chaski.load(path, threads=1, prompt_cache=False) as model:

@@ -1,4 +1,4 @@
-"""The engine at a full context: which keys move, which are computed again, and who may use them."""
+"""The engine at a full context: moved keys, recomputed keys, and sequences that may use them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_moved_keys_are_not_taken_over_by_other_prompts() -> None:
     run(engine, request([50, 60, 1, 2, 3, 4, 5, 6], 4, shift=Shift(10, 2)))
     assert program.stored[0][:4] == [50, 60, 5, 6]
     assert run(engine, request([50, 60, 5, 6, 7, 8, 40])).cached_tokens == 2
-    # Computed anew, they are as good as any.
+    # Recomputed keys may be shared.
     assert run(engine, request([50, 60, 5, 6, 7, 8, 41])).cached_tokens == 6
 
 
@@ -52,13 +52,13 @@ def test_what_others_hold_is_computed_again_before_it_moves() -> None:
     run(engine, sequence)
     assert sequence.tokens == [50, 60, 5, 6, 7, 8, 9, 10]
     assert program.stored == [sequence.tokens[:-1]]
-    # From the first that others hold up to the end of the context, and no further.
+    # From the first shared cell to the end of the context, and no further.
     again = next(batch for batch in program.batches[3:] if len(batch.tokens) > 1)
     assert (again.positions.tolist(), again.tokens.tolist()) == ([7, 8, 9], [6, 7, 8])
 
 
 def test_moved_keys_are_known_by_the_lowest_position_of_all_shifts() -> None:
-    """What is kept ends within a group at first, which is dropped with what is behind it."""
+    """At first the kept part ends within a group; the group and later tokens are dropped."""
     engine, program = make(parallel=2)
     prompt = [50, 51, 52, 53, *range(100, 108), 1, 2]
     sequence = request(prompt, 14, shift=Shift(16, 6), groups=(range(4, 12),))

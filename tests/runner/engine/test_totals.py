@@ -1,4 +1,4 @@
-"""The tokens that an engine has counted since its start are those of its answers, added up."""
+"""The token totals of an engine since its start equal the sums over its answers."""
 
 from __future__ import annotations
 

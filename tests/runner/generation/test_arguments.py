@@ -1,4 +1,4 @@
-"""What is no prompt, no conversation and no number of threads is refused by a word of what is expected."""
+"""Invalid prompts, conversations and numbers of threads give errors that name the expected value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a full context drops is the same on every device."""
+"""A full context drops the same tokens on every device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_tokens_stay_where_every_device_reads_them_fastest(backend: str) -> None
 
 
 def shifted(backend: str, num_keep: int, name: str = "qwen3") -> list[list[int]]:
-    """Two answers at the same time, whose prompts share pages, each past a full context twice."""
+    """Return two concurrent answers whose prompts share pages, and which fill the context twice."""
     options = {"num_predict": 90, "temperature": 0, "ignore_eos": True, "num_keep": num_keep}
     path = DATA / f"{name}.gguf"
     with chaski.load(path, backend=backend, kv_type="f32", context=64, num_batch=24, parallel=2) as model:
@@ -40,5 +40,5 @@ def shifted(backend: str, num_keep: int, name: str = "qwen3") -> list[list[int]]
     ("name", "num_keep"), [("qwen3", 16), pytest.param("qwen3", 4, marks=pytest.mark.long), ("gemma3", 20)]
 )
 def test_shifted_answers_are_those_of_the_reference(backend: str, name: str, num_keep: int) -> None:
-    """Also where what stays ends in the middle of a page, and with layers that see a window."""
+    """This includes kept parts that end within a page, and layers with a window."""
     assert shifted(backend, num_keep, name) == shifted("reference", num_keep, name)

@@ -1,4 +1,4 @@
-"""Embeddings of the llama2 fixture, made into an embedding model by its metadata; expected: llama.cpp's."""
+"""Embeddings of the llama2 fixture, turned into an embedding model by its metadata, against llama.cpp."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def path(tmp_path: Path, pooling: str) -> Path:
 
 
 def test_a_vector_depends_on_its_text_only(path: Path) -> None:
-    """Alone, with others, in chunks or whole, after other texts: bit for bit."""
+    """The bits are the same alone, with others, in chunks or whole, and after other texts."""
     with chaski.load(path, threads=1) as model:
         alone = np.concatenate([model.embed([text]) for text in TEXTS])
         np.testing.assert_array_equal(model.embed(TEXTS), alone)

@@ -1,4 +1,4 @@
-"""What ends an answer, and what it may not say: by a model of bytes that knows nothing."""
+"""The ends of answers and forbidden texts, with a random model of bytes."""
 
 from __future__ import annotations
 

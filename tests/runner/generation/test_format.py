@@ -100,7 +100,7 @@ def test_a_thought_may_go_before_and_must_end_where_it_has_begun(
         "x",
         format={"enum": ["yes", "no"]},
         format_thought={**LEAD, "is_open": is_open},
-        # Nobody would close a tag by chance.
+        # A random model would not close a tag by chance.
         logit_bias={model.tokenize(letter)[-1]: 9 for letter in "</t>"},
         seed=seed,
         temperature=1.0,
@@ -217,7 +217,7 @@ def test_grammars_are_compiled_once(model: chaski.LLM, monkeypatch: pytest.Monke
 
 @pytest.fixture(scope="module", params=["sentencepiece", "unigram that changes texts"])
 def spaced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[chaski.LLM]:
-    """A model whose tokenizer puts a space in front of every text."""
+    """Write a model whose tokenizer puts a space before every text."""
     tokenizer = sentencepiece_metadata() if request.param == "sentencepiece" else unigram_metadata()
     path = tmp_path_factory.mktemp("spaced") / "spaced.gguf"
     with chaski.load(write_tiny_llama(path, tokenizer=tokenizer), threads=1) as loaded:
@@ -251,7 +251,7 @@ def test_a_text_that_the_vocabulary_cannot_spell(tmp_path: Path) -> None:
 
 
 def test_bad_words_in_the_middle_of_a_text(spaced: chaski.LLM) -> None:
-    """A word is ruled out without a space in front of it, too."""
+    """A word is also ruled out without a space before it."""
     rules = token_rules(AnswerOptions(bad_words=("load",)), spaced.tokenizer)
     spelled = {b"".join(map(spaced.tokenizer.token_bytes, word)) for word in rules.bad_words}
     assert spelled >= {b"load"}

@@ -1,4 +1,4 @@
-"""Image files on their way to a model: from this process, through event loops, and into another process."""
+"""Image files for a model: from this process, through event loops, and in another process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GREEDY: dict[str, Any] = {"temperature": 0, "num_predict": 6}
 
 
 def picture(format: str = "PNG", seed: int = 1) -> bytes:
-    """Of odd sizes, and not square."""
+    """Return a picture with odd sizes that is not square."""
     pixels = np.random.default_rng(seed).integers(0, 256, (31, 45, 3), np.uint8)
     file = BytesIO()
     Picture.fromarray(pixels).save(file, format)

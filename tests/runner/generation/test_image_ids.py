@@ -1,4 +1,4 @@
-"""Prompts with images as ids, for those who count and cut them: rows of image k are -1 - k."""
+"""Prompts with images as ids, for counting and cutting: rows of image k are -1 - k."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_rows_without_images_are_no_tokens(model: chaski.LLM) -> None:
 
 
 def test_files_are_read_once() -> None:
-    """While they are among the last ones."""
+    """This holds while they are among the most recent ones."""
     read: list[bytes] = []
 
     class Processor:

@@ -1,4 +1,4 @@
-"""A model that computes NaN for some token of a prompt: an error, wherever its numbers would be returned."""
+"""A model that computes NaN for a token of a prompt: an error instead of any returned number."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROMPT = [5, 6, BAD, *range(8, 60), *range(8, 60), *range(8, 30)]
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model in which one token has no numbers."""
+    """Write a model in which one token gives NaN."""
     file = open_gguf(PHI3)
     tensors = all_tensors(file)
     info = file.tensors["token_embd.weight"]
@@ -39,7 +39,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 def test_nan_in_the_middle_of_a_prompt_is_an_error(path: Path, backend: str) -> None:
     with chaski.load(path, context=160, backend=backend, prompt_cache=False) as model:
-        if backend == "reference":  # the last token sees nothing of it
+        if backend == "reference":  # the last token does not see it
             assert model.generate(PROMPT, num_predict=1, temperature=0).token_ids
         with pytest.raises(ModelError, match=r"the logits of token \d of 129"):
             model.logits(PROMPT)

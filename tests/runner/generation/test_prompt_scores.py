@@ -1,4 +1,4 @@
-"""Log-probabilities of a prompt: those of the logits themselves, and of an answer that says the same."""
+"""Log-probabilities of a prompt equal those of the logits, and of an answer with the same text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def model(path: Path) -> Iterator[LLM]:
 def test_they_are_those_of_the_logits(model: LLM, num_top: int, num_predict: int) -> None:
     logits = model.logits(PROMPT)
     expected = [scored(row, token, num_top) for row, token in zip(logits, PROMPT[1:], strict=False)]
-    model.generate(PROMPT, num_predict=1)  # so that all of it could be taken over
+    model.generate(PROMPT, num_predict=1)  # so that all of it could be reused
     answer = model.generate(PROMPT, temperature=0, prompt_logprobs=num_top, num_predict=num_predict)
     assert list(answer.prompt_logprobs) == expected
     assert answer.cached_tokens == 0
@@ -52,7 +52,7 @@ def test_they_are_those_of_an_answer_that_says_the_same(model: LLM) -> None:
 
 
 def test_beside_others_they_are_the_same(model: LLM) -> None:
-    """Together with answers, and with each other, in a batch that has not outputs enough for all at once."""
+    """They run with answers and with each other, in a batch with too few outputs for all at once."""
     prompts = [PROMPT, PROMPT[5:], PROMPT[20:] + PROMPT[:20], PROMPT[:1]]
     alone = [model.generate(prompt, num_predict=0, prompt_logprobs=1).prompt_logprobs for prompt in prompts]
     assert alone[3] == ()

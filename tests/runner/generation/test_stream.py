@@ -17,7 +17,7 @@ from chaski.sample import Sampled, TokenLogprob
 
 
 def cut_of(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
-    """Where the stop string that is complete first begins, and which it is; of several the longest."""
+    """Return the begin of the first complete stop string, and the string; of several, the longest."""
     for end in range(1, len(text) + 1):
         complete = [stop for stop in stops if text[:end].endswith(stop)]
         if complete:
@@ -101,9 +101,10 @@ def prefixes(stop: str) -> list[str]:
         (["STOP"], ["STOP"], [""], "STOP"),
         # The earliest in the text, not the first in the list.
         (["a b c"], ["c", "b"], ["a "], "b"),
-        # Complete first beats begun first, so that the answer need not go on to decide.
+        # The first complete string wins over the first begun one, so that the answer need not continue to
+        # decide.
         (["xabcd"], ["abcd", "bc"], ["xa"], "bc"),
-        # Complete with the same character: the longest.
+        # The longest of those that complete with the same character.
         (["xabc"], ["c", "abc", "bc"], ["x"], "abc"),
         # The held text falls back to a shorter beginning, not to none.
         (["aab", "aac"], ["aabaac"], ["", ""], "aabaac"),
@@ -129,7 +130,7 @@ def test_time_is_linear_in_the_text() -> None:
     assert process_time() - start < 2
 
 
-# (tokens, stop string, text, how many of the tokens remain); the first five are the reference's data.
+# (tokens, stop string, text, number of remaining tokens); the first five are the reference's data.
 TRUNCATIONS = [
     (["hello", "world"], "world", "hello", 1),
     (["hello", "wor"], "or", "hellow", 2),

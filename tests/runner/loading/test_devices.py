@@ -1,4 +1,4 @@
-"""Memory of several devices: what a model takes on each, and which one is too small for it."""
+"""Memory of several devices: the needs of a model on each, and the device that is too small."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIRST, SECOND = "imaginary:0", "imaginary:1"
 
 
 def weights_of(path: Path) -> dict[str, int]:
-    """Bytes of the weights in float32 by device: layer 0 of two on one, layer 1 on the other."""
+    """Return the bytes of float32 weights by device: layer 0 of two on one, layer 1 on the other."""
     found = {"cpu": 0, FIRST: 0, SECOND: 0}
     with open_gguf(path) as file:
         for tensor in file.tensors.values():
@@ -97,7 +97,7 @@ def test_a_draft_model_counts_where_it_is(tiny_llama: Path, monkeypatch: pytest.
 
 
 def test_images_that_were_encoded_are_memory_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the backend: `foreign` has none of it itself, and 64 MB of images are kept."""
+    """This holds for every backend: `foreign` has no host memory itself, and 64 MB of images are kept."""
     path = DATA / "mistral3.gguf"
     chaski.load(path, backend="foreign", context=64).close()
     monkeypatch.setattr("chaski.runner.loading.reservation.available_memory", lambda: 60_000_000)

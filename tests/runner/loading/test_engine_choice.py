@@ -1,4 +1,4 @@
-"""Which engine a model gets, and what is said where there is none."""
+"""The engine of a model, and the errors if none supports it."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _tiny(folder: Path, metadata: dict[str, object]) -> Path:
 
 
 def _stored(folder: Path, type: QuantType) -> Path:
-    """Some bytes in a type that is only stored."""
+    """Return bytes in a type that is only stored."""
     with open_gguf(write_tiny_llama(folder / "f32.gguf")) as file:
         tensors = all_tensors(file)
         zeros = np.zeros(64 * row_bytes(type, 256), np.uint8)
@@ -112,7 +112,7 @@ MISFITS: dict[str, tuple[str, tuple[int, ...] | None, str]] = {
 
 
 def write_misfit(path: Path, tensor: str, shape: tuple[int, ...] | None) -> Path:
-    """A tiny Llama with another `tensor`, or without it."""
+    """Write a tiny Llama with another `tensor`, or without it."""
     with open_gguf(write_tiny_llama(path.with_name("whole.gguf"))) as file:
         tensors = all_tensors(file)
         if shape is None:
@@ -128,7 +128,7 @@ def write_misfit(path: Path, tensor: str, shape: tuple[int, ...] | None) -> Path
 def test_llama_cpp_for_tensors_that_an_architecture_of_ours_does_not_have(
     misfit: str, tmp_path: Path, is_installed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file may be one of a variant, or damaged: whoever refuses it names the tensor."""
+    """The file may be a variant or damaged; the engine that refuses it names the tensor."""
     tensor, shape, reason = MISFITS[misfit]
     path = write_misfit(tmp_path / "a.gguf", tensor, shape)
     with open_gguf(path) as file:

@@ -1,4 +1,4 @@
-"""Models that Python fetches by name, and those that are fetched as they are loaded."""
+"""Models that Python pulls by name, and models that are pulled on loading."""
 
 from __future__ import annotations
 

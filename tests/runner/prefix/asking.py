@@ -1,7 +1,6 @@
-"""Answers prompts with small blocks in files, by two models one after the other, and tells how it went.
+"""Answer prompts with small blocks in files, with two models one after the other, and print the results.
 
-It is for processes that have a disk of their own: `python asking.py MODEL PROMPTS`. The store is that of the
-environment.
+It is for processes with a separate disk: `python asking.py MODEL PROMPTS`. The environment names the store.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from chaski.runner.prefix import naming
 
 
 class _Notes(logging.Handler):
-    """Keeps what is logged."""
+    """Keeps log messages."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

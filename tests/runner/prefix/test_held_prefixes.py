@@ -1,4 +1,4 @@
-"""Blocks that are held for a time: what goes before them, and when they go."""
+"""Blocks that are held for a time: the blocks evicted before them, and their end."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_held_file_is_used_and_held_again(tmp_path: Path) -> None:
 
 
 def test_names_in_a_circle_end(tmp_path: Path) -> None:
-    """Nobody writes such files, but anybody might put them there."""
+    """chaski never writes such files, but others might."""
     now = time.time()
     paths = [
         file(tmp_path, "a", "b", now, 300),
@@ -85,7 +85,7 @@ def test_names_in_a_circle_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ahead", [-5000.0, 5000.0, 10.0**8])
 def test_a_file_of_another_time_is_not_held(tmp_path: Path, ahead: float) -> None:
-    """The clock was set, or somebody else has set the times."""
+    """The clock was changed, or another program has set the times."""
     now = time.time()
     path, other = file(tmp_path, "a", "r", now - 10), file(tmp_path, "b", "r", now)
     os.utime(path, (now + ahead + 300, now - 10))

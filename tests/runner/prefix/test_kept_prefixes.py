@@ -1,4 +1,4 @@
-"""Prefixes kept in memory and on disk: answers are those of a fresh model, whatever happens to them."""
+"""Prefixes in memory and on disk: answers equal those of a fresh model, whatever happens to the files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GREEDY: dict[str, Any] = {"temperature": 0, "num_predict": 8}
 
 @pytest.fixture(autouse=True)
 def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """The folder of the prefix cache, with small blocks."""
+    """Return the folder of the prefix cache, with small blocks."""
     monkeypatch.setenv("CHASKI_PREFIX_CACHE", "on")
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "models"))
     with patch.object(naming, "BLOCK", 16), patch.object(tiers, "_FEWEST", 1):
@@ -113,7 +113,7 @@ def test_memory_serves_what_other_prompts_have_pushed_out_of_cells(tiny_llama: P
 
 
 def test_what_comes_back_fits_a_full_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More tokens come back than a batch has, while every cell of a window of 24 is taken."""
+    """More tokens are restored than a batch has, while every cell of a window of 24 is used."""
     monkeypatch.setenv("CHASKI_PREFIX_CACHE", "memory")
     monkeypatch.setattr(PrefixTiers, "_pays", lambda *_: True)
     path = next(model for model in MODELS if model.name == "phi3, window 24").path(tmp_path)
@@ -159,7 +159,7 @@ def test_a_repaired_blob_has_blocks_of_its_own(tmp_path: Path, tiny_llama: Path,
     path = blobs.path(blobs.add_file(tiny_llama))
     good = path.read_bytes()
     bad = good[:-4096] + bytes(4096)
-    if is_recorded:  # a disk changes bytes, and no dates
+    if is_recorded:  # a failing disk changes bytes, but no dates
         with path.open("r+b") as file:
             file.write(bad)
         note_verified(path)
@@ -261,7 +261,7 @@ def test_a_damaged_block_is_computed_again(
         assert found.cached_tokens == 32
         disk_of(model).settle(10)
     assert ("dropped" in caplog.text) == (damage != "gone")
-    with load(tiny_llama) as model:  # and it is there again
+    with load(tiny_llama) as model:  # the tier is available again
         assert answer(model).cached_tokens == len(PROMPT) - 1
 
 
@@ -344,7 +344,7 @@ def test_two_models_at_once_see_what_the_other_keeps(tiny_llama: Path) -> None:
         answer(other, [9, 9, 9])
         answer(one)
         disk_of(one).settle(10)
-        disk_of(other)._looked_at = -10.0  # a second and more ago
+        disk_of(other)._looked_at = -10.0  # more than a second ago
         disk_of(other).refresh()
         disk_of(other).settle(10)
         assert answer(other).done.disk_tokens == len(PROMPT) - 1
@@ -353,7 +353,7 @@ def test_two_models_at_once_see_what_the_other_keeps(tiny_llama: Path) -> None:
 def test_room_is_made_from_the_ends(tiny_llama: Path, store: Path) -> None:
     fill(tiny_llama)
     every = files(store)
-    for path in every:  # the first block of the chain is the one that was not used for the longest time
+    for path in every:  # the first block of the chain is the least recently used
         begin = int(path.name.split("-")[2])
         os.utime(path, (1000 + begin, 1000 + begin))
     left = make_room(store, used_bytes(store) // 2)

@@ -1,4 +1,4 @@
-"""The speed of prompts that is kept beside blocks."""
+"""The speed of prompts, which is stored next to blocks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def test_every_flipped_bit_makes_the_speed_unknown(tmp_path: Path) -> None:
         damaged = bytearray(whole)
         damaged[bit // 8] ^= 1 << bit % 8
         path.write_bytes(damaged)
-        # A letter of the checksum may be large or small, and the blank another one: the numbers are the same.
+        # A letter of the checksum may be upper or lower case, and the space another one; the numbers are the
+        # same.
         assert read_speed(tmp_path) in (None, 81.25)
         if bit < 8 * len(rate):
             assert read_speed(tmp_path) is None

@@ -1,4 +1,4 @@
-"""Full contexts give the answers of a request alone, whoever shares its cells, and whatever was trimmed."""
+"""Full contexts give the answer of the request alone, whatever cells are shared or trimmed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_requests_that_share_a_prompt_shift_as_alone(name: str, tmp_path: Path) 
 @pytest.mark.parametrize("num_keep", [40, 50, 56])
 @pytest.mark.parametrize("num_batch", [4, 512])
 def test_a_shift_does_not_depend_on_what_was_trimmed(num_keep: int, num_batch: int) -> None:
-    """What is left behind the cut is shorter than the window, or as long as it."""
+    """The tokens after the cut are fewer than the window, or equal to it."""
     path = DATA / "architectures" / "gemma3.gguf"
     expected = alone(path, PROMPT, seed=3, num_keep=num_keep)
     with chaski.load(path, context=64, parallel=3, num_batch=num_batch) as model:
@@ -79,7 +79,7 @@ def test_a_prompt_that_is_kept_whole_and_fills_the_context(name: str, tmp_path: 
 
 
 def test_a_prompt_like_what_two_shifts_left_is_computed() -> None:
-    """The first cut lies before an image, the second one behind where it was."""
+    """The first cut is before an image, the second one after its former place."""
     path = DATA / "vision" / "gemma3.gguf"
     prompt, seen = "the[img-0]load carries mountains over and over", [image("gemma3", 0)]
     long = {**SAMPLED, "num_keep": 12, "num_predict": 90, "seed": 4}

@@ -1,4 +1,4 @@
-"""The tree of the prefix cache: what it finds, pins and evicts."""
+"""The tree of the prefix cache: finding, pinning and evicting."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def block(name: str, before: str = "root", size: int = 10) -> Block:
 
 
 def held(tree: PrefixTree, wanted: str) -> str:
-    """Return the names that are in memory."""
+    """Return the names in memory."""
     return "".join(name for name in wanted if tree.in_memory(name.encode()) is not None)
 
 
@@ -229,7 +229,7 @@ def test_memory_keeps_what_is_held_and_half_of_it_at_most() -> None:
     for word in "cdefgh":
         tree.insert(block(word))
     assert held(tree, "abcdefgh") == "abefgh"
-    tree.pin(words("efg"), 300)  # with them more than half: the older ones go
+    tree.pin(words("efg"), 300)  # more than half with them, so the older ones go
     tree.insert(block("i"))
     tree.insert(block("j"))
     assert held(tree, "abefghij") == "efghij"

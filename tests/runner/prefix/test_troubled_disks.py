@@ -1,6 +1,6 @@
-"""Disks that are full, read-only or in a mess: a note in the log, and answers go on as they were.
+"""Disks that are full, read-only or corrupt: a note in the log, and unchanged answers.
 
-Disks that are only a process's own are mounted in a namespace; where there is none, such a test is skipped.
+Disks for a single process are mounted in a namespace; without namespaces, such tests are skipped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NO_MOUNT = 77
 
 @pytest.fixture(autouse=True)
 def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The folder of the store, with files of prefixes in it."""
+    """Return the folder of the store, with prefix files."""
     monkeypatch.setenv("CHASKI_PREFIX_CACHE", "on")
     monkeypatch.setenv("CHASKI_PREFIX_CACHE_DISK", "1GB")
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "models"))
@@ -41,7 +41,7 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def fresh(tiny_llama: Path) -> list[list[int]]:
-    """What is said to the prompts without a cache."""
+    """Return the answers to the prompts without a cache."""
     with chaski.load(tiny_llama, context=256, threads=1, prompt_cache=False) as model:
         return [said(model, prompt) for prompt in PROMPTS]
 
@@ -51,7 +51,7 @@ def said(model: chaski.LLM, prompt: list[int]) -> list[int]:
 
 
 def ask(model: Path, before: str, *, mounts: bool = True) -> Any:
-    """Run `asking.py` behind a command of the shell, in a namespace of its own where that mounts a disk."""
+    """Run `asking.py` after a shell command, in a separate namespace if the command mounts a disk."""
     asking = Path(__file__).with_name("asking.py")
     command = [sys.executable, str(asking), str(model), json.dumps(PROMPTS)]
     around = ["unshare", "--map-root-user", "--mount"] if mounts else []
@@ -71,7 +71,7 @@ def ask(model: Path, before: str, *, mounts: bool = True) -> Any:
 
 
 def check(told: Any, fresh: list[list[int]], number: int) -> None:
-    """See that answers are right, that each start has one note about an error, and that nothing is half."""
+    """Check that answers are right, that each start logs one error, and that no file is incomplete."""
     assert [each["tokens"] for each in told["said"]] == 2 * fresh
     assert len(told["notes"]) == 2, told["notes"]
     assert all(f"{os.strerror(number)}; answers do not need it" in note for note in told["notes"])
@@ -151,7 +151,7 @@ def a_folder_for_the_day(store: Path, model: Path) -> None:
 
 
 def folder_of(store: Path, model: Path) -> Path:
-    """Let the folder of the model be made, to know its name."""
+    """Create the folder of the model; return it."""
     with small_blocks(), chaski.load(model, context=256, threads=1) as loaded:
         said(loaded, PROMPTS[1])
     (folder,) = (path for path in (store / "chaski" / "prefix-cache").iterdir() if path.is_dir())

@@ -1,4 +1,4 @@
-"""Gemma 4's assistants: what they propose, behind pictures too, and for which models they are none."""
+"""Gemma 4's assistants: their proposals, also after pictures, and models that they do not fit."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def proposals(model: chaski.LLM, prompt: list[int]) -> tuple[Any, ...]:
 @pytest.mark.usefixtures("always_three")
 @pytest.mark.parametrize("name", PAIRS)
 def test_the_same_tokens_are_proposed_in_chunks_and_behind_a_cached_prompt(name: str, folder: Path) -> None:
-    """They follow from the keys that the target stores, and from nothing that is left of other proposals."""
+    """They depend only on the keys that the target stores, not on remains of other proposals."""
     with load(folder, name, prompt_cache=False) as model:
         first = proposals(model, PROMPT)
         longer = [*PROMPT, *first[0], 7, 9, 11]
@@ -109,7 +109,7 @@ def test_answers_behind_pictures_are_the_same(name: str, tmp_path: Path) -> None
 def rewritten(
     source: Path, path: Path, keys: dict[str, str] | None = None, names: dict[str, str] | None = None
 ) -> Path:
-    """The same file with other keys and names of tensors; an empty one takes it out."""
+    """Write the same file with other keys and tensor names; an empty name removes a tensor."""
     keys, names = keys or {}, names or {}
     with open_gguf(source) as file:
         metadata = {keys.get(key, key): value for key, value in file.metadata.items()}
@@ -204,7 +204,7 @@ def test_an_assistant_is_refused_alone_and_for_others_than_gemma_4(folder: Path,
 
 
 def write_assistant_like(other: Path, folder: Path, tmp_path: Path) -> Path:
-    """An assistant with the tokens of another model."""
+    """Write an assistant with the tokens of another model."""
     with open_gguf(other) as file, open_gguf(folder / "gemma4-draft.gguf") as draft:
         tokens = {key: value for key, value in file.metadata.items() if key.startswith("tokenizer")}
         write_gguf(tmp_path / "draft.gguf", {**draft.metadata, **tokens}, all_tensors(draft))

@@ -1,4 +1,4 @@
-"""DFlash drafts against their definition in torch, whose logits are in the fixtures; and what they refuse."""
+"""DFlash drafts against their definition in torch, with logits in the fixtures; and their errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def program_of(model: chaski.LLM) -> BlockProgram:
 
 
 def ask(model: chaski.LLM, text: list[int], place: int, most: int) -> list[int]:
-    """The block behind the token at `place`, where those before are computed."""
+    """Request the block after the token at `place`, with earlier tokens computed."""
     model.generate(text[:place], num_predict=1, draft_num_predict=0)
     row: Any = None
     request = ProposalRequest(0, place, text[place], row, most)
@@ -61,7 +61,7 @@ def ask(model: chaski.LLM, text: list[int], place: int, most: int) -> list[int]:
 
 @pytest.fixture
 def logits(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
-    """The logits of all blocks that are proposed from now on."""
+    """Record the logits of all blocks that are proposed from now on."""
     found: list[np.ndarray] = []
 
     def top_k(x: Any, counts: Any, most: int) -> Any:
@@ -102,7 +102,7 @@ def test_logits_are_those_of_the_definition(
 
 
 def test_a_draft_with_embeddings_and_tokens_of_its_own(folder: Path, tmp_path: Path) -> None:
-    """With the target's embeddings as its own it proposes the same; with some of the tokens only these."""
+    """With the target's embeddings it proposes the same; with some of the tokens, only these."""
     text = expected("qwen3")["text"].tolist()
     with open_gguf(folder / "qwen3.gguf") as file:
         table = np.array(file.tensors["token_embd.weight"].data.view(np.float32)).reshape(301, -1)
@@ -138,7 +138,7 @@ def test_a_draft_with_embeddings_and_tokens_of_its_own(folder: Path, tmp_path: P
 
 
 def test_the_same_blocks_in_chunks_beside_others_and_behind_a_cached_prompt(folder: Path) -> None:
-    """They follow from the keys that the draft stores, so these are the same too."""
+    """They depend on the keys that the draft stores, so these are the same, too."""
     text = expected("qwen35")["text"].tolist()
     path, draft = folder / "qwen35.gguf", folder / "qwen35-draft.gguf"
     with chaski.load(path, draft=draft, context=CONTEXT) as model:
@@ -201,7 +201,7 @@ def test_the_file_alone_is_no_model(folder: Path) -> None:
 
 
 def test_what_layers_see_follows_the_file(folder: Path, tmp_path: Path) -> None:
-    """Where the file says it of all layers, and where windows alone say it."""
+    """The file states it for all layers, or only windows imply it."""
     text = expected("qwen35")["text"].tolist()
     found = []
     for is_causal in (None, True, False):

@@ -1,4 +1,4 @@
-"""A draft model changes how soon tokens are there, never which."""
+"""A draft model changes when tokens arrive, but never the tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONG = {"temperature": 0, "num_predict": 2 * CONTEXT}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A target, and drafts that are it, nearly it, not much like it, and short of some tokens."""
+    """Write a target, and drafts that are equal, similar, different, or lack some tokens."""
     folder = tmp_path_factory.mktemp("models")
     (folder / "guide.gguf").symlink_to(GUIDE)
     write_tiny_llama(folder / "target.gguf", memory=0.3)
@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def cheap() -> Iterator[None]:
-    """Drafts propose as if they were small: these are as large as their target."""
+    """Let drafts propose as if they were small; they are as large as their target."""
     with pytest.MonkeyPatch.context() as patched:
         cost = property(lambda self: ProposingCost(token=0.1), lambda self, value: None)
         patched.setattr(DraftModel, "cost", cost, raising=False)
@@ -142,7 +142,7 @@ def test_what_was_drafted_for_one_cache_salt_is_not_used_for_another(
             lengths.clear()
             model.generate(PROMPT, temperature=0, num_predict=4, cache_salt=salt)
             computed.append(sum(length > 8 for length in lengths))
-    # Long batches: the prompt by both models, by neither, by both.
+    # Long batches: both models compute the prompt, neither does, both do.
     assert computed == [2, 0, 2]
 
 

@@ -1,6 +1,6 @@
-"""EAGLE-3 drafts: their numbers beside those of a reference in torch, and which models they go with.
+"""EAGLE-3 drafts: their numbers against a reference in torch, and the models that they fit.
 
-The drafts and the reference's logits are made by tools/fixtures/make_eagle3.py.
+tools/fixtures/make_eagle3.py makes the drafts and the reference's logits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BEGIN, LENGTH = 30, 40
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The target, and drafts for it."""
+    """Write the target and its drafts."""
     folder = tmp_path_factory.mktemp("eagle3")
     convert(EAGLE3["eagle3"], folder / "target.gguf", "F32")
     for name, target in EAGLE3.items():
@@ -101,7 +101,7 @@ def case(request: pytest.FixtureRequest, files: Path) -> Iterator[tuple[Opened, 
 def test_logits_are_those_of_the_reference(
     case: tuple[Opened, dict[str, np.ndarray]], cuts: tuple[int, ...]
 ) -> None:
-    """The target computes the first tokens, in chunks or not, and the draft goes on alone behind them."""
+    """The target computes the first tokens, in chunks or not, and the draft continues alone."""
     opened, expected = case
     text = expected["text"]
     for begin, end in pairwise(cuts):
@@ -136,7 +136,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def test_a_prompt_is_taken_over_wherever_another_one_leaves_it(pair: tuple[Path, Path]) -> None:
-    """The row of the token before is there at any position, so the same tokens are proposed."""
+    """The previous token's row exists at any position, so the same tokens are proposed."""
     target, draft = pair
     prompt = np.random.default_rng(2).integers(5, 60, 60).tolist()
     others = [[*prompt[:count], 7, 9] for count in (13, 40, 59)]

@@ -1,4 +1,4 @@
-"""Blocks that propose tokens, beside pictures: the answers stay the same, and coordinates turn the tokens."""
+"""Blocks that propose tokens, with pictures: the answers stay the same, with multi-axis rope."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPTIONS: dict[str, Any] = {"num_predict": 40, "temperature": 0, "ignore_eos": Tr
 
 @pytest.fixture(scope="module", params=NAMES)
 def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The arguments of `load`."""
+    """Return the arguments of `load`."""
     folder, name = tmp_path_factory.mktemp("heads"), request.param.split()[0]
     if name != request.param:
         model = DATA / f"{name}.gguf"

@@ -89,7 +89,7 @@ OPTIONS: list[dict[str, object]] = [
 def test_speculation_changes_nothing_but_the_time(
     path: Path, threads: int, options: dict[str, object]
 ) -> None:
-    """A model with little memory soon repeats itself, so tokens are proposed, right ones and wrong ones."""
+    """A model with little memory soon repeats itself, so right and wrong tokens are proposed."""
     settings = {"num_predict": 150, **options}
     prompt = "the other and the other and an inner thing " * 3
     with chaski.load(path, threads=threads) as model:

@@ -1,4 +1,4 @@
-"""The heads of a model, and attached drafts, change how soon tokens are there, never which."""
+"""The heads of a model, and attached drafts, change when tokens arrive, but never the tokens."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ OPTIONS: list[dict[str, Any]] = [
     LONG,
     {**LONG, "shift": False},
 ]
-# A model of each kind of draft has all options; of the others two, one of which shifts.
+# One model of each kind of draft has all options; others have two, one of which shifts.
 OF_EACH_KIND = ("qwen35", "qwen3", "gemma4", "qwen3 blocks")
 CASES = [
     (name, options)
@@ -109,7 +109,7 @@ def proposals(model: chaski.LLM, prompt: list[int], **options: Any) -> tuple[Any
 
 
 def test_the_same_tokens_are_proposed_in_chunks_and_behind_a_cached_prompt(folder: Path) -> None:
-    """They follow from the keys that the block stores, so these are the same too."""
+    """They depend on the keys that the block stores, so these are the same, too."""
     longer = [*PROMPT, 7, 9, 11]
     with chaski.load(folder / "qwen35.gguf", context=CONTEXT, prompt_cache=False) as model:
         expected = proposals(model, PROMPT), proposals(model, longer)

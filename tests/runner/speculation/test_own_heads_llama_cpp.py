@@ -1,7 +1,7 @@
-"""The proposals of heads and attached drafts against llama.cpp's on the same files: needs xllamacpp.
+"""The proposals of heads and attached drafts against llama.cpp's on the same files; needs xllamacpp.
 
-llama.cpp tells how many tokens were proposed and accepted. With the same number at a time, and greedily, that
-is the same for each prompt only where the same tokens are proposed.
+llama.cpp reports the numbers of proposed and accepted tokens. With the same number at a time, and greedily,
+they are equal for each prompt only if the same tokens are proposed.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ PROMPTS = [np.random.default_rng(seed).integers(5, 60, 20 + 3 * seed).tolist() f
 OPTIONS = {"num_predict": 64, "temperature": 0, "ignore_eos": True}
 
 Said = list[Any]
-"""An answer, and how many tokens were proposed and accepted."""
+"""An answer, and the numbers of proposed and accepted tokens."""
 
-# In a process of its own: its threads outlive the server.
+# In a separate process, since its threads outlive the server.
 _SCRIPT = """
 import json, os, sys
 import xllamacpp as x
@@ -75,7 +75,7 @@ def ours(path: Path, draft: Path | None = None) -> list[Said]:
 
 @pytest.fixture(params=[1, 3])
 def most(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The number of tokens that are always proposed."""
+    """Set the number of tokens that are always proposed."""
     number: int = request.param
     monkeypatch.setattr(PayingLength, "current", lambda *arguments: number)
     monkeypatch.setattr(NgramSpeculator, "propose", lambda self: [])
@@ -86,7 +86,7 @@ def most(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int
 def test_as_many_are_accepted(name: str, most: int, tmp_path: Path) -> None:
     path = write_with_heads(name, tmp_path / "model.gguf", said_by_layers=1.0)
     expected, found = of_llama_cpp(path, most), ours(path)
-    # Experts that are nearly as likely may be chosen otherwise.
+    # Nearly equally likely experts may be chosen differently.
     differing = [pair for pair in zip(expected, found, strict=True) if pair[0][1:] != pair[1][1:]]
     assert len(differing) <= (0 if name == "qwen35" else 2), (expected, found)
     assert sum(accepted for _, _, accepted in found) > (50 if name == "qwen35" else 5)
@@ -109,14 +109,14 @@ def test_as_many_of_an_eagle3_draft_are_accepted(case: str, most: int, tmp_path:
     path = write_quieter(name, tmp_path / "model.gguf")
     draft = write_eagle3(path, tmp_path / "draft.gguf", **form)
     expected, found = of_llama_cpp(path, most, "EAGLE3", draft), ours(path, draft)
-    # A random model has logits that are nearly the same, and an answer that differs has other proposals.
+    # A random model has nearly equal logits, and a different answer has other proposals.
     same = [pair for pair in zip(expected, found, strict=True) if pair[0][0] == pair[1][0]]
     assert len(same) >= 6
     assert all(one == other for one, other in same), same
     assert sum(accepted for _, _, accepted in found) > 20
 
 
-# Where a file does not say it, llama.cpp shows a whole block in layers with a window, see docs/decisions.md.
+# Without a setting in the file, llama.cpp shows a whole block in layers with a window, see docs/decisions.md.
 DFLASH = [("qwen3", None), ("qwen3", True), ("qwen35", True), ("qwen35", False)]
 
 
@@ -128,7 +128,7 @@ def test_as_many_of_a_dflash_draft_are_accepted(
     write_pair(name, path, made)
     draft = rewritten(made, tmp_path / "draft.gguf", {"dflash.attention.causal": is_causal})
     expected, found = of_llama_cpp(path, most, "DFLASH", draft), ours(path, draft)
-    # Bytes that are no text are spelled differently, so answers are not compared, and some go other ways.
+    # Bytes that are not text are spelled differently, so answers are not compared, and some differ.
     differing = [pair for pair in zip(expected, found, strict=True) if pair[0][1:] != pair[1][1:]]
     assert len(differing) <= 2, differing
     assert sum(accepted for _, _, accepted in found) > (100 if name == "qwen3" else 0)

@@ -8,7 +8,8 @@ from chaski.runner.speculation.speculator import PayingLength
 
 
 def made(right: float, cost: float, tokens: int, seed: int = 0, proposal: float = 0.0) -> tuple[float, int]:
-    """The time for so many tokens where proposed ones are right with a chance, and how many were proposed."""
+    """Return the time for a number of tokens with a given acceptance probability, and the number of
+    proposals."""
     random = np.random.default_rng(seed)
     length = PayingLength(15 if proposal else 7, ProposingCost(cost, proposal))
     made = proposed = 0
@@ -57,7 +58,7 @@ def test_right_blocks_pay(right: float, share: float, sooner: float) -> None:
 
 
 def test_a_block_is_long_or_there_is_none() -> None:
-    """Its price is paid once, so one token does not pay where several do."""
+    """Its price is paid once, so one token may not pay off when several do."""
     length = PayingLength(15, ProposingCost(0.05, 1.0))
     for count in range(8):
         length.record_acceptance(8, 8, 10 * count)

@@ -1,4 +1,4 @@
-"""Saved states: answers behind them are those of a fresh model; what is damaged or another's is refused."""
+"""Saved states: later answers equal those of a fresh model; damaged or foreign states are refused."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_state_is_made_of_what_cells_or_tiers_hold(tmp_path: Path, path: Path,
     with load(model, parallel=1) as one:
         answer = one.generate(PROMPT, **GREEDY)
         whole = [*PROMPT, *answer.token_ids[:-1]]
-        one.generate(PROMPT[::-1], **GREEDY)  # the cells have another prompt now
+        one.generate(PROMPT[::-1], **GREEDY)  # another prompt has the cells now
         assert one.save_state(path, whole).tokens >= len(whole) - 1
     with load(model) as other:
         other.load_state(path)
@@ -166,7 +166,7 @@ def test_every_flipped_bit_and_every_cut_is_noticed(tiny_llama: Path, path: Path
 
 
 def test_tokens_are_not_those_that_a_file_says_they_are(tiny_llama: Path, path: Path) -> None:
-    """Rows of some tokens under the name of others, all checksums right, are refused."""
+    """Rows of some tokens under the names of others, with correct checksums, are refused."""
 
     def lie(block: Any) -> list[memoryview]:
         force_setattr(block, "tokens", (*block.tokens[:-1], block.tokens[-1] + 1))
@@ -236,7 +236,7 @@ def test_errors_say_what_is_wrong(tiny_llama: Path, tmp_path: Path, path: Path) 
             model.load_state(tmp_path)
         with pytest.raises(StateError, match="cannot be written: No such file"):
             model.save_state(tmp_path / "no" / "folder", PROMPT)
-        for name in ("a\ud83d", "a\0b"):  # no file can have such a name
+        for name in ("a\ud83d", "a\0b"):  # invalid as file names
             with pytest.raises(StateError, match="cannot be read"):
                 model.load_state(tmp_path / name)
             with pytest.raises(StateError, match="cannot be written"):
@@ -262,7 +262,7 @@ def test_slots_are_saved_and_erased(tiny_llama: Path, path: Path) -> None:
                     model._state(call)
         assert model._state(EraseSlot(0)).tokens == held
         assert model.generate(PROMPT, **GREEDY).cached_tokens == 0
-        model._state(EraseSlot(1))  # the one that was not used for the longest time
+        model._state(EraseSlot(1))  # the least recently used one
         model.load_state(path)
         again = model.generate(PROMPT, **GREEDY)
         assert again.cached_tokens == len(PROMPT) - 1

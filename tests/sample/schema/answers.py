@@ -1,4 +1,4 @@
-"""Answers that follow schemas: whether one may be given, and random ones."""
+"""Answers that follow schemas: checks, and random answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _compiler() -> GrammarCompiler:
 
 
 def accepts_text(schema: Any, text: str) -> bool:
-    """Whether an answer that follows the schema may be this text."""
+    """Return whether an answer that follows the schema may be this text."""
     grammar = _compiler().compile(Constraint("format", schema))
     for token in [*text.encode(), END]:
         if not grammar.allowed()[token]:
@@ -35,12 +35,12 @@ def accepts_text(schema: Any, text: str) -> bool:
 
 
 def accepts(schema: Any, value: Any) -> bool:
-    """Whether an answer that follows the schema may be this value, written in its order."""
+    """Return whether an answer that follows the schema may be this value, written in its order."""
     return accepts_text(schema, json.dumps(value))
 
 
 def random_answer(schema: Any, random: Random) -> str:
-    """A random answer that follows the schema, or an empty text if it became too long."""
+    """Return a random answer that follows the schema, or an empty text if it became too long."""
     grammar, found = _compiler().compile(Constraint("format", schema)), bytearray()
     closers = [*b'"}],', END]
     weights = np.ones(END + 1)

@@ -1,4 +1,4 @@
-"""Closing schemas: by what llguidance lets through, against rules written by hand."""
+"""Closing schemas: the texts that llguidance accepts, against rules written by hand."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_schema_that_grows_without_end_is_refused() -> None:
 
 
 def test_references_that_branch_are_followed_once() -> None:
-    """Two ways at each of sixty steps would be more than anybody could go."""
+    """Two branches at each of sixty steps would be too many paths."""
     steps: dict[str, Any] = {
         f"s{n}": {"allOf": [{"$ref": f"#/$defs/s{n + 1}"}, {"$ref": f"#/$defs/s{n + 1}"}]} for n in range(60)
     }

@@ -19,7 +19,7 @@ from tests.sample.schema.test_patterns import EMAIL
 TEXT = {"type": "string"}
 WHOLE = {"type": "integer"}
 LARGE = 2**60 + 1
-"""An integer that no double holds."""
+"""An integer that a double cannot represent."""
 OBJECT: dict[str, Any] = {"type": "object"}
 BOTH = OBJECT | {"properties": {"a": WHOLE, "b": WHOLE}}
 KINDS = OBJECT | {
@@ -135,7 +135,7 @@ def test_a_declared_key_is_not_given_twice_by_escapes() -> None:
 
 @pytest.mark.parametrize("index", range(len(CASES)))
 def test_random_answers_are_valid(index: int) -> None:
-    """By the package `jsonschema`; `oneOf` is read as `anyOf`."""
+    """The package `jsonschema` checks them; `oneOf` is read as `anyOf`."""
     jsonschema = pytest.importorskip("jsonschema")
     schema = CASES[index][0]
     as_read = json.loads(json.dumps(schema).replace("oneOf", "anyOf"))

@@ -1,4 +1,4 @@
-"""Patterns of JSON Schema: what they become matches the same texts, by Python's `re` and by `llguidance`."""
+"""Patterns of JSON Schema: their translation matches the same texts, in Python's `re` and `llguidance`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chaski.sample.schema.patterns import all_but, conjuncts, matches, one_patte
 from tests.sample.schema.answers import accepts_text
 
 EMAIL = r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$"
-"""As zod writes it."""
+"""The pattern as zod writes it."""
 
 
 def found(pattern: str, text: str) -> bool:

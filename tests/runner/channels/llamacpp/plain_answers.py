@@ -1,4 +1,4 @@
-"""Greedy texts by xllamacpp alone, as JSON: called with a prompt, a number of tokens, and files."""
+"""Print greedy texts of plain xllamacpp as JSON, for a prompt, a number of tokens, and files."""
 
 from __future__ import annotations
 

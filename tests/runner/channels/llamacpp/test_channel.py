@@ -1,4 +1,4 @@
-"""The service and the worker around llama.cpp, with a stand-in for the package."""
+"""The service and the worker around llama.cpp, with a fake package."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FAKE = Path(__file__).parent / "fake"
 
 @pytest.fixture(autouse=True)
 def package(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The stand-in is found by its name, here and in workers."""
+    """Make the fake package importable, here and in workers."""
     monkeypatch.syspath_prepend(str(FAKE))
     monkeypatch.delitem(sys.modules, "xllamacpp", raising=False)
     yield
@@ -35,7 +35,7 @@ def package(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of an architecture that has no file here."""
+    """Write a model of an architecture that is not native."""
     path = tmp_path_factory.mktemp("foreign") / "foreign.gguf"
     return write_tiny_llama(path, general__architecture="foreign", foreign__context_length=256)
 
@@ -117,7 +117,7 @@ def test_refusals_are_errors_of_the_request(worker: Worker) -> None:
 
 
 def test_conversations_without_an_answer(worker: Worker) -> None:
-    """A conversation gets its text and its tokens as it is asked."""
+    """A request for a conversation returns its text and tokens."""
     messages = ({"role": "user", "content": "abc"},)
     pictured = ({"role": "user", "content": "abc", "images": [0]},)
 
@@ -154,7 +154,7 @@ def test_who_leaves_ends_the_answer(foreign: Path) -> None:
 
 
 def test_users_do_not_share_prompts(foreign: Path) -> None:
-    """llama.cpp knows no salts: as soon as there are two, nothing is taken over."""
+    """llama.cpp has no salts: as soon as there are two, prompts are not reused."""
     channel = LlamaCppChannel(foreign, {"threads": 1}, lambda: None)
     import xllamacpp
 

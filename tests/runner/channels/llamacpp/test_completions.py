@@ -1,4 +1,4 @@
-"""Requests and pieces in llama.cpp's words."""
+"""Requests and pieces in llama.cpp's format."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def wanted(**options: Any) -> Prepared:
 
 
 def vocabulary() -> Vocabulary:
-    """A token for each byte, a pair that begins a character, and two tokens of one spelling."""
+    """Return a token for each byte, a pair that begins a character, and two tokens with one spelling."""
     tokens = [*map(byte_symbol, range(256)), symbols("🙂".encode()[:2]), "same", "same"]
     return Vocabulary(tokens, np.ones(len(tokens), np.int32), None, None, None, frozenset(), False, False)
 
@@ -193,7 +193,7 @@ def test_ids_that_are_not_told_are_found_again() -> None:
     e, accent = "é".encode()
     events = read(wanted(), piece("é", accent, count=2), end("limit", 2))
     assert texts(events) == [("é", (e, accent))]
-    # A text that spells out otherwise is not believed.
+    # A text with another spelling is not accepted.
     assert texts(read(wanted(), piece("é", 7, count=2), end("limit", 2))) == [("é", (7,))]
 
 
@@ -226,11 +226,11 @@ def test_scores() -> None:
         ("é", 0xA9, 1, (0xC3,)),
         ("漢", 0xA2, 2, (0xE6, 0xBC)),
         ("🙂", 0x82, 3, (0xF0, 0x9F, 0x99)),
-        ("🙂", 0x82, 2, (256, 0x99)),  # the pair and one byte, which making tokens of the text may not give
+        ("🙂", 0x82, 2, (256, 0x99)),  # the pair and one byte, which tokenizing the text may not give
         ("🙂", 0x82, 1, ()),  # no token has three bytes
         ("🙂", 0x99, 3, ()),  # it does not end with this one
-        ("ab", ord("b"), 1, ()),  # nothing would have been held back
-        ("samee", ord("e"), 1, ()),  # by either of two tokens
+        ("ab", ord("b"), 1, ()),  # no text would have been held back
+        ("samee", ord("e"), 1, ()),  # either of two tokens gives it
     ],
 )
 def test_ids_that_are_not_told(text: str, last: int, count: int, found: tuple[int, ...]) -> None:

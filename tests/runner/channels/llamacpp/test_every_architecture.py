@@ -1,7 +1,7 @@
-"""Architectures that only llama.cpp has: tiny random files, and the greedy answers of xllamacpp alone.
+"""Architectures that only llama.cpp supports: tiny random files, and greedy answers of plain xllamacpp.
 
-The keys and tensors of each are in `tests/data/llama_cpp_architectures.json`: llama.cpp itself told them, see
-`tools/fixtures/probe_llama_cpp.py`. Architectures that have become native are passed over.
+The keys and tensors of each are in `tests/data/llama_cpp_architectures.json`, from llama.cpp itself
+(`tools/fixtures/probe_llama_cpp.py`). Architectures that have become native are skipped.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PRINTABLE = slice(0x21, 0x7F)
 
 
 def write_random(path: Path, name: str, tokenizer: dict[str, Any]) -> Path:
-    """A file of an architecture, which says whole characters only."""
+    """Write a file of an architecture that generates only complete characters."""
     entry = TABLE[name]
     metadata = {"general.architecture": name, **tokenizer}
     for key, value in entry["metadata"].items():

@@ -1,4 +1,4 @@
-"""Images for llama.cpp, with a stand-in for the package: what it is sent, and what is refused before."""
+"""Images for llama.cpp, with a fake package: sent data, and earlier errors."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from tests.tiny_llama import write_tiny_llama
 
 FAKE = Path(__file__).parent / "fake"
 ONE, OTHER = png(20, 33), png(37, 53)
-ROWS = 3  # of an image, as the stand-in says
+ROWS = 3  # of an image, as in the fake package
 
 
 @pytest.fixture(autouse=True)
 def package(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The stand-in is found by its name, here and in workers."""
+    """Make the fake package importable, here and in workers."""
     monkeypatch.syspath_prepend(str(FAKE))
     monkeypatch.delitem(sys.modules, "xllamacpp", raising=False)
     yield
@@ -44,7 +44,7 @@ def package(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def write_projector(path: Path, **metadata: object) -> Path:
-    """A projector of a type that nobody has, with one tensor."""
+    """Write a projector of an unknown type with one tensor."""
     entries: dict[str, Any] = {"general.architecture": "clip", "clip.has_vision_encoder": True}
     entries |= {"clip.projector_type": "of tomorrow", **metadata}
     write_gguf(path, entries, {"v.x": (np.zeros((1, 4), np.float32), QuantType.F32)})
@@ -69,7 +69,7 @@ def channel(files: tuple[Path, Path]) -> Iterator[LlamaCppChannel]:
 
 
 def replies(channel: LlamaCppChannel, call: ModelCall) -> list[Any]:
-    """The answer to a call, or the error that it raises."""
+    """Return the answer to a call, or its error."""
     found: list[Any] = []
     channel._handle(call, channel._new_task(found.append))  # the calling thread answers
     if isinstance(found[-1], Exception):
@@ -111,7 +111,7 @@ def test_conversations_with_images(channel: LlamaCppChannel) -> None:
 
 
 def test_an_image_is_sent_as_its_pixels(channel: LlamaCppChannel) -> None:
-    """Whatever kind of file it comes in: llama.cpp itself reads not all of them."""
+    """This holds for every file format; llama.cpp itself cannot read all of them."""
     from io import BytesIO
 
     from PIL.Image import fromarray
@@ -152,7 +152,7 @@ def test_a_context_of_tokens_has_no_images(channel: LlamaCppChannel) -> None:
 
 
 def test_answers_end_at_a_full_context(channel: LlamaCppChannel) -> None:
-    """llama.cpp cannot forget tokens where it reads images."""
+    """llama.cpp cannot drop tokens of prompts with images."""
     prompts = channel._prompts
     assert prompts.prepare(Generate("abc", {"num_predict": 1000})).limit == prompts.context + 1
 
@@ -174,7 +174,7 @@ def test_a_projector_that_is_not_there(files: tuple[Path, Path], tmp_path: Path)
 
 
 def test_a_projector_that_is_not_native_is_a_reason_for_llama_cpp(tmp_path: Path) -> None:
-    """Our engine has the text model; it does not take this projector."""
+    """Our engine supports the text model, but not this projector."""
     text = write_tiny_llama(tmp_path / "text.gguf")
     projector = write_projector(tmp_path / "mmproj.gguf")
     with Worker(text, projector=str(projector), threads=1) as worker:

@@ -1,4 +1,4 @@
-"""The real llama.cpp: needs the package xllamacpp, so it is run by hand."""
+"""The real llama.cpp; needs the package xllamacpp, so run it by hand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def native() -> Iterator[chaski.LLM]:
 
 
 def test_both_engines_say_the_same(worker: Worker, native: chaski.LLM) -> None:
-    """Their numbers differ, but not so much that the likeliest tokens of this model would."""
+    """Their numbers differ, but too little to change the likeliest tokens of this model."""
     for options in (GREEDY, {**GREEDY, "special": True}, {**GREEDY, "stop": ["thread"]}):
         ours, theirs = native.chat(QUESTION, **options), worker.chat(QUESTION, **options)
         assert (theirs.text, theirs.token_ids) == (ours.text, ours.token_ids)
@@ -131,7 +131,7 @@ def test_answers_beside_each_other(worker: Worker) -> None:
 
 
 def write_foreign(path: Path, **more: object) -> Path:
-    """An architecture that is not native, of the tensors of Llama."""
+    """Write an architecture that is not native, with Llama's tensors."""
     sizes = {"context_length": 256, "embedding_length": 64, "feed_forward_length": 96, "block_count": 2}
     sizes |= {"attention__head_count": 4, "attention__head_count_kv": 2}
     keys: dict[str, object] = {f"xverse__{name}": value for name, value in sizes.items()}

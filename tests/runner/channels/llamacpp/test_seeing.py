@@ -1,4 +1,4 @@
-"""Images in the real llama.cpp, against xllamacpp alone: LLaVA's tiny checkpoint, text and projector."""
+"""Images in the real llama.cpp, against plain xllamacpp: LLaVA's tiny checkpoint, text and projector."""
 
 from __future__ import annotations
 

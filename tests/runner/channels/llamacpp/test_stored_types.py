@@ -1,7 +1,7 @@
-"""Files of types that ours only stores, computed by the real llama.cpp: in Python, by `run` and over HTTP.
+"""Types that our engine only stores, computed by the real llama.cpp: in Python, `run` and over HTTP.
 
-Any bytes are codes of these types, so matrices are random ones with a scale that makes sense. What they mean
-is told by the package `gguf`, and the same numbers as float32 are computed natively.
+Any bytes are valid codes of these types, so matrices are random with a reasonable scale. The package `gguf`
+decodes them, and the native engine computes the same numbers as float32.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ pytestmark = pytest.mark.oracle
 HIDDEN, LAYERS, HEADS, KV_HEADS = 256, 2, 4, 2
 PRINTABLE = slice(0x21, 0x7F)
 PROMPT = "the other end in the"
-# llama.cpp rounds activations to int8. So does ours: with IQ4_XS, which both have, it differs half as much.
+# llama.cpp rounds activations to int8. Ours does, too: with IQ4_XS, which both support, the difference is
+# half as large.
 NEAR = 0.2
 
 NAMES = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0")
@@ -71,7 +72,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Pair:
     others: dict[str, np.ndarray] = {
         f"{name}.weight": np.ones(HIDDEN, np.float32) for name in (*norms, "output_norm")
     }
-    output = np.zeros((vocab_size, HIDDEN), np.float32)  # it ends never, and says only whole characters
+    output = np.zeros((vocab_size, HIDDEN), np.float32)  # it never ends, and writes only complete characters
     output[PRINTABLE] = random.standard_normal(output[PRINTABLE].shape) / HIDDEN**0.5
     others["output.weight"] = output
     same = {name: (array, QuantType.F32) for name, array in others.items()}
@@ -83,11 +84,11 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Pair:
 
 
 def random_blocks(type: QuantType, rows: int, random: np.random.Generator) -> np.ndarray:
-    """Random codes for rows of one block each, with the scale that makes products neither grow nor vanish."""
+    """Return random codes for rows of one block each, with a scale that keeps the size of products."""
     blocks = random.integers(0, 256, (rows, type.block_bytes), np.uint8)
     if type.name.startswith("TQ"):
         blocks[:, :-2] = random.integers(0, 0xAA, (rows, type.block_bytes - 2), np.uint8)
-    if type is QuantType.TQ2_0:  # no code is 3
+    if type is QuantType.TQ2_0:  # code 3 is unused
         blocks[:, :-2] &= ~(blocks[:, :-2] >> 1) | 0xAA
     set_scale(blocks, type, 1.0)
     set_scale(blocks, type, 1.5 / HIDDEN**0.5 / float(values_of(blocks, type).std()))
@@ -95,7 +96,7 @@ def random_blocks(type: QuantType, rows: int, random: np.random.Generator) -> np
 
 
 def set_scale(blocks: np.ndarray, type: QuantType, scale: float) -> None:
-    """Write the float16 that all of a block is multiplied with where the type has it."""
+    """Write a block's float16 scale at the place that the type defines."""
     half = np.float16(scale)
     if type is QuantType.IQ1_M:  # four bits in each of four words
         words = blocks[:, -8:].view(np.uint16)
@@ -116,7 +117,7 @@ def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_numbers_of_a_stored_type(pair: Pair, one_core: None) -> None:
-    """Token for token: what llama.cpp says of each is what ours computes from the same numbers."""
+    """llama.cpp's scores of each token equal those that ours computes from the same numbers."""
     with Worker(pair.stored) as worker:
         assert worker.info().engine == "llama.cpp"
         answer = worker.generate(PROMPT, temperature=0, num_predict=16, logprobs=True, top_logprobs=5)

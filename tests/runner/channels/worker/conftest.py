@@ -1,4 +1,4 @@
-"""A worker with the bundled model, shared by the tests of a module, and the same model here."""
+"""A worker with the bundled model, shared by the tests of a module, and the same model in this process."""
 
 from __future__ import annotations
 

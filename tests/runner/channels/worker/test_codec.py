@@ -1,4 +1,4 @@
-"""Messages come back from bytes as they were, and bytes that are no message are refused."""
+"""Messages survive encoding, and bytes that are not a message are refused."""
 
 from __future__ import annotations
 
@@ -377,7 +377,7 @@ def test_only_our_errors_are_made(kind: str) -> None:
 
 
 def test_an_error_of_a_class_that_is_not_public_arrives_as_its_nearest_one() -> None:
-    """It arrived as a failure of the worker, which a client is not to blame for."""
+    """It used to arrive as a failure of the worker, which is not the client's fault."""
     _, arrived = decode(encode(1, Failure.of(TemplateLimitError("too much"))))
     assert isinstance(arrived, Failure)
     assert (type(arrived.error), str(arrived.error)) == (TemplateError, "too much")

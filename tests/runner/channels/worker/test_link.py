@@ -1,4 +1,4 @@
-"""Frames on a socket: whole ones come through in order, anything else does not."""
+"""Frames on a socket: only complete frames arrive, in order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chaski.runner.channels.worker.link import MAX_FRAME, Link
 
 @pytest.fixture
 def ends() -> Iterator[tuple[Link, socket.socket]]:
-    """A link, and the bare socket at its other end."""
+    """Return a link, and the bare socket at its other end."""
     ours, theirs = socket.socketpair()
     link = Link(ours)
     yield link, theirs

@@ -1,4 +1,4 @@
-"""Workers as real processes: the same answers, and every way in which one of the two can end."""
+"""Workers as real processes: the same answers, and every way in which either process can end."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_values_of_another_type_end_no_process(worker: Worker) -> None:
 
 
 def test_a_huge_prompt(worker: Worker) -> None:
-    """Larger than what a socket holds; it is refused, or shortened, and nothing hangs."""
+    """A prompt larger than a socket's buffer is refused or shortened, without a deadlock."""
     text = "hello " * 200_000
     with pytest.raises(OptionError, match="the context holds 1024"):
         worker.generate(text)

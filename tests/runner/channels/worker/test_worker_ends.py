@@ -1,4 +1,4 @@
-"""Ends of workers and of their parents: kills, closing, signals, and what the next request gets."""
+"""Ends of workers and their parents: kills, closing, signals, and the next request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("streams", ["2>&-", "<&- >&- 2>&-"])
 def test_a_program_without_standard_streams_has_workers(streams: str, tmp_path: Path) -> None:
-    """The socket to the worker would be its standard stream, in which logs are written."""
+    """Otherwise the socket to the worker would become its standard stream and receive logs."""
     program = (
         "import sys; from chaski.runner.channels.worker.client import Worker\n"
         "with Worker('guide', threads=1) as worker:\n"
@@ -90,7 +90,7 @@ def test_a_worker_that_is_killed_at_rest(worker: Worker) -> None:
 
 
 def test_a_request_to_a_worker_that_is_just_killed(worker: Worker) -> None:
-    """Whether its end is known yet or not: nothing of the request was lost, so another process answers it."""
+    """Whether its end is known yet or not, no part of the request is lost, so another process answers it."""
     expected = worker.generate("hello", num_predict=3, temperature=0)
     for _ in range(5):
         pid = worker.pid
@@ -101,7 +101,7 @@ def test_a_request_to_a_worker_that_is_just_killed(worker: Worker) -> None:
 
 
 def test_what_a_worker_had_not_read_goes_to_the_next(worker: Worker, endless: dict[str, Any]) -> None:
-    """A stopped process reads nothing; calls that nobody waits for any more are not sent again."""
+    """A stopped process does not read; calls without a waiting caller are not sent again."""
     with closing(worker.stream(**endless)) as begun:
         next(begun)
         pid = worker.pid

@@ -36,7 +36,7 @@ def test_progress_of_loading() -> None:
 def test_load_options_are_checked_as_by_load(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The worker's process does not know those of tests.
+    # The worker's process does not know the backends of tests.
     for name in set(BACKENDS) - {"cpu", "cuda", "reference", "sharded"}:
         monkeypatch.delitem(BACKENDS, name)
     with pytest.raises(chaski.ChaskiError) as refused:

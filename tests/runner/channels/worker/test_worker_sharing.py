@@ -1,4 +1,4 @@
-"""Several workers of one file: one copy of its panels in memory, and none when they are gone."""
+"""Several workers of one file: one copy of its panels in memory, and none after they end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not _native.can_share_huge_pages(), reason="no h
 
 
 def shared_memory(worker: Worker) -> tuple[int, int]:
-    """Bytes of shared memory that a worker sees, and its own part of them."""
+    """Return the bytes of shared memory that a worker maps, and its proportional share."""
     text = Path(f"/proc/{worker.pid}/smaps").read_text()
     mappings = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", text, flags=re.MULTILINE)
     own = "\n".join(mapping for mapping in mappings if "/memfd:chaski-weights/" in mapping)
@@ -30,7 +30,7 @@ def shared_memory(worker: Worker) -> tuple[int, int]:
 
 
 def is_there(pid: int | None) -> bool:
-    """Return whether anything says that a process has shared memory; its last thread takes that with it."""
+    """Return whether a process is recorded to have shared memory; the record ends with its last thread."""
     sockets = Path("/proc/net/unix").read_text()
     return re.search(rf"@chaski-weights/\w+/{pid}/", sockets) is not None
 

@@ -1,4 +1,4 @@
-"""Workers in tests: their processes, and answers that are compared."""
+"""Workers in tests: their processes, and comparable answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def same(answer: chaski.Answer, other: chaski.Answer) -> bool:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether there is such a process; one that ended and was not waited for counts as gone."""
+    """Return whether a process runs; a zombie counts as ended."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
@@ -23,7 +23,7 @@ def is_running(pid: int) -> bool:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether all threads of a process stand still, which SIGSTOP does not wait for."""
+    """Return whether all threads of a process have stopped, since SIGSTOP does not wait for this."""
     states = (
         path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")
     )

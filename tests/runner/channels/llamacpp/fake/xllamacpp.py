@@ -1,6 +1,7 @@
-"""Stands in for the package of this name: a server on a socket that speaks as llama.cpp does, with no model.
+"""Replaces the package of this name: a server on a socket with llama.cpp's protocol, without a model.
 
-It continues a prompt with the prompt's own tokens backwards, several for a character beyond ASCII, and ends.
+It continues a prompt with the prompt's own tokens in reverse order, several for a non-ASCII character, and
+ends.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from typing import Any
 END = 263  # of the tiny model
 MARKER = "<__media_of_the_stand_in__>"
 PROMPTS: list[dict[str, Any]] = []  # those with images
-CACHED: list[bool] = []  # whether prompts may be taken over
-LEFT: list[str] = []  # answers whose reader left
+CACHED: list[bool] = []  # whether prompts may be reused
+LEFT: list[str] = []  # answers whose client left
 
 
 class ggml_type(IntEnum):  # noqa: N801 as the package calls it
@@ -91,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         CACHED.append(body["cache_prompt"])
         prompt = body["prompt"]
-        if isinstance(prompt, dict):  # an image stands there as its length
+        if isinstance(prompt, dict):  # the length of an image stands for it
             PROMPTS.append(prompt)
             parts = prompt["prompt_string"].split(MARKER)
             files = [f"<{len(b64decode(data))}>" for data in prompt["multimodal_data"]]
@@ -122,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
         )
 
     def _wait_for_the_end(self) -> None:
-        """An answer that goes on until nobody reads it."""
+        """Send an answer that continues until the client leaves."""
         try:
             while True:
                 time.sleep(0.01)
