@@ -105,8 +105,7 @@ class Record:
         return choose(peers, key=lambda name: self.median(name, what), default=None)
 
     def ratio(self, what: str, peer: str) -> float:
-        """Return our value divided by the peer's: the median over its runs, each with our last run before
-        it."""
+        """Return our value divided by the peer's, as the median over its runs, each with our last run."""
         ratios: list[float] = []
         ours = None
         for run in self.runs:

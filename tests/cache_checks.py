@@ -19,8 +19,7 @@ def caches(engine: Engine) -> list[Any]:
 
 
 def assert_whole(engine: Engine) -> None:
-    """Check that slots and caches agree, that every cell's owners list it, and that free cells have no
-    owner."""
+    """Check that slots and caches agree, that owners list their cells, and that free cells have none."""
     for slot in engine._prefix_cache.slots:
         assert slot.is_free or any(sequence.slot is slot for sequence in engine._sequences.running), (
             "busy for ever"

@@ -98,8 +98,7 @@ PLACE = re.compile(r"`((?:chaski|native|tests|tools|benchmarks|docs)/[\w./-]+):(
 
 
 def is_defined(path: Path, name: str) -> bool:
-    """Return whether a Python file defines a function, method or table of this name, or a C++ file a
-    function."""
+    """Return whether a Python file defines a function, method or table, or a C++ file a function."""
     if path.suffix != ".py":
         return re.search(rf"\b{re.escape(name)}\(", path.read_text()) is not None
     nodes: list[ast.stmt] = ast.parse(path.read_text()).body

@@ -132,8 +132,7 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 
 def test_the_command_line_names_commands_of_the_server_alone() -> None:
-    """Only the table of commands, which imports by name, refers to the server: `chaski serve` belongs to
-    it."""
+    """Only the table of commands, which imports by name, refers to the server's `chaski serve`."""
     texts = [
         node.value
         for path in MODULES

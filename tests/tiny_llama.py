@@ -104,8 +104,7 @@ def _tensors(vocab_size: int, layers: int) -> dict[str, np.ndarray]:
 
 
 def byte_symbols() -> list[str]:
-    """Return the 256 symbols of byte-level BPE: printable bytes unchanged, the others from U+0100 on
-    (GPT-2)."""
+    """Return GPT-2's 256 symbols of bytes: printable ones unchanged, the others from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]

@@ -1,5 +1,4 @@
-"""Engines run in turns, and an interrupted record continues. Engines are small programs that print
-numbers."""
+"""Engines run in turns, and an interrupted record continues. The engines only print numbers."""
 
 from __future__ import annotations
 

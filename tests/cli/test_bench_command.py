@@ -82,8 +82,7 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[int]]]:
 def test_what_is_computed(
     tiny_llama: Path, batches: list[tuple[int, list[int]]], depth: int, batch: int
 ) -> None:
-    """It computes the history, then the prompts, then one token per sequence at a time, without extra
-    work."""
+    """It computes the history, the prompts, and one token per sequence at a time, without extra work."""
     bench(tiny_llama, "--depth", str(depth), "--batch", str(batch), "--repeat", "2")
     everybody = list(range(batch))
     repeat = [(depth * batch, everybody)] if depth else []

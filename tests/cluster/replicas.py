@@ -22,8 +22,7 @@ from chaski.runner.channels.messages import CallHandle, Channel, ModelCall, Repl
 
 
 class Replica:
-    """A loaded model that listens. `asked` contains the received calls; `delay` is called before each
-    call."""
+    """A loaded model that listens. `asked` contains received calls; `delay` is called before each."""
 
     def __init__(self, name: str, path: Path, key: bytes, **options: Any) -> None:
         self.name = name

@@ -42,8 +42,7 @@ def test_a_process_that_ends_at_once_is_an_error(tmp_path: Path, monkeypatch: py
 
 
 def test_the_socket_to_ray_is_no_standard_stream(tmp_path: Path) -> None:
-    """Without standard streams, the socket would get such a descriptor, and Ray would write its log into
-    it."""
+    """Otherwise, without standard streams, the socket would become one and receive Ray's log."""
     program = (
         "import os, sys; os.closerange(0, 3)\n"
         "from chaski.cluster import connection\n"

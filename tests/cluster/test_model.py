@@ -155,8 +155,7 @@ def test_many_answers_go_on_while_replicas_die_and_come(path: Path, replicas: Re
     num_tokens = 0
 
     def trouble() -> None:
-        """Kill a replica whenever the answers have grown, so that slow machines see no more deaths than fast
-        ones."""
+        """Kill a replica whenever the answers have grown, so that slow machines see as many deaths."""
         killed_at = 0
         while not is_over.wait(0.3):
             if num_tokens > killed_at + 200:

@@ -74,8 +74,7 @@ def test_experts_as_one_tensor(tmp_path: Path, name: str) -> None:
 
 
 def test_gpt_oss_in_floats_has_the_same_experts(tmp_path: Path) -> None:
-    """Fine-tuned checkpoints have no blocks: matrices are transposed, and columns of gate and up
-    alternate."""
+    """Fine-tuned checkpoints lack blocks: matrices are transposed, and columns of gate and up alternate."""
     packed = written(changed("gpt-oss", tmp_path / "packed", {}))
     experts = {
         name: dequantize(tensor.data, tensor.type, tensor.shape)

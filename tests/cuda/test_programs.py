@@ -42,9 +42,10 @@ LIMITS: dict[str, tuple[int, int]] = {
     "gated_delta": (168, 0),
     "matmul 8": (224, 0),
 }
-"""Limits of a kernel's registers per thread and spilled bytes, by name, or by name and tokens or
-architecture. Products of many tokens have 128 registers, so that 16 warps fit. The numbers apply to the
-compiler that pyproject.toml names for developers."""
+"""Limits of a kernel's registers per thread and spilled bytes.
+
+They are listed by name, or by name and tokens or architecture. Products of many tokens have 128 registers, so
+that 16 warps fit. The numbers apply to the compiler that pyproject.toml names for developers."""
 FLOATS = ["F32Weights", "F16Weights", "BF16Weights"]
 
 
@@ -187,8 +188,7 @@ def test_programs_of_formats(program: Program) -> None:
 
 
 def one_of_each() -> list[Program]:
-    """Return one program of each kind: the first of those that differ only in types of weights and
-    storage."""
+    """Return one program of each kind, ignoring differences in types of weights and storage."""
     kinds: dict[object, Program] = {}
     for program in (*programs_of_formats(), *other_programs()):
         defines = dict(program.defines)

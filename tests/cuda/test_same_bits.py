@@ -410,8 +410,7 @@ def test_keys_that_move(backend: str, kv_type: str) -> None:
 @on_each
 @pytest.mark.parametrize("matrices", ["F32", "Q8_0", pytest.param("Q4_0", marks=pytest.mark.long)])
 def test_a_model(tmp_path: Path, backend: str, matrices: str) -> None:
-    """It tests logits of a prompt in batches, and answers: several at once, one with penalties, one
-    cached."""
+    """It tests logits of a prompt in batches, and several answers: one with penalties, one cached."""
     path = write_tiny_llama(tmp_path / "tiny.gguf", matrices=QuantType[matrices])
     ids = [int(i) for i in np.random.default_rng(1).integers(5, 250, 90)]
     found = []
@@ -441,8 +440,7 @@ def experts_by_types() -> Iterator[Any]:
 @on_each
 @pytest.mark.parametrize(("type", "tokens"), list(experts_by_types()))
 def test_experts(tmp_path: Path, backend: str, type: QuantType, tokens: int) -> None:
-    """Each token uses three of six experts, one of which has most rows; all gates, and weights on both
-    sides."""
+    """Each token uses three of six experts, one with most rows; all gates, and weights on both sides."""
     experts, count, hidden = 6, 3, 2 * max(32, type.block_size)
     rng = np.random.default_rng(tokens)
     logits = rng.standard_normal((MOST, experts)).astype(np.float32)

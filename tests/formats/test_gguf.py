@@ -249,8 +249,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_header_is_read_in_50_ms(large: Path) -> None:
-    """The test measures processor time, which a busy machine hardly changes; it does not wait for the
-    disk."""
+    """The test measures processor time, which other load and the disk hardly change."""
     seconds = []
     for _ in range(5):
         start = time.process_time()

@@ -79,8 +79,7 @@ def test_dequantize_plain_numbers(type: QuantType, dtype: str) -> None:
 
 @pytest.mark.parametrize("type", KNOWN)
 def test_rows_are_independent(type: QuantType) -> None:
-    """A tensor that needs several working steps gives the same values as its rows, also in three
-    dimensions."""
+    """A tensor that needs several steps gives the same values as its rows, also in three dimensions."""
     columns = 8 * type.block_size
     rows = 2 + (1 << 18) // columns
     data = random_bytes(type, rows, 8)

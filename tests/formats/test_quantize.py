@@ -85,8 +85,7 @@ def test_equals_gguf(type: QuantType, name: str) -> None:
 
 @pytest.mark.parametrize("type", [QuantType.Q8_0, QuantType.Q4_0])
 def test_ties_equal_gguf(type: QuantType) -> None:
-    """It tests whole and half multiples of the scale with both signs: rounding of ties is part of the
-    rule."""
+    """Whole and half multiples of the scale with both signs: rounding of ties is part of the rule."""
     x = (np.arange(-254, 258, dtype=np.float32) / 2).reshape(16, 32)
     x[:, 0] = 127
     wanted = quantize_gguf(x, GGMLQuantizationType(int(type)))

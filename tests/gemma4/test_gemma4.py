@@ -154,8 +154,7 @@ def changed(source: Path, target: Path, metadata: dict[str, Any], *left_out: str
 
 
 def test_files_of_ollama_have_sounds_and_bounds_besides(folder: Path, tmp_path: Path) -> None:
-    """Ollama's converter repeats all bounds in one tensor, and writes the audio encoder, which chaski
-    ignores."""
+    """Ollama's converter repeats all bounds in one tensor, and adds the audio encoder."""
     source = folder / "causal.gguf"
     ones = np.ones((4, 4), np.float32)
     more = {"v.clamp_data": np.ones(60, np.float32), "a.blk.0.attn_q.weight": ones, "mm.a.fc.weight": ones}

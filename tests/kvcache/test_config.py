@@ -35,8 +35,7 @@ CONFIGS = [
 
 
 def logits(directory: Path, config: CacheConfig) -> npt.NDArray[np.float32]:
-    """Return logits of two sequences, in chunks and together, with a removed middle; some layers have a
-    window."""
+    """Return logits of two sequences, in chunks and together, with a removed middle and windows."""
     backend = ReferenceBackend(config)
     model = TinyHybrid([AttentionSpan(), AttentionSpan(window=9, memory=CAPACITY)])
     model.bind(backend, directory)

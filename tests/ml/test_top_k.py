@@ -62,8 +62,7 @@ def expected(row: F32, count: int) -> list[tuple[float, int]]:
 
 
 def rows_of(width: int) -> F32:
-    """Return rows of different numbers, of few different ones, of one number, and of mostly minus
-    infinity."""
+    """Return rows of many, few, or one distinct numbers, and of mostly minus infinity."""
     random = np.random.default_rng(width)
     table = random.standard_normal((6, width)).astype(np.float32)
     table[1] = np.round(table[1])

@@ -33,8 +33,7 @@ FAR_FROM_BASE = 0.05
 
 
 def adapted(family: str, settings: str, folder: Path) -> Any:
-    """Return a checkpoint's model with a random adapter of all linear layers except the head; save it in
-    `folder`."""
+    """Save a random adapter of all linear layers except the head in `folder`; return the adapted model."""
     base = transformers.AutoModelForCausalLM.from_pretrained(CHECKPOINTS / family, dtype=torch.float32)
     config = peft.LoraConfig(target_modules="all-linear", task_type="CAUSAL_LM", **SETTINGS[settings])
     if settings == "patterns":

@@ -260,8 +260,7 @@ def test_gate_and_up_of_experts_as_one_tensor(name: str, backend: str, tmp_path:
 @pytest.mark.parametrize("quantized", [("gate",), ("up", "down"), ("down",)], ids=" ".join)
 @pytest.mark.parametrize("name", ["qwen3moe", "gpt-oss", "llama4", "mixtral"])
 def test_experts_of_two_types(name: str, quantized: tuple[str, ...], tmp_path: Path) -> None:
-    """One of gate and up reads int8 blocks, the other floats. Rounding changes the choice of a few
-    experts."""
+    """One of gate and up reads int8 blocks, the other floats. Rounding changes a few choices of experts."""
     with open_gguf(DATA / f"{name}.gguf") as file:
         tensors = {}
         for key, info in file.tensors.items():

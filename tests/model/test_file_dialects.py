@@ -99,8 +99,7 @@ def file_with(metadata: dict[str, Any]) -> GGUFFile:
 
 @pytest.mark.parametrize(("layers", "factor"), [(26, None), (34, 8.0), (48, 8.0), (62, 8.0), (18, None)])
 def test_gemma3_by_its_layers(layers: int, factor: float | None) -> None:
-    """Ollama's files of larger models lack the scaling, and its first 1B file has a bound that the model
-    lacks."""
+    """Ollama's files of larger models lack the scaling, and its first 1B file has a wrong bound."""
     metadata = {
         "general.architecture": "gemma3",
         "gemma3.block_count": layers,

@@ -67,8 +67,7 @@ def quantize(x: Floats) -> tuple[NDArray[np.int64], Floats]:
 
 
 def quantize_super(x: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
-    """Apply the rule for super-blocks: values (n, k / 256, 8, 32), shifts (n, k / 256, 8), units (n, k /
-    256)."""
+    """Return super-blocks: values (n, k / 256, 8, 32), shifts (n, k / 256, 8), units (n, k / 256)."""
     supers = x.reshape(len(x), -1, 8, 32)
     values, shifts = np.zeros(supers.shape, np.int64), np.zeros(supers.shape[:3], np.int64)
     scales = np.zeros(supers.shape[:2], np.float32)

@@ -121,8 +121,7 @@ def test_what_cannot_be_chosen_is_said_as_before(value: float) -> None:
 
 
 def test_all_logits_are_read_where_penalties_leave_too_few() -> None:
-    """The request was made before its last tokens were accepted, as with proposals, so the known ones are
-    penalized."""
+    """The request is older than its last accepted tokens, as with proposals; those are penalized."""
     logits = np.arange(50, dtype=np.float32)
     sampler = Sampler(SamplingOptions(temperature=0, presence_penalty=100.0))
     top_logits = found(logits, sampler.num_top_logits(MOST))

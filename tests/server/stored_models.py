@@ -66,8 +66,7 @@ class Case:
 
     @property
     def parser(self) -> str:
-        """Return the format of its answers: the renderer's, the template's own, or that of a Llama or Gemma
-        3."""
+        """Return the format of its answers: the renderer's, the template's, or that of Llama or Gemma 3."""
         if renderer := RENDERERS.get((self.layers or {}).get("renderer", "")):
             return renderer.parser
         if (self.layers or {}).get("template") is GO_WITH_TOOLS:

@@ -29,8 +29,10 @@ FAKE = Path(__file__).parents[1] / "runner" / "channels" / "llamacpp" / "fake"
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    """`foreign`, of an architecture without a file here; `variant`, with a tensor that ours does not have;
-    `both`, which ours could compute as well; and two with an encoder of images that ours does not have."""
+    """Make models that need llama.cpp.
+
+    `foreign` has an architecture that is not native, `variant` has an unknown tensor, and `both` could run
+    natively. Two more have an image encoder that is not native."""
     store = Store(tmp_path / "models")
     weights = write_tiny_llama(
         tmp_path / "f.gguf", general__architecture="foreign", foreign__context_length=256

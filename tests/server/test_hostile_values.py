@@ -1,5 +1,4 @@
-"""Each value of requests to all routes, replaced by hostile ones: answered or refused, never an internal
-error."""
+"""Hostile replacements of each value in requests to all routes are answered or refused."""
 
 from __future__ import annotations
 

@@ -26,8 +26,7 @@ Messages: TypeAlias = list[dict[str, Any]]
 
 @dataclass
 class Ways:
-    """The ways to use one stored model. Each takes a conversation in Ollama's form, and returns the
-    answer."""
+    """The ways to use one stored model. Each answers a conversation in Ollama's form."""
 
     case: Case
     server: Running

@@ -22,8 +22,8 @@ KIND = "application/vnd.ollama.image."
 class FakeRegistry:
     """Blobs by digest, manifests by `namespace/model:tag`.
 
-    files: those of the repository `me/model` as Hugging Face's Hub serves them; a split one has no manifest.
-    faults: each answers one GET of a blob in the order's own way, instead of the right one.
+    files: the files of the repository `me/model` as on Hugging Face's Hub; a split model has no manifest.
+    faults: each answers one GET of a blob with a fault instead of the correct reply.
     requests: method, path and headers of all requests.
     """
 

@@ -24,8 +24,7 @@ NAMED_BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
 def made(seed: int, characters: list[str], extra: list[str]) -> tuple[list[str], list[str]]:
-    """Return a vocabulary with merges of few characters, so that pairs overlap and tokens have several
-    merges."""
+    """Return a vocabulary of few characters, so that pairs overlap and tokens have several merges."""
     rng = random.Random(seed)
     tokens, merges = [*extra, *characters], []
     few = characters[:5]

@@ -1,5 +1,7 @@
-"""Every name in `tokenizer.ggml.pre` cuts text as llama.cpp does, or as the published tokenizer does where
-llama.cpp only comes near to it; see tools/fixtures/make_pretokenizer_fixtures.py."""
+"""Every name in `tokenizer.ggml.pre` cuts text like llama.cpp or the published tokenizer.
+
+The published one counts if llama.cpp only approximates it; see
+tools/fixtures/make_pretokenizer_fixtures.py."""
 
 from __future__ import annotations
 

@@ -42,8 +42,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Open]:
-    """Open the page of a server. At the end, check that the policy blocked nothing and no request went
-    elsewhere.
+    """Open the page of a server; finally check that no request was blocked or went elsewhere.
 
     reaches   where requests may go besides
     """

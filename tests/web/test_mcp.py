@@ -103,8 +103,7 @@ def test_a_refused_call_does_not_run(
 def test_own_tools_and_those_of_servers(
     allowing: Running, weather: McpServer, script: Script, open_page: Open
 ) -> None:
-    """Two tools with the same name get two names for the model; tools without a server are answered by
-    hand."""
+    """Two tools of one name get two names for the model; tools without a server are answered by hand."""
     page = open_page(allowing, reaches=(weather.origin,))
     page.get_by_role("button", name="Settings", exact=True).click()
     own = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
@@ -325,7 +324,7 @@ def test_addresses_that_are_not_asked(
     page.get_by_label("Authorization header").fill("Bearer \u2026")
     page.get_by_label("Address").fill(weather.url)
     page.get_by_role("button", name="Add the server").click()
-    page.get_by_text("This cannot be a header").wait_for()
+    page.get_by_text("This is not a valid header").wait_for()
     assert weather.seen == []
     add(page, weather.origin + "/other", "Bearer x").get_by_text("no MCP server at this path").wait_for()
     other = open_page(fake)

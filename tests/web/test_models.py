@@ -53,8 +53,7 @@ def test_a_model_is_deleted_only_after_a_question(
 
 
 def test_a_pull_that_is_cut_goes_on(fake: Running, open_page: Open) -> None:
-    """The first stream ends early; the page repeats the request, also after a reload, until the model is
-    complete."""
+    """The first stream ends early; the page asks again, also after a reload, until the model is complete."""
     half = {"status": "pulling aaa", "digest": DIGEST, "total": 4_000_000, "completed": 2_000_000}
     replies = [lines(half), lines(half), lines(half | {"completed": 4_000_000}, {"status": "success"})]
     asked: list[Any] = []

@@ -107,8 +107,7 @@ def test_one_matrix_decides_how_all_activations_are_rounded(
 
 @on_each
 def test_rows_and_columns(tmp_path: Path, nodes: Nodes, split: str, count: int) -> None:
-    """It tests uneven parts, slices, concatenations, and whole reads by operations that do not support
-    cuts."""
+    """It tests uneven parts, slices, concatenations, and whole reads by operations without cuts."""
     path = write(
         tmp_path / "a.gguf",
         token_embd=uniform(32, 36),
@@ -303,8 +302,7 @@ def test_rows_that_come_with_a_batch(tmp_path: Path, nodes: Nodes, split: str, c
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_the_largest_elements_of_parts(tmp_path: Path, nodes: Nodes, count: int) -> None:
-    """They equal those of whole rows in order: equal and infinite elements, NaN, and fewer than the
-    maximum."""
+    """They equal those of whole rows in order, also equal and infinite elements, NaN, and short rows."""
     table = uniform(6, 64)[0]
     table[0] = np.repeat(np.arange(8, dtype=np.float32), 8)[::-1]
     table[1] = np.tile([3, -2], 32)

@@ -132,8 +132,7 @@ def nothing(descriptor: int) -> None:
 
 
 def test_a_thread_reads_what_comes_while_others_compute() -> None:
-    """The thread receives more than the system buffers without a waiting reader, and keeps the next run's
-    values."""
+    """The thread receives more than the system buffers, and keeps the next run's values."""
     ours, theirs = socket.socketpair()
     one, other = Exchange(), Exchange()
     one.send_to(1, Frames(ours).values())

@@ -114,8 +114,7 @@ def test_a_model_by_rows_of_three(
 def test_values_that_travel_in_super_blocks(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shares: tuple[int, ...]
 ) -> None:
-    """Members have whole super-blocks of a value that two products read; with four members, of one product
-    only."""
+    """Members have whole super-blocks of values that two products read; with four, of one product."""
     shape = Llama(2, 512, 4, 4, 128, 1024, 1e4, 256, Vocabulary("llama-bpe", 512, 8, 100))
     path = tmp_path / "blocks.gguf"
     write(path, shape, "Q4_K_M", "blocks")

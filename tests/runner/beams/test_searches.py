@@ -170,8 +170,7 @@ def _interrupted() -> None:
 def test_an_interrupt_at_a_line_ends_no_other_answer(
     name: str, act: Callable[[], None], folder: Path
 ) -> None:
-    """Two requests share a search, and one runs next to them: requests without interrupt get the answer
-    alone."""
+    """Two requests share a search next to a third: those without interrupt get the answer alone."""
     left_out = "exclusive.py" if act is raise_exception else ""
     with chaski.load(NAMED[name].path(folder), context=64, parallel=4, threads=1, num_batch=16) as model:
 

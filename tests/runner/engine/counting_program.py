@@ -84,8 +84,7 @@ class CountedRun:
         return OutputRows(Computed(logits), 0, len(logits), VOCAB)
 
     def top_logits(self) -> NDArray[np.float32]:
-        """Return the next number first if batches are launched ahead; else nothing, so that samplers find
-        it."""
+        """Return the next number first if batches are launched ahead; else leave it to samplers."""
         top = np.full((len(self._batch.outputs), 2, self._program.max_top_logits), np.nan, np.float32)
         if self._program.launches_ahead:
             number = np.arange(1, 1 + self._program.max_top_logits)

@@ -179,8 +179,7 @@ def test_a_sequence_that_is_left_holds_no_slot(model: chaski.LLM) -> None:
 
 
 def test_an_image_is_encoded_once_although_prepared_batches_are_taken_back() -> None:
-    """While one sequence decodes, the next batch is prepared; then another sequence arrives and changes
-    it."""
+    """While one sequence decodes, the next batch is prepared; then a new sequence changes it."""
     with chaski.load(GEMMA, context=128, parallel=2, num_batch=16) as model:
         long = model.stream("the load", **GREEDY | {"num_predict": 60})
         next(long)

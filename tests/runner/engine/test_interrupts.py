@@ -78,8 +78,7 @@ def said(events: list[Any]) -> Any:
 
 
 def check(model: chaski.LLM, expected: list[list[Any]]) -> None:
-    """Check that another thread, without trace and interrupts, gets the answer alone, and the state is
-    valid."""
+    """Check that a thread without trace and interrupts gets the right answer, and the state is valid."""
     later: list[list[Any] | BaseException] = []
     thread = threading.Thread(
         target=lambda: later.extend(answers(model, Lines(0, raise_signal))), daemon=True

@@ -8,8 +8,7 @@ from chaski.runner.speculation.speculator import PayingLength
 
 
 def made(right: float, cost: float, tokens: int, seed: int = 0, proposal: float = 0.0) -> tuple[float, int]:
-    """Return the time for a number of tokens with a given acceptance probability, and the number of
-    proposals."""
+    """Return the time for tokens with a given acceptance probability, and the number of proposals."""
     random = np.random.default_rng(seed)
     length = PayingLength(15 if proposal else 7, ProposingCost(cost, proposal))
     made = proposed = 0
