@@ -27,18 +27,18 @@ _ZERO_TO_ONE = [0.0, 0.0, 0.0], [1.0, 1.0, 1.0]
 class Encoder:
     """An encoder and the picture that it encodes.
 
-    kind        what files call its projector
-    size        the elements of a patch's state; ffn_size those between the two matrices of a layer
-    image_size  the edge of its images as its file says it; `picture` is that of the one that is measured
-    row_size    the elements of a row of the text model
-    computed    layers that are measured, of `num_layers`
-    entries     of the file besides, with `clip.` left out
-    tensors     those by whose shapes a file says further sizes
-    unbiased    beginnings of the names of matrices without a bias
-    constants   tensors that only some files have, by the ends of their names
-    is_joined   the matrices of queries, keys and values are one tensor
-    line_end    the peer puts a row behind each line of this many rows
-    deep        rows have further parts, which the text model adds behind layers
+    kind        name of the projector type in files
+    size        elements of a patch's state; ffn_size: elements between the two matrices of a layer
+    image_size  edge of images in the file's metadata; `picture`: edge of the measured picture
+    row_size    elements of a row of the text model
+    computed    number of measured layers, of `num_layers`
+    entries     further metadata, without the prefix `clip.`
+    tensors     tensors whose shapes give further sizes
+    unbiased    name prefixes of matrices without a bias
+    constants   optional tensors, by the ends of their names
+    is_joined   queries, keys and values share one tensor
+    line_end    the peer adds a row after each line of this many rows
+    deep        rows have further parts, which the text model adds after layers
     """
 
     kind: str

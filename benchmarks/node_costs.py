@@ -92,8 +92,8 @@ def node_costs(
 ) -> NodeCosts:
     """Measure this machine as a node with this many threads, and print the results.
 
-    path    of a model, whose share of one of eight nodes should be far more than the caches hold
-    beside  while another node of one thread computes, where both share the memory of this machine
+    path    model file; its share on one of eight nodes should be far larger than the caches
+    beside  measure while another node with one thread uses the same memory
     """
     with busy_neighbour(path) if beside else nullcontext():
         decode = _fitted_node(path, threads, 1, repeat, split)

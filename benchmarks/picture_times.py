@@ -14,10 +14,10 @@ __all__ = ["Measured", "table"]
 class Measured:
     """The best times of each engine, by its name, for an encoder with matrices of a type.
 
-    encode      from normalized pixels to rows; prepare: from the file to these
-    difference  of the rows of each peer: root of the mean square, relative to that of ours; None where they
+    encode      time from normalized pixels to rows; prepare: time from the file to pixels
+    difference  root mean square of each peer's difference, relative to our rows; None where they
                 have other shapes
-    failed      what did not run, with the reason
+    failed      failed measurements with reasons
     """
 
     encoder: str

@@ -57,8 +57,8 @@ class _Child:
 class Kills:
     """Rounds of one or two children each; the seed determines everything random except their timing.
 
-    wrong  what was answered otherwise than afresh, and files that are not what they were
-    died   how many died at which change
+    wrong  wrong answers, and files with changed content
+    died   number of deaths at each change
     """
 
     def __init__(self, folder: Path, seed: int = 0) -> None:

@@ -29,8 +29,7 @@ class Architecture:
     register: dict[str, int]
     """The bytes of a register by the prefix of its name."""
     products: tuple[dict[str, float], ...]
-    """Multiply-adds for each byte of the target register. The first kind in a loop counts: others scale its
-    sums or add them up."""
+    """Multiply-adds per byte of the target register; only the first kind in a loop counts."""
     stand_ins: dict[str, dict[str, str]] = field(default_factory=dict)
     """By processor: patterns of instructions that LLVM models wrongly, and their replacements."""
     tile_cycles: int = 0

@@ -24,12 +24,12 @@ __all__ = ["Engine", "Link", "Phases", "simulate_phases"]
 class Engine(Struct, frozen=True):
     """The measured speed and size of each replica.
 
-    prefill      tokens of prompts a second
+    prefill      prompt tokens per second
     one, many    seconds of a step with one answer, and of one with `width` answers
-    batch        tokens of a step at most
-    places       answers that a replica writes at a time
-    cell_bytes   keys and values of a token
-    kept_tokens  tokens of prompts whose blocks it keeps
+    batch        maximum tokens of a step
+    places       number of concurrent answers of a replica
+    cell_bytes   bytes of a token's keys and values
+    kept_tokens  prompt tokens whose blocks it keeps
     """
 
     prefill: float
@@ -58,9 +58,9 @@ class Link(Struct, frozen=True):
 class Phases(Struct, frozen=True):
     """The result of a trace. Times are seconds.
 
-    first_token  from the question to the first token, the mean and the 99th of 100
-    gap          between two tokens of an answer, the mean and the 99th of 100
-    moved_bytes  of blocks over links, for an answer
+    first_token  time from the question to the first token: mean and 99th percentile
+    gap          time between two tokens of an answer: mean and 99th percentile
+    moved_bytes  bytes of blocks over links per answer
     """
 
     answers_per_second: float

@@ -29,11 +29,11 @@ BLOCK = 256
 class Machine(Struct, frozen=True):
     """The properties of all replicas.
 
-    places         answers that it computes at a time
-    prefill        tokens of prompts a second
-    decode         tokens a second of an answer that is alone
-    beside         the share by which each further answer slows all
-    kept_tokens    tokens of prompts whose blocks it keeps
+    places         number of concurrent answers
+    prefill        prompt tokens per second
+    decode         tokens per second of a single answer
+    beside         share by which each further answer slows all
+    kept_tokens    prompt tokens whose blocks it keeps
     """
 
     places: int = 8
@@ -46,7 +46,7 @@ class Machine(Struct, frozen=True):
 class Turn(Struct, frozen=True):
     """A question: its earliest time, its prompt's blocks, and its answer.
 
-    think  seconds between the answer before and this question
+    think  seconds between the previous answer and this question
     """
 
     session: int
@@ -166,8 +166,8 @@ POLICIES: dict[str, Callable[[int, Machine], Policy]] = {
 class Outcome(Struct, frozen=True):
     """The result of a trace. Times are seconds from the question to the first token.
 
-    hot_spot          the work of the busiest replica beside the mean of all
-    decision_seconds  the real time of each choice, its mean
+    hot_spot          work of the busiest replica, relative to the mean
+    decision_seconds  mean real time of a choice
     """
 
     answers_per_second: float

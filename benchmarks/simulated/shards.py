@@ -31,12 +31,12 @@ _FLOAT = 4
 class Node(Struct, frozen=True):
     """The costs of one node.
 
-    piece      seconds of a piece besides its products
-    bandwidth  bytes of matrices that it reads in a second
-    rate       multiply-adds in a second
-    batch      seconds that the head takes for a batch before and after the nodes compute
-    ahead      bytes of matrices that it reads ahead at most, while it waits
-    cached     bytes in a second of matrices that it has read ahead
+    piece      seconds of a piece in addition to its products
+    bandwidth  bytes of matrices that it reads per second
+    rate       multiply-adds per second
+    batch      seconds of the head per batch before and after the nodes compute
+    ahead      maximum bytes of matrices that it reads ahead while it waits
+    cached     bytes per second of matrices that were read ahead
     """
 
     piece: float
@@ -56,9 +56,9 @@ class Link(Struct, frozen=True):
     """The costs of a value between two nodes.
 
     latency    seconds from one port to the other
-    bandwidth  bytes in a second through a port, in each direction
-    message    seconds of the processors at both ends together, for each value
-    byte       the same for each byte
+    bandwidth  bytes per second through a port in each direction
+    message    processor seconds of both ends together per value
+    byte       the same per byte
     """
 
     latency: float

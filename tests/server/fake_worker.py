@@ -55,10 +55,10 @@ PICTURE = CachePicture(
 
 @dataclass(slots=True)
 class Script:
-    """What workers do.
+    """The behaviour of workers.
 
-    pieces: an answer. reason: why it ends. hold: no answer goes on before it is set.
-    fail: what loading raises.
+    pieces: an answer. reason: the reason of its end. hold: answers wait until it is set.
+    fail: returns the error of loading.
     """
 
     pieces: Sequence[str | Exception] = ("hello",)

@@ -42,9 +42,9 @@ class Case:
     """A stored model.
 
     file    "plain" and "jinja" are tiny Llamas without and with a template; the others have vision
-    hello   the prompt that "hi" becomes, where the table says it
-    inserts whether it fills in between two texts
-    layers  what is stored beside the file
+    hello the prompt for "hi", if the table states it
+    inserts whether it supports infilling
+    layers  layers that are stored next to the file
     """
 
     name: str

@@ -44,7 +44,7 @@ def browser() -> Iterator[Any]:
 def open_page(browser: Any) -> Iterator[Open]:
     """Open the page of a server; finally check that no request was blocked or went elsewhere.
 
-    reaches   where requests may go besides
+    reaches   further addresses that requests may reach
     """
     contexts: list[Any] = []
     faults: list[str] = []

@@ -50,12 +50,12 @@ def tool(name: str, description: str = "", **properties: Any) -> dict[str, Any]:
 class McpServer:
     """The tools and the behaviour of the server.
 
-    pages    tools by page of the list
-    results  results of calls by the name of a tool; a text is the message of an error
+    pages    tools on each page of the list
+    results  results of calls by tool name; a text is an error message
     by_event answers come as events
-    origins  those that CORS allows; None for any
-    key      the header of authorization that it wants
-    hold     no call is answered before it is set
+    origins  origins that CORS allows; None for any
+    key      the required Authorization header
+    hold     calls are answered only after it is set
     """
 
     pages: list[list[dict[str, Any]]] = field(default_factory=lambda: [[]])
