@@ -1,7 +1,7 @@
 """Measure models on an NVIDIA GPU, compared with the limits of its memory and tensor cores.
 
     python -m benchmarks.gpu                   Llama 3.1 8B and 3.2 1B, random weights, Q4_K_M, in 8 minutes
-    python -m benchmarks.gpu --minutes 3       what matters most comes first, and what is left out is named
+    python -m benchmarks.gpu --minutes 3       the most important first; names skipped ones
     python -m benchmarks.gpu --device cpu      the same models on 1 to 16 threads of the processor
     python -m benchmarks.gpu --quick --shape llama-tiny --device cpu    a dry run
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu_estimate                    Llama 3.1 8B in Q4_K_M on an H200
     python -m benchmarks.gpu_estimate --work decode      one of the steps, with every kind of kernel
-    python -m benchmarks.gpu_estimate --host 1           what launching a step costs the host, measured
+    python -m benchmarks.gpu_estimate --host 1           measure the host time to launch a step
 
 The plans are the backend's own, for a GPU that computes nothing. Compiling each kernel shows its registers,
 the number of warps that fit a multiprocessor, and with nvdisasm its instructions, both in the normal build

@@ -4,8 +4,8 @@ It answers three questions about the runner, with random tokens:
 
 * If a short request arrives during a long prompt, after how many chunks is its first token ready?
 * If a stream runs during a long prompt, what is the longest pause between two of its tokens?
-* If a conversation continues, how much is computed, and how long does the first token take, next to the same
-  conversation from nothing?
+* If a conversation continues, how much is computed, and how long does the first token take, compared
+  with the same conversation from an empty cache?
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ caches are faster by the same factor.
 
     python -m benchmarks.nodes --threads 1
     python -m benchmarks.nodes --threads 1 --memory 9.7 63
-    python -m benchmarks.nodes --check     needs root: two nodes of one thread, and what is predicted for them
+    python -m benchmarks.nodes --check     needs root: two nodes of one thread, and their prediction
 """
 
 from __future__ import annotations

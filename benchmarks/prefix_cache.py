@@ -1,12 +1,12 @@
 """Measure the gains and costs of the prefix cache: `python -m benchmarks.prefix_cache MODEL`.
 
-* restart: a prompt is computed by a process that is killed then; how long does the next process take to the
-  first token, with files in the system's page cache, and with files that it has forgotten (`--cold-disk`)?
-  And the same process, when the prompt comes back from memory?
-* conversations: how long does it take to the first token of a conversation that is gone on with, where there
-  are more of them than sequences? People need a second at least to write their next message.
-* unique: how much slower are prompts of which none begins like another, with memory, and with files too?
-  Once while memory is still taken, and once when all that the tiers may take is full and is used again.
+* restart: a process computes a prompt and is killed. How long does the next process take to the first token,
+  with files in the page cache, and with files only on disk (`--cold-disk`)? How long does the same process
+  take if the prompt returns from memory?
+* conversations: how long does the first token of a continued conversation take if there are more
+  conversations than sequences? Users need at least a second to write their next message.
+* unique: how much slower are prompts with different beginnings, with memory, and with files too? Once while
+  memory grows, and once when the tiers are full and reuse their space.
 
 Each process is fresh and has its own store in a temporary folder.
 """

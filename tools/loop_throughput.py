@@ -1,9 +1,10 @@
 """Estimate the throughput of compiled inner loops with llvm-mca, for processors that are not available.
 
-python -m tools.loop_throughput OBJECT FUNCTION CPU...: of each function whose name contains FUNCTION, the
-loop with the most products for its instructions is taken as a block without branches that repeats for ever;
-of a function without products, the longest loop. OBJECT is for x86-64 or 64-bit ARM. This is not a
-measurement: llvm-mca ignores caches, prefetchers and the code around the loop.
+    python -m tools.loop_throughput OBJECT FUNCTION CPU...
+
+In each function whose name contains FUNCTION, it takes the loop with the most products per instruction, or
+the longest loop without products, as a block without branches that repeats forever. OBJECT is for x86-64 or
+64-bit ARM. This is not a measurement: llvm-mca ignores caches, prefetchers and the code around the loop.
 """
 
 import argparse

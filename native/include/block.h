@@ -1,6 +1,6 @@
 // The traits of a block format that kernels read: 16 rows at a time (lane = row), from panels (see panel.h).
 //
-// A format is a struct that is constructed from a block of 16 rows, and says
+// A format is a struct that is constructed from a block of 16 rows, and defines
 //   kType       its type
 //   kSub        elements whose products are summed before a scale: 32 or 16; a block has kElements / kSub
 //               sub-blocks
@@ -8,16 +8,16 @@
 //   kMaxCode    codes are in 0..kMaxCode
 //   kMins       whether there are mins
 //   kIsSuper    whether scales and mins are integers times a number of the block
-//   kShared     a line of codes serves as many runs of 32 elements, one after the other: 1, 2, or 4
+//   kShared     number of consecutive runs of 32 elements in a line of codes: 1, 2, or 4
 //   codes<S, I>()   codes of elements 4 I .. 4 I + 3 of sub-block S; I < kSub / 4
 //   scale<S>(), min<S>()
 //
-// where it is super, instead of the last line,
+// and for super-blocks, instead of the last line,
 //   kMinSub             elements that share a min: 32 or 16
-//   scales<P>(), mins<P>()   as 2 int16 a lane, of pair P of sub-blocks (of kMinSub elements for mins): those
+//   scales<P>(), mins<P>()   as 2 int16 per lane, of pair P of sub-blocks (of kMinSub elements for mins): those
 //                       of 32 are the pairs 0 1, 2 3, ..., those of 16 the pairs 0 2, 1 3, 4 6, 5 7, ..., so
 //                       that the halves of a pair always belong to two neighbours of 32 elements
-//   d(), dmin()         what they are multiplied by; dmin is below zero, so that mins are added
+//   d(), dmin()         their factors; dmin is below zero, so that mins are added
 //
 // To add a format, add a row to kFormats (panel.h), a struct to blocks.h or k_blocks.h, and its name to
 // BlockFormats or SuperBlockFormats. docs/adding-a-kernel.md walks through an example. The formats are ggml's

@@ -9,7 +9,7 @@ namespace chaski {
 // ln x for normal x above 0, to about a unit in the last place.
 //
 // x = m 2^e with m from sqrt(1/2) to sqrt 2, and with s = (m - 1) / (m + 1)
-// ln m = 2 (s + s^3 / 3 + s^5 / 5 + ...), of which the terms behind s^23 / 23 are too small to count.
+// ln m = 2 (s + s^3 / 3 + s^5 / 5 + ...), in which terms after s^23 / 23 are negligible.
 inline double natural_logarithm(double x) {
     int e = 0;
     double m = std::frexp(x, &e);

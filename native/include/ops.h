@@ -75,7 +75,7 @@ constexpr std::int64_t kPlainAttentionRows = 8;
 // Attention computes, for each query row:
 //
 //   scores = scale · q k + distances[position of k - position of q, at most reach away]
-//   scores bounded to cap · tanh(scores / cap) where there is a cap
+//   scores bounded to cap · tanh(scores / cap) if there is a cap
 //   y = sum of exp(score - maximum) v / (sum of exp(score - maximum) + exp(sink - maximum))
 //
 // The plain form computes exactly this. The fused form computes it chunk by chunk, each with its own maximum,

@@ -16,9 +16,9 @@
 //   dot4<kMaxCode>(acc, w, x): acc + sum over the 4 bytes of (w - dot4_bias<kMaxCode>) * x, x int8 with |x|
 //   <= 127
 //   first_pairs<kMaxCode>(w, x), add_pairs<kMaxCode>(acc, w, x), add_sums(acc, pairs): the same in steps
-//   where dot4_run is above 1: so many dot4s may be added to PairSums before those are added to acc
+//   if dot4_run is above 1: this many dot4s may be added to PairSums before those are added to acc
 //
-//   words<H>(v, offset), where kWordsAreFaster: bytes 2 H and 2 H + 1 of each lane, less the offset, as int16
+//   words<H>(v, offset), if kWordsAreFaster: bytes 2 H and 2 H + 1 of each lane, less the offset, as int16
 //
 //   pairs(a, b): the low halves of both as the 2 int16 of each lane      dot2(acc, w, x): acc + sum over the
 //   2 int16 of w * x      shift_pairs(w, by): each int16 of w times 2^n, n one of the 2 int16 of `by`, 0 to 6

@@ -1,8 +1,8 @@
 // The loops of peaks.h: a register tile of P vectors of weights by N activations, as in the products, on
 // operands that stay in the first-level cache:
 //
-//   for each step     load P vectors         w0  w1              (32 different ones in turn, or the compiler
-//                     P x N multiply-adds    w0*x0 w1*x0 ...      would do what is the same every time once)
+//   for each step     load P vectors         w0  w1              (32 different ones in turn, so that the
+//                     P x N multiply-adds    w0*x0 w1*x0 ...      compiler cannot hoist repeated work)
 //
 // Several steps are unrolled, since sums would otherwise be copied between registers after each step.
 #include "peaks.h"

@@ -6,13 +6,13 @@
 //       for each few of the group, or all:                    unpack them to the slab
 //           for each N tokens, P panels:                      sums in registers += slab * activations
 //
-// A kernel K says kStep (elements of a step), kSub (elements between two prefetches), P and N (the largest
-// tile), kSmallest (the tokens of the smallest tile), kGroup, kFewPanels (that the slab holds unless it holds
-// the whole group, as some variants do; 0 where it always does), kSlab (bytes of the slab of a panel),
-// unpack_of (how the slab is made), and Tokens<N>: what N tokens bring to a step, made of a TileInput, with
-// add<P>(slab, elements, sums, prefetch). Where products come through memory, K has a type Products for
-// them, and Tokens<N> does the work in two parts: multiply(slab, elements, products, meanwhile) calls
-// meanwhile() now and then, and add(first, slab, elements, products, before, y) adds the products of kAtOnce
+// A kernel K defines kStep (elements of a step), kSub (elements between two prefetches), P and N (the largest
+// tile), kSmallest (the tokens of the smallest tile), kGroup, kFewPanels (panels in the slab, unless the slab
+// holds the whole group, as in some variants; 0 if it always does), kSlab (bytes of the slab of a panel),
+// unpack_of (the function that makes the slab), and Tokens<N>: the data of N tokens for a step, made from a
+// TileInput, with add<P>(slab, elements, sums, prefetch). If products come through memory, K has a type
+// Products for them, and Tokens<N> works in two parts: multiply(slab, elements, products, meanwhile) calls
+// meanwhile() at intervals, and add(first, slab, elements, products, before, y) adds the products of kAtOnce
 // tokens to their sums.
 #pragma once
 

@@ -128,7 +128,7 @@ def test_text_does_not_depend_on_the_encoder(tmp_path: Path) -> None:
         logits(text_only, "odd")
 
 
-# ---- llama.cpp's form: the encoder in a file of its own ----
+# ---- llama.cpp's form: the encoder in a separate file ----
 
 
 def changed_projector(folder: Path, **changed: Any) -> Path:

@@ -3,7 +3,7 @@
 /** Hosts that a page over https may request over http: this machine. */
 const LOCAL = /^(localhost|127\.[\d.]+|.*\.localhost)$/;
 
-/** Origins that the policy of this page allows besides its own server. */
+/** Origins that the policy of this page allows in addition to its own server. */
 export async function allowedOrigins(): Promise<string[]> {
   const response = await fetch("/", { method: "HEAD", headers: { Accept: "text/html" }, cache: "no-store" });
   const policy = response.headers.get("Content-Security-Policy") ?? "";

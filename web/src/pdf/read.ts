@@ -20,7 +20,7 @@ const MOST_UNKNOWN = 0.1;
 /** An error whose message explains why there is no text, and what to do. */
 class NoText extends Error {}
 
-/** Read the text of a file. Throws NoText if there is none. */
+/** Read the text of a file. Throws NoText if it has no text. */
 export async function readPdf(name: string, bytes: Uint8Array, largest: number): Promise<string> {
   const port = startWorker();
   let stop: (error: Error) => void = () => {};
