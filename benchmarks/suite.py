@@ -1,7 +1,7 @@
 """Measure every row of docs/performance.md, chaski and llama.cpp in turns: `python -m benchmarks.suite`.
 
     python -m benchmarks.suite --llama-python PEER/bin/python                  all rows
-    python -m benchmarks.suite --llama-python PEER/bin/python --minutes 9      a piece; the next call continues
+    python -m benchmarks.suite --llama-python PEER/bin/python --minutes 9      a part; the next call continues
     python -m benchmarks.suite --only type-q8_0 start --rounds 5 --fresh       some rows, from the beginning
 
 Each row has a JSON file that grows with every run, so an interruption loses nothing; each processor and

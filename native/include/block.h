@@ -14,7 +14,7 @@
 //
 // and for super-blocks, instead of the last line,
 //   kMinSub             elements that share a min: 32 or 16
-//   scales<P>(), mins<P>()   as 2 int16 per lane, of pair P of sub-blocks (of kMinSub elements for mins): those
+//   scales<P>(), mins<P>()   as 2 int16 a lane, of pair P of sub-blocks (of kMinSub elements for mins): those
 //                       of 32 are the pairs 0 1, 2 3, ..., those of 16 the pairs 0 2, 1 3, 4 6, 5 7, ..., so
 //                       that the halves of a pair always belong to two neighbours of 32 elements
 //   d(), dmin()         their factors; dmin is below zero, so that mins are added
