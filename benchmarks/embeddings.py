@@ -112,7 +112,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--llama-python", help="an interpreter with llama-cpp-python; without it, no llama.cpp"
     )
-    parser.add_argument("--type", nargs="+", default=["F32", "F16", "Q8_0"], help="of our weights")
+    parser.add_argument("--type", nargs="+", default=["F32", "F16", "Q8_0"], help="types of our weights")
     parser.add_argument("--batch", nargs="+", type=int, default=[8, 32], help="texts at once, for each peer")
     parser.add_argument("--texts", type=int, default=256)
     parser.add_argument("--tokens", type=int, default=128)

@@ -59,7 +59,7 @@ Task = dict[str, Any]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print a table; return 1 after a failure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=8, help="after which it ends (8)")
+    parser.add_argument("--minutes", type=float, default=8, help="time limit (8)")
     parser.add_argument("--device", default="cuda", metavar="BACKEND", help="cuda (default), or cpu")
     parser.add_argument("--shape", choices=LLAMAS, nargs="+", default=["llama-3.1-8b", "llama-3.2-1b"])
     parser.add_argument("--type", choices=TYPES, default="Q4_K_M")
@@ -67,11 +67,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--threads", type=int, nargs="+", metavar="N", help="of --device cpu (1, 2, 4 ... 16)"
     )
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--kernels", type=int, default=5, metavar="N", help="the slowest of a step (5)")
+    parser.add_argument(
+        "--kernels", type=int, default=5, metavar="N", help="number of slowest kernels of a step (5)"
+    )
     parser.add_argument("--only", nargs="+", metavar="WORK", help="such as '64 sequences'; all without it")
     parser.add_argument("--quick", action="store_true", help="short prompts and answers: a dry run")
     parser.add_argument("--files", type=Path, default=DEFAULT_DIRECTORY, help="where models are made")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="of the results")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder of the results")
     parsed = parser.parse_args(arguments)
     began = time.monotonic()
     seconds = 60 * parsed.minutes

@@ -226,7 +226,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="llama-3.1-8b")
     parser.add_argument("--type", default="Q4_K_M")
     parser.add_argument("--work", choices=_WORK, help="the kernels of this one")
-    parser.add_argument("--host", type=int, metavar="SEQUENCES", help="what a step of so many costs the host")
+    parser.add_argument("--host", type=int, metavar="SEQUENCES", help="measure the host time of a step")
     arguments = parser.parse_args()
     compiled = Compiled(_ARCHITECTURE)
     with TemporaryDirectory() as name:

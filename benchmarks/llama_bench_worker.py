@@ -61,7 +61,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("model", type=Path)
     for name in ("prompt", "generate", "depth", "batch", "threads", "repeat"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--repack", action="store_true", help="lay weights out anew while loading")
+    parser.add_argument("--repack", action="store_true", help="repack weights while loading")
     return parser.parse_args()
 
 

@@ -96,7 +96,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("projector", type=Path)
     parser.add_argument("text", type=Path)
     parser.add_argument("picture", type=Path)
-    parser.add_argument("--rows", type=Path, required=True, help="where rows are left, by numpy.save")
+    parser.add_argument("--rows", type=Path, required=True, help="file for the rows, as numpy.save")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--flash", action=argparse.BooleanOptionalAction, default=True)
     return parser.parse_args()

@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--generate", type=int, default=100, help="tokens in a turn")
     parser.add_argument("--beside", nargs="*", choices=NEIGHBOURS, default=NEIGHBOURS)
-    parser.add_argument("--forever", action="store_true", help="be the neighbour: decode until killed")
+    parser.add_argument("--forever", action="store_true", help="act as the neighbour: decode until killed")
     arguments = parser.parse_args()
     workload = Workload(prompt=8, generate=arguments.generate, depth=0, batch=1)
     with chaski.load(arguments.model, threads=arguments.threads, context=workload.context) as model:

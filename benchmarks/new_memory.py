@@ -25,7 +25,7 @@ _PAUSE_SECONDS = 4
 def main() -> None:
     """Measure and print a line for each case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--megabytes", type=int, default=770, help="as much as the weights take")
+    parser.add_argument("--megabytes", type=int, default=770, help="size of the weights")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()

@@ -50,7 +50,7 @@ Costs = Mapping[str, NodeCosts]
 def main() -> None:
     """Measure, and print tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--threads", type=int, default=1, help="of the node that is measured")
+    parser.add_argument("--threads", type=int, default=1, help="threads of the measured node")
     parser.add_argument("--repeat", type=int, default=20, help="tokens in each measurement")
     parser.add_argument("--memory", type=float, nargs="*", default=[], help="GB/s of assumed nodes")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))

@@ -23,18 +23,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--replicas", type=int, default=4)
     parser.add_argument("--sessions", type=int, default=500)
-    parser.add_argument("--rates", type=float, nargs="+", default=[0.1, 0.3, 0.5], help="sessions a second")
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.1, 0.3, 0.5], help="sessions per second")
     parser.add_argument("--system-tokens", type=int, default=1500, help="tokens of first prompts")
     parser.add_argument("--question-tokens", type=int, default=300)
     parser.add_argument("--answer-tokens", type=int, default=120)
-    parser.add_argument("--prefill", type=float, default=319.0, help="tokens of prompts a second")
-    parser.add_argument("--decode", type=float, default=49.8, help="tokens a second of one answer")
+    parser.add_argument("--prefill", type=float, default=319.0, help="prompt tokens per second")
+    parser.add_argument("--decode", type=float, default=49.8, help="tokens per second of one answer")
     parser.add_argument(
-        "--decode-of-eight", type=float, default=186.0, help="tokens a second of eight answers"
+        "--decode-of-eight", type=float, default=186.0, help="tokens per second of eight answers"
     )
-    parser.add_argument("--batch", type=int, default=512, help="tokens of a step at most")
-    parser.add_argument("--cell-bytes", type=int, default=32_768, help="keys and values of a token")
-    parser.add_argument("--bandwidth", type=float, default=125e6, help="bytes a second of a link")
+    parser.add_argument("--batch", type=int, default=512, help="maximum tokens of a step")
+    parser.add_argument("--cell-bytes", type=int, default=32_768, help="bytes of a token's keys and values")
+    parser.add_argument("--bandwidth", type=float, default=125e6, help="bytes per second of a link")
     arguments = parser.parse_args()
     engine = Engine(
         prefill=arguments.prefill,

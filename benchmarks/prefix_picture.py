@@ -44,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--memory", default="220MB", help="of the tier")
+    parser.add_argument("--memory", default="220MB", help="memory of the tier")
     parser.add_argument("--from-turn", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.from_turn is not None:

@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=4)
     parser.add_argument("--sessions", type=int, default=2000)
     parser.add_argument(
-        "--rates", type=float, nargs="+", default=[0.1, 0.2, 0.3, 0.4, 0.6], help="sessions a second"
+        "--rates", type=float, nargs="+", default=[0.1, 0.2, 0.3, 0.4, 0.6], help="sessions per second"
     )
     parser.add_argument("--systems", type=int, default=20, help="different first prompts")
     parser.add_argument("--system-tokens", type=int, default=1500)

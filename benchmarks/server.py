@@ -38,9 +38,9 @@ class Stream:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--tokens", type=int, default=64, help="at most, for each client")
+    parser.add_argument("--tokens", type=int, default=64, help="maximum for each client")
     parser.add_argument("--parallel", type=int, default=64, help="answers computed together")
-    parser.add_argument("--idle", type=int, default=1000, help="connections that do nothing")
+    parser.add_argument("--idle", type=int, default=1000, help="idle connections")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     for words in (["--help"], ["list"]):

@@ -57,7 +57,7 @@ def main() -> None:
     """Print two tables with medians of tokens per second."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--nodes", type=int, default=2)
-    parser.add_argument("--type", default="Q4_K_M", help="of the matrices")
+    parser.add_argument("--type", default="Q4_K_M", help="type of the matrices")
     parser.add_argument("--prompts", type=int, nargs="*", default=[512, 2048])
     parser.add_argument("--sequences", type=int, nargs="*", default=[8, 16, 32])
     parser.add_argument("--repeat", type=int, default=3)

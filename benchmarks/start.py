@@ -50,7 +50,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--cold", action="store_true", help="forget the file before each start")
+    parser.add_argument(
+        "--cold", action="store_true", help="drop the file from the page cache before each start"
+    )
     parser.add_argument("--python", nargs="*", default=[], help="interpreters, or folders with a chaski")
     parser.add_argument("--llama-python", help="an interpreter with llama-cpp-python")
     arguments = parser.parse_args()

@@ -132,15 +132,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the folders of records are")
     parser.add_argument("--only", nargs="+", metavar="ROW", choices=ROWS, help="some rows")
     parser.add_argument("--rounds", type=int, help="instead of each row's own number")
-    parser.add_argument("--minutes", type=float, help="start no run that would not end within them")
-    parser.add_argument("--fresh", action="store_true", help="forget what was measured of these rows")
+    parser.add_argument("--minutes", type=float, help="start only runs that should end within this time")
+    parser.add_argument("--fresh", action="store_true", help="discard earlier measurements of these rows")
     parser.add_argument("--llama-python", help="an interpreter with llama-cpp-python; without it, no peer")
     parser.add_argument("--llama-lib", type=Path, nargs="*", default=[], help="folders of llama.cpp builds")
     parser.add_argument(
         "--ik-bench", type=Path, help="the program `llama-bench` of ik_llama.cpp, a second peer"
     )
     parser.add_argument("--setting", default="", help="only settings of peers with this in their name")
-    parser.add_argument("--list", action="store_true", help="show the rows and end")
+    parser.add_argument("--list", action="store_true", help="show the rows and exit")
     return parser.parse_args()
 
 

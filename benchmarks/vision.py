@@ -74,7 +74,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--llama-python", help="an interpreter with llama-cpp-python; without it, no peer")
     parser.add_argument("--setting", nargs="+", default=_SETTINGS, choices=_SETTINGS, help="of llama.cpp")
-    parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     return parser.parse_args()
 
 

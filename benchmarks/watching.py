@@ -163,7 +163,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--seconds", type=float, default=10, help="of a turn")
+    parser.add_argument("--seconds", type=float, default=10, help="seconds of a turn")
     arguments = parser.parse_args()
     with TemporaryDirectory() as folder:
         settings = {"OLLAMA_MODELS": folder, "CHASKI_THREADS": "1", "OLLAMA_CONTEXT_LENGTH": "1024"}

@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument("object_file")
     parser.add_argument("function")
     parser.add_argument("cpu", nargs="+")
-    parser.add_argument("--objdump", help="by default that of the object's architecture")
+    parser.add_argument("--objdump", help="default: the one for the object's architecture")
     parser.add_argument(
         "--mca", default="llvm-mca", help="of LLVM 17 or later, which knows Neoverse V1 and Sapphire Rapids"
     )

@@ -18,7 +18,7 @@ def asked(page: Any) -> Any:
     """Ask with three alternatives per token, and return the answer."""
     page.get_by_label("Model", exact=True).select_option("helper:latest")
     page.get_by_role("button", name="Settings").click()
-    page.get_by_label("Alternatives per token").fill("3")
+    page.get_by_label("Alternatives by token").fill("3")
     page.get_by_role("button", name="Close the settings").click()
     ask(page, QUESTION)
     return ended(page)

@@ -33,11 +33,11 @@ ROOT = Path(__file__).parents[2]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--encoder", type=Path, help="folder of all-MiniLM-L6-v2; else it goes on")
-    parser.add_argument("--layers", type=int, default=4, help="of the encoder, the first ones")
+    parser.add_argument("--encoder", type=Path, help="folder of all-MiniLM-L6-v2; else training continues")
+    parser.add_argument("--layers", type=int, default=4, help="number of first encoder layers")
     parser.add_argument("--epochs", type=int, default=7)
-    parser.add_argument("--rounded", type=int, default=1, help="of the epochs, the last ones")
-    parser.add_argument("--rate", type=float, default=1.5e-4, help="of learning, at its highest")
+    parser.add_argument("--rounded", type=int, default=1, help="number of last epochs with rounding")
+    parser.add_argument("--rate", type=float, default=1.5e-4, help="highest learning rate")
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--guide", type=Path, default=ROOT / "chaski/models/guide.gguf", help="is read")

@@ -29,7 +29,7 @@ const NUMBERS = [
   }),
   {
     name: "alternatives" as const,
-    label: "Alternatives per token",
+    label: "Alternatives by token",
     placeholder: "none",
     min: 0,
     max: options.top_logprobs.max,
