@@ -1,1 +1,1 @@
-"""The `chaski` command: one file a command, each imported when it is called or listed."""
+"""The `chaski` command. Each subcommand has its own module, which is imported when it is called or listed."""

@@ -1,4 +1,4 @@
-"""LoRA adapters that `--adapter` names: which files they are, and what is shown of them."""
+"""LoRA adapters named by `--adapter`: their files and the table that describes them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ __all__ = ["adapter_files", "adapter_section", "read_adapters", "shown_adapter"]
 
 
 def read_adapters(given: Sequence[str]) -> list[tuple[str, float]]:
-    """The adapters of `--adapter`, each a path or a name, with its scale behind `=`. Raises OptionError."""
+    """Parse the values of `--adapter`: a path or a name each, optionally followed by `=SCALE`.
+
+    Raises OptionError."""
     from chaski.chat.adapter_choices import adapter_choices
 
     pairs = []
@@ -31,9 +33,11 @@ def read_adapters(given: Sequence[str]) -> list[tuple[str, float]]:
 
 
 def adapter_files(labels: Sequence[str], base: Path) -> dict[str, Path]:
-    """The GGUF files of adapters by what the user calls them; those made of PEFT's folders go at the end.
+    """Return the GGUF file of each adapter by the label the user gave.
 
-    base: the GGUF file of the model. Raises ModelNotFoundError, OptionError, and what converting raises.
+    PEFT folders are converted to temporary files, which are removed when the process exits.
+
+    base: the GGUF file of the model. Raises ModelNotFoundError, OptionError and conversion errors.
     """
     from chaski.convert.adapter import is_adapter
     from chaski.model.file_dialects import open_model
@@ -53,13 +57,13 @@ def adapter_files(labels: Sequence[str], base: Path) -> dict[str, Path]:
 
 
 def _stored(label: str) -> Path:
-    """The adapter of a model by its name."""
+    """Return the adapter of a stored model."""
     from chaski.errors import ModelNotFoundError, OptionError
     from chaski.names import is_path
     from chaski.store.model import find_model
 
     if is_path(label):
-        raise ModelNotFoundError(f"{label}: no such adapter: neither a file nor a folder of PEFT")
+        raise ModelNotFoundError(f"{label}: no such adapter: it is neither a file nor a PEFT folder")
     adapters = find_model(label).adapters
     if len(adapters) != 1:
         count = f"{len(adapters)} adapters; name their files" if adapters else "no adapter"
@@ -68,7 +72,7 @@ def _stored(label: str) -> Path:
 
 
 def adapter_section(path: Path) -> str:
-    """A table of the file of an adapter."""
+    """Return a table that describes an adapter file."""
     from chaski.formats.adapter import open_adapter
 
     with open_adapter(path) as adapter:
@@ -76,7 +80,7 @@ def adapter_section(path: Path) -> str:
 
 
 def shown_adapter(adapter: AdapterFile) -> Iterator[tuple[str, object]]:
-    """The rows of the table of an adapter."""
+    """Yield the rows of that table."""
     yield "architecture", adapter.architecture
     yield "rank", adapter.rank
     yield "alpha", f"{adapter.alpha:g}"

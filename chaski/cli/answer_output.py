@@ -1,4 +1,4 @@
-"""Output of an answer on the terminal: its text as it is made, and the report of its counts and times."""
+"""Terminal output of an answer: its text as it is generated, and a report of its counts and times."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ __all__ = ["AnswerOutput", "report"]
 
 
 class AnswerOutput:
-    """Prints an answer as it comes, and its thoughts between two lines that mark them.
+    """Prints an answer as it is generated. Thoughts are printed between two marker lines.
 
-    said   the pieces of its text so far
-    calls  the calls of tools so far
+    said the pieces of text so far calls  the tool calls so far
 
     wraps_words      lines on a terminal break between words
-    renders_markdown on a terminal the answer is laid out; its thoughts are not
+    renders_markdown the answer is laid out on a terminal; thoughts are not
     """
 
     def __init__(self, hides_thinking: bool, wraps_words: bool, renders_markdown: bool) -> None:
@@ -46,7 +45,7 @@ class AnswerOutput:
         self._is_thinking = False
 
     def show(self, event: Event) -> Done | None:
-        """Print an event; return it if it is the last one, `Done`, else None."""
+        """Print an event. Return it if it is `Done`, the last event, else None."""
         from chaski.chat.events import Done, Text, Thinking, ToolCall
 
         if isinstance(event, Thinking):
@@ -63,7 +62,7 @@ class AnswerOutput:
         if isinstance(event, ToolCall):
             self.calls.append(event)
             return None
-        assert isinstance(event, Done), "nothing is asked of the prompt"
+        assert isinstance(event, Done), "no prompt log probabilities are requested"
         return event
 
     def text(self, text: str) -> None:
@@ -75,11 +74,11 @@ class AnswerOutput:
             _echo(self._markdown.feed(visible(text)))
 
     def end(self) -> None:
-        """Print what was held back, and end the line."""
+        """Print the text that was held back, and end the line."""
         _echo((self._markdown.close() if self._markdown is not None else "") + "\n")
 
     def _print(self, text: str) -> None:
-        """Print a piece of a text. On a terminal its control characters are escaped."""
+        """Print a piece of text, with control characters escaped on a terminal."""
         _echo(self._wrap.feed(visible(text)) if self._is_terminal else text)
 
 
@@ -89,10 +88,10 @@ def _echo(text: str) -> None:
 
 
 def report(done: Done) -> str:
-    """Return counts, times and rates of an answer, as the reference prints them; zeros are left out."""
+    """Return the counts, times and rates of an answer in Ollama's layout, without zeros."""
     computed = done.prompt_tokens - done.cached_tokens
     total = done.load_seconds + done.prefill_seconds + done.decode_seconds
-    # The first token comes out of the prompt's own batch, so decoding made one less.
+    # The batch that computes the prompt also yields the first token, so decoding made one fewer.
     decoded = max(done.generated_tokens - 1, 0)
     rows = [
         ("total duration", duration(total), total),

@@ -1,7 +1,7 @@
-"""`chaski bench`: how fast a model computes here, without any text.
+"""`chaski bench`: measures how fast a model computes on this machine, using random tokens.
 
-Every repeat reads `depth` tokens untimed, then times a prompt after them, then times greedy decoding after
-the prompt. With a batch, all sequences do so together, and rates count the tokens of all.
+Each repeat reads `depth` tokens without timing them, then times a prompt, then times greedy decoding. All
+sequences of a batch run together, and the rates count the tokens of all of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["BenchResult", "Workload", "command", "compute", "measure", "seconds_
 
 
 class Workload(Struct, frozen=True):
-    """Tokens of a sequence by what is done with them, and how many sequences there are."""
+    """Number of tokens per sequence for each stage, and number of sequences."""
 
     prompt: int
     generate: int
@@ -40,12 +40,12 @@ class Workload(Struct, frozen=True):
 
     @property
     def context(self) -> int:
-        """Tokens of a sequence: decoding begins with one behind the prompt."""
+        """Total tokens per sequence. Decoding starts with one extra token after the prompt."""
         return self.depth + self.prompt + 1 + self.generate
 
 
 class BenchResult(Struct, frozen=True):
-    """Rates are lists over the repeats, each in tokens of all sequences."""
+    """Rates are lists with one value per repeat, in tokens per second of all sequences together."""
 
     prefill_tokens_per_second: list[float]
     decode_tokens_per_second: list[float]
@@ -58,7 +58,7 @@ Results: TypeAlias = Sequence[tuple[Workload, BenchResult]]
 
 
 def _numbers(ctx: click.Context, param: click.Parameter, text: str) -> list[int]:
-    """Read one whole number, or several with commas between them, each once; sequences begin at 1."""
+    """Parse one or several distinct integers, separated by commas. The number of sequences is at least 1."""
     number = click.IntRange(1 if param.name == "batches" else 0)
     return list(dict.fromkeys(number(word, param, ctx) for word in text.split(",")))
 
@@ -76,7 +76,7 @@ def _numbers(ctx: click.Context, param: click.Parameter, text: str) -> list[int]
     metavar="N[,N...]",
     default="0",
     show_default=True,
-    help="Tokens before the prompt; several numbers, as 0,1024,4096, are measured one by one.",
+    help="Tokens before the prompt. Several numbers, such as 0,1024,4096, are measured one by one.",
 )
 @click.option(
     "--batch",
@@ -85,29 +85,29 @@ def _numbers(ctx: click.Context, param: click.Parameter, text: str) -> list[int]
     metavar="N[,N...]",
     default="1",
     show_default=True,
-    help="Sequences at a time, or several numbers.",
+    help="Sequences computed together, or several such numbers.",
 )
-@click.option("--repeat", type=click.IntRange(1), default=3, show_default=True, help="How often to measure.")
-@click.option("--threads", type=int, help="Cores to compute on.  [default: all physical ones]")
+@click.option("--repeat", type=click.IntRange(1), default=3, show_default=True, help="Times to measure.")
+@click.option("--threads", type=int, help="Cores to compute on.  [default: physical cores]")
 @device_options
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object; for several depths or batches, a list."
+    "--json", "as_json", is_flag=True, help="Print one JSON object, or a list for several depths or batches."
 )
-@plot_option("Draw the rates by depth, batch or repeat, here or as a file.")
-@click.option("--plan", "with_plan", is_flag=True, help="Show where time goes, and what more threads give.")
+@plot_option("Draw the rates by depth, batch or repeat, in the terminal or to a file.")
+@click.option("--plan", "with_plan", is_flag=True, help="Show where time goes, and predict more threads.")
 @click.option(
     "--picture",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     metavar="FILE",
-    help="With --plan: draw it as SVG.",
+    help="With --plan: also draw it to an SVG file.",
 )
 @click.option(
     "--bandwidth",
     type=click.FloatRange(0, min_open=True),
     metavar="GB/S",
-    help="With --plan: what a memory node of a larger machine gives.",
+    help="With --plan: bandwidth of one memory node of a larger machine.",
 )
-@click.option("--nodes", type=click.IntRange(1), metavar="N", help="With --bandwidth: its memory nodes.")
+@click.option("--nodes", type=click.IntRange(1), metavar="N", help="With --bandwidth: its number of nodes.")
 @click.help_option("-h", "--help")
 def command(
     model: str,
@@ -132,7 +132,7 @@ def command(
     workloads = [Workload(prompt, generate, depth, batch) for batch in batches for depth in depths]
     workload = workloads[0]
     if with_plan and (plot is not None or len(workloads) > 1):
-        raise click.UsageError("--plan is for one depth and one batch, and draws with --picture")
+        raise click.UsageError("--plan takes one depth and one batch, and draws with --picture, not --plot")
     _check_plan_options(with_plan, workload, backend, picture, bandwidth, nodes)
     check_plot(plot)
     if with_plan:
@@ -158,19 +158,19 @@ def _check_plan_options(
     bandwidth: float | None,
     nodes: int | None,
 ) -> None:
-    """Raise UsageError where they do not go together, before anything is measured."""
+    """Raise UsageError for options that exclude each other, before anything is measured."""
     if not with_plan:
         for name, value in (("picture", picture), ("bandwidth", bandwidth), ("nodes", nodes)):
             if value is not None:
-                raise click.UsageError(f"--{name} goes with --plan")
+                raise click.UsageError(f"--{name} needs --plan")
     elif backend not in (None, "cpu"):
-        raise click.UsageError("--plan is for the backend cpu")
+        raise click.UsageError("--plan works with --backend cpu only")
     elif workload.generate < 2:
         raise click.UsageError("--plan needs two tokens to decode: --generate 2")
     elif nodes is not None and bandwidth is None:
-        raise click.UsageError("--nodes goes with --bandwidth")
+        raise click.UsageError("--nodes needs --bandwidth")
     elif picture is not None and not picture.parent.is_dir():
-        raise click.UsageError(f"--picture: there is no folder {picture.parent}")
+        raise click.UsageError(f"--picture: folder {picture.parent} does not exist")
 
 
 def _plan(
@@ -183,7 +183,7 @@ def _plan(
     bandwidth: float | None,
     nodes: int | None,
 ) -> str:
-    """Measure the plan and draw it -> what is printed."""
+    """Measure the plan, draw its picture if one is requested, and return the text to print."""
     from chaski.cli.bench_plan import as_json as as_object
     from chaski.cli.bench_plan import tables, traces_of
     from chaski.cli.plan_picture import draw
@@ -209,7 +209,7 @@ def _plan(
 
 
 def measure(model: LLM, workload: Workload, seeds: Sequence[int], first_logits_seconds: float) -> BenchResult:
-    """Measure once for each seed of the random tokens, when all weights are laid out."""
+    """Wait until all weights are loaded, then measure once per seed of the random tokens."""
     model.wait_loaded()
     rates = [_rates_of(model, workload, seed) for seed in seeds]
     prefill, decode = (list(column) for column in zip(*rates, strict=True))
@@ -217,18 +217,18 @@ def measure(model: LLM, workload: Workload, seeds: Sequence[int], first_logits_s
 
 
 def compute(model: LLM, workload: Workload, repeat: int) -> None:
-    """Do what `measure` times."""
+    """Run the work that `measure` times."""
     for seed in range(repeat):
         _rates_of(model, workload, seed)
 
 
 def _rates_of(model: LLM, workload: Workload, seed: int) -> tuple[float, float]:
-    """Prefill and decode rates, in tokens per second.
+    """Return the prefill and decode rates, in tokens per second.
 
-    What one stage computed the next one finds in the prefix cache. So each stage does nothing but its own
-    work: decoding begins with a token behind the prompt, in all sequences at once. The prompt's last token
-    would not do, as recurrent layers may have no state in front of it. Nothing comes from earlier runs or
-    goes to later ones: the prompts have a salt of their own, and are not kept on disk.
+    Each stage finds the tokens of the previous stage in the prefix cache, so it does only its own work.
+    Decoding starts with one extra token after the prompt, in all sequences at once. It cannot start with the
+    prompt's last token, because recurrent layers may have no state before that token. Runs do not share
+    cached prefixes: each run has its own salt, and its prompts are not stored on disk.
     """
     import numpy as np
 
@@ -244,9 +244,9 @@ def _rates_of(model: LLM, workload: Workload, seed: int) -> tuple[float, float]:
 
 
 def _run(model: LLM, prompts: Sequence[Sequence[int]], num_predict: int, salt: str) -> float:
-    """Run all prompts together, greedily -> seconds until all have their last token.
+    """Run all prompts together with greedy decoding; return the seconds until the last token of all.
 
-    What is left to do then, such as keeping their prefixes, is not part of it.
+    Later work, such as storing prefixes, is not timed.
     """
     from chaski.errors import ChaskiError
     from chaski.runner.generation.generation import Generation
@@ -258,7 +258,7 @@ def _run(model: LLM, prompts: Sequence[Sequence[int]], num_predict: int, salt: s
     class Timed(Generation):
         def write(self) -> None:
             super().write()
-            if self.events:  # nothing but its end, as it has no text
+            if self.events:  # only the end event, because there is no text
                 ends.append(time.perf_counter())
 
     greedy = SamplingOptions(temperature=0)
@@ -284,9 +284,10 @@ def _run(model: LLM, prompts: Sequence[Sequence[int]], num_predict: int, salt: s
 
 
 def seconds_since_process_start() -> float:
-    """Age of this process, to the clock tick (10 ms); -1 where the system does not tell.
+    """Return the age of this process in seconds, to the clock tick (10 ms), or -1 without /proc.
 
-    Field 22 of Linux's stat line counts ticks from boot; the second field may hold anything in parentheses.
+    Field 22 of Linux's stat line is the start time in ticks since boot. The second field, in parentheses, may
+    contain any characters.
     """
     stat = Path("/proc/self/stat")
     if not stat.exists():
@@ -296,10 +297,10 @@ def seconds_since_process_start() -> float:
 
 
 def _peak_bytes() -> int:
-    """The most memory that this process had resident."""
+    """Return the peak resident memory of this process, in bytes."""
     status = Path("/proc/self/status")
     if status.exists():
-        # Unlike getrusage, this does not count what the parent process had before it started this one.
+        # Unlike getrusage, VmHWM excludes the memory of the parent process before the fork.
         for line in status.read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
@@ -308,7 +309,7 @@ def _peak_bytes() -> int:
 
 
 def _json(results: Results) -> str:
-    """One result alone, or a list of all, each with its depth and batch."""
+    """Return one result as an object, or several as a list, each with its depth and batch."""
     if len(results) == 1:
         return json.dumps(to_builtins(results[0][1]))
     return json.dumps(
@@ -317,7 +318,7 @@ def _json(results: Results) -> str:
 
 
 def _charts(results: Results) -> list[Chart]:
-    """Return charts of prefill and decode: a bar for each workload, or for each repeat of a single one."""
+    """Return charts of prefill and decode, with a bar per workload, or per repeat of a single workload."""
     first = results[0][0]
     about = f"{first.prompt} tokens", f"{first.generate} tokens"
     stages = ("Prefill", "prefill_tokens_per_second"), ("Decode", "decode_tokens_per_second")
@@ -331,13 +332,13 @@ def _charts(results: Results) -> list[Chart]:
                 Bar(_label(each, results), (max(found),), f"{max(found):.1f}", tuple(found))
                 for each, found in rates
             ]
-        best = "; the best, and marks for all" if len(rates) > 1 else ""
+        best = "; bars show the best, marks show all" if len(rates) > 1 else ""
         charts.append(Chart(f"{stage}, {tokens} of each sequence: tokens/s{best}", bars))
     return charts
 
 
 def _label(workload: Workload, results: Results) -> str:
-    """Say what differs between the workloads."""
+    """Return a label of the fields that differ between the workloads."""
     parts = []
     if len({each.batch for each, _ in results}) > 1:
         parts.append(f"{workload.batch} sequences" if workload.batch > 1 else "1 sequence")

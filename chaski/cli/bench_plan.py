@@ -1,4 +1,4 @@
-"""The report of `chaski bench --plan`, as tables or as an object."""
+"""The report of `chaski bench --plan`, as tables or as a JSON object."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["as_json", "tables", "traces_of"]
 
-# Steps that take less of every total than this are shown as one.
+# Steps whose share of every total is smaller are combined into one row.
 _LEAST_SHARE = 0.01
 
 
 def traces_of(model: str, context: int, parallel: int, compute: Callable[[LLM], object]) -> Traces:
-    """Return what loads the model, computes with it and returns its runs."""
+    """Return a function that loads the model, runs `compute` on it and returns the traced runs."""
 
     def runs(threads: int, cut_for: int | None) -> Sequence[TracedRun]:
         trace = PlanTrace(cut_for)
@@ -49,13 +49,13 @@ def traces_of(model: str, context: int, parallel: int, compute: Callable[[LLM], 
 
 
 def tables(report: PlanReport) -> str:
-    """The report for people."""
+    """Return the report as tables."""
     parts = [_table(stage, report) for stage in report.stages]
     return "\n".join([_machine_table(report.machine), *parts, _assumptions(report)])
 
 
 def as_json(report: PlanReport) -> dict[str, Any]:
-    """The report as an object; times are seconds, numbers of threads are keys."""
+    """Return the report as a JSON object. Times are in seconds, and thread counts are keys."""
     return {
         "machine": {
             "processors": report.machine.processors,
@@ -133,14 +133,14 @@ def _assumptions(report: PlanReport) -> str:
     if memory.node_bandwidth is None:
         each = one.bandwidth / report.machine.processors / 1e9
         gives = [
-            f"memory gives each thread {each:.1f} GB/s, or, in the last line,",
-            f"no more than {one.bandwidth / 1e9:.1f} GB/s to all; --bandwidth says what it gives.",
+            f"memory gives each thread {each:.1f} GB/s or, in the last line,",
+            f"at most {one.bandwidth / 1e9:.1f} GB/s to all together; set another value with --bandwidth.",
         ]
     else:
         gives = [f"{memory.nodes} memory node(s) give {memory.node_bandwidth / 1e9:.1f} GB/s each."]
     lines = [
-        f"More than {most} threads are predicted and not measured: a core like these for each,",
-        "and barriers that grow with each thread;",
+        f"Figures for more than {most} threads are predictions. They assume one such core per thread,",
+        "and barriers that take longer with each thread;",
         *gives,
     ]
     return "".join(f"  {line}\n" for line in lines)
@@ -151,5 +151,5 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _short(number: float) -> str:
-    """Three digits, or more where they stand before the point."""
+    """Return a number with three significant digits, or with all digits before the decimal point."""
     return f"{number:.{0 if number >= 99.95 else 1 if number >= 9.995 else 2}f}"

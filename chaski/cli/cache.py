@@ -1,4 +1,4 @@
-"""`chaski cache`: the prefix cache on disk, and saved states."""
+"""`chaski cache`: shows and empties the prefix cache on disk, and lists saved states."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _MEASURED = 256 << 20
 
 @click.command("cache", short_help="Show or empty the prefix cache on disk.")
 @click.argument("model", default="")
-@click.option("--empty", is_flag=True, help="Remove all blocks, or those of MODEL.")
-@click.option("--unused-for", metavar="TIME", help="Remove blocks that were not used for so long: 12h, 7d.")
-@click.option("--measure", is_flag=True, help="Measure how quickly the folder is written and read.")
+@click.option("--empty", is_flag=True, help="Remove all blocks, or the blocks of MODEL.")
+@click.option("--unused-for", metavar="TIME", help="Remove blocks that were not used for this time: 12h, 7d.")
+@click.option("--measure", is_flag=True, help="Measure how fast the folder can be written and read.")
 @click.help_option("-h", "--help")
 def command(model: str, empty: bool, unused_for: str | None, measure: bool) -> None:
-    """Show what the prefix cache holds on disk, of all models or those whose names contain MODEL.
+    """Show the contents of the prefix cache on disk, for all models or those whose names contain MODEL.
 
-    It is in the folder of the model store of this machine. Blocks can be removed while models run: they
-    are computed again. States that were saved are listed too, and stay: chaski rm removes that of a model
-    with it.
+    The cache is in this machine's model store. You can remove blocks while models run: the models compute
+    removed blocks again. The list also shows saved states. They are not removed here; `chaski rm` removes a
+    model's state with the model.
     """
     from chaski.env import Environment
     from chaski.runner.loading.prefix import disk_limits, prefix_folder
@@ -46,7 +46,7 @@ def command(model: str, empty: bool, unused_for: str | None, measure: bool) -> N
         return
     if measure:
         written, read = _measured(folder)
-        click.echo(f"{folder}: written at {file_size(int(written))}/s, read at {file_size(int(read))}/s")
+        click.echo(f"{folder}: writes {file_size(int(written))}/s, reads {file_size(int(read))}/s")
         return
     rows = [
         (use.model, f"{use.num_blocks}", file_size(use.num_bytes), age(time.time() - use.used))
@@ -62,7 +62,7 @@ def command(model: str, empty: bool, unused_for: str | None, measure: bool) -> N
 
 
 def _names() -> dict[str, str]:
-    """Return the names of the models of the store by their files: the server loads them by these."""
+    """Return the name of each model of the store by its file, because the server loads models by file."""
     from chaski.errors import ChaskiError
     from chaski.store.model import find_model
     from chaski.store.store import Store
@@ -75,7 +75,7 @@ def _names() -> dict[str, str]:
 
 
 def _state_rows(model: str) -> Iterator[tuple[str, ...]]:
-    """Yield name, model, tokens, size and age of saved states: those of models, and files of slots.
+    """Yield name, model, tokens, size and age of saved states: states of models and files of slots.
 
     model: a part of either name, in any case
     """
@@ -89,9 +89,9 @@ def _state_rows(model: str) -> Iterator[tuple[str, ...]]:
     name_of = {Path(path).name: name for path, name in _names().items()}
     named = [(entry.name.short, store.state_path(entry.name)) for entry in store.entries()]
     files = [] if slots is None else sorted(each for each in Path(slots).glob("*") if each.is_file())
-    files = [each for each in files if each.suffix != TEMPORARY]  # those are being written
+    files = [each for each in files if each.suffix != TEMPORARY]  # skips files that are being written
     for name, path in [*named, *((str(each), each) for each in files)]:
-        with suppress(OSError):  # most models have none
+        with suppress(OSError):  # most models have no saved state
             found = path.stat()
             try:
                 about = summary(path)
@@ -103,14 +103,14 @@ def _state_rows(model: str) -> Iterator[tuple[str, ...]]:
 
 
 def _seconds(text: str) -> float:
-    """Return the seconds of a duration, which may be in days. Raises OptionError."""
+    """Return a duration in seconds; days are allowed. Raises OptionError."""
     number = text.removesuffix("d")
     is_days = number != text and number.isdecimal() and len(number) < 6
     return int(number) * 86400.0 if is_days else parse_duration(text)
 
 
 def _measured(folder: Path) -> tuple[float, float]:
-    """Write and read a file -> bytes a second of both. Raises StoreError."""
+    """Write and read a file; return both rates in bytes per second. Raises StoreError."""
     import os
     from tempfile import NamedTemporaryFile
 

@@ -1,4 +1,4 @@
-"""Charts of bars: as characters for a terminal, or as SVG for a file."""
+"""Bar charts, as characters for a terminal or as an SVG file."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _TERMINAL = "-"
 
 
 class Bar(Struct, frozen=True):
-    """A bar of several parts, one behind the other, with words before and behind it.
+    """A stacked bar with a label before it and text after it.
 
-    ticks: values that are marked on it.
+    ticks: values marked on the bar.
     """
 
     label: str
@@ -40,7 +40,9 @@ class Bar(Struct, frozen=True):
 
 
 class Chart(Struct, frozen=True):
-    """Bars of one scale, from zero. names: of the parts of each bar, none where there is one part."""
+    """Bars on one scale that starts at zero.
+
+    names: names of the parts of each bar; empty if bars have one part."""
 
     title: str
     bars: Sequence[Bar]
@@ -48,12 +50,12 @@ class Chart(Struct, frozen=True):
 
     @property
     def end(self) -> float:
-        """The largest value."""
+        """The largest value on the scale."""
         return max((bar.end for bar in self.bars), default=0.0) or 1.0
 
 
 class PlotCommand(click.Command):
-    """Takes `--plot` with the name of a file behind it, or without: other words are arguments."""
+    """Accepts `--plot` with or without a file name ending in .svg; any other next word is an argument."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         joined: list[str] = []
@@ -67,7 +69,7 @@ class PlotCommand(click.Command):
 
 
 def plot_option(about: str) -> Callable[[Command], Command]:
-    """Return the option `--plot [FILE.svg]`: None, "-" for the terminal, or a file."""
+    """Return the option `--plot [FILE.svg]`. Its value is None, "-" for the terminal, or a file name."""
     return click.option(
         "--plot", type=click.Path(dir_okay=False, allow_dash=True), metavar="[FILE.svg]", help=about
     )
@@ -80,11 +82,11 @@ def check_plot(plot: str | None) -> None:
     if not str(plot).lower().endswith(".svg"):
         raise click.UsageError(f"--plot: {plot} must be a file whose name ends with .svg")
     if not Path(str(plot)).parent.is_dir():
-        raise click.UsageError(f"--plot: there is no folder {Path(str(plot)).parent}")
+        raise click.UsageError(f"--plot: folder {Path(str(plot)).parent} does not exist")
 
 
 def show(charts: Sequence[Chart], plot: str) -> None:
-    """Print charts, or write them to the file that `plot` names."""
+    """Print charts, or write them to the file named by `plot`."""
     if plot == _TERMINAL:
         click.echo("\n".join(_as_text(charts, shutil.get_terminal_size().columns - 1)))
     else:

@@ -1,4 +1,4 @@
-"""The interactive chat: reads messages, answers them, and obeys commands that begin with a slash."""
+"""The interactive chat: reads messages, answers them and runs commands that begin with a slash."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _QUOTES = '"""'
 
 
 def chat(session: Session) -> None:
-    """Talk until the input ends or the user leaves. Errors end a message, not the chat."""
+    """Chat until the input ends or the user leaves. An error ends the current message, not the chat."""
     session.print_opening()
     with line_editing(session.keeps_lines, WORDS, HINT) as read:
         session.read = read
@@ -54,7 +54,7 @@ def _talk(session: Session, read: Read) -> None:
 
 
 def _messages(read: Read) -> Iterator[str]:
-    """Yield what the user types, message by message, until the input ends."""
+    """Yield the user's messages until the input ends."""
     while True:
         try:
             message = _read_message(read)
@@ -105,7 +105,7 @@ def _set(session: Session, argument: str) -> None:
         case "markdown" | "nomarkdown":
             session.renders_markdown = what == "markdown"
         case _:
-            raise OptionError(f"/set knows nothing like '{what}'; type /set for help")
+            raise OptionError(f"/set has no setting '{what}'; type /set for help")
 
 
 def _set_parameter(session: Session, words: list[str]) -> None:
@@ -117,7 +117,7 @@ def _set_parameter(session: Session, words: list[str]) -> None:
 
 
 def _parameter(name: str, words: list[str]) -> Any:
-    """Return the value of an option: a list, a text, or what a word says."""
+    """Return the value of an option: a list, a text, or a parsed word."""
     if name == "adapter":
         return read_adapters(words)
     match OPTIONS[name].kind if name in OPTIONS else Kind.OTHER:
@@ -132,7 +132,7 @@ def _parameter(name: str, words: list[str]) -> Any:
 
 
 def _number(text: str) -> Any:
-    """Return a number or a truth value as JSON writes it, else the text itself, which the option refuses."""
+    """Parse a JSON number or boolean. Return any other text as it is, which the option then rejects."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:
@@ -159,7 +159,7 @@ def _show(session: Session, argument: str) -> None:
 
             show.main([session.name, f"--{argument}"], standalone_mode=False)
         case _:
-            raise OptionError(f"/show knows nothing like '{argument}'; type /show for help")
+            raise OptionError(f"/show has no topic '{argument}'; type /show for help")
 
 
 def _load(session: Session, argument: str) -> None:
@@ -187,12 +187,12 @@ def _clear(session: Session, argument: str) -> None:
 
 
 def _tools(session: Session, argument: str) -> None:
-    """List the tools; `load FILE` adds those of a file, `clear` takes all away."""
+    """List the tools. `load FILE` adds the tools of a file, and `clear` removes all."""
     what, _, name = argument.partition(" ")
     match what:
         case "load" if name.strip():
             if "tools" not in session.model.capabilities:
-                raise OptionError(f'"{session.name}" cannot call tools: its template does not know them')
+                raise OptionError(f'"{session.name}" cannot call tools: its template does not support them')
             added = read_tools(Path(unescaped(name.strip())))
             names = {tool["function"]["name"] for tool in added}
             session.tools = [tool for tool in session.tools if tool["function"]["name"] not in names] + added
@@ -203,7 +203,7 @@ def _tools(session: Session, argument: str) -> None:
         case "":
             click.echo(tool_table(session.tools) if session.tools else "The model has no tools.")
         case _:
-            raise OptionError("/tools knows load FILE and clear; alone it lists the tools")
+            raise OptionError("use /tools load FILE or /tools clear; /tools alone lists the tools")
 
 
 def _cache(session: Session, argument: str) -> None:
@@ -223,7 +223,7 @@ def _stats(session: Session, argument: str) -> None:
 
 def _help(session: Session, argument: str) -> None:
     if argument and argument.removeprefix("/") not in TOPICS:
-        raise OptionError(f"there is no help on '{argument}'; there is on {', '.join(TOPICS)}")
+        raise OptionError(f"there is no help on '{argument}'; the topics are {', '.join(TOPICS)}")
     click.echo(TOPICS[argument.removeprefix("/")] if argument else HELP)
 
 

@@ -1,4 +1,4 @@
-"""Figures of a chat: `/stats` and `/cache`."""
+"""Statistics of a chat, for `/stats` and `/cache`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ _SHOWN = 10
 
 
 class Answered(Struct, frozen=True):
-    """An answer that is complete. first_seconds: from the message to the first piece of the answer."""
+    """A complete answer.
+
+    first_seconds: seconds from the message to the first piece of the answer."""
 
     done: Done
     first_seconds: float
 
 
 def stats_text(answers: Sequence[Answered]) -> str:
-    """Return tokens and rates of the last answers and of all of them."""
+    """Return a table of tokens and rates for the last answers and for all answers."""
     if not answers:
         return "There is no answer yet."
     proposed = any(each.done.proposed_tokens for each in answers)
@@ -45,7 +47,7 @@ def _row(name: str, answers: Sequence[Answered], proposed: bool) -> list[str]:
     found = [each.done for each in answers]
     computed = sum(done.evaluated_tokens for done in found)
     prefill = sum(done.prefill_seconds for done in found)
-    # The first token comes out of the prompt's own batch, so decoding made one less.
+    # The batch that computes the prompt also yields the first token, so decoding made one fewer.
     decoded = sum(max(done.generated_tokens - 1, 0) for done in found)
     decode = sum(done.decode_seconds for done in found)
     first = sum(each.first_seconds for each in answers) / len(answers)
@@ -72,7 +74,7 @@ def _rate(tokens: int, seconds: float) -> str:
 
 
 def cache_text(context: int, turns: Sequence[Answered], tiers: Iterable[TierUse]) -> str:
-    """Return what a model holds of a conversation, by its answers so far, and in its prefix cache."""
+    """Return tables of the context use, derived from the answers so far, and of the prefix cache."""
     parts = [section("Conversation", _conversation(context, turns))] if turns else []
     parts.append(section("Prefix cache", map(_tier, tiers)))
     return "\n".join(filter(None, parts)) or "Nothing is cached yet."

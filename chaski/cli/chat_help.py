@@ -1,4 +1,4 @@
-"""The help texts of the chat, and the words of its commands, which Tab completes."""
+"""The help texts of the chat, and the words that Tab completes in its commands."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ HINT = "Send a message (/? for help)"
 HELP = """\
 Available commands:
   /set NAME ...    change the session; /set alone lists the names
-  /show NAME       tell about the model; /show alone says what there is
-  /load MODEL      go on with another model, and a new conversation
-  /save NAME       make a model of this one with its options, its system
-                   message and the conversation, and keep its state
+  /show NAME       describe the model; /show alone lists the topics
+  /load MODEL      start a new conversation with another model
+  /save NAME       save a model with these options, this system message and
+                   the conversation, and keep the computed state
   /list            list the models of the store
   /clear           forget the conversation
   /tools           list the tools that the model may call; load FILE adds
-                   those of a JSON file in OpenAI's format, clear drops all
-  /cache           what the model holds of the conversation, and its prefix
+                   the tools of a JSON file in OpenAI's format, clear
+                   removes all
+  /cache           show the cached part of the conversation, and the prefix
                    cache
-  /stats           tokens, rates and times of the last answers and of all
+  /stats           show tokens, rates and times of the last answers and of
+                   all answers
   /bye             leave
-  /? [TOPIC]       this help, or that of set, parameters, show or shortcuts
+  /? [TOPIC]       show this help, or help on set, parameters, show or
+                   shortcuts
 
 Use \"\"\" to begin and to end a message of several lines.
-A path in a message, like ./cat.png, shows that image to a model that sees.
+A path in a message, such as ./cat.png, sends that image to a vision model.
 Ctrl-C stops an answer, Ctrl-D leaves."""
 SET_HELP = """\
 Available to /set:
@@ -37,19 +40,19 @@ Available to /set:
                                   num_ctx, stop ...; /? parameters lists all
   /set system TEXT                the system message
   /set history | nohistory        remember the conversation, or answer each
-                                  message alone
+                                  message on its own
   /set format json | noformat     answer in JSON, or in text
-  /set think [LEVEL] | nothink    let the model think, or not: low, medium,
-                                  high, max
+  /set think [LEVEL] | nothink    turn thinking on or off; LEVEL is low,
+                                  medium, high or max
   /set verbose | quiet            print counts and rates after each answer
   /set wordwrap | nowordwrap      break lines between words, or anywhere
-  /set markdown | nomarkdown      lay out answers, or show them as written"""
+  /set markdown | nomarkdown      format answers, or show their source text"""
 SHOW_HELP = """\
 Available to /show:
   /show info          the file, the context and the vocabulary
   /show license       the license
-  /show modelfile     the recipe that makes the model
-  /show parameters    options that were set here
+  /show modelfile     the Modelfile of the model
+  /show parameters    the options set in this chat
   /show system        the system message
   /show template      the chat template"""
 SHORTCUTS = """\
@@ -59,21 +62,21 @@ Available keys:
   Ctrl-K, Ctrl-U    delete to the end or the beginning of the line
   Ctrl-W            delete the word before the cursor
   Ctrl-J            begin a new line in the message
-  Ctrl-X Ctrl-E     go on in an editor, OLLAMA_EDITOR, VISUAL or EDITOR; Ctrl-G
-                    is the same
+  Ctrl-X Ctrl-E     edit the message in OLLAMA_EDITOR, VISUAL or EDITOR; also
+                    Ctrl-G
   Ctrl-L            clear the screen
-  Up, Down          what was typed before
-  Ctrl-R            search what was typed before
+  Up, Down          earlier and later lines of the history
+  Ctrl-R            search the history
   Tab               complete a command, the name of a model, or a path that
                     begins with /, ./, ../ or ~/
   Ctrl-C            stop an answer, or clear the line
-  Ctrl-D            leave, where nothing is typed
-A text that is pasted is one message, however many lines it has."""
+  Ctrl-D            leave, if the line is empty
+A pasted text is one message, even if it has several lines."""
 PARAMETERS = {
     topic: tuple(name for name, option in OPTIONS.items() if option.topic == topic)
     for topic in dict.fromkeys(option.topic for option in OPTIONS.values() if option.topic)
 }
-"""The options that the chat sets, by the lines of the help that name them."""
+"""The options that `/set parameter` accepts, by topic of the help."""
 _MARGIN = 17
 PARAMETERS_HELP = "\n".join(
     [
@@ -84,8 +87,8 @@ PARAMETERS_HELP = "\n".join(
             )
             for about, names in PARAMETERS.items()
         ),
-        "Several values are a list for stop, bad_words, choice, stop_token_ids and",
-        "dry_sequence_breakers. adapter takes names, each with =SCALE or without.",
+        "stop, bad_words, choice, stop_token_ids and dry_sequence_breakers take one or",
+        "more values. adapter takes names, each optionally followed by =SCALE.",
     ]
 )
 TOPICS = {"set": SET_HELP, "parameters": PARAMETERS_HELP, "show": SHOW_HELP, "shortcuts": SHORTCUTS}

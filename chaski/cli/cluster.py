@@ -1,4 +1,4 @@
-"""`chaski cluster`: the machines that compute the models of a running server."""
+"""`chaski cluster`: shows and manages the machines that compute the models of a running server."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["command"]
 @click.group("cluster", short_help="Show the machines of a cluster.")
 @click.help_option("-h", "--help")
 def command() -> None:
-    """Show the machines that compute the models of the running server, where it has a cluster."""
+    """Show and manage the machines that compute the models of a server with a cluster."""
 
 
-@command.command("status", short_help="List the nodes, and the replicas that each has.")
+@command.command("status", short_help="List the nodes and their replicas.")
 @click.help_option("-h", "--help")
 def status() -> None:
-    """List the nodes of the cluster, and which replicas of which models each of them has."""
+    """List the nodes of the cluster and the model replicas on each node."""
     from chaski.cli.layout import table
     from chaski.remote import running_server
 
@@ -33,14 +33,14 @@ def status() -> None:
     click.echo(table([head, *rows], indent=""))
 
 
-@command.command("replace", short_help="Put new replicas in the place of all.")
+@command.command("replace", short_help="Replace all replicas of a model.")
 @click.argument("model")
 @click.help_option("-h", "--help")
 def replace(model: str) -> None:
-    """Put new replicas of MODEL in the place of all that run, a few at a time.
+    """Replace all running replicas of MODEL with new ones, a few at a time.
 
-    So the nodes take up a new version of chaski, or of a file. Replicas that go end their answers first, and
-    no request fails; with one replica, requests wait until the new one is loaded.
+    Use this after an update of chaski or of a model file. Old replicas finish their answers first, so no
+    request fails. If the model has one replica, requests wait until the new one is loaded.
     """
     from chaski.cli.remote_store import transfer
     from chaski.cli.transfer import show_progress
@@ -53,10 +53,11 @@ def replace(model: str) -> None:
 @click.argument("node")
 @click.help_option("-h", "--help")
 def drain(node: str) -> None:
-    """Take NODE out of use, by its name or its address: no replica starts there any more.
+    """Take NODE, given by name or address, out of use: no more replicas start there.
 
-    Other nodes start replicas in the place of its own. Those end their answers first, and no request fails.
-    When this is done, the machine can be turned off. It is in use again when its part of Ray is started anew.
+    Other nodes start replacements for its replicas. The old replicas finish their answers first, so no
+    request fails. When the command ends, you can turn the machine off. To use the node again, restart Ray on
+    it.
     """
     from chaski.cli.remote_store import transfer
     from chaski.cli.transfer import show_progress
@@ -66,7 +67,7 @@ def drain(node: str) -> None:
 
 
 def _rows(nodes: Sequence[Mapping[str, Any]], models: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Return a row for each replica and shard, below its node, and one for each node without any."""
+    """Return one row per replica and shard, grouped by node, and one row per node without replicas."""
     from chaski.cli.layout import file_size
 
     on_nodes: dict[str, list[tuple[str, ...]]] = {node["label"]: [] for node in nodes}
@@ -75,7 +76,7 @@ def _rows(nodes: Sequence[Mapping[str, Any]], models: Sequence[Mapping[str, Any]
             taken = f"{replica['answers']} of {replica['places']} taken"
             leaving = ", leaves" if replica["is_leaving"] else ""
             row = model["name"], replica["name"], str(replica["pid"]), taken + leaving
-            on_nodes.setdefault(replica["node"], []).append(row)  # a node may be lost before its replicas are
+            on_nodes.setdefault(replica["node"], []).append(row)  # a lost node may still have replicas
             for number, (node, pid) in enumerate(replica.get("shards", ())):
                 row = model["name"], f"{replica['name']}, shard {number}", str(pid), ""
                 on_nodes.setdefault(node, []).append(row)
@@ -89,7 +90,7 @@ def _rows(nodes: Sequence[Mapping[str, Any]], models: Sequence[Mapping[str, Any]
 
 
 def _gpus(node: Mapping[str, Any]) -> str:
-    """The GPUs of a node, with their memory together where it is known."""
+    """Return the GPUs of a node, with their total memory if it is known."""
     from chaski.cli.layout import file_size
 
     number = f"{node['gpus']:g}"

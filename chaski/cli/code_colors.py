@@ -1,4 +1,4 @@
-"""`CodeColors`: colors for lines of source code, by words, strings, numbers and comments alone."""
+"""`CodeColors`: colors the keywords, strings, numbers and comments of source code."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _KEYWORDS = (
     "JOIN LIMIT NOT NULL ON ORDER SELECT SET TABLE UPDATE VALUES WHERE AND AS BY OR"
 )
 _WORDS = frozenset(_KEYWORDS.split())
-_HELD = 2000  # characters of a piece at most
-# `open` is what only the end of the line decides.
+_HELD = 2000  # maximum characters of a piece
+# `open` matches a quote whose meaning is known only at the end of the line.
 _PIECES = r"""(?P<string>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|`[^`]*`)|(?P<number>\b\d[\w.]*)|(?P<word>\w+)"""
 _REST = r"""|(?P<open>["'`].*)|(?P<other>[^\w"'`#/-]+|.)"""
 
 
 class CodeColors:
-    """Feed it a line bit by bit. It gives spans; together they are the line.
+    """Splits a line, fed bit by bit, into colored spans. The spans together make up the line.
 
-    language: as the fence of the code names it; of an unknown one, or none, lines are not split.
+    language: the language named by the code fence. Lines without a language stay whole.
     """
 
     def __init__(self, language: str, has_colors: bool) -> None:
@@ -52,7 +52,7 @@ class CodeColors:
         self._rest = ""
 
     def feed(self, text: str, is_whole: bool) -> Iterator[Span]:
-        """Yield what is decided now. `is_whole`: the line ends here."""
+        """Yield the spans that later text cannot change. `is_whole`: the line ends after `text`."""
         if self._is_plain:
             yield text, ""
             return

@@ -1,4 +1,4 @@
-"""`chaski completion`: completion of commands, options and model names in a shell."""
+"""`chaski completion`: shell completion of commands, options and model names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command", "known_models", "model_names"]
 
-_VARIABLE = "_CHASKI_COMPLETE"  # what click looks for
+_VARIABLE = "_CHASKI_COMPLETE"  # the variable that click reads
 
 
 @click.command("completion", short_help="Print the completion script for a shell.")
@@ -32,12 +32,12 @@ def command(ctx: click.Context, shell: str) -> None:
     from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)
-    assert kind is not None, "one of click's own"
+    assert kind is not None, "click supports these shells"
     click.echo(kind(ctx.find_root().command, {}, "chaski", _VARIABLE).source())
 
 
 def model_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the models, or the files, that begin like what was typed."""
+    """Return the model names, or file paths, that start with the typed text."""
     from click.shell_completion import CompletionItem
 
     if is_path(incomplete):
@@ -46,7 +46,7 @@ def model_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
 
 
 def known_models(begun: str) -> list[str]:
-    """Return the names of models here, and on the server that OLLAMA_HOST names, that begin like this."""
+    """Return names starting with `begun` of local models and of models on the server in OLLAMA_HOST."""
     from chaski.errors import ChaskiError
     from chaski.remote import chosen_server
     from chaski.store.store import Store

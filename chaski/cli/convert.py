@@ -1,4 +1,4 @@
-"""`chaski convert`: a Hugging Face checkpoint becomes a GGUF file."""
+"""`chaski convert`: converts a Hugging Face checkpoint to a GGUF file."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ __all__ = ["command"]
     "--projector",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Put the encoder of images into a file of its own, as llama.cpp has it.",
+    help="Write the image encoder to this separate file, in llama.cpp's layout.",
 )
 @click.option(
     "--target",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="The checkpoint that a draft was trained for; its configuration and tokenizer are enough.",
+    help="The checkpoint that a draft model was trained for; its configuration and tokenizer suffice.",
 )
 @click.option(
     "--base",
     metavar="MODEL",
-    help="The model that an adapter (LoRA) was trained for: a checkpoint's folder, of which config.json is "
-    "enough, a GGUF file, or a name.",
+    help="The model that a LoRA adapter was trained for: a checkpoint folder with at least config.json, "
+    "a GGUF file, or a model name.",
 )
 @click.option(
     "--task",
     metavar="NAME",
-    help="Merge the adapter of a task with the weights, of Jina Embeddings 3: retrieval.query and others.",
+    help="Merge a task adapter of Jina Embeddings 3 into the weights, such as retrieval.query.",
 )
 @click.help_option("-h", "--help")
 def command(
@@ -65,7 +65,7 @@ def command(
 ) -> None:
     """Convert the checkpoint in FOLDER (config.json, safetensors, tokenizer) to the GGUF file OUT.
 
-    FOLDER may also be a LoRA adapter of PEFT (adapter_config.json, adapter_model.safetensors).
+    FOLDER may also contain a PEFT LoRA adapter (adapter_config.json, adapter_model.safetensors).
     """
     from chaski.convert.adapter import is_adapter
     from chaski.convert.convert import convert
@@ -78,10 +78,10 @@ def command(
         )
         return
     if base is not None:
-        raise OptionError(f"{folder} is no adapter, so it has no base: convert it without --base")
+        raise OptionError(f"{folder} is not an adapter, so it has no base model; convert it without --base")
 
     if projector is not None and projector.resolve() == out.resolve():
-        raise OptionError(f"{out} cannot be the projector's file too; --projector needs another name")
+        raise OptionError(f"{out} cannot also be the projector's file; give --projector another name")
     for path in filter(None, (out, projector)):
         _check_target(path)
     started = time.monotonic()
@@ -100,7 +100,7 @@ def command(
         f"tensors, {size_in_bytes(summary.nbytes)}, {duration(seconds)}"
     )
     if summary.left_out:
-        click.echo(f"The adapters for tasks are left out; --task merges one: {', '.join(summary.left_out)}")
+        click.echo(f"The task adapters are left out; --task merges one: {', '.join(summary.left_out)}")
 
 
 def _convert_adapter(
@@ -110,7 +110,7 @@ def _convert_adapter(
     from chaski.errors import OptionError
 
     if given := [name for name, value in others.items() if value is not None]:
-        raise OptionError(f"{folder} is an adapter, which {given[0]} is not for")
+        raise OptionError(f"{folder} is an adapter; convert it without {given[0]}")
     _check_target(out)
     started = time.monotonic()
     try:
@@ -125,7 +125,7 @@ def _convert_adapter(
 
 
 def _base(base: str | None) -> Path | GGUFFile | None:
-    """The folder or the file that is meant, or the weights of a model by its name."""
+    """Return the folder or file of a base model, given by path or model name."""
     from chaski.model.file_dialects import open_model
     from chaski.store.model import find_model
 
@@ -135,15 +135,15 @@ def _base(base: str | None) -> Path | GGUFFile | None:
 
 
 def _check_target(path: Path) -> None:
-    """Refuse a file that cannot be written, before the work and not after it. Raises OptionError."""
+    """Raise OptionError if the file cannot be written, before the conversion starts."""
     from chaski.errors import OptionError
 
     if path.is_dir():
         raise OptionError(f"{path} is a folder; name the file to write, such as {path / 'model.gguf'}")
     if not path.parent.is_dir():
-        raise OptionError(f"{path} cannot be written: there is no folder {path.parent}; make it first")
+        raise OptionError(f"{path} cannot be written: folder {path.parent} does not exist; create it first")
     try:
-        # A look at permissions is not enough: the file system may be read-only, or virtual as /proc.
+        # Checking permissions is not enough: the file system may be read-only, or virtual like /proc.
         with TemporaryFile(dir=path.parent):
             pass
     except OSError as error:

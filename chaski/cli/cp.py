@@ -1,4 +1,4 @@
-"""`chaski cp`: a second name for a model."""
+"""`chaski cp`: gives a model a second name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["command"]
 @click.argument("destination")
 @click.help_option("-h", "--help")
 def command(source: str, destination: str) -> None:
-    """Let DESTINATION be the same model as SOURCE. No file is copied."""
+    """Make DESTINATION another name for the model SOURCE. No file is copied."""
     from chaski.cli.remote_store import chosen_server
     from chaski.names import ModelName
     from chaski.store.store import Store

@@ -1,4 +1,4 @@
-"""`chaski create`: a model from a Modelfile."""
+"""`chaski create`: creates a model from a Modelfile."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _DEFAULT_FILE = "Modelfile"
 @click.option(
     "-f", "--file", metavar="PATH", help="The Modelfile.  [default: Modelfile, else the GGUF file here]"
 )
-@click.option("-q", "--quantize", metavar="TYPE", help="Types for the weights, such as Q4_K_M or Q8_0.")
-@click.option("--draft-quantize", metavar="TYPE", help="Types for the weights of the draft model.")
-@click.option("--link", is_flag=True, help="Put the file itself into the store, not a copy of it.")
+@click.option("-q", "--quantize", metavar="TYPE", help="Type of the quantized weights, such as Q4_K_M.")
+@click.option("--draft-quantize", metavar="TYPE", help="Quantization type of the draft model.")
+@click.option("--link", is_flag=True, help="Link the file into the store instead of copying it.")
 @click.help_option("-h", "--help")
 def command(
     model: str, file: str | None, quantize: str | None, draft_quantize: str | None, link: bool
 ) -> None:
-    """Create MODEL from weights and settings that a Modelfile names."""
+    """Create MODEL from the weights and settings in a Modelfile."""
     from chaski.cli.remote_store import chosen_server, create_there
     from chaski.errors import UnsupportedError
     from chaski.names import ModelName
@@ -49,7 +49,7 @@ def command(
     if (server := chosen_server()) is not None:
         if link:
             raise UnsupportedError(
-                "--link is for the store of this machine; a server gets a copy of the file"
+                "--link works only with the store of this machine; a server gets a copy of the file"
             )
         show_progress(create_there(server, model, recipe))
         return
@@ -61,14 +61,16 @@ def command(
 
 
 def _open_model(path: Path) -> GGUFFile:
-    """Open the model that an adapter must fit."""
+    """Open the base model of an adapter."""
     from chaski.model.file_dialects import open_model
 
     return open_model(path)
 
 
 def _modelfile(given: str | None) -> tuple[Modelfile, Path]:
-    """The recipe, and the folder that its paths begin in. Without a Modelfile: the weights that lie here."""
+    """Return the recipe, and the folder to which its paths are relative.
+
+    Without a Modelfile, the recipe uses the weights in the current folder."""
     from chaski.errors import ModelfileError
     from chaski.store.modelfile import Modelfile
 

@@ -1,4 +1,4 @@
-"""Options of commands that choose what computes a model: `--backend` and `--num-gpu`."""
+"""Options that choose the devices for a model: `--backend` and `--num-gpu`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def device_options(command: F) -> F:
-    """Add the options, whose values are those of `chaski.load`."""
+    """Add the options. Their values are those of `chaski.load`."""
     for option in (
         click.option(
             "--num-gpu",
             type=click.IntRange(0),
             metavar="N",
-            help="Layers on GPUs, the last ones; 0 for none.  [default: as many as fit]",
+            help="Trailing layers to place on GPUs; 0 uses no GPU.  [default: as many as fit]",
         ),
         click.option(
             "--backend", metavar="NAME", help="auto, cpu, cuda (NVIDIA GPUs), or reference (slow, NumPy)."

@@ -1,4 +1,4 @@
-"""The history of chats for the arrow keys: a short private file, the one that Ollama keeps."""
+"""The input history of chats for the arrow keys: a short private file, shared with Ollama."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_LINES = 100
 
 
 class InputHistory:
-    """Lines of earlier chats and of this one, the oldest first. Messages of several lines are not kept."""
+    """Lines of earlier chats and of this one, oldest first. Messages of several lines are not kept."""
 
     def __init__(self, is_kept: bool) -> None:
         self._path = Path.home() / ".ollama" / "history"
@@ -21,14 +21,14 @@ class InputHistory:
         self.lines = _read(self._path) if is_kept else []
 
     def add(self, line: str) -> None:
-        """Remember what was typed."""
+        """Add a typed line."""
         if line.strip() and "\n" not in line:
             self.lines.append(line)
 
     def save(self) -> None:
-        """Write the last lines to the file, where that is wanted and can be done."""
+        """Write the last lines to the file, if the history is enabled and the file can be written."""
         if self._is_kept:
-            with suppress(OSError):  # a chat is not worth less without it
+            with suppress(OSError):  # a chat works without a history
                 _write(self._path, self.lines[-_MAX_LINES:])
 
 
@@ -40,7 +40,7 @@ def _read(path: Path) -> list[str]:
 
 
 def _write(path: Path, lines: list[str]) -> None:
-    """Replace the file at once; only its owner can read it."""
+    """Replace the file atomically; only its owner can read it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f"history.{secrets.token_hex(8)}")
     try:

@@ -1,4 +1,4 @@
-"""Paths of images in what people type: `what is in ./cat.png?`, or files dragged into the terminal."""
+"""Image paths in typed messages, as in `what is in ./cat.png?`, or of files dragged into the terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Struct
 
 __all__ = ["FoundImages", "find_images"]
 
-# A path says so by how it begins: names alone are words.
+# A path is recognized by its beginning; bare file names are treated as words.
 _BEGIN = re.compile(r"""(?<![\w./~\\])(?!(?<=:)//)(?:~?[/\\]|\.\.?[/\\]|[A-Za-z]:[/\\])""")
 _END = re.compile(r"\.(?:jpe?g|png|webp|gif|bmp)(?![\w])", re.IGNORECASE)
 _ESCAPED = re.compile(r"\\(.)")
@@ -20,7 +20,10 @@ _MAX_LENGTH = 4096
 
 
 class FoundImages(Struct, frozen=True):
-    """text: without the paths of the files. missing: what looks like the path of an image, but is no file."""
+    """The image files found in a message.
+
+    text: the message without the paths of the files.
+    missing: texts that look like image paths but do not name a file."""
 
     text: str
     files: tuple[Path, ...] = ()
@@ -28,9 +31,9 @@ class FoundImages(Struct, frozen=True):
 
 
 def find_images(text: str) -> FoundImages:
-    """The image files that a text names, by paths from /, ./, ../, ~/ or a drive.
+    """Find the image files that a text names by paths starting with /, ./, ../, ~/ or a drive.
 
-    They may be quoted, have their blanks escaped as in a shell, or stand there as they are.
+    Paths may be quoted, written with escaped blanks as in a shell, or plain.
     """
     files: list[Path] = []
     missing: list[str] = []
@@ -52,7 +55,7 @@ def find_images(text: str) -> FoundImages:
 
 
 def _spans(text: str, begin: int) -> Iterator[tuple[int, str]]:
-    """Yield the possible ends of a path that begins there, with the paths."""
+    """Yield the possible end positions of a path that starts at `begin`, each with the path."""
     line_end = text.find("\n", begin)
     line_end = line_end if line_end >= 0 else len(text)
     for match in _END.finditer(text, begin, min(line_end, begin + _MAX_LENGTH)):
@@ -62,13 +65,13 @@ def _spans(text: str, begin: int) -> Iterator[tuple[int, str]]:
 
 
 def _unbroken(text: str, begin: int) -> list[str]:
-    """Return the text from there to the end of an image's name, if no blank comes before it."""
+    """Return the text from `begin` to the end of an image's name, if no blank comes before that end."""
     word = re.match(r"(?:\\.|[^\s'\"\\])+", text[begin:])
     end = word and _END.search(word[0])
     return [word[0][: end.end()]] if word and end else []
 
 
 def _with_quotes(text: str, begin: int, end: int) -> tuple[int, int]:
-    """The span with the quotes around it, if they are a pair."""
+    """Return the span, extended by a matching pair of quotes around it."""
     is_quoted = begin > 0 and text[begin - 1] in _QUOTES and text[end : end + 1] == text[begin - 1]
     return (begin - 1, end + 1) if is_quoted else (begin, end)

@@ -1,4 +1,4 @@
-"""Small pictures of images on terminals that can show them."""
+"""Image previews on terminals that support them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from chaski.image import open_image
 
 __all__ = ["preview", "show_preview"]
 
-_SIZE = (320, 240)  # pixels at most
-_CHUNK = 4096  # of what kitty takes in one sequence
+_SIZE = (320, 240)  # maximum width and height in pixels
+_CHUNK = 4096  # maximum base64 characters in one sequence of kitty's protocol
 _KITTY_TERMS = ("xterm-kitty", "xterm-ghostty")
 _KITTY_PROGRAMS = ("ghostty", "kitty")
 _ITERM_PROGRAMS = ("iTerm.app", "WezTerm")
@@ -25,25 +25,25 @@ _MULTIPLEXERS = ("TMUX", "STY")
 
 
 def show_preview(data: bytes) -> None:
-    """Print a small picture of an image file where the terminal shows pictures; nothing elsewhere."""
+    """Print a preview of an image file if the terminal supports images."""
     if sys.stdout.isatty() and (text := preview(data, os.environ)):
         click.echo(text, color=True)
 
 
 def preview(data: bytes, environment: Mapping[str, str]) -> str:
-    """Return what shows an image file on the terminal of an environment; nothing where that cannot be."""
+    """Return the terminal sequence that shows an image file, or "" if the terminal does not support it."""
     encode = _encoder(environment)
     if encode is None:
         return ""
-    with suppress(ImageError, MissingPackageError):  # the model needs neither, where a server has it
+    with suppress(ImageError, MissingPackageError):  # a server may decode what this process cannot
         return encode(_small_png(data))
     return ""
 
 
 def _encoder(environment: Mapping[str, str]) -> Callable[[bytes], str] | None:
-    """Return what writes a picture for the terminal, as the environment names it.
+    """Return the encoder for the terminal that the environment names.
 
-    The terminal itself is not asked: its answer would come between the keys that the user types.
+    The terminal is not queried, because its reply would mix with the user's keystrokes.
     """
     if any(environment.get(name) for name in _MULTIPLEXERS):
         return None
@@ -57,7 +57,7 @@ def _encoder(environment: Mapping[str, str]) -> Callable[[bytes], str] | None:
 
 
 def _small_png(data: bytes) -> bytes:
-    """Return the picture anew as a file: terminals get no bytes of the user's own file."""
+    """Return the picture re-encoded as PNG. Terminals never receive bytes of the user's file."""
     pixels = open_image(data)
     from PIL import Image
 
@@ -69,7 +69,7 @@ def _small_png(data: bytes) -> bytes:
 
 
 def _kitty(png: bytes) -> str:
-    """Return kitty's graphics protocol: transmit and show; no answer is wanted."""
+    """Return kitty's graphics sequence that transmits and shows a picture without a reply."""
     return "".join(_kitty_parts(b64encode(png).decode()))
 
 

@@ -1,4 +1,4 @@
-"""`chaski info`: this machine as chaski sees it."""
+"""`chaski info`: shows this machine's devices and settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.command("info", short_help="Show what chaski computes with on this machine.")
+@click.command("info", short_help="Show this machine's devices and settings.")
 @click.help_option("-h", "--help")
 def command() -> None:
     """Show the version, the devices, and the settings that come from the environment."""
@@ -51,7 +51,7 @@ def command() -> None:
 
 
 def _gpus() -> list[str]:
-    """Return what each GPU is, or why there is none that computes."""
+    """Return a description of each GPU, or the reason why no GPU can be used."""
     from chaski.errors import ChaskiError
     from chaski.ml import gpus_of
 
@@ -66,7 +66,7 @@ def _gpus() -> list[str]:
 
 
 def _variants(picks: Mapping[str, Mapping[str, str]]) -> list[tuple[str, str]]:
-    """Return the picks of each type of weights. Models measure them while they answer."""
+    """Return the chosen kernel variants by weight type. Models measure them while they answer."""
     if not picks:
         return [("none yet", "models measure them while they answer")]
     return [
@@ -76,6 +76,6 @@ def _variants(picks: Mapping[str, Mapping[str, str]]) -> list[tuple[str, str]]:
 
 
 def _value(row: Variable) -> str:
-    """Return the value of a variable, a default in parentheses. Keys are not shown."""
+    """Return the value of a variable, with a default in parentheses. Keys are hidden."""
     value = os.environ.get(row.name)
     return f"({row.default})" if not value else "(set)" if row.kind in ("key", "keys") else value

@@ -1,4 +1,4 @@
-"""`InlineMarkdown`: emphasis, code and links in a line of Markdown, as far as they are decided."""
+"""`InlineMarkdown`: emphasis, code and links in a line of Markdown that arrives bit by bit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["BOLD", "CODE", "DIM", "ITALIC", "UNDERLINE", "InlineMarkdown", "join
 
 BOLD, DIM, ITALIC, UNDERLINE, STRUCK, CODE = "1", "2", "3", "4", "9", "36"
 
-# What a mark encloses is held until the mark is closed; it has at most so many characters.
+# Marked text is held until its mark is closed, up to this many characters.
 _HELD = 2000
 _PLAIN = re.compile(r"[^\\`*_~\[!]+")
 _ESCAPED = re.compile(r"\\([*_`~#|])")
@@ -27,15 +27,16 @@ _MARKS = {
     "~~": (re.compile(rf"~~(?![\s~]){_INSIDE}(?<![\s~])~~(?!~)"), STRUCK),
 }
 _RUN = re.compile(r"\*+|_+|~+|`+|.", re.DOTALL)
-# Behind these a mark is what it is elsewhere: a multiplication, or a part of a name.
+# After these characters a mark does not open emphasis: it may be a multiplication or part of a name.
 _ENDS_WORD = re.compile(r"[A-Za-z0-9)\]}]")
 
 
 class InlineMarkdown:
-    """Feed it a line bit by bit. It gives spans, in the order and with the words of the line.
+    """Splits a line, fed bit by bit, into styled spans, without changing words or their order.
 
-    Marks that are not closed in the line are text, and so are two underscores: names have them.
-    has_colors: code has a color, else it keeps its marks.
+    Marks that are not closed in the line are text. Double underscores are text too, because names contain
+    them.
+    has_colors: whether code is colored; otherwise it keeps its marks.
     """
 
     def __init__(self, style: str, has_colors: bool) -> None:
@@ -45,7 +46,7 @@ class InlineMarkdown:
         self._before = ""
 
     def feed(self, text: str, is_whole: bool) -> Iterator[Span]:
-        """Yield what is decided now. `is_whole`: the line ends here."""
+        """Yield the spans that later text cannot change. `is_whole`: the line ends after `text`."""
         self._rest += text
         while self._rest:
             found = self._next(is_whole)
@@ -57,7 +58,7 @@ class InlineMarkdown:
             yield from spans
 
     def _next(self, is_whole: bool) -> tuple[int, list[Span]] | None:
-        """Return the length of what comes next, and its spans; None if that depends on what follows."""
+        """Return the length and spans of the next piece, or None if it depends on later text."""
         rest = self._rest[:_HELD]
         if plain := _PLAIN.match(rest):
             return plain.end(), [(plain[0], self._style)]
@@ -72,7 +73,7 @@ class InlineMarkdown:
         return run.end(), [(run[0], self._style)]
 
     def _may_open(self, run: str) -> bool:
-        """Return whether a mark may follow that closes this one."""
+        """Return whether this mark can open: a closing mark may still follow."""
         if run in "![":
             return not _NO_LINK.match(self._rest)
         if run[0] == "`":
@@ -80,7 +81,7 @@ class InlineMarkdown:
         return run in _MARKS and not _ENDS_WORD.match(self._before) and not self._rest[len(run)].isspace()
 
     def _marked(self) -> tuple[int, list[Span]] | None:
-        """Return the end and the spans of the escaped or marked text that begins here, if one does."""
+        """Return the end and spans of the escaped or marked text that starts here, or None."""
         rest, style = self._rest[:_HELD], self._style
         if escaped := _ESCAPED.match(rest):
             return escaped.end(), [(escaped[1], style)]
@@ -106,5 +107,5 @@ class InlineMarkdown:
 
 
 def joined(*styles: str) -> str:
-    """Return several styles as one."""
+    """Combine several styles into one."""
     return ";".join(filter(None, styles))

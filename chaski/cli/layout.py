@@ -1,4 +1,4 @@
-"""Numbers and tables for the terminal: text in, text out."""
+"""Numbers and tables formatted for the terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BYTES = {10**12: "TB", 10**9: "GB", 10**6: "MB", 10**3: "KB", 1: "B"}
 
 
 def duration(seconds: float) -> str:
-    """Seconds as Go writes them, without digits that mean nothing: `1m2.5s`, `130.07ms`, `42µs`."""
+    """Format seconds in Go's notation, without insignificant digits: `1m2.5s`, `130.07ms`, `42µs`."""
     if seconds < 1e-3:
         return f"{_short(seconds * 1e6, 3)}µs"
     if seconds < 1:
@@ -34,17 +34,17 @@ def duration(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """A count with three digits: `1.24B`, `135M`, `512`."""
+    """Format a count with three digits: `1.24B`, `135M`, `512`."""
     return _scaled(count, ("", "K", "M", "B", "T"))
 
 
 def size_in_bytes(count: float) -> str:
-    """Bytes with three digits: `1.24 GB`, `135 MB`, `512 B`."""
+    """Format a number of bytes with three digits: `1.24 GB`, `135 MB`, `512 B`."""
     return _scaled(count, (" B", " kB", " MB", " GB", " TB"))
 
 
 def file_size(count: int) -> str:
-    """Bytes as tables of models show them: `42 GB`, `4.7 GB`, `808 B`."""
+    """Format a number of bytes for model tables: `42 GB`, `4.7 GB`, `808 B`."""
     unit = max((unit for unit in _BYTES if count >= unit), default=1)
     value = count / unit
     digits = 0 if value >= 10 or value == int(value) else 1
@@ -52,12 +52,12 @@ def file_size(count: int) -> str:
 
 
 def age(seconds: float) -> str:
-    """Return a rough age: `2 days ago`."""
+    """Format a rough age: `2 days ago`."""
     return f"{_rough(seconds)} ago"
 
 
 def prefix_rows(prefixes: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """The rows of what the prefix cache holds of a model on disk, none where that is nothing."""
+    """Yield rows that describe a model's prefix cache on disk, or no rows if it is empty."""
     if prefixes:
         yield "blocks on disk", prefixes["blocks"]
         yield "tokens", prefixes["tokens"]
@@ -66,9 +66,9 @@ def prefix_rows(prefixes: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
 
 
 def table(rows: Iterable[Sequence[object]], indent: str = "    ") -> str:
-    """Rows as left-aligned columns, four spaces apart; characters that are not printable are escaped.
+    """Format rows as left-aligned columns, four spaces apart, with unprintable characters escaped.
 
-    Names and texts come from files: they must not reach the terminal as control sequences.
+    Names and texts come from files, so they must not reach the terminal as control sequences.
     """
     cells = [[printable(str(cell)) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -77,13 +77,13 @@ def table(rows: Iterable[Sequence[object]], indent: str = "    ") -> str:
 
 
 def section(title: str, rows: Iterable[Sequence[object]]) -> str:
-    """A titled table, as `show` and `info` print them; nothing without rows."""
+    """Format a titled table for `show` and `info`, or "" without rows."""
     rows = list(rows)
     return f"  {title}\n{table(rows)}\n" if rows else ""
 
 
 def _rough(seconds: float) -> str:
-    """A duration as Docker's tools round it."""
+    """Format a duration, rounded like Docker's tools."""
     minutes, hours = int(seconds // 60), int(seconds / 3600 + 0.5)
     if seconds < 60:
         return "Less than a second" if seconds < 1 else _count(int(seconds), "second")
@@ -103,7 +103,7 @@ def _count(number: int, unit: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The text without control sequences: they are shown, not obeyed."""
+    """Return the text with control characters escaped."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 

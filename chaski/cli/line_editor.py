@@ -1,4 +1,4 @@
-"""Reading what people type: with keys, pastes, a history and completion on a terminal, plainly elsewhere."""
+"""Reads user input: with an editor, history and completion on a terminal, and plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -28,10 +28,13 @@ _CONTINUATION = "... "
 
 @contextmanager
 def line_editing(is_kept: bool, words: Words, hint: str) -> Iterator[Callable[[str], str]]:
-    """Gives what reads a text behind a prompt; raises EOFError at the end, KeyboardInterrupt for Ctrl-C.
+    """Provide a function that prints a prompt and reads a text.
 
-    is_kept: lines of earlier chats can be called back, and those of this one are kept at the end.
-    words: what Tab completes. hint: what stands where nothing has been typed yet.
+    The function raises EOFError at the end of the input and KeyboardInterrupt on Ctrl-C.
+
+    is_kept: whether lines of earlier chats are available, and the lines of this chat are saved at the end.
+    words: the words that Tab completes.
+    hint: the placeholder in an empty line.
     """
     if not sys.stdin.isatty():
         yield _plain_text
@@ -57,7 +60,7 @@ def line_editing(is_kept: bool, words: Words, hint: str) -> Iterator[Callable[[s
 def _own_line_ends() -> Iterator[None]:
     """Keep the terminal from turning Enter into a line feed, which is Ctrl-J.
 
-    So what is typed while an answer comes is a message when its turn is there.
+    Thus a line typed while an answer is printed becomes a message of its own afterwards.
     """
     before = termios.tcgetattr(sys.stdin)
     changed = [*before]
@@ -70,7 +73,7 @@ def _own_line_ends() -> Iterator[None]:
 
 
 def preload() -> None:
-    """Import the editor, which takes a moment: called in a thread while the model is loaded."""
+    """Import the editor. This takes a moment, so a thread calls it while the model is loaded."""
     if sys.stdin.isatty() and _can_edit():
         import prompt_toolkit  # noqa: F401
 
@@ -80,7 +83,7 @@ def _can_edit() -> bool:
 
 
 def _plain_text(prompt: str) -> str:
-    """A line as the terminal itself, a file or a pipe gives it."""
+    """Read a plain line from the terminal, a file or a pipe."""
     try:
         return input(prompt)
     except (EOFError, KeyboardInterrupt):
@@ -96,7 +99,7 @@ def _editor(lines: list[str], words: Words, hint: str) -> Callable[[str], str]:
     from prompt_toolkit.shortcuts import CompleteStyle
 
     output = Vt100_Output.from_pty(sys.stdout, os.environ.get("TERM"))
-    # It need not know where on the screen it is, and not every terminal answers that question.
+    # The editor does not need the cursor position, and not every terminal reports it.
     output.enable_cpr = False
     session: PromptSession[str] = PromptSession(
         history=InMemoryHistory(lines),
@@ -121,7 +124,7 @@ def _editor(lines: list[str], words: Words, hint: str) -> Callable[[str], str]:
 
 
 def _keys() -> KeyBindings:
-    """The keys that differ from those of readline. A paste is inserted with its line ends in any case."""
+    """Return the key bindings that differ from readline's. Pasted line ends are always kept."""
     from prompt_toolkit.key_binding import KeyBindings
 
     keys = KeyBindings()
@@ -148,7 +151,7 @@ def _keys() -> KeyBindings:
 
 
 def _edit(buffer: Buffer) -> None:
-    """Let the user's own editor change the text; what was not saved there is dropped."""
+    """Open the text in the user's editor. Changes that are not saved there are dropped."""
     from prompt_toolkit.document import Document
 
     from chaski.env import Environment

@@ -1,4 +1,4 @@
-"""`chaski list`: the models of the store."""
+"""`chaski list`: lists the models of the store."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["command"]
 @click.argument("prefix", default="")
 @click.help_option("-h", "--help")
 def command(prefix: str) -> None:
-    """List the models of the store whose names begin with PREFIX, the newest first.
+    """List the models of the store whose names begin with PREFIX, newest first.
 
-    The store is that of the server that OLLAMA_HOST names, else the one here.
+    If OLLAMA_HOST names a server, the command uses that server's store, else the store of this machine.
     """
     from chaski.cli.layout import age, file_size, table
 
@@ -30,7 +30,7 @@ def command(prefix: str) -> None:
 
 
 def _models() -> Iterator[tuple[str, str, int, float]]:
-    """Names, digests, sizes, and when they were changed."""
+    """Yield name, digest, size and modification time of each model."""
     from chaski.cli.remote_store import chosen_server
     from chaski.store.store import Store
 

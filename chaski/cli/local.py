@@ -1,4 +1,4 @@
-"""A model for `chaski run` without a server: in this process, or in a worker where llama.cpp computes it."""
+"""A model for `chaski run` without a server: in this process, or in a llama.cpp worker process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["WorkerModel", "load_for_chat"]
 
 
 class WorkerModel:
-    """A worker with what a chat shows of its model."""
+    """A worker process with the model facts that a chat displays."""
 
     def __init__(self, worker: Worker, defaults: Defaults) -> None:
         info = worker.info()
@@ -36,7 +36,7 @@ class WorkerModel:
     def stream(
         self, prompt: str | Sequence[int], images: Sequence[bytes] = (), **options: Any
     ) -> Generator[Event, None, None]:
-        """Continue a prompt as it is."""
+        """Continue a raw prompt."""
         return self._worker.stream(prompt, images, **options)
 
     def stream_chat(
@@ -46,7 +46,7 @@ class WorkerModel:
         return self._worker.stream_chat(messages, **options)
 
     def prefixes(self) -> tuple[TierUse, ...]:
-        """What the tiers of its prefix cache hold."""
+        """Return the contents of each tier of its prefix cache."""
         return self._worker.info().prefixes
 
     def close(self) -> None:
@@ -55,9 +55,9 @@ class WorkerModel:
 
 
 def load_for_chat(found: StoredModel, name: str, **options: Unpack[LoadOptions]) -> LLM | WorkerModel:
-    """Load a model with a progress bar, in the engine that is asked for or that has it.
+    """Load a model with a progress bar, in the requested engine or the one that supports it.
 
-    name  what the user calls it
+    name  the name that the user gave
     """
     from chaski.cli.progress import load_with_bar
     from chaski.cli.states import bring_state

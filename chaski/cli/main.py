@@ -1,4 +1,4 @@
-"""The table of commands, and what is common to them: logging, and errors as one line."""
+"""The table of commands, with logging and one-line errors for all of them."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _COMMANDS = {
     "service": "chaski.cli.service",
     "completion": "chaski.cli.completion",
 }
-_LABEL = "Error: "  # which click puts before them
+_LABEL = "Error: "  # click's prefix for errors
 _ALIASES = {"ls": "list"}
 
 
 class _Commands(click.Group):
-    """Finds commands in their modules, each of which has a `command`."""
+    """Finds commands in their modules, each of which defines a `command`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -66,30 +66,30 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            vars(error)["message"] = wrapped(error.message, _LABEL)  # constant only for its own classes
+            vars(error)["message"] = wrapped(error.message, _LABEL)  # type checkers see it as read-only
             raise
         except ChaskiError as error:
             raise click.ClickException(wrapped(str(error), _LABEL)) from error
 
 
 class _Notes(logging.Formatter):
-    """Warnings as lines for people; what they quote does not steer the terminal."""
+    """Formats warnings as readable lines. Quoted text cannot control the terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         return "Note: " + wrapped(super().format(record), "Note: ")
 
 
 def _version() -> str:
-    """Return the version. Raises ClickException if the package is another one.
+    """Return the version. Raises ClickException if another package replaced this one.
 
-    On PyPI, `chaski` is another project, whose package has the same folder.
+    On PyPI, `chaski` is another project that installs into the same folder.
     """
     try:
         from chaski import __version__
     except ImportError:
         raise click.ClickException(
             f"{Path(__file__).parents[1]} does not contain chaski-llm's `__init__.py`. The PyPI package "
-            "`chaski`, which is another project, was installed over it, or removed from it. Run: "
+            "`chaski`, another project, was installed over it or uninstalled from it. Run: "
             "pip uninstall chaski; pip install --force-reinstall chaski-llm"
         ) from None
     return __version__
@@ -120,12 +120,12 @@ def chaski_command() -> None:
 
 
 def main() -> None:
-    """Run the command line; the installed `chaski` script calls it."""
+    """Run the command line. The installed `chaski` script calls this function."""
     open_missing()
     catch_lost_output()
-    # NumPy's BLAS would start a thread for each core, which spins while the command is still being imported.
+    # NumPy's BLAS would start one thread per core, and these threads spin during the imports.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # The interpreter would look through all objects before it ends, which people wait for.
+    # This skips the garbage collection at exit, which would delay the end of the command.
     atexit.register(gc.freeze)
     try:
         try:
@@ -133,9 +133,9 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except OutputLostError as lost:
-        # The rest of the output goes nowhere, so that the interpreter does not try to write it at its end.
+        # Discard the rest of the output, so that the interpreter does not try to write it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        # A reader such as `head` may have enough, and a terminal may be gone.
+        # It is no error if a reader such as `head` stops reading or the terminal closes.
         if lost.cause.errno not in (errno.EPIPE, errno.EIO):
-            click.echo(f"Error: the output cannot be written: {lost}", err=True)
+            click.echo(f"Error: cannot write the output: {lost}", err=True)
         sys.exit(1)

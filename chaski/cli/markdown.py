@@ -1,8 +1,8 @@
-"""`MarkdownStream`: Markdown that appears bit by bit on a terminal, laid out and in styles.
+"""`MarkdownStream`: formats Markdown for a terminal while it arrives bit by bit.
 
-Nothing that was printed is taken back. So text is held as long as what follows can change it: the mark that
-a line begins with, what asterisks enclose, a link, and a table, whose columns are as wide as their cells.
-Lines of the source are lines on the terminal. No word is lost, and their order stays.
+Printed text is never changed. Therefore text is held as long as later text can change its format: the mark at
+the beginning of a line, emphasis, a link, and a table, whose column widths depend on all cells. Lines of the
+source stay lines on the terminal. No word is lost or moved.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from chaski.cli.styled_lines import Span, StyledLines
 
 __all__ = ["MarkdownStream"]
 
-_HELD = 4000  # characters of a line that is held as a whole
+_HELD = 4000  # maximum characters of a held line
 _QUOTE = re.compile(r" {0,3}>[ \t]?")
 _HEADING = re.compile(r"[ \t]{0,3}(#{1,6})[ \t]+")
 _BULLET = re.compile(r"([ \t]*)[-*+][ \t]+(?:\[([ xX])\][ \t]+)?")
 _NUMBER = re.compile(r"([ \t]*\d{1,9}[.)])[ \t]+")
 _RULE = re.compile(r"[ \t]{0,3}([-*_])(?:[ \t]*\1){2,}[ \t]*")
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*([^\s`]*)[^`]*")
-# What the beginning of a line may be, as long as no other character has come.
+# Beginnings of a line that are still undecided.
 _UNDECIDED = re.compile(
     r"[ \t]*(?:>|#{1,6}|[-+*_](?:[ \t]*[-*_])*|[-+*][ \t]+\[(?:[ xX]\]?)?|\d{1,9}[.)]?|`{1,2}|~{1,2})?[ \t]*"
 )
@@ -34,25 +34,25 @@ _RULE_WIDTH = 40
 
 
 class MarkdownStream:
-    """Feed it text without control characters as it comes; it gives what to print.
+    """Takes text without control characters as it arrives, and returns the text to print.
 
-    columns     width of the lines, 0 for lines that do not break
-    has_colors  code has colors; without, only bold, italic and underlined text differs
+    columns width of the lines; 0 does not break lines has_colors whether code is colored; otherwise only
+    bold, italic and underlining are used
     """
 
     def __init__(self, columns: int, has_colors: bool) -> None:
         self._lines = StyledLines(columns)
         self._has_colors = has_colors
-        self._rest = ""  # of the line: what is held here
-        self._quotes = 0  # marks of quotes that the line began with
-        self._line: InlineMarkdown | CodeColors | None = None  # what the rest of the line goes to
-        self._fence = ""  # the mark that began the code
+        self._rest = ""  # the held part of the line
+        self._quotes = 0  # number of quote marks at the beginning of the line
+        self._line: InlineMarkdown | CodeColors | None = None  # the formatter for the rest of the line
+        self._fence = ""  # the mark that opened the code block
         self._fence_quotes = 0
         self._language = ""
         self._table: list[str] = []
 
     def feed(self, text: str) -> str:
-        """Return what to print of the text so far."""
+        """Add text; return the text that can be printed now."""
         *whole, rest = text.split("\n")
         for piece in whole:
             self._rest += piece
@@ -64,7 +64,7 @@ class MarkdownStream:
         return self._lines.take()
 
     def close(self) -> str:
-        """Return what was held, at the end of the text."""
+        """End the text; return the text that was held."""
         has_begun = bool(self._rest)
         if has_begun or self._line is not None:
             self._go_on(True)
@@ -91,7 +91,7 @@ class MarkdownStream:
         self._line, self._quotes, self._rest = None, 0, ""
 
     def _begin(self, is_whole: bool) -> bool:
-        """Find out what the line is, print its mark, and set what its text goes to. False: not known yet."""
+        """Determine the kind of line, print its mark and set its formatter. Return False if undecided."""
         most = self._fence_quotes if self._fence else self._quotes + len(self._rest)
         while self._quotes < most and (quote := _QUOTE.match(self._rest)):
             if quote.end() == len(self._rest) and not is_whole:
@@ -138,7 +138,7 @@ class MarkdownStream:
         return True
 
     def _put_mark(self) -> str:
-        """Print what the line begins with; return the style of its text."""
+        """Print the mark at the beginning of the line; return the style of its text."""
         rest, style = self._rest, ITALIC if self._quotes else ""
         if heading := _HEADING.match(rest):
             self._rest = rest[heading.end() :]
@@ -165,13 +165,13 @@ class MarkdownStream:
         return (("│ ", DIM) for _ in range(self._quotes))
 
     def _put_all(self, style: str) -> None:
-        """Print the line as it is; nothing of it is left."""
+        """Print the whole line unchanged."""
         self._lines.put_as_is(self._rest, style)
         self._rest = ""
         self._line = InlineMarkdown("", False)
 
     def _end_table(self) -> None:
-        """Print the rows that were held."""
+        """Print the held rows of a table."""
         rows, self._table = self._table, []
         if not rows:
             return

@@ -1,4 +1,4 @@
-"""Tables of Markdown, in columns as wide as their cells, or narrower where the terminal is."""
+"""Markdown tables, in columns as wide as their cells, or narrower on a narrow terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chaski.cli.styled_lines import Span, broken, width_of
 __all__ = ["laid_out"]
 
 _DELIMITERS = re.compile(r"\s*\|?(?:\s*:?-+:?\s*\|)*(?:\s*:?-+:?\s*)?\|?\s*")
-# A bar in code, or behind a backslash, is text.
+# A bar in code, or after a backslash, is text.
 _PIECE = re.compile(r"\\.|`[^`]*`|.")
 _LEAST = 6
 _BETWEEN = " │ "
@@ -21,9 +21,11 @@ Line = list[Span]
 
 
 def laid_out(rows: Sequence[str], width: int, has_colors: bool) -> Iterator[Line]:
-    """Yield the lines of the table; rows that are none, for want of a line below the first, as they are.
+    """Yield the lines of the table.
 
-    width: of a line, 0 for any.
+    Rows without a delimiter line below the first are not a table and stay unchanged.
+
+    width: maximum width of a line; 0 for no limit.
     """
     if len(rows) < 2 or not _is_delimiter(rows[1]):
         for row in rows:
@@ -66,7 +68,7 @@ def _side(cell: str) -> str:
 
 
 def _widths(texts: Sequence[Sequence[Line]], columns: int, width: int) -> list[int]:
-    """Return how wide each column is: as its cells, or in narrow lines an even share where it needs more."""
+    """Return the width of each column: the width of its cells, or at most an even share of the line."""
     wanted = [
         max([1, *(width_of("".join(text for text, _ in row[at])) for row in texts if at < len(row))])
         for at in range(columns)
@@ -76,7 +78,7 @@ def _widths(texts: Sequence[Sequence[Line]], columns: int, width: int) -> list[i
         return wanted
     widths = [0] * columns
     left = sorted(range(columns), key=lambda at: wanted[at])
-    while left:  # the narrow columns first: what they leave is for the others
+    while left:  # narrow columns first: the others share the space they leave
         at = left.pop(0)
         widths[at] = min(wanted[at], max(room // (len(left) + 1), _LEAST))
         room -= widths[at]

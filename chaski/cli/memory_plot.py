@@ -1,4 +1,4 @@
-"""Charts of the memory that a model takes: layer by layer, and by the context it is loaded with."""
+"""Charts of a model's memory use: by layer, and by context length."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _LEAST_CONTEXT = 512
 def memory_charts(
     model: OpenedModel, context: int | None, parallel: int | None, backend: str | None
 ) -> Iterator[Chart]:
-    """Yield two charts: weights and cache of each layer, and all memory by context up to the trained one."""
+    """Yield two charts: weights and cache by layer, and total memory by context, up to the trained
+    context."""
     parts = ModelParts.of(model, PartOptions(context=context, parallel=parallel))
     yield _by_layer(parts, backend)
     yield _by_context(model, parts, backend)
@@ -37,7 +38,7 @@ def _by_layer(parts: ModelParts, backend: str | None) -> Chart:
         if layer := _LAYER.match(name):
             weights[int(layer[1])] = weights.get(int(layer[1]), 0) + tensor.nbytes
     caches = _caches(parts, backend)
-    # Some layers keep nothing, or what others keep: then caches have no layers of their own here.
+    # Some layers have no cache or share another layer's cache. Caches then do not map to layers one to one.
     is_each = len(caches) == len(weights)
     held = caches if is_each else [0] * len(weights)
     bars = [
@@ -49,11 +50,11 @@ def _by_layer(parts: ModelParts, backend: str | None) -> Chart:
         bars.append(_bar("caches of layers", 0, sum(caches)))
     size = parts.size
     asked = f"{size.sequences} sequence(s) of {size.capacity:,} tokens"
-    return Chart(f"Memory by layer, {asked}; weights as in the file", bars, ("weights", "cache"))
+    return Chart(f"Memory by layer, {asked}; weight sizes as in the file", bars, ("weights", "cache"))
 
 
 def _caches(parts: ModelParts, backend: str | None) -> list[int]:
-    """Return the bytes that each layer keeps, of those that keep anything."""
+    """Return the cache size of each layer that has a cache, in bytes."""
     reserved = reserve(parts, backend)
     try:
         types = kv_types(parts.kv_type, reserved.backend, parts.file)

@@ -1,7 +1,7 @@
-"""The table of architectures that run natively: `chaski models` prints it, and docs/models.md shows it.
+"""The table of native architectures, for `chaski models` and docs/models.md.
 
-What code says comes from code. What only a run of tiny models says is in `measured.json`, written by
-tools/measure_models.py. The rest, whose models have an architecture and what is not there, is written here.
+Facts come from the code where possible. Measurements of tiny models are in `measured.json`, written by
+tools/measure_models.py. This module adds model names and limitations.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ __all__ = ["DESCRIPTIONS", "MEASURED", "OTHERS", "ModelRow", "model_rows"]
 MEASURED = Path(__file__).with_name("measured.json")
 
 OTHERS = (
-    f"Other architectures are computed by llama.cpp, an extra: {extra_command('llama-cpp')} installs it, "
-    "and chaski chooses it by itself."
+    f"llama.cpp, an optional extra, runs other architectures: {extra_command('llama-cpp')} installs it, "
+    "and chaski then selects it automatically."
 )
 
 
 class Description(Struct, frozen=True):
-    """The names that people know an architecture by, and facts that no code says.
+    """The common model names of an architecture, and facts that the code does not contain.
 
     tools, thinking: formats of `chaski.text.parsers` in which models of the family call tools and think.
-    notes: what is not there, and what is special.
+    notes: limitations and special features.
     """
 
     families: str
@@ -40,7 +40,7 @@ class Description(Struct, frozen=True):
     notes: str = ""
 
 
-_PICTURES = "Pictures, not videos. A picture of more than 2,048 squares of patches is made smaller."
+_PICTURES = "Pictures, not videos. A picture of more than 2,048 squares of patches is scaled down."
 
 DESCRIPTIONS: Mapping[str, Description] = {
     "bert": Description(
@@ -50,31 +50,31 @@ DESCRIPTIONS: Mapping[str, Description] = {
     "eurobert": Description("EuroBERT, Jina Embeddings 5 nano"),
     "gemma": Description("Gemma 1, CodeGemma"),
     "gemma-embedding": Description(
-        "EmbeddingGemma", notes="Layers behind the pooling, of sentence-transformers, are converted too."
+        "EmbeddingGemma", notes="Dense layers of sentence-transformers after the pooling are converted too."
     ),
     "gemma2": Description("Gemma 2"),
     "gemma3": Description("Gemma 3, FunctionGemma", ("gemma3", "functiongemma")),
     "gemma3n": Description(
         "Gemma 3n",
-        notes="Text only: the encoders of pictures and sound are not there yet. "
-        "transformers is its only oracle: llama.cpp knows no sizes but the published ones.",
+        notes="Text only: the picture and sound encoders are not supported yet. "
+        "transformers is the only oracle: llama.cpp supports only the published sizes.",
     ),
     "gemma4": Description(
         "Gemma 4, dense, with experts, E2B and E4B",
         ("gemma4",),
         ("gemma4",),
-        "The encoder of sound is not there yet. An assistant (`gemma4-assistant`) proposes tokens as draft.",
+        "The sound encoder is not supported yet. An assistant (`gemma4-assistant`) works as draft model.",
     ),
     "gpt-oss": Description(
         "gpt-oss",
         ("harmony",),
         ("harmony",),
-        "The difference is that of weights in float32; the processor rounds what it multiplies with MXFP4.",
+        "The difference applies to float32 weights; with MXFP4 weights, the CPU rounds activations.",
     ),
     "granite": Description(
         "Granite 3 and 4, dense, Granite Vision 3",
         ("granite", "hermes"),
-        notes="Tool calls as Granite 3 writes them, and as Granite 4 does.",
+        notes="Tool calls in the formats of Granite 3 and Granite 4.",
     ),
     "granitemoe": Description("Granite 3 with experts", ("granite",)),
     "internlm2": Description(
@@ -83,18 +83,18 @@ DESCRIPTIONS: Mapping[str, Description] = {
     ),
     "jina-bert-v2": Description(
         "Jina Embeddings 2",
-        notes="The release for code is converted with the halves of its gates exchanged: llama.cpp's files "
-        "apply the activation to the wrong one, and are read as they are.",
+        notes="The code model is converted with the halves of its gates swapped: llama.cpp's files "
+        "apply the activation to the wrong half, and chaski reads them unchanged.",
     ),
     "jina-bert-v3": Description(
         "Jina Embeddings 3",
-        notes="`chaski convert --task` merges the adapter of a task; files of llama.cpp keep them apart.",
+        notes="`chaski convert --task` merges a task adapter; llama.cpp's files keep adapters separate.",
     ),
     "lfm2": Description(
         "LFM 2 and 2.5, dense, LFM2-VL",
         ("lfm2",),
         ("lfm2-thinking",),
-        "No tokens are proposed: its convolutions cannot drop tokens again.",
+        "No speculative decoding: its convolutions cannot drop tokens again.",
     ),
     "llama": Description(
         "Llama 1 to 3.3, Mistral 7B and Small, Mixtral, DeepSeek R1 Distill, LLaVA, SmolVLM, "
@@ -106,28 +106,28 @@ DESCRIPTIONS: Mapping[str, Description] = {
     "llama4": Description(
         "Llama 4 Scout and Maverick",
         ("llama3",),
-        notes="llama.cpp puts the rows of a picture into another order than transformers, which is followed.",
+        notes="Picture rows have the order of transformers; llama.cpp orders them differently.",
     ),
     "mistral3": Description(
         "Mistral Small 3.1 and 3.2, Ministral 3, Magistral", ("mistral", "ministral"), ("ministral",)
     ),
     "mllama": Description(
-        "Llama 3.2 Vision", ("llama3",), notes="transformers is its only oracle: llama.cpp does not have it."
+        "Llama 3.2 Vision", ("llama3",), notes="transformers is the only oracle: llama.cpp lacks it."
     ),
     "modern-bert": Description(
         "ModernBERT, GTE ModernBERT, Nomic ModernBERT Embed, Granite Embedding R2",
-        notes="Rerankers that read the first token rank; those that read the mean of all are refused.",
+        notes="Rerankers that read the first token work; rerankers that read the mean are rejected.",
     ),
     "nomic-bert": Description("Nomic Embed Text"),
     "nomic-bert-moe": Description(
         "Nomic Embed Text 2",
-        notes="A bias behind the experts, where a checkpoint has one, is a tensor that only chaski reads.",
+        notes="An optional bias after the experts is stored in a tensor that only chaski reads.",
     ),
     "phi3": Description(
         "Phi 3 to 4, Phi 4 mini and reasoning",
         ("bare-json",),
         ("bare-json",),
-        "LongRoPE has the factors of the context that the model is loaded with.",
+        "LongRoPE uses the factors for the context with which the model is loaded.",
     ),
     "qwen2": Description(
         "Qwen 2 and 2.5, QwQ, DeepSeek R1 Distill Qwen, InternVL 2.5 and 3, MiniCPM-V 2.6",
@@ -140,7 +140,7 @@ DESCRIPTIONS: Mapping[str, Description] = {
         "Qwen 2-VL and 2.5-VL",
         ("hermes",),
         notes="Pictures, not videos; Ollama's files say `qwen25vl`. A picture of more than 2,048 squares of "
-        "patches is made smaller.",
+        "patches is scaled down.",
     ),
     "qwen3": Description(
         "Qwen 3, Qwen3-Embedding, Qwen3-Reranker, InternVL 3.5, MiniCPM-V 4.5",
@@ -164,7 +164,7 @@ DESCRIPTIONS: Mapping[str, Description] = {
         "Qwen 3-VL with experts",
         ("qwen3",),
         ("qwen3", "qwen3-thinking"),
-        "Pictures as in `qwen3vl`. Experts are converted from the order of published checkpoints, which "
+        "Pictures as in `qwen3vl`. Experts are converted from the layout of published checkpoints, which "
         "transformers 5 does not save.",
     ),
     "t5encoder": Description("Sentence-T5, GTR-T5"),
@@ -172,12 +172,12 @@ DESCRIPTIONS: Mapping[str, Description] = {
 
 
 class ModelRow(Struct, frozen=True):
-    """An architecture and what models of it can do.
+    """An architecture and the capabilities of its models.
 
-    embeddings: "yes", "by file" where those do whose file names a pooling, or "no".
-    speculation: tokens may be proposed, by n-grams or a draft model.
-    has_heads: files may have a block that proposes them as well.
-    differences: the largest measured one by the oracle that it is from.
+    embeddings: "yes", "no", or "by file" if only files that name a pooling support them.
+    speculation: whether n-grams or a draft model can propose tokens.
+    has_heads: whether files may contain a block that proposes tokens.
+    differences: the largest measured logit difference from each oracle.
     converter: names of architectures in the `config.json` of checkpoints.
     """
 
@@ -196,23 +196,23 @@ class ModelRow(Struct, frozen=True):
 
     @property
     def oracles(self) -> str:
-        """The oracles with the differences from them."""
+        """The oracles with the difference from each."""
         return ", ".join(f"{name} {value:.0e}" for name, value in self.differences.items())
 
     @property
     def proposals(self) -> str:
-        """Where tokens that are computed ahead come from."""
+        """The sources of proposed tokens."""
         if not self.speculation:
             return "no"
-        return "n-grams, draft models" + ", heads of its own" * self.has_heads
+        return "n-grams, draft models" + ", built-in heads" * self.has_heads
 
     def fits(self, words: str) -> bool:
-        """True if the words are a part of one of its names; blanks and hyphens do not count."""
+        """Return whether `words` is part of one of its names, ignoring blanks and hyphens."""
         wanted = _plain(words)
         return any(wanted in _plain(name) for name in (self.architecture, *self.families.split(", ")))
 
     def facts(self) -> list[tuple[str, str]]:
-        """The facts to print, each with its label."""
+        """Return the facts to print as pairs of label and value."""
         rows = [
             ("families", self.families),
             ("makes", _makes(self)),
@@ -229,7 +229,7 @@ class ModelRow(Struct, frozen=True):
 def _makes(row: ModelRow) -> str:
     found = ["text"] if row.text else []
     found += ["text about pictures"] if row.pictures else []
-    by_file = {"by file": ["embeddings, where the file names a pooling"], "yes": ["embeddings"], "no": []}
+    by_file = {"by file": ["embeddings, if the file names a pooling"], "yes": ["embeddings"], "no": []}
     return ", ".join(found + by_file[row.embeddings])
 
 
@@ -238,7 +238,7 @@ def _plain(words: str) -> str:
 
 
 def model_rows() -> list[ModelRow]:
-    """The rows of all native architectures, sorted by name."""
+    """Return the rows of all native architectures, sorted by name."""
     from chaski.model.registry import ARCHITECTURES
 
     measured, converters = json.loads(MEASURED.read_text()), _converters()
@@ -268,7 +268,7 @@ def _row(name: str, measured: Mapping[str, Any], converter: tuple[str, ...]) -> 
 
 
 def _converters() -> dict[str, tuple[str, ...]]:
-    """Architectures of checkpoints by GGUF's name of what they are converted to."""
+    """Return the checkpoint architectures for each GGUF architecture."""
     from chaski.convert.families import ENCODERS, FAMILIES, TEXT_MODELS, TEXT_PARTS
 
     pairs = [*FAMILIES.items(), *TEXT_PARTS.items(), *product(ENCODERS, dict.fromkeys(TEXT_MODELS.values()))]

@@ -1,4 +1,4 @@
-"""`chaski models`: the architectures that run natively, and what their models can do."""
+"""`chaski models`: lists the native architectures and the capabilities of their models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LABEL_WIDTH, _COLUMNS = 16, 79
 
 
 def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The architectures that begin like what was typed."""
+    """Return the architectures that start with the typed text."""
     from chaski.cli.model_table import DESCRIPTIONS
 
     return [name for name in DESCRIPTIONS if name.startswith(incomplete)]
@@ -26,15 +26,14 @@ def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
 @click.option("--json", "as_json", is_flag=True, help="Print all facts as JSON.")
 @click.help_option("-h", "--help")
 def command(family: str, as_json: bool) -> None:
-    """List the architectures that the native engine computes, by their names in GGUF files.
+    """List the architectures that the native engine supports, by their names in GGUF files.
 
-    With FAMILY, a part of a name as people or files know it, print all facts about those that it fits:
-    `chaski models "qwen 3"`, `chaski models gemma4`.
+    With FAMILY, a part of a model or architecture name, print all facts about the matching ones: `chaski
+    models "qwen 3"`, `chaski models gemma4`.
 
-    The columns say what models of an architecture can do here: see PICTURES; give EMBEDDINGS ("file": those
-    whose file names a pooling); call TOOLS and THINK, where published models do; have tokens PROPOSED by
-    n-grams or a draft model. ERROR is the largest difference of a logit from transformers, measured on tiny
-    random models.
+    The columns show the capabilities of the models: they read PICTURES, return EMBEDDINGS ("file": if the
+    file names a pooling), call TOOLS and THINK if published models do, and accept tokens PROPOSED by n-grams
+    or a draft model. ERROR is the largest logit difference from transformers, measured on tiny random models.
     """
     import json
 
@@ -79,7 +78,7 @@ def _mark(value: object) -> str:
 
 
 def _details(row: ModelRow) -> str:
-    """All facts of one architecture, a line or more each."""
+    """Return all facts about one architecture, one or more lines each."""
     lines = [f"  {row.architecture}"]
     for label, text in row.facts():
         lines.append(_filled(text, f"    {label}".ljust(_LABEL_WIDTH + 4)))

@@ -1,4 +1,4 @@
-"""Options of commands that let several nodes compute a model: `--nodes` and `--split`."""
+"""Options that distribute a model over several nodes: `--nodes` and `--split`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def nodes_options(command: F) -> F:
-    """Add the options, whose values `with_nodes` takes."""
+    """Add the options. Pass their values to `with_nodes`."""
     for option in (
         click.option(
             "--split", metavar="WORD", help="With --nodes: layers or rows.  [default: CHASKI_SPLIT, layers]"
@@ -30,7 +30,7 @@ def nodes_options(command: F) -> F:
 
 
 def with_nodes(backend: str | None, nodes: str | None, split: str | None) -> str | None:
-    """Put the options into the environment, which workers inherit -> the backend to load a model with."""
+    """Put the options into the environment, which workers inherit; return the backend for the model."""
     if split is not None:
         os.environ["CHASKI_SPLIT"] = split
     if nodes is None:

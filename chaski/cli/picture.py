@@ -11,7 +11,7 @@ COLORS = ("#3b6ea8", "#e08a3c", "#5a9e5a", "#b8504a", "#8468a8", "#8a6450", "#d1
 INK = "#202020"
 WIDTH = 1180
 BAR, GAP, LINE = 18, 6, 20
-"""Heights of a bar, of what is between two, and of a line of text, in pixels."""
+"""Heights of a bar, of the gap between two bars, and of a line of text, in pixels."""
 
 
 class Picture:
@@ -37,7 +37,7 @@ class Picture:
             self._lines.append(f'<path fill="{color}" d="{path}"/>')
 
     def legend(self, names: Iterable[tuple[str, str]]) -> None:
-        """Write names beside squares of their colors, in as many lines as that takes."""
+        """Write names next to squares of their colors, on as many lines as needed."""
         x = 10.0
         for name, color in names:
             width = 30 + 7.2 * len(name)

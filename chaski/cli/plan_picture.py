@@ -1,4 +1,4 @@
-"""A picture of a plan report, as SVG: what the critical path is made of, and what each thread does when."""
+"""An SVG picture of a plan report: the parts of the critical path, and a timeline of each thread."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ __all__ = ["draw"]
 _OTHERS, _WAITING, _PYTHON = "#a8a8a8", "#f0e4b8", "#d8c040"
 
 _LEFT, _RIGHT = 130, 170
-_LENGTH = WIDTH - _LEFT - _RIGHT  # of the longest bar
+_LENGTH = WIDTH - _LEFT - _RIGHT  # pixels of the longest bar
 
-# Bars that are closer to each other than this are drawn as one, in pixels.
+# Bars closer together than this many pixels are drawn as one.
 _NEAR = 0.15
 
 Colors = Mapping[tuple[str, str], str]
-"""The colors of the kinds of steps that have one of their own."""
+"""The colors of step kinds with their own color."""
 
 Span = tuple[float, float, int]
-"""Where a bar begins and ends, in seconds, and its lane."""
+"""Start and end of a bar in seconds, and its lane."""
 
 
 def draw(report: PlanReport) -> str:
@@ -54,10 +54,8 @@ def _draw_stage(picture: Picture, stage: Stage) -> None:
 
 
 def _critical_paths(picture: Picture, stage: Stage, rows: Sequence[Row], colors: Colors) -> None:
-    """A bar for each number of threads; a mark where what was measured ends."""
-    picture.text(
-        10, "the critical path by threads, as predicted; the mark is what was measured", weight="600"
-    )
+    """Draw a bar per number of threads, with a mark at the measured time."""
+    picture.text(10, "the predicted critical path by threads; marks show measured times", weight="600")
     picture.y += LINE
     longest = max([found.seconds for found in stage.predicted.values()] + list(stage.measured.values()))
     for count, found in sorted(stage.predicted.items()):
@@ -80,7 +78,7 @@ def _critical_paths(picture: Picture, stage: Stage, rows: Sequence[Row], colors:
 
 
 def _timelines(picture: Picture, stage: Stage, colors: Colors) -> None:
-    """Each thread of a run on all of them, and of the least number that was not measured."""
+    """Draw the threads of a run on all cores, and of the smallest thread count that was not measured."""
     count = max(stage.measured)
     seconds = (stage.run.ended - stage.run.launched) * 1e-9
     picture.text(10, f"each thread, as measured on {count}: {seconds * 1e3:.2f} ms", weight="600")
@@ -117,7 +115,7 @@ def _timeline(picture: Picture, bars: Sequence[Bar], colors: Colors, seconds: fl
 
 
 def _joined(bars: Iterable[Span], near: float) -> Iterator[Span]:
-    """Join bars of a lane that are nearer to each other than that."""
+    """Join bars of a lane that are closer together than `near`."""
     open_bars: dict[int, tuple[float, float]] = {}
     for started, ended, lane in sorted(bars):
         if lane in open_bars and started - open_bars[lane][1] <= near:

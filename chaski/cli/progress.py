@@ -1,4 +1,4 @@
-"""Loading a model from the command line, with a bar."""
+"""Loads a model on the command line with a progress bar."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def load_with_bar(
     label: str = "",
     **options: Unpack[LoadOptions],
 ) -> LLM:
-    """`chaski.load` with a progress bar, which shows `label` instead of the model where one is given."""
+    """Call `chaski.load` with a progress bar. The bar shows `label`, if given, instead of the model."""
     from chaski.runner.loading.loader import load
 
     with closing(ProgressBar(f"loading {label or model}")) as bar:

@@ -1,4 +1,4 @@
-"""`chaski prune`: what no model uses out of the store."""
+"""`chaski prune`: deletes files of the store that no model uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["command"]
 @click.command("prune", short_help="Delete files that no model uses.")
 @click.help_option("-h", "--help")
 def command() -> None:
-    """Delete what belongs to no model: unused blobs, unfinished downloads and leftovers.
+    """Delete files that belong to no model: unused blobs, unfinished downloads and leftovers.
 
     Files younger than an hour stay, because another program may be about to use them.
     """

@@ -1,4 +1,4 @@
-"""`chaski ps`: the models that a running server holds in memory."""
+"""`chaski ps`: lists the models in a running server's memory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def command(prefix: str) -> None:
     click.echo(table([("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "ENGINE"), *rows], indent=""))
     for model in models:
         if words := model.get("speculation"):
-            click.echo(f"{model['name']}: tokens are proposed by {words}")
+            click.echo(f"{model['name']}: proposals come from {words}")
         if names := model.get("adapters"):
             click.echo(f"{model['name']}: adapters in memory: {', '.join(map(_short, names))}")
         tiers = {tier: use for tier, use in (model.get("prefix_cache") or {}).items() if use["blocks"]}
@@ -51,7 +51,7 @@ def command(prefix: str) -> None:
         for replica in model.get("replicas", ()):
             click.echo(f"{model['name']}: {_replica(replica)}")
         if reason := model.get("engine_reason"):
-            click.echo(f"{model['name']}: {model['engine']} computes it: {reason}")
+            click.echo(f"{model['name']}: runs on {model['engine']}: {reason}")
 
 
 def _tier(tier: str, use: Mapping[str, int]) -> str:
@@ -72,7 +72,7 @@ def _replica(replica: Mapping[str, Any]) -> str:
 
 
 def _short(name: str) -> str:
-    """Return the name of an adapter; that of one of the store is a digest, of which people see a part."""
+    """Return the display name of an adapter. Adapters of the store are shown by a shortened digest."""
     return name.removeprefix("sha256-")[:12] if name.startswith("sha256-") else name
 
 
@@ -84,7 +84,7 @@ def _processor(size: int, on_gpu: int) -> str:
 
 
 def _until(text: str) -> str:
-    """Return when a model is unloaded: `4 minutes from now`."""
+    """Return the time until a model is unloaded: `4 minutes from now`."""
     from chaski.cli.layout import age
 
     try:

@@ -1,4 +1,4 @@
-"""`chaski pull`: a model from a registry into the store."""
+"""`chaski pull`: downloads a model from a registry into the store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def command(model: str, insecure: bool, username: str | None, password: str | No
 def pull_model(
     model: str, insecure: bool = False, username: str | None = None, password: str | None = None
 ) -> None:
-    """Pull a model into the store, with bars."""
+    """Pull a model into the store with progress bars."""
     from chaski.names import ModelName
     from chaski.store.pull import pull
     from chaski.store.store import Store

@@ -1,4 +1,4 @@
-"""`chaski push`: a model of the store to its registry."""
+"""`chaski push`: uploads a model of the store to its registry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WEBSITE = "https://ollama.com"
 @registry_options
 @click.help_option("-h", "--help")
 def command(model: str, insecure: bool, username: str | None, password: str | None) -> None:
-    """Push MODEL to the registry that its name says."""
+    """Push MODEL to the registry in its name."""
     from chaski.cli.remote_store import chosen_server, transfer
     from chaski.names import DEFAULT_HOST, ModelName
     from chaski.store.push import push

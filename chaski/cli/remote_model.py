@@ -1,4 +1,4 @@
-"""`RemoteModel`: a model of a running server, as commands see it."""
+"""`RemoteModel`: a model of a running server, for use by commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["RemoteModel"]
 
 
 class RemoteModel:
-    """A model of a server, with what a conversation on the terminal needs of an `LLM`."""
+    """A model of a server, with the parts of `LLM` that a terminal conversation uses."""
 
     def __init__(self, remote: Remote, name: str) -> None:
         """Connect to a model of a server. Raises ModelNotFoundError if the server lacks it."""
@@ -32,7 +32,7 @@ class RemoteModel:
         self._remote = remote
         self._name = name
         self.path = f"{name} at {remote.url}"
-        # The model may be loaded with less: the server tells so with its first answer.
+        # The model may be loaded with a smaller context. The server reports it with its first answer.
         self.context: int = info.get(f"{architecture}.context_length", 0)
         self.vocab_size: int = info.get(f"{architecture}.vocab_size", 0)
         self.chat_template: str | None = shown.get("template")
@@ -40,25 +40,25 @@ class RemoteModel:
         self.capabilities: tuple[str, ...] = tuple(shown.get("capabilities") or ())
         self.has_vision: bool = "vision" in self.capabilities
         self.makes_vectors: bool = "embedding" in self.capabilities
-        self.keep_alive: str | None = None  # how long it stays after each answer; None as the server wants
+        self.keep_alive: str | None = None  # None: the server's default
 
     def save(self, name: str, settings: Mapping[str, Any]) -> None:
-        """Make a model of this one with settings, as /api/create takes them."""
+        """Create a model from this one with settings in the format of /api/create."""
         for line in self._remote.lines("/api/create", {"model": name, "from": self._name, **settings}):
             if "error" in line:
                 raise ChaskiError(str(line["error"]))
 
     def keep_state(self, name: str, think: bool | str | None) -> tuple[int, int]:
-        """Keep the state of the conversation that a model begins with -> its tokens and bytes."""
+        """Keep the state of a model's initial conversation; return its tokens and bytes."""
         asked = {"model": name} | ({} if think is None else {"think": think})
         found = self._remote.post("/api/states", asked)
         return int(found["tokens"]), int(found["size"])
 
     def close(self) -> None:
-        """The server keeps it as long as it wants to."""
+        """Do nothing: the server decides when to unload the model."""
 
     def embed(self, text: str, dimensions: int | None, truncate: bool) -> list[float]:
-        """The vector of a text."""
+        """Return the embedding vector of a text."""
         asked = {"model": self._name, "input": text, "dimensions": dimensions, "truncate": truncate}
         found: list[float] = self._remote.post("/api/embed", asked | self._staying)["embeddings"][0]
         return found
@@ -66,7 +66,7 @@ class RemoteModel:
     def stream(
         self, prompt: str, images: Sequence[bytes] = (), **options: Any
     ) -> Generator[Event, None, None]:
-        """Continue a prompt as it is, behind the files of images."""
+        """Continue a raw prompt, preceded by image files."""
         asked = {"prompt": prompt, "raw": True, "images": [_base64(image) for image in images]}
         return self._events("/api/generate", asked, options)
 
@@ -77,7 +77,9 @@ class RemoteModel:
         tools: Sequence[Mapping[str, Any]] = (),
         **options: Any,
     ) -> Generator[Event, None, None]:
-        """Answer a conversation, whose messages may have `images`, as files. think: None is usual."""
+        """Answer a conversation, whose messages may contain `images` as file contents.
+
+        think: whether, or how much, the model thinks; None uses its default."""
         turns = [
             {**turn, "images": [_base64(image) for image in turn.get("images", ())]} for turn in messages
         ]
@@ -89,7 +91,8 @@ class RemoteModel:
         return self._events("/api/chat", asked, options)
 
     def prefixes(self) -> tuple[TierUse, ...]:
-        """What the tiers of its prefix cache hold; nothing where the server has not loaded it."""
+        """Return the contents of each prefix cache tier, or nothing if the server has not loaded the
+        model."""
         from chaski.runner.prefix.use import TierUse
 
         for model in self._remote.get("/api/ps")["models"]:
@@ -125,7 +128,7 @@ class RemoteModel:
                     self.context = line.get("context_length", self.context)
                     yield _done(line)
                     return
-        raise ChaskiError(f"{self._remote.url} broke off its answer")
+        raise ChaskiError(f"{self._remote.url} ended its answer early")
 
 
 def _base64(data: bytes) -> str:

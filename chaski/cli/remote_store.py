@@ -1,4 +1,4 @@
-"""The store of a server: what commands do there instead of here when `OLLAMA_HOST` names one."""
+"""The store of a server: commands use it if `OLLAMA_HOST` names a server."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _PEFT_FILES = ("adapter_config.json", "adapter_model.safetensors", "config.json"
 
 
 def note_own_store() -> None:
-    """Say that a command knows the files here only, where another one would ask a server."""
+    """Note that this command uses only local files, if `OLLAMA_HOST` names a server."""
     import click
 
     if (server := chosen_server()) is not None:
-        click.echo(f"Note: this is about the store of this machine, not that of {server.url}", err=True)
+        click.echo(f"Note: this command uses the store of this machine, not of {server.url}", err=True)
 
 
 def transfer(server: Remote, path: str, body: Mapping[str, Any]) -> Iterator[StoreProgress]:
-    """The steps of a long work of the server. Raises ChaskiError with what it says."""
+    """Yield the progress of a long operation of the server. Raises ChaskiError with its message."""
     from chaski.names import Digest
     from chaski.store.progress import StoreProgress
 
@@ -44,9 +44,9 @@ def transfer(server: Remote, path: str, body: Mapping[str, Any]) -> Iterator[Sto
 
 
 def create_there(server: Remote, name: str, recipe: Recipe) -> Iterator[StoreProgress]:
-    """Make a model of a recipe on a server, which gets the files that the recipe names.
+    """Create a model on a server from a recipe, uploading the files that the recipe names.
 
-    Raises UnsupportedError for what its API cannot express.
+    Raises UnsupportedError for recipes that the server's API cannot express.
     """
     body: dict[str, Any] = {"model": name, **(yield from _sources(server, recipe.sources))}
     body["adapters"] = yield from _adapters(server, recipe.adapters)
@@ -65,7 +65,7 @@ def create_there(server: Remote, name: str, recipe: Recipe) -> Iterator[StorePro
 def _sources(
     server: Remote, sources: Sequence[ModelSource]
 ) -> Generator[StoreProgress, None, dict[str, Any]]:
-    """The fields of a create request that name a recipe's sources, once the server has the files."""
+    """Upload a recipe's sources; return the fields of a create request that name them."""
     from chaski.names import ModelName
 
     names = [source for source in sources if isinstance(source, ModelName)]
@@ -82,7 +82,7 @@ def _sources(
 def _adapters(
     server: Remote, sources: Sequence[ModelSource]
 ) -> Generator[StoreProgress, None, dict[str, str]]:
-    """Send the files of adapters, of several under the number of each -> their digests by path."""
+    """Send adapter files, numbered if there are several; return their digests by path."""
     found: dict[str, str] = {}
     for number, source in enumerate(sources):
         if not isinstance(source, Path):
@@ -95,12 +95,12 @@ def _adapters(
 
 
 def _uploaded(server: Remote, source: ModelSource) -> Generator[StoreProgress, None, dict[str, str]]:
-    """Send a file that the server does not have, of a split one all parts -> digests by name."""
+    """Send a file, or all parts of a split file, that the server lacks; return the digests by name."""
     from chaski.formats.gguf import part_paths
 
     if not isinstance(source, Path) or source.is_dir():
         raise UnsupportedError(
-            f"{source} is a checkpoint, which is converted here: use `chaski convert` and name the GGUF file "
+            f"{source} is a checkpoint; convert it here with `chaski convert` and name the GGUF file "
             "in FROM, or unset OLLAMA_HOST"
         )
     found: dict[str, str] = {}
@@ -110,7 +110,7 @@ def _uploaded(server: Remote, source: ModelSource) -> Generator[StoreProgress, N
 
 
 def _uploaded_file(server: Remote, source: Path) -> Generator[StoreProgress, None, str]:
-    """Send one file -> its digest."""
+    """Send one file; return its digest."""
     from chaski.store.blobs import hash_file
     from chaski.store.progress import StoreProgress
 

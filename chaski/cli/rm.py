@@ -1,4 +1,4 @@
-"""`chaski rm`: models out of the store."""
+"""`chaski rm`: removes models from the store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["command"]
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...", shell_complete=model_names)
 @click.help_option("-h", "--help")
 def command(models: tuple[str, ...]) -> None:
-    """Remove each MODEL, and the files that only it used."""
+    """Remove each MODEL and the files that no other model uses."""
     from chaski.cli.remote_store import chosen_server
     from chaski.names import ModelName
     from chaski.store.store import Store

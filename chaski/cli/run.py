@@ -48,7 +48,7 @@ class _Command(click.Command):
 @click.option("--min-p", type=float, metavar="P", help="Drop tokens below this share of the top one.")
 @click.option("--seed", type=int, metavar="N", help="Number that makes random choices repeatable.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; repeatable.")
-@click.option("--threads", type=int, metavar="N", help="Cores to compute on.  [default: all physical ones]")
+@click.option("--threads", type=int, metavar="N", help="Cores to compute on.  [default: physical cores]")
 @click.option("--context", type=int, metavar="N", help="Tokens that prompt and answers may take.")
 @click.option(
     "--draft", metavar="MODEL", help="Small model of the same vocabulary that proposes tokens ahead."

@@ -72,8 +72,8 @@ def test_a_table_for_people(tiny_llama: Path) -> None:
         assert len(rows["predicted"]) == 1 + 6
         assert len(rows["no"]) == 3 + 4  # no more memory
     assert max(map(len, table.splitlines())) <= 110
-    assert "More than 2 threads are predicted and not measured" in table
-    assert "memory gives each thread 10.0 GB/s, or, in the last line,\n  no more than 20.0 GB/s" in table
+    assert "Figures for more than 2 threads are predictions" in table
+    assert "memory gives each thread 10.0 GB/s or, in the last line,\n  at most 20.0 GB/s" in table
 
 
 def test_each_number_of_threads_has_the_memory_of_its_own_runs(
@@ -130,15 +130,15 @@ def test_bars_that_touch_are_drawn_as_one() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--picture", "x.svg"), "--picture goes with --plan"),
-        (("--bandwidth", "10"), "--bandwidth goes with --plan"),
-        (("--nodes", "2"), "--nodes goes with --plan"),
-        (("--plan", "--nodes", "2"), "--nodes goes with --bandwidth"),
+        (("--picture", "x.svg"), "--picture needs --plan"),
+        (("--bandwidth", "10"), "--bandwidth needs --plan"),
+        (("--nodes", "2"), "--nodes needs --plan"),
+        (("--plan", "--nodes", "2"), "--nodes needs --bandwidth"),
         (("--plan", "--nodes", "0", "--bandwidth", "10"), "0 is not in the range x>=1"),
         (("--plan", "--bandwidth", "0"), "0.0 is not in the range x>0"),
         (("--plan", "--generate", "1"), "--plan needs two tokens to decode"),
-        (("--plan", "--backend", "reference"), "--plan is for the backend cpu"),
-        (("--plan", "--picture", "nowhere/x.svg"), "there is no folder nowhere"),
+        (("--plan", "--backend", "reference"), "--plan works with --backend cpu only"),
+        (("--plan", "--picture", "nowhere/x.svg"), "folder nowhere does not exist"),
         (("--plan", "--threads", "0"), "threads = 0 must be a whole number of at least 1"),
     ],
 )

@@ -84,7 +84,7 @@ def test_nothing_is_there_at_first() -> None:
 
 
 def test_the_folder_is_measured() -> None:
-    assert "written at" in run("--measure")
+    assert ": writes " in run("--measure")
 
 
 def test_a_time_that_is_none_is_refused() -> None:

@@ -102,14 +102,14 @@ def test_parameters_of_several_values(session: Session, monkeypatch: pytest.Monk
     ("line", "message"),
     [
         ("/fly", "unknown command; type /? for help"),
-        ("/set speed 3", "/set knows nothing like 'speed'; type /set for help"),
-        ("/? fly", "there is no help on 'fly'; there is on set, parameters, show, shortcuts"),
+        ("/set speed 3", "/set has no setting 'speed'; type /set for help"),
+        ("/? fly", "there is no help on 'fly'; the topics are set, parameters, show, shortcuts"),
         ("/set parameter num_ctx 0", "option num_ctx is 0; it must be a whole number above 0"),
         ("/set parameter num_gpu -1", "option num_gpu is -1; it must be a whole number of at least 0"),
         ("/set parameter seed", "/set parameter needs a name and a value"),
         ("/set parameter seed many", "option seed is 'many'"),
         ("/set parameter speed 3", "option 'speed' is unknown"),
-        ("/show all", "/show knows nothing like 'all'; type /show for help"),
+        ("/show all", "/show has no topic 'all'; type /show for help"),
         ("x" * 400, "but the context holds 256"),
     ],
 )

@@ -82,7 +82,7 @@ def test_memory_by_layer_and_context(tiny_llama: Path, tmp_path: Path) -> None:
     file = tmp_path / "memory.svg"
     assert chaski("show", str(long), "--plot", str(file), "--parallel", "2").exit_code == 0
     found = texts(file)
-    assert "Memory by layer, 2 sequence(s) of 3,000 tokens; weights as in the file" in found
+    assert "Memory by layer, 2 sequence(s) of 3,000 tokens; weight sizes as in the file" in found
     layers = [text for text in found if text.startswith("layer ")]
     assert layers == [f"layer {number}" for number in range(len(layers))]
     assert len(layers) > 1
@@ -115,9 +115,9 @@ def _bytes(lines: list[str]) -> float:
     ("arguments", "message"),
     [
         (("bench", "x.gguf", "--plot=a.png"), "must be a file whose name ends with .svg"),
-        (("show", "x.gguf", "--plot", "no/folder/a.svg"), "there is no folder no/folder"),
-        (("bench", "x.gguf", "--plot", "--plan"), "--plan is for one depth and one batch"),
-        (("bench", "x.gguf", "--depth", "0,1", "--plan"), "--plan is for one depth and one batch"),
+        (("show", "x.gguf", "--plot", "no/folder/a.svg"), "folder no/folder does not exist"),
+        (("bench", "x.gguf", "--plot", "--plan"), "--plan takes one depth and one batch"),
+        (("bench", "x.gguf", "--depth", "0,1", "--plan"), "--plan takes one depth and one batch"),
         (("bench", "x.gguf", "--depth", "0,x"), "'x' is not a valid integer"),
         (("bench", "x.gguf", "--batch", "0"), "0 is not in the range x>=1"),
         (("show", "x.gguf", "--context", "5"), "go with --memory and --plot"),

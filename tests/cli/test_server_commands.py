@@ -164,7 +164,7 @@ def test_commands_on_models_obey_ollama_host(
     assert pulled.stderr.splitlines()[0] == "pulling manifest"  # by the server, which may lack access
     assert pulled.exit_code == 1
     assert chaski("push", "127.0.0.1:9/me/model").exit_code == 1
-    note = f"Note: this is about the store of this machine, not that of {server.url}"
+    note = f"Note: this command uses the store of this machine, not of {server.url}"
     assert note in chaski("verify").stderr
     assert note in chaski("prune").stderr
     assert not (tmp_path / "here").exists()
@@ -198,13 +198,13 @@ def test_what_a_server_cannot_be_told(server: Running, tmp_path: Path) -> None:
     for text, message in (
         ("FROM helper\nFROM ./tiny.gguf", "FROM must name one model, or GGUF files"),
         ("FROM helper\nDRAFT helper", "DRAFT must name a GGUF file"),
-        (f"FROM {CHECKPOINT}", "use `chaski convert`"),
+        (f"FROM {CHECKPOINT}", "`chaski convert`"),
     ):
         modelfile.write_text(text)
         assert message in chaski("create", "x", "-f", str(modelfile)).stderr
     modelfile.write_text("FROM ./tiny.gguf")
     assert (
-        "--link is for the store of this machine"
+        "--link works only with the store of this machine"
         in chaski("create", "x", "--link", "-f", str(modelfile)).stderr
     )
 

@@ -145,7 +145,7 @@ def test_the_memory_of_a_context(tiny_llama: Path) -> None:
 
 def test_the_heads_of_a_model(tmp_path: Path) -> None:
     path = write_with_heads("qwen35", tmp_path / "heads.gguf")
-    assert "    speculation         n-grams, heads of its own\n" in show(str(path)).output
+    assert "    speculation         n-grams, built-in heads\n" in show(str(path)).output
     lines = show(str(path), "--memory", "--context", "128").output.splitlines()
     (row,) = (line.split("  ") for line in lines if "all tokens but the first 1" in line)
     assert [cell.strip() for cell in row if cell.strip()][1:3] == ["1", "128"]

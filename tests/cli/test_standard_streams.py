@@ -40,7 +40,7 @@ def test_closed_streams_are_like_the_null_device(command: str, streams: str) -> 
 def test_a_full_disk_is_named(command: str) -> None:
     ended = shell(f"{CHASKI} {command} > /dev/full < /dev/null")
     assert ended.returncode == 1
-    assert ended.stderr == b"Error: the output cannot be written: No space left on device\n"
+    assert ended.stderr == b"Error: cannot write the output: No space left on device\n"
     assert shell(f"{CHASKI} {command} > /dev/full 2> /dev/full < /dev/null").returncode == 1
 
 

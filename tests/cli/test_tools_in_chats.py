@@ -121,7 +121,7 @@ def test_a_model_that_cannot_call_tools(
     with chaski.load(tiny_llama, threads=1) as model:
         tiny = Session(model, {}, name="tiny")
         talk(tiny, monkeypatch, f"/tools load {tools}")
-    assert 'Error: "tiny" cannot call tools: its template does not know them' in capsys.readouterr().err
+    assert 'Error: "tiny" cannot call tools: its template does not support them' in capsys.readouterr().err
     assert tiny.tools == []
 
 
@@ -133,7 +133,7 @@ def test_tools_are_listed_and_cleared(
     output = capsys.readouterr()
     assert output.out.count("weather(city, [day])") == 3
     assert output.out.count("The model has no tools.") == 2
-    assert "/tools knows load FILE and clear" in output.err
+    assert "use /tools load FILE or /tools clear" in output.err
     assert session.tools == []
 
 

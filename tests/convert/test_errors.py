@@ -185,10 +185,10 @@ def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("out", "message"),
     [
-        ("missing/out.gguf", "there is no folder"),
+        ("missing/out.gguf", " does not exist; create it first"),
         (".", "is a folder; name the file to write"),
         ("/proc/out.gguf", "/proc/out.gguf cannot be written: "),
-        ("llama3/config.json/out.gguf", "there is no folder"),
+        ("llama3/config.json/out.gguf", " does not exist; create it first"),
     ],
 )
 @pytest.mark.parametrize("is_projector", [False, True])
@@ -210,7 +210,7 @@ def test_where_nothing_can_be_written_no_work_begins(
 def test_text_and_projector_need_two_files(folder: Path) -> None:
     out = str(folder.parent / "out.gguf")
     result = CliRunner().invoke(chaski_command, ["convert", str(folder), out, "--projector", out])
-    assert "--projector needs another name" in result.stderr
+    assert "give --projector another name" in result.stderr
 
 
 def test_a_full_disk_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

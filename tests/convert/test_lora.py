@@ -298,7 +298,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "for 14 matrices" in result.output
     assert {tensor.type.name for tensor in open_gguf(out).tensors.values()} == {"F16"}
     for arguments, message in (
-        ([str(adapter), str(out), "--task", "x"], "which --task is not for"),
+        ([str(adapter), str(out), "--task", "x"], "convert it without --task"),
         ([str(DATA / "llama3"), str(out), "--base", "x"], "convert it without --base"),
         ([str(adapter), str(out), "--base", "nowhere-at-all"], "no model of that name"),
         (

@@ -24,7 +24,7 @@ def proposals(has_heads: bool, draft: Path | None) -> str:
     from chaski.model.drafts import is_attached
 
     if draft is None:
-        return "n-grams, heads of its own" if has_heads else ""
+        return "n-grams, built-in heads" if has_heads else ""
     try:
         with open_gguf(draft) as file:
             return f"n-grams, {file.architecture} draft" if is_attached(file) else "draft model"
