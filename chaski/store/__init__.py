@@ -1,13 +1,13 @@
-"""Models on the disk: a store in Ollama's layout, what is in it, and how models come into it and leave it.
+"""Models on disk: a store in Ollama's layout, and operations that add, read and remove models.
 
-    <models>/manifests/<host>/<namespace>/<model>/<tag>    which blobs a model is made of
-    <models>/blobs/sha256-<64 hex>                         files named by their content, never changed
+    <models>/manifests/<host>/<namespace>/<model>/<tag> the list of a model's blobs <models>/blobs/sha256-<64
+    hex> files named by their content, never changed
 
-Pure file work and HTTP; what the blobs mean to an engine is decided above. Reading never writes.
+This package handles files and HTTP only. Higher layers interpret the blobs. Reading never writes.
 
-Promises: a name is seen whole or not at all, whenever a process dies. A blob has its name only after its
-bytes are on disk and were hashed. Processes of chaski may share a store, and Ollama may use it in turns
-with them.
+Guarantees: even after a crash, a name refers to a complete model or does not exist. A blob gets its name only
+after its bytes were hashed and written to disk. Several chaski processes may share a store, and Ollama may
+use it while chaski does not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`add_adapter`: a LoRA adapter that a recipe names becomes blobs, each a GGUF file that fits the model."""
+"""`add_adapter`: stores a recipe's LoRA adapter as GGUF blobs that fit the model."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["OpenModel", "add_adapter", "check_fits", "convert_folder", "open_plainly"]
 
 OpenModel: TypeAlias = "Callable[[Path], GGUFFile]"
-"""Opens the GGUF file of a model, whoever wrote it, in the names that adapters have."""
+"""Opens a model's GGUF file with its tensors renamed to the names used by adapters."""
 
 
 def open_plainly(path: Path) -> GGUFFile:
-    """Open the file of a model in the names that it has."""
+    """Open the file of a model with its own tensor names."""
     from chaski.formats.gguf import open_gguf
 
     return open_gguf(path)
@@ -34,10 +34,11 @@ def open_plainly(path: Path) -> GGUFFile:
 def add_adapter(
     store: Store, source: ModelSource, base: Path, link: bool = False, open_model: OpenModel = open_plainly
 ) -> Generator[StoreProgress, None, list[Digest]]:
-    """Make the adapters of a source blobs -> their digests, in order. base: the GGUF file of the model.
+    """Store the adapters of a source as blobs; return their digests in order.
 
-    A folder of PEFT is converted; a model of the store gives all that it has.
-    Raises AdapterError for one that does not fit, and what `convert_adapter` and `open_gguf` raise.
+    A PEFT folder is converted. A model of the store provides all its adapters.
+    base: the GGUF file of the model. Raises AdapterError for an adapter that does not fit, and the errors of
+    `convert_adapter` and `open_gguf`.
     """
     blobs = store.blobs
     if isinstance(source, ModelName):
@@ -66,10 +67,10 @@ def add_adapter(
 
 
 def check_fits(adapter: Path, base: Path, label: str, open_model: OpenModel = open_plainly) -> None:
-    """Check the header and all values of an adapter, which messages call `label`.
+    """Check the header and all values of an adapter. Messages call it `label`.
 
-    Raises AdapterError for one that is none, that has values that are no numbers, or that was made for
-    another model; and what `open_gguf` raises.
+    Raises AdapterError if the file is not an adapter, contains non-finite values or was made for another
+    model, and the errors of `open_gguf`.
     """
     from chaski.formats.adapter import check_adapter, check_finite, open_adapter
 
@@ -83,7 +84,7 @@ def check_fits(adapter: Path, base: Path, label: str, open_model: OpenModel = op
 
 
 def convert_folder(folder: Path, target: Path, base: Path, open_model: OpenModel = open_plainly) -> None:
-    """Convert PEFT's folder. Its own config.json says more of the model than the model's GGUF file."""
+    """Convert a PEFT folder. Its config.json, if present, describes the model better than the GGUF file."""
     from chaski.convert.adapter import convert_adapter
 
     if (folder / "config.json").is_file():

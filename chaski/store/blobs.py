@@ -1,4 +1,4 @@
-"""`Blobs`: files named by the SHA-256 of what they hold."""
+"""`Blobs`: files named by the SHA-256 of their content."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chaski.store.verified import note_verified
 
 __all__ = ["SMALL", "BlobWriter", "Blobs", "hash_file"]
 
-SMALL = 32 << 20  # bytes of the largest blob that is read whole: texts and settings, never weights
+SMALL = 32 << 20  # maximum bytes of a blob that is read whole: texts and settings, never weights
 _DAMAGED = "-damaged"
 _PIECE = 1 << 20
 
@@ -29,16 +29,16 @@ class Blobs:
         self.folder = folder
 
     def path(self, digest: Digest) -> Path:
-        """Return the path of a blob, which need not exist. Nothing else makes a path of a digest."""
+        """Return the path of a blob, which need not exist. Only this method derives paths from digests."""
         return self.folder / digest.file_name
 
     def size(self, digest: Digest) -> int | None:
-        """Bytes of a blob; None without it."""
+        """Return the size of a blob in bytes, or None if it is missing."""
         path = self.path(digest)
         return path.stat().st_size if path.is_file() else None
 
     def __iter__(self) -> Iterator[Digest]:
-        """All blobs, in order of digest."""
+        """Yield the digests of all blobs, sorted."""
         names = sorted(os.listdir(self.folder)) if self.folder.is_dir() else []
         for name in names:
             try:
@@ -47,7 +47,7 @@ class Blobs:
                 continue
 
     def read(self, digest: Digest) -> bytes:
-        """A small blob, checked. Raises StoreError when it is missing, damaged or not small."""
+        """Read and verify a small blob. Raises StoreError if it is missing, damaged or too large."""
         why = f"blob {digest.short} cannot be read"
         if self.size(digest) is None:
             raise StoreError(f"blob {digest.short} is missing; pull or create its model again")
@@ -64,7 +64,7 @@ class Blobs:
         return self.add_stream([data])
 
     def add_stream(self, pieces: Iterable[bytes], expected: Digest | None = None) -> Digest:
-        """Store what `pieces` gives, if it has the expected digest. Raises DigestError if it has not."""
+        """Store the bytes of `pieces`. Raises DigestError if they do not have the expected digest."""
         with self.writing() as writer:
             for piece in pieces:
                 writer.write(piece)
@@ -72,14 +72,14 @@ class Blobs:
 
     @contextmanager
     def writing(self) -> Iterator[BlobWriter]:
-        """A blob in the making, which is gone afterwards unless it was published."""
+        """Open a new blob for writing. It is removed at the end unless it was published."""
         with store_errors("a blob cannot be written"):
             make_folder(self.folder)
             with scratch(self.folder) as path, path.open("xb") as file:
                 yield BlobWriter(self, path, file)
 
     def add_file(self, source: Path) -> Digest:
-        """Store a file: it shares blocks where the file system can, else it is copied."""
+        """Store a file. The blob shares its blocks if the file system supports that, else it is a copy."""
         found = self.add_clone(source)
         if found is None:
             with store_errors(f"{source.name} cannot be read"), source.open("rb") as file:
@@ -87,14 +87,14 @@ class Blobs:
         return found
 
     def add_clone(self, source: Path) -> Digest | None:
-        """Store a file that shares its blocks with `source`; None where the file system cannot do that."""
+        """Store a file that shares its blocks with `source`, or return None if the file system cannot."""
         with self._new(source) as path:
             return self.publish(path, hash_file(path)) if clone_file(source.resolve(), path) else None
 
     def add_link(self, source: Path) -> Digest:
-        """Store the file itself under a second name: who later writes into `source` damages the blob.
+        """Store a hard link to the file. A later write to `source` damages the blob.
 
-        Raises StoreError where it cannot be linked, as from another file system.
+        Raises StoreError if it cannot be linked, for example from another file system.
         """
         with self._new(source) as path:
             os.link(source.resolve(), path)
@@ -108,7 +108,9 @@ class Blobs:
                 yield path
 
     def adopt(self, path: Path, expected: Digest | None = None) -> Digest:
-        """Make a file in the folder of the blobs a blob, unless it is not the expected one -> its digest."""
+        """Turn a file in the blob folder into a blob and return its digest.
+
+        Raises DigestError if it does not have the expected digest."""
         with store_errors("a blob cannot be written"):
             found = hash_file(path)
             if expected in (None, found):
@@ -116,21 +118,21 @@ class Blobs:
             return found
 
     def remove(self, digest: Digest) -> int:
-        """Delete a blob; how many bytes it had."""
+        """Delete a blob; return its size in bytes."""
         size = self.size(digest) or 0
         with store_errors(f"blob {digest.short} cannot be deleted"):
             self.path(digest).unlink(missing_ok=True)
         return size
 
     def is_intact(self, digest: Digest) -> bool:
-        """Return whether a blob still has the content that its name promises. Reads all of it."""
+        """Return whether a blob's content still matches its name. Reads the whole blob."""
         with store_errors(f"blob {digest.short} cannot be read"):
             return hash_file(self.path(digest)) == digest
 
     def set_aside(self, digest: Digest, seen: os.stat_result | None = None) -> bool:
-        """Rename a damaged blob, so that it is missing and the next pull or create fetches it again.
+        """Rename a damaged blob, so that the next pull or create fetches it again.
 
-        seen: the file as it was before it was found damaged. Where it has been replaced since, it stays.
+        seen: the state of the file before the check. A file that was replaced since then is not renamed.
         """
         path = self.path(digest)
         with store_errors(f"blob {digest.short} cannot be moved aside"):
@@ -143,7 +145,7 @@ class Blobs:
         return True
 
     def publish(self, path: Path, found: Digest, expected: Digest | None = None) -> Digest:
-        """Give a file with this digest its name, if that is the expected one -> the digest."""
+        """Give a file with this digest its blob name; return the digest. Raises DigestError if unexpected."""
         if expected not in (None, found):
             raise DigestError(f'digest mismatch, expected "{expected}", got "{found}"')
         self._publish(path, found)
@@ -156,7 +158,7 @@ class Blobs:
 
 
 class BlobWriter:
-    """Takes the bytes of a blob piece by piece. Each method may be called by another thread."""
+    """Writes a blob piece by piece. Different threads may call its methods."""
 
     def __init__(self, blobs: Blobs, path: Path, file: BinaryIO) -> None:
         self._blobs = blobs
@@ -170,13 +172,13 @@ class BlobWriter:
         self._file.write(piece)
 
     def publish(self, expected: Digest | None = None) -> Digest:
-        """Give the blob its name, if that is the expected one. Raises DigestError if it is not."""
+        """Give the blob its name. Raises DigestError if it does not have the expected digest."""
         self._file.flush()
         return self._blobs.publish(self._path, Digest(self._hasher.hexdigest()), expected)
 
 
 def hash_file(path: Path) -> Digest:
-    """The digest of a file's content."""
+    """Return the digest of a file's content."""
     with path.open("rb") as file:
         return Digest(hashlib.file_digest(file, "sha256").hexdigest())
 

@@ -1,8 +1,8 @@
-"""The models inside the package, as a store sees them: name, manifest, and a file that stays where it is.
+"""The models bundled with the package: their names, manifests and files.
 
-Beside `name.gguf` lie two blobs, as `create` writes them: `name.json`, which describes the model, and
-`name.params`, its options. The first names the digest of the file, so that nobody has to read that to list
-the model.
+Next to `name.gguf` are two blobs in the format of `create`: `name.json` describes the model, and
+`name.params` contains its options. `name.json` includes the digest of the GGUF file, so listing the model
+does not read that file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _FOLDER = Path(__file__).parents[1] / "models"
 
 
 class BundledModel(Struct, frozen=True):
-    """config, parameters: the bytes of the blobs that describe the model and have its options."""
+    """A bundled model.
+
+    config, parameters: the bytes of the blobs with its description and options."""
 
     name: ModelName
     path: Path
@@ -32,18 +34,18 @@ class BundledModel(Struct, frozen=True):
 
 
 def bundled_models() -> dict[ModelName, Path]:
-    """The names of all of them, sorted, and their files."""
+    """Return the files of all bundled models by name, sorted."""
     return {ModelName.parse(path.stem): path for path in sorted(_FOLDER.glob("*.gguf"))}
 
 
 def bundled_model(name: ModelName) -> Path | None:
-    """The file of a model. Upper and lower case are the same."""
+    """Return the file of a model, or None. Case is ignored."""
     wanted = str(name).lower()
     return next((path for each, path in bundled_models().items() if str(each).lower() == wanted), None)
 
 
 def read_bundled(path: Path) -> BundledModel:
-    """Read a bundled model, with the manifest that a store would make of its file."""
+    """Read a bundled model and build the manifest that a store would contain."""
     config, parameters = (path.with_suffix(suffix).read_bytes() for suffix in (".json", ".params"))
     digest, _ = json.loads(config)["rootfs"]["diff_ids"]
     weights = ManifestLayer(media_type("model"), Digest.parse(digest), path.stat().st_size)

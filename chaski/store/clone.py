@@ -12,7 +12,7 @@ _FICLONE = 0x40049409  # linux/fs.h
 
 
 def clone_file(source: Path, target: Path) -> bool:
-    """Make `target` a clone of `source`; False, and no file, where the file system has no clones."""
+    """Make `target` a clone of `source`. Return False, without a file, if clones are not supported."""
     if not sys.platform.startswith("linux"):
         return False
     with source.open("rb") as original, target.open("xb") as clone:

@@ -1,4 +1,4 @@
-"""`create`: a model of the store from a recipe: a GGUF file, a checkpoint or another model, and settings."""
+"""`create`: builds a stored model from a GGUF file, a checkpoint or another model, plus settings."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def create(
     link: bool = False,
     open_model: OpenModel = open_plainly,
 ) -> Generator[StoreProgress, None, None]:
-    """Make a model; what has the name is replaced when all of it is there.
+    """Create a model. It replaces a model of the same name once it is complete.
 
-    fetch: gets a source that is not in the store. Without it such a source is a ModelNotFoundError.
-    open_model: opens the model that an adapter must fit.
-    link: a file that can share no blocks with its blob is the blob itself, where it would be copied else.
-    Raises OptionError, TemplateError, UnsupportedError, GGUFError, StoreError, and what `fetch` raises.
+    fetch: fetches a source that is missing in the store; without it, ModelNotFoundError is raised.
+    open_model: opens the base model of an adapter.
+    link: whether to hard-link a file that cannot share blocks with its blob, instead of copying it. Raises
+    OptionError, TemplateError, UnsupportedError, GGUFError, StoreError, and the errors of `fetch`.
     """
     for missing in missing_sources(store, recipe):
         if fetch is None:
@@ -71,7 +71,7 @@ def missing_sources(store: Store, recipe: Recipe) -> list[ModelName]:
 
 
 def _check_template(source: str | None) -> None:
-    """Refuse a template that no conversation could be written with. Raises TemplateError with the line."""
+    """Raise TemplateError, with the line, for a template that cannot be rendered."""
     if source:
         from chaski.text.template.go import GoTemplate
 
@@ -79,7 +79,7 @@ def _check_template(source: str | None) -> None:
 
 
 class _Draft:
-    """A manifest in the making."""
+    """A manifest under construction."""
 
     def __init__(self, store: Store, link: bool, open_model: OpenModel) -> None:
         self.store = store
@@ -96,7 +96,7 @@ class _Draft:
         self.layers += [replace(layer, source=str(entry.name)) for layer in entry.manifest.layers]
 
     def add_weights(self, digest: Digest, weights: WeightSummary) -> None:
-        """Add a GGUF blob as the kind of layer that it is."""
+        """Add a GGUF blob as a layer of its kind."""
         self.add(weights.kind, digest)
         if weights.kind == "model":
             sizes = {"model_type": weights.size, "file_type": weights.file_type}
@@ -105,19 +105,19 @@ class _Draft:
         self.config["model_families"] = list(dict.fromkeys([*families, weights.family]))
 
     def drop(self, kind: str) -> list[ManifestLayer]:
-        """Take out the layers of a kind."""
+        """Remove and return the layers of a kind."""
         dropped = [layer for layer in self.layers if layer.kind == kind]
         self.layers = [layer for layer in self.layers if layer.kind != kind]
         return dropped
 
     def put(self, kind: str, *texts: bytes) -> None:
-        """Put texts in the place of those of their kind; an empty one only takes them out."""
+        """Replace the texts of a kind. Empty texts are not stored."""
         self.drop(kind)
         for text in filter(None, texts):
             self.add(kind, self.store.blobs.add(text))
 
     def put_parameters(self, parameters: Mapping[str, Parameter]) -> None:
-        """Add to the parameters that there are; the new ones win."""
+        """Add parameters. New values override existing ones."""
         before: dict[str, Any] = {}
         for layer in self.drop("params"):
             before |= read_object(self.store, layer)
@@ -141,7 +141,7 @@ class _Draft:
 def _add_source(
     draft: _Draft, source: ModelSource, quantize: str | None, name: ModelName
 ) -> Iterator[StoreProgress]:
-    """Add the source that FROM names; its weights in other types if the recipe says so."""
+    """Add the source named by FROM, with its weights quantized if requested."""
     if isinstance(source, CheckpointFiles):
         with folder_of(draft.store.blobs, source, name.model) as folder:
             if source.first_part is None:
@@ -165,7 +165,7 @@ def _add_source(
 
 
 def _add_adapter(draft: _Draft, source: ModelSource) -> Iterator[StoreProgress]:
-    """Add adapters behind those that the source has, each once."""
+    """Append adapters to those of the source, without duplicates."""
     models = [layer for layer in draft.layers if layer.kind == "model"]
     if len(models) != 1:
         raise OptionError("an adapter changes one model, which FROM must name before it")
@@ -177,7 +177,7 @@ def _add_adapter(draft: _Draft, source: ModelSource) -> Iterator[StoreProgress]:
 
 
 def _add_draft_model(draft: _Draft, source: ModelSource, quantize: str | None) -> Iterator[StoreProgress]:
-    """Add the weights of DRAFT, of a file or of another model, in place of those that the source has."""
+    """Add the weights of DRAFT from a file or another model, replacing the source's draft."""
     if isinstance(source, CheckpointFiles):
         if source.first_part is None:
             raise OptionError("a draft is made of one GGUF file, or of the name or folder of a model")
@@ -190,13 +190,13 @@ def _add_draft_model(draft: _Draft, source: ModelSource, quantize: str | None) -
         path = draft.store.blobs.path(source) if isinstance(source, Digest) else source
     digest = yield from _weights(draft, path, quantize)
     if inspect(draft.store.blobs.path(digest)).kind != "model":
-        raise OptionError(f"{path.name} is no model of text: it cannot be a draft")
+        raise OptionError(f"{path.name} is not a text model, so it cannot be a draft model")
     draft.drop("draft")
     draft.add("draft", digest)
 
 
 def _weights(draft: _Draft, path: Path, quantize: str | None) -> Generator[StoreProgress, None, Digest]:
-    """The blob of the weights of a file or of a checkpoint's folder, in other types if that is wanted."""
+    """Store the weights of a file or checkpoint folder as a blob, quantized if requested."""
     blobs = draft.store.blobs
     if path.is_dir():
         return (yield from convert_checkpoint(blobs, path, quantize))
@@ -215,7 +215,7 @@ def _add_checkpoint(draft: _Draft, folder: Path, quantize: str | None) -> Iterat
 
 
 def _apply(recipe: Recipe, draft: _Draft) -> None:
-    """Replace the source's settings by those of a recipe."""
+    """Replace the source's settings with those of a recipe."""
     for kind, text in (("template", recipe.template), ("system", recipe.system)):
         if text is not None:
             draft.put(kind, text.encode())
@@ -228,12 +228,12 @@ def _apply(recipe: Recipe, draft: _Draft) -> None:
     for key in ("renderer", "parser", "requires"):
         if (value := getattr(recipe, key)) is not None:
             draft.config[key] = value
-    # Pulling again compares them: the parts themselves are deleted.
+    # A later pull compares these digests, because the parts themselves are deleted.
     draft.config["split_from"] = [str(digest) for digest in recipe.split_from]
 
 
 def read_object(store: Store, layer: ManifestLayer) -> dict[str, Any]:
-    """The JSON object of a small layer."""
+    """Return the JSON object in a small layer. Raises StoreError."""
     try:
         found = load_json(store.blobs.read(layer.digest), MAX_JSON_VALUES)
     except (ValueError, RecursionError, TooManyValuesError) as error:

@@ -1,4 +1,4 @@
-"""A stored model as texts for people: its Modelfile, and its parameters as a list."""
+"""Readable descriptions of a stored model: its Modelfile, and a list of its parameters."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["modelfile_of", "parameter_lines"]
 
 
 def modelfile_of(model: StoredModel) -> Modelfile:
-    """The recipe that makes the model again from its own files."""
+    """Return the Modelfile that recreates the model from its own files."""
     return Modelfile(tuple(_instructions(model)))
 
 
 def parameter_lines(model: StoredModel) -> Iterator[tuple[str, str]]:
-    """The parameters by name, each value of a list for itself, as JSON."""
+    """Yield the parameters by name as JSON, with one pair per value of a list."""
     for name, value in sorted(model.parameters.items()):
         values: list[object] = [*value] if isinstance(value, list) else [value]
         for each in values:
@@ -38,7 +38,7 @@ def _instructions(model: StoredModel) -> Iterator[Instruction]:
         if text := getattr(model.config, command):
             yield Instruction(command, text)
     for name, text in parameter_lines(model):
-        # Bare numbers, truth values and texts are what the grammar wants, not JSON.
+        # The Modelfile grammar expects bare numbers, booleans and texts, not JSON strings.
         yield Instruction("parameter", str(json.loads(text)) if text.startswith('"') else text, name)
     for message in model.messages:
         yield Instruction("message", message["content"], message["role"])

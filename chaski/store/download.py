@@ -1,4 +1,4 @@
-"""`download`: one blob from a registry, in parallel parts that each go on where they were cut."""
+"""`download`: fetches a blob from a registry in parallel parts, each of which can be resumed."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ from chaski.store.parts import Part, PartialFile
 __all__ = ["BlobSource", "Pace", "download"]
 
 _GRACE_SECONDS = 0.1
-_SAVE_BYTES = 16 << 20  # how much a killed process may have to fetch again, of each part
+_SAVE_BYTES = 16 << 20  # maximum bytes of each part to fetch again after a killed process
 
 
 class Pace(Struct, frozen=True):
-    """The pace at which blobs are fetched and sent.
+    """Settings for fetching and sending blobs.
 
     connections       parts that travel at the same time
     min_part_bytes, max_part_bytes   a blob is cut into `connections` parts within these sizes
-    tries             how often a request may fail in a row before the transfer does
-    pause_seconds     how long to wait after the first failure; twice as long after each further one
-    report_seconds    seconds between reports of progress
-    send_bytes        how much of a blob one request of an upload carries
+    tries consecutive failures of a request after which the transfer fails pause_seconds wait after the first
+    failure; it doubles after each further failure report_seconds seconds between reports of progress
+    send_bytes maximum bytes in one upload request
     """
 
     connections: int = 16
@@ -50,22 +49,22 @@ class Pace(Struct, frozen=True):
 
 
 class BlobSource(Protocol):
-    """A server that has blobs. Its method may be called from several threads."""
+    """A server that provides blobs. Several threads may call its method."""
 
     def blob(
         self, digest: Digest, begin: int, end: int, size: int
     ) -> AbstractContextManager[tuple[int, Iterator[bytes]]]:
-        """Give the bytes from `begin` to `end`: where they really begin, and the bytes.
+        """Provide the actual start position and the bytes from `begin` to `end`.
 
-        Raises TemporaryError where trying again may help, and RegistryError for all else.
+        Raises TemporaryError if a retry may help, else RegistryError.
         """
 
 
 def download(registry: BlobSource, blobs: Blobs, layer: ManifestLayer, pace: Pace) -> Iterator[int]:
-    """Fetch a blob that is not there; gives the number of bytes that there are, again and again.
+    """Fetch a missing blob; repeatedly yield the number of bytes present.
 
-    What is begun stays for the next time when this fails, is closed, or dies. The blob gets its name only
-    after its digest was checked. Raises RegistryError, DigestError or StoreError.
+    A partial download is kept for the next attempt if this fails, is closed, or the process dies. The blob
+    gets its name only after its digest was checked. Raises RegistryError, DigestError or StoreError.
     """
     while blobs.size(layer.digest) != layer.size:
         with store_errors("a download cannot be written"):
@@ -74,7 +73,7 @@ def download(registry: BlobSource, blobs: Blobs, layer: ManifestLayer, pace: Pac
             if partial.lock():
                 yield from _Transfer(registry, blobs, layer, pace, partial).run()
                 return
-        # Somebody else is fetching the very blob.
+        # Another process is fetching the same blob.
         time.sleep(pace.report_seconds)
         yield 0
 
@@ -94,7 +93,7 @@ class _Transfer:
         self._stop = Event()
 
     def run(self) -> Iterator[int]:
-        """Fetch, check and publish. Bytes of an earlier try that turn out wrong are fetched once more."""
+        """Fetch, check and publish. If bytes of an earlier attempt are wrong, fetch everything once more."""
         with store_errors("a download cannot be written"):
             self._require_space()
             parts = self._partial.load(self._pace.part_bytes(self._layer.size))
@@ -115,7 +114,7 @@ class _Transfer:
             raise StoreError(f"a blob of the model needs {needed} more bytes; the disk has {free} free")
 
     def _adopt(self, is_last: bool) -> bool:
-        """Make the file a blob; False when it is not the right one and there may be another try."""
+        """Publish the file as a blob. Return False if its digest is wrong and another attempt is allowed."""
         wanted = self._layer.digest
         found = self._blobs.adopt(self._partial.path, wanted)
         if found == wanted:
@@ -127,7 +126,7 @@ class _Transfer:
         return False
 
     def _fetch_all(self, parts: list[Part]) -> Iterator[int]:
-        """Run the threads; progress, until all parts are complete or one failed."""
+        """Run the threads; yield progress until all parts are complete or one failed."""
         waiting: SimpleQueue[Part] = SimpleQueue()
         unfinished = [part for part in parts if not part.is_complete]
         for part in unfinished:
@@ -146,7 +145,7 @@ class _Transfer:
                 yield sum(part.completed for part in parts)
                 alive[0].join(self._pace.report_seconds)
         finally:
-            # A caller that ends this early does not wait for a silent server; such a thread ends by itself.
+            # A caller that stops early does not wait for a silent server; its thread ends later by itself.
             self._stop.set()
             for thread in threads:
                 thread.join(_GRACE_SECONDS)
@@ -155,7 +154,7 @@ class _Transfer:
         yield self._layer.size
 
     def _work(self, waiting: SimpleQueue[Part], failures: SimpleQueue[Exception], is_only: bool) -> None:
-        """Fetch one part after another. The first failure stops all threads, and `run` raises it."""
+        """Fetch parts until none are left. The first failure stops all threads, and `run` raises it."""
         try:
             while not self._stop.is_set():
                 self._fetch(waiting.get_nowait(), is_only)
@@ -169,9 +168,9 @@ class _Transfer:
             self._partial.close()
 
     def _fetch(self, part: Part, is_only: bool) -> None:
-        """Fetch a part, however often it is cut.
+        """Fetch a part, resuming it after interruptions.
 
-        Only failures without any progress between them count, and servers that send too slowly.
+        Only failures without progress since the previous failure, and slow servers, count as tries.
         """
         tries = 0
         while not part.is_complete and not self._stop.is_set():
@@ -188,7 +187,7 @@ class _Transfer:
                 self._partial.save(part)
 
     def _fetch_some(self, part: Part, is_only: bool) -> None:
-        """One request; write what comes of it."""
+        """Send one request and write the received bytes."""
         position = part.offset + part.completed
         saved = part.completed
         with self._registry.blob(self._layer.digest, position, part.end, self._layer.size) as (begin, pieces):

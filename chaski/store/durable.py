@@ -1,4 +1,4 @@
-"""Files that are either not there or complete: written aside, forced to the disk, then renamed."""
+"""Atomic file writes: a file is written under a temporary name, flushed to disk, then renamed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["flush_file", "make_folder", "publish", "scratch", "store_errors"]
 
 @contextmanager
 def store_errors(what: str) -> Iterator[None]:
-    """Turn what the system refuses into a StoreError. It names no path: servers show errors to strangers."""
+    """Turn an OSError into a StoreError without paths, because servers show errors to clients."""
     try:
         yield
     except OSError as error:
@@ -24,9 +24,9 @@ def store_errors(what: str) -> Iterator[None]:
 
 @contextmanager
 def scratch(folder: Path) -> Iterator[Path]:
-    """The path of a new file in `folder` that is gone afterwards unless it was published.
+    """Provide the path of a new file in `folder`. It is removed at the end unless it was published.
 
-    It is called as Ollama calls its unfinished uploads, so both clean up after a crash of the other.
+    The name follows Ollama's unfinished uploads, so each program cleans up after a crash of the other.
     """
     path = folder / f"sha256-{secrets.token_hex(8)}"
     try:
@@ -36,7 +36,7 @@ def scratch(folder: Path) -> Iterator[Path]:
 
 
 def publish(path: Path, final: Path) -> None:
-    """Give a complete file its name, durably. It replaces what has the name."""
+    """Rename a complete file durably, replacing an existing file."""
     flush_file(path)
     os.replace(path, final)
     _flush_folder(final.parent)
@@ -48,7 +48,7 @@ def flush_file(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, durably."""
+    """Create a folder and its parents durably."""
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(mode=0o755, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Ed25519 signatures (RFC 8032), by which registries like Ollama's know their users."""
+"""Ed25519 signatures (RFC 8032), which authenticate users at registries like Ollama's."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["public_key", "sign"]
 
 
 def public_key(seed: bytes) -> bytes:
-    """The 32 bytes of the public key of a secret one of 32 bytes."""
+    """Return the public key, 32 bytes, of a secret key of 32 bytes."""
     return _private_key(seed).public_key().public_bytes_raw()
 
 
 def sign(seed: bytes, message: bytes) -> bytes:
-    """The 64 bytes of the signature of a message by a secret key of 32 bytes."""
+    """Return the signature, 64 bytes, of a message with a secret key of 32 bytes."""
     return _private_key(seed).sign(message)
 
 

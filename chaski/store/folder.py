@@ -1,4 +1,4 @@
-"""`folder_model`: the GGUF files of a folder that make one model."""
+"""`folder_model`: finds the GGUF files in a folder that form one model."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from chaski.store.weights import inspect
 __all__ = ["CONVERTIBLE", "FolderModel", "folder_model"]
 
 CONVERTIBLE = (".safetensors", ".bin", ".pth")
-"""Suffixes of weights that can be converted in a folder with what belongs to them."""
+"""Suffixes of weights that can be converted if the folder also contains config and tokenizer."""
 
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
 _MAX_SHOWN = 10
 
 
 class FolderModel(Struct, frozen=True):
-    """The weights of a folder, a split file by its first part, and its projector if there is one."""
+    """The weights of a folder (the first part of a split file) and its optional projector."""
 
     path: Path
     projector: Path | None = None
@@ -31,10 +31,10 @@ class FolderModel(Struct, frozen=True):
 
 
 def folder_model(folder: Path) -> FolderModel:
-    """Find the only model of a folder, and its only projector. LoRA adapters are left out.
+    """Find the only model in a folder and its only projector, ignoring LoRA adapters.
 
-    Raises ModelNotFoundError where there is no GGUF file, or where several could be meant, and
-    UnsupportedError where there are weights of another format.
+    Raises ModelNotFoundError if there is no GGUF file or several candidates, and UnsupportedError for weights
+    of another format.
     """
     found = sorted(path for path in folder.glob("*.gguf") if path.is_file())
     files = [path for path in found if not _LATER_PART.search(path.name)] or found[:1]
@@ -55,7 +55,7 @@ def folder_model(folder: Path) -> FolderModel:
 
 
 def _kind(path: Path) -> str:
-    """Return the kind of layer that a file makes. A damaged one counts as a model: opening it says more."""
+    """Return the layer kind of a file. A damaged file counts as a model; opening it reports why."""
     try:
         return inspect(path).kind
     except ChaskiError:

@@ -1,6 +1,6 @@
-"""HTTP for a registry client: raw bodies, own rules for redirects, errors that can be retried.
+"""HTTP for a registry client: raw bodies, strict redirects, and errors that can be retried.
 
-Nothing is decompressed, no cookie is kept, and credentials go to the host that they are meant for only.
+The client decompresses nothing, keeps no cookies, and sends credentials only to their own host.
 """
 
 from __future__ import annotations
@@ -22,29 +22,28 @@ __all__ = ["Access", "Http", "HttpReply", "SlowError", "TemporaryError", "host_o
 
 _MAX_REDIRECTS = 10
 _REDIRECTS = (301, 302, 303, 307, 308)
-# Trying again may help: timeouts, too many requests, and what servers say when they are overloaded.
+# Statuses for which a retry may help: timeouts, too many requests and overloaded servers.
 _TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
 _PORTS = {"https": 443, "http": 80}
 _PIECE_BYTES = 1 << 16
 
 
 class TemporaryError(RegistryError):
-    """A request failed in a way that a retry may mend."""
+    """A request failed, but a retry may succeed."""
 
 
 class SlowError(TemporaryError):
-    """A server sends so slowly that a transfer would hardly end."""
+    """A server sends too slowly to finish a transfer in reasonable time."""
 
 
 class Access(Struct, frozen=True):
-    """The registries that may be reached, and how.
+    """The registries that may be contacted, and how.
 
-    insecure        http without TLS is allowed, where a name or a redirect asks for it
-    private_hosts   hosts that may have private addresses, `host` or `host:port` in small letters
-    username, password   for registries that want them
-    key             the file of the key that signs otherwise; None for the user's own
-    stall_seconds   how long a server may stay silent before a request counts as failed
-    least_rate      bytes per second that each connection must bring over a time of `stall_seconds`
+    insecure allow http without TLS if a name or a redirect asks for it private_hosts hosts that may have
+    private addresses: `host` or `host:port`, in lower case username, password for registries that require
+    them key otherwise the file of the signing key; None for the user's own key stall_seconds how long a
+    server may stay silent before a request counts as failed least_rate minimum bytes per second of each
+    connection, over `stall_seconds`
     """
 
     insecure: bool = False
@@ -57,7 +56,7 @@ class Access(Struct, frozen=True):
 
 
 class HttpReply:
-    """The answer to a request; its body is read piece by piece, once."""
+    """The reply to a request. Its body can be read once, piece by piece."""
 
     def __init__(self, response: httpcore2.Response, url: str) -> None:
         self.status = response.status
@@ -68,14 +67,14 @@ class HttpReply:
         self._response = response
 
     def pieces(self) -> Iterator[bytes]:
-        """The bytes of the body as they come. Raises TemporaryError when they stop coming."""
+        """Yield the bytes of the body as they arrive. Raises TemporaryError if they stop."""
         with _translated(self.url):
             for piece in self._response.iter_stream():
                 for begin in range(0, len(piece), _PIECE_BYTES):
                     yield piece[begin : begin + _PIECE_BYTES]
 
     def read(self, limit: int) -> bytes:
-        """The whole body, of at most `limit` bytes. Raises RegistryError for a longer one."""
+        """Return the whole body, of at most `limit` bytes. Raises RegistryError for a longer one."""
         body = bytearray()
         for piece in self.pieces():
             body += piece
@@ -87,7 +86,7 @@ class HttpReply:
 
 
 class Http:
-    """Requests to any host that `access` allows. Safe to use from several threads; close it at the end."""
+    """Sends requests to hosts that `access` allows. Safe to use from several threads; must be closed."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -101,7 +100,7 @@ class Http:
         self._proxied: dict[str, httpcore2.ConnectionPool] = {}
 
     def close(self) -> None:
-        """End all connections; who waits for bytes of one gets a TemporaryError."""
+        """End all connections. A thread that waits for bytes gets a TemporaryError."""
         self._network.interrupt()
         self._to_proxies.interrupt()
         self._direct.close()
@@ -116,7 +115,7 @@ class Http:
         headers: Mapping[str, str] | None = None,
         content: bytes | Iterator[bytes] | None = None,
     ) -> Iterator[HttpReply]:
-        """One request and its reply, whatever the status but a temporary one; redirects are not followed."""
+        """Send one request, without following redirects. Raises TemporaryError for a temporary status."""
         parts = self._checked(url)
         timeout = dict.fromkeys(("connect", "read", "write"), self._access.stall_seconds)
         sent = {"User-Agent": f"chaski/{__version__}", "Accept-Encoding": "identity", **(headers or {})}
@@ -130,12 +129,12 @@ class Http:
                 if reply.status in _TEMPORARY:
                     raise TemporaryError(f"{host_of(url)} answered {reply.status}")
                 if reply.headers.get("content-encoding", "identity") != "identity":
-                    raise RegistryError(f"{host_of(url)} compressed its answer, although it was asked not to")
+                    raise RegistryError(f"{host_of(url)} compressed its answer, against the request")
                 yield reply
 
     @contextmanager
     def follow(self, url: str, headers: Mapping[str, str], authorization: str | None) -> Iterator[HttpReply]:
-        """GET `url` and go where it leads. The authorization ends where the first host is left."""
+        """GET `url`, following redirects. A redirect to another host drops the authorization."""
         for _ in range(_MAX_REDIRECTS):
             own = {"Authorization": authorization} if authorization else {}
             with self.request("GET", url, {**headers, **own}) as reply:
@@ -157,7 +156,7 @@ class Http:
         return parts
 
     def _pool(self, parts: SplitResult) -> httpcore2.ConnectionPool:
-        """The connections for a host: straight to it, or to the proxy that the environment names for it."""
+        """Return the connection pool for a host: direct, or through the proxy named by the environment."""
         host = parts.hostname or ""
         proxy = urllib.request.getproxies().get(parts.scheme)
         if not proxy or urllib.request.proxy_bypass(parts.netloc):
@@ -171,7 +170,7 @@ class Http:
 
 
 def host_of(url: str) -> str:
-    """The host of an address, with its port if that is written: what errors may tell."""
+    """Return the host of an address, with any explicit port. Errors may show this part."""
     return urlsplit(url).netloc.rpartition("@")[2]
 
 
@@ -181,7 +180,7 @@ def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
 
 @contextmanager
 def _translated(url: str) -> Iterator[None]:
-    """Name the host in what goes wrong on the way to it."""
+    """Translate connection errors into errors that name the host."""
     host = host_of(url)
     try:
         yield

@@ -1,6 +1,6 @@
-"""`Hub`: the files of a repository of Hugging Face's Hub, for models that its registry has no manifest for.
+"""`Hub`: files of a Hugging Face repository, for models without a manifest in the Hub's registry.
 
-The Hub's registry refuses weights in parts. The same host lists the files of a repository and serves them.
+The Hub's registry rejects split weights, but the same host lists and serves a repository's files.
 API: https://huggingface.co/docs/hub/api
 """
 
@@ -26,16 +26,16 @@ __all__ = ["Hub", "HubFile", "SplitModel"]
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _NEXT = re.compile(r'<([^<>]+)>\s*;\s*rel="next"')
 _USUAL = "Q4_K_M"
-_PROJECTORS = ("f16", "bf16", "f32")  # the most usual type first
+_PROJECTORS = ("f16", "bf16", "f32")  # the most common type first
 _MAX_PAGES = 50
 _MAX_PAGE_BYTES = 8 << 20
 _MAX_PAGE_VALUES = 200_000
-_MAX_LISTED = 10  # candidates that an error names
+_MAX_LISTED = 10  # maximum candidates in an error
 _LARGEST = 1 << 50  # bytes of a file; far beyond any disk
 
 
 class HubFile(Struct, frozen=True):
-    """A large file of a repository: its path there, its bytes, and its SHA-256."""
+    """A large file of a repository: its path, its size in bytes and its SHA-256."""
 
     path: str
     size: int
@@ -43,7 +43,7 @@ class HubFile(Struct, frozen=True):
 
 
 class SplitModel(Struct, frozen=True):
-    """The files of a model in parts, in order, and those of its projector if the repository has one."""
+    """The files of a split model, in order, and its projector if the repository contains one."""
 
     parts: tuple[HubFile, ...]
     projector: HubFile | None = None
@@ -54,7 +54,7 @@ class SplitModel(Struct, frozen=True):
 
 
 class Hub:
-    """The repository that a model's name means. Its methods may be called from several threads."""
+    """The repository named by a model. Several threads may call its methods."""
 
     def __init__(self, registry: Registry) -> None:
         name = registry.name
@@ -64,10 +64,10 @@ class Hub:
         self._addresses: dict[Digest, str] = {}
 
     def split_model(self) -> SplitModel:
-        """Find the parts that the tag of the name means.
+        """Find the parts selected by the tag of the name.
 
-        The tag is a type such as `Q4_K_M`, at the end of the files' name or the name of their folder, or the
-        file's name. Raises ModelNotFoundError with the candidates where it means none, and RegistryError.
+        The tag is a whole file name, or a type such as `Q4_K_M` at the end of the file or folder name. Raises
+        ModelNotFoundError, listing the candidates, if nothing matches, and RegistryError.
         """
         files = list(self._files())
         found = SplitModel(_chosen(files, self._registry.name), _projector(files))
@@ -77,7 +77,7 @@ class Hub:
 
     @contextmanager
     def blob(self, digest: Digest, begin: int, end: int, size: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """Give the bytes of a file from `begin` to `end`, as `Registry.blob` does."""
+        """Provide the bytes of a file from `begin` to `end`, like `Registry.blob`."""
         with self._registry.piece(self._addresses[digest], begin, end, size) as found:
             yield found
 
@@ -93,7 +93,7 @@ class Hub:
                 following = _NEXT.search(reply.headers.get("link", ""))
                 url = urljoin(url, following[1]) if following else None
             yield from filter(None, map(_file, entries))
-        raise RegistryError(f"{self._repository} has more files than {_MAX_PAGES} pages list")
+        raise RegistryError(f"{self._repository} lists its files on more than {_MAX_PAGES} pages")
 
 
 def _json(data: bytes, host: str) -> list[Any]:
@@ -107,7 +107,7 @@ def _json(data: bytes, host: str) -> list[Any]:
 
 
 def _file(entry: Any) -> HubFile | None:
-    """Read an entry of the list; None for a folder, for a small file, and for what cannot be a file."""
+    """Parse an entry of the list. Return None for folders, small files and invalid entries."""
     large = entry.get("lfs") if isinstance(entry, Mapping) else None
     if not isinstance(large, Mapping):
         return None
@@ -123,7 +123,7 @@ def _file(entry: Any) -> HubFile | None:
 
 
 def _chosen(files: Sequence[HubFile], name: ModelName) -> tuple[HubFile, ...]:
-    """Return the parts of the file that the tag means. One whose name has no more in it goes first."""
+    """Return the parts of the file that the tag selects, preferring an exact name."""
     groups = _groups(files)
     wanted = _USUAL if name.tag == DEFAULT_TAG else name.tag
     found = [stem for stem in groups if _means(wanted, stem)]
@@ -140,7 +140,7 @@ def _chosen(files: Sequence[HubFile], name: ModelName) -> tuple[HubFile, ...]:
 
 
 def _groups(files: Sequence[HubFile]) -> dict[PurePosixPath, dict[tuple[int, int], HubFile]]:
-    """Return the parts of each split file, by its path without numbers; by number and count."""
+    """Return the parts of each split file by path without numbers, then by part number and count."""
     groups: dict[PurePosixPath, dict[tuple[int, int], HubFile]] = {}
     for file in files:
         path = PurePosixPath(file.path)
@@ -151,7 +151,7 @@ def _groups(files: Sequence[HubFile]) -> dict[PurePosixPath, dict[tuple[int, int
 
 
 def _means(tag: str, stem: PurePosixPath) -> bool:
-    """Return whether a tag means the files of a name: its end, all of it, or the folder that they are in."""
+    """Return whether a tag matches a file name, its end, or the folder of the file."""
     wanted = tag.lower()
     if match := _PART.fullmatch(wanted):
         wanted = match["stem"]
@@ -161,7 +161,7 @@ def _means(tag: str, stem: PurePosixPath) -> bool:
 
 
 def _whole(stem: PurePosixPath, parts: Mapping[tuple[int, int], HubFile]) -> tuple[HubFile, ...]:
-    """Return all parts, in order. Raises RegistryError where one is missing or the counts differ."""
+    """Return all parts, in order. Raises RegistryError if a part is missing or the counts differ."""
     _, count = max(parts)
     missing = [number for number in range(1, count + 1) if (number, count) not in parts]
     if missing or len(parts) != count:
@@ -171,7 +171,7 @@ def _whole(stem: PurePosixPath, parts: Mapping[tuple[int, int], HubFile]) -> tup
 
 
 def _projector(files: Sequence[HubFile]) -> HubFile | None:
-    """Return the projector of a model that sees or hears; of several the most usual type."""
+    """Return the projector of a vision or audio model, in the most common type of those available."""
     found = [file for file in files if _is_projector(PurePosixPath(file.path).name.lower())]
     return min(found, key=lambda file: (_order(file.path), file.path), default=None)
 

@@ -1,4 +1,4 @@
-"""`Identity`: the key by which registries of Ollama's kind know a user, in OpenSSH's format.
+"""`Identity`: the key, in OpenSSH's format, that authenticates a user at registries like Ollama's.
 
 Format: https://github.com/openssh/openssh-portable/blob/master/PROTOCOL.key
 """
@@ -33,15 +33,15 @@ _NO_BODY = base64.b64encode(hashlib.sha256(b"").hexdigest().encode()).decode()
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Identity:
-    """A secret of 32 bytes, which is never shown or sent."""
+    """A secret key of 32 bytes, which is never shown or sent."""
 
     seed: bytes
 
     @classmethod
     def of_user(cls, path: Path | None = None) -> Identity:
-        """The user's own key, by default `~/.ollama/id_ed25519`; made where there is none.
+        """Load the user's key, by default `~/.ollama/id_ed25519`. Creates it if it does not exist.
 
-        Raises StoreError for one that cannot be read.
+        Raises StoreError for an unreadable key.
         """
         path = path or Path.home() / ".ollama" / "id_ed25519"
         try:
@@ -60,16 +60,16 @@ class Identity:
 
     @property
     def public(self) -> bytes:
-        """The public key in SSH's form."""
+        """The public key in SSH's wire format."""
         return _string(_KIND) + _string(public_key(self.seed))
 
     def authorization(self, method: str, url: str) -> str:
-        """The header that signs a request without a body: who asks, and that it is really them."""
+        """Return the authorization header that signs a request without a body."""
         signature = sign(self.seed, f"{method},{url},{_NO_BODY}".encode())
         return f"{base64.b64encode(self.public).decode()}:{base64.b64encode(signature).decode()}"
 
     def text(self) -> str:
-        """The private key as a file holds it."""
+        """Return the private key as file text."""
         check = secrets.token_bytes(4) * 2
         pair = _string(self.seed + public_key(self.seed))
         private = check + self.public + pair + _string(b"")
@@ -83,7 +83,7 @@ class Identity:
 
     @classmethod
     def _created(cls, path: Path) -> Identity:
-        """Write a new key; if another process does so at the same time, the first one counts."""
+        """Write a new key. If another process does so at the same time, the first key wins."""
         identity = cls(secrets.token_bytes(32))
         with store_errors("the key cannot be written"):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ class Identity:
 
 
 def _write(path: Path, text: str, mode: int) -> None:
-    """A new file that nobody else could ever read more of than `mode` says."""
+    """Create a file that never has wider permissions than `mode`."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
         file.write(text)
         file.flush()
@@ -110,10 +110,10 @@ def _write(path: Path, text: str, mode: int) -> None:
 
 
 def _read(text: str) -> bytes:
-    """The secret in a private key. Raises ValueError, or struct.error for one that is cut off."""
+    """Return the secret in a private key. Raises ValueError, or struct.error for a truncated key."""
     match = re.fullmatch(rf"\s*{_BEGIN}([A-Za-z0-9+/=\s]+){_END}\s*", text)
     if match is None:
-        raise ValueError("it is no private key in OpenSSH's format")
+        raise ValueError("it is not a private key in OpenSSH's format")
     try:
         data = base64.b64decode("".join(match[1].split()), validate=True)
     except binascii.Error:
@@ -144,7 +144,7 @@ def _string(data: bytes) -> bytes:
 
 
 def _taken(data: bytes) -> tuple[bytes, bytes]:
-    """The first string of some bytes, and what is behind it."""
+    """Split bytes into the first length-prefixed string and the rest."""
     (length,) = struct.unpack_from(">I", data)
     if length > len(data) - 4:
         raise ValueError("it is cut off")

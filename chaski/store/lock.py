@@ -1,6 +1,6 @@
-"""Locks of a store: many processes may add to it, or one may delete blobs from it.
+"""Store locks: either many processes add to the store, or one deletes blobs from it.
 
-Locks belong to an open file, so they hold between threads as between processes, and end with the process.
+A lock belongs to an open file. It therefore works between threads and processes, and ends with the process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAME = "chaski.lock"
 
 @contextmanager
 def hold_adding(root: Path) -> Iterator[None]:
-    """Keep others from deleting blobs meanwhile, so that a blob that is not yet in a manifest stays."""
+    """Prevent deletion of blobs, so that blobs without a manifest yet are kept."""
     with _opened(root) as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         yield
@@ -28,7 +28,7 @@ def hold_adding(root: Path) -> Iterator[None]:
 
 @contextmanager
 def hold_deleting(root: Path) -> Iterator[bool]:
-    """Hold off all who would add or delete, and yield True; False if somebody does. It does not wait."""
+    """Try to lock out adding and deleting; yield whether that worked, without waiting."""
     with _opened(root) as descriptor:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""`Manifest`: the blobs that a model is made of, and their kinds. Text in, text out.
+"""`Manifest`: the blobs of a model and their kinds, parsed from and encoded to JSON.
 
 Format: https://github.com/opencontainers/image-spec/blob/main/manifest.md with Ollama's media types.
 """
@@ -36,12 +36,12 @@ _LARGEST = 1 << 50  # bytes of a layer; far beyond any disk
 
 
 def media_type(kind: str) -> str:
-    """The media type of a layer of that kind: model, projector, template, system, params, license ..."""
+    """Return the media type of a layer kind: model, projector, template, system, params, license ..."""
     return _KIND + kind
 
 
 class ManifestLayer(Struct, frozen=True):
-    """A blob and what it is. `source` is the model that it came from, `name` that of a tensor."""
+    """A blob and its media type. `source`: the model it came from. `name`: the name of a tensor."""
 
     media_type: str
     digest: Digest
@@ -51,7 +51,7 @@ class ManifestLayer(Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """The last word of Ollama's media types; for any other the whole of it."""
+        """The last word of an Ollama media type, or any other media type as a whole."""
         return self.media_type.removeprefix(_KIND)
 
 
@@ -63,35 +63,35 @@ class Manifest(Struct, frozen=True):
 
     @classmethod
     def parse(cls, data: bytes) -> Manifest:
-        """Read a manifest; every field that is used is checked. Raises FormatError."""
+        """Parse a manifest, checking every used field. Raises FormatError."""
         try:
             return _manifest(load_json(data, MAX_JSON_VALUES))
         except (ValueError, RecursionError, OptionError, TooManyValuesError) as error:
             raise FormatError(f"not a manifest of a model: {error}") from None
 
     def encode(self) -> bytes:
-        """The bytes that Ollama writes for it."""
+        """Return the same bytes that Ollama would write."""
         layers = [_fields(layer) for layer in self.layers]
         head = {"schemaVersion": 2, "mediaType": MANIFEST}
         return go_json({**head, "config": _fields(self.config), "layers": layers})
 
     @property
     def blobs(self) -> tuple[ManifestLayer, ...]:
-        """The blobs that it refers to: the layers, then the description."""
+        """All referenced blobs: the layers, then the description."""
         return (*self.layers, self.config)
 
     @property
     def size(self) -> int:
-        """Bytes of all blobs."""
+        """Total bytes of all blobs."""
         return sum(layer.size for layer in self.blobs)
 
     def of_kind(self, kind: str) -> list[ManifestLayer]:
-        """The layers of a kind, in order."""
+        """Return the layers of a kind, in order."""
         return [layer for layer in self.layers if layer.kind == kind]
 
 
 def go_json(value: object) -> bytes:
-    """JSON as Go's encoder writes it, so that equal content has equal digests in both worlds."""
+    """Encode JSON like Go's encoder, so that equal content has the same digest in chaski and Ollama."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

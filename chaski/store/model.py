@@ -1,4 +1,4 @@
-"""`StoredModel`: a model with all that its layers say, as typed values; and finding it by what users type."""
+"""`StoredModel`: a model with the typed values of its layers, and lookup by name or path."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class StoredConfig(Struct, frozen=True):
-    """The config blob of a model's manifest; empty where it says nothing."""
+    """The config blob of a model's manifest. Missing fields are empty."""
 
     model_format: str = ""
     model_family: str = ""
@@ -40,30 +40,27 @@ class StoredConfig(Struct, frozen=True):
 
     @classmethod
     def parse(cls, data: bytes) -> StoredConfig:
-        """Read the blob; unknown keys are passed over. Raises StoreError."""
+        """Parse the blob, ignoring unknown keys. Raises StoreError."""
         found = _read_json(data, dict, "config")
         families = found.get("model_families") or []
         texts = {key: found.get(key) or "" for key in cls.__struct_fields__ if key != "model_families"}
         if not isinstance(families, list) or not all(
             isinstance(x, str) for x in [*families, *texts.values()]
         ):
-            raise StoreError("the config of the model holds something else than texts")
+            raise StoreError("the config of the model contains values that are not texts")
         return cls(model_families=tuple(families), **texts)
 
 
 class StoredModel(Struct, frozen=True):
-    """A model ready to be opened: its file, and what its layers set. A plain file sets nothing.
+    """A model ready to be opened: its file and the settings of its layers. A plain file has no settings.
 
     name        its name in the store; None for a plain file
     path        the GGUF file of its weights
     projectors  GGUF files of its image or audio encoders
-    adapters    GGUF files of low-rank changes to its weights
-    draft       the GGUF file of a draft model, which proposes tokens
-    template    how a conversation is written, in Go's template language
-    system      the system message of conversations without one
-    parameters  options under Ollama's names
-    messages    the turns that every conversation begins with: role and content
-    licenses    the texts of its licenses
+    adapters GGUF files of LoRA adapters draft the GGUF file of a draft model, which proposes tokens template
+    the chat template, in Go's template language system the default system message parameters options under
+    Ollama's names messages the initial turns of every conversation: role and content licenses the texts of
+    its licenses
     """
 
     name: ModelName | None
@@ -80,11 +77,11 @@ class StoredModel(Struct, frozen=True):
 
 
 def find_model(model: str | os.PathLike[str], store: Store | None = None) -> StoredModel:
-    """The model that `model` means: one of the store, which has the bundled ones too, or else a file.
+    """Find a model by name in the store or among the bundled models, else by file path.
 
-    A `Path` is always a file, or a folder with the files of one model. A file that is called like a model is
-    reached by `./name`.
-    Raises ModelNotFoundError that says what there is, UnsupportedError or StoreError.
+    A `Path` always means a file, or a folder with the files of one model. Use `./name` for a file whose name
+    is also a model's. Raises ModelNotFoundError, listing the available models, UnsupportedError or
+    StoreError.
     """
     store = store or Store.default()
     if isinstance(model, str) and (entry := _stored(model, store)) is not None:
@@ -101,7 +98,7 @@ def find_model(model: str | os.PathLike[str], store: Store | None = None) -> Sto
 
 
 def read_stored_config(store: Store, entry: Entry) -> StoredConfig:
-    """The configuration that a model's manifest names. Raises StoreError."""
+    """Read the config blob of a model. Raises StoreError."""
     if entry.bundled is not None:
         return StoredConfig.parse(entry.bundled.config)
     return StoredConfig.parse(store.blobs.read(entry.manifest.config.digest))

@@ -1,4 +1,4 @@
-'''`Modelfile`: the recipe of a model, one instruction a line. Text in, text out.
+'''`Modelfile`: parses and writes the recipe of a model, one instruction per line.
 
     FROM llama3.2                          a model, or a path to a GGUF file
     PARAMETER temperature 0.5
@@ -6,9 +6,9 @@
     several lines."""
     # a comment
 
-Instructions are read in any case. A value goes to the end of its line, or from quotes to the quotes that end
-a line: one, or three where the text itself holds some. Errors are worded as Ollama's.
-'''
+Instructions are case-insensitive. A value extends to the end of its line, or from opening quotes to closing
+quotes at the end of a line: single double quotes, or triple ones if the text contains quotes. Errors use
+Ollama's wording.'''
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _QUOTES = ('"""', '"')
 
 
 class Instruction(Struct, frozen=True):
-    """One instruction. key: the parameter's name, or the role of a message; of others empty."""
+    """One instruction. `key`: the name of a parameter or the role of a message, else empty."""
 
     command: str
     value: str
@@ -62,13 +62,13 @@ class Instruction(Struct, frozen=True):
 
 
 class Modelfile(Struct, frozen=True):
-    """The instructions, in order. `str` gives the text of the file."""
+    """The instructions, in order. `str` returns the text of the file."""
 
     instructions: tuple[Instruction, ...]
 
     @classmethod
     def parse(cls, source: bytes | str) -> Modelfile:
-        """Read a file. Raises ModelfileError."""
+        """Parse a Modelfile. Raises ModelfileError."""
         text = source if isinstance(source, str) else _decoded(source)
         found = cls(tuple(_instructions(text.replace("\r\n", "\n").split("\n"))))
         if not found.values("from"):
@@ -76,17 +76,17 @@ class Modelfile(Struct, frozen=True):
         return found
 
     def values(self, command: str) -> list[str]:
-        """The values of all instructions of a kind."""
+        """Return the values of all instructions of a kind."""
         return [each.value for each in self.instructions if each.command == command]
 
     def last(self, command: str) -> str | None:
-        """The value that counts of an instruction that may come once."""
+        """Return the effective value of a single-value instruction: the last one."""
         values = self.values(command)
         return values[-1] if values else None
 
     @property
     def parameters(self) -> dict[str, Parameter]:
-        """The parameters with their types; those of `LISTS` are lists of all values that are given."""
+        """Return the typed parameters. Parameters in `LISTS` are lists of all given values."""
         pairs = [(name, parse_parameter(name, text)) for name, text in self._pairs("parameter")]
         found: dict[str, Parameter] = dict(pairs)
         for name in LISTS & found.keys():
@@ -95,7 +95,7 @@ class Modelfile(Struct, frozen=True):
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """The turns that conversations begin with."""
+        """Return the initial turns of every conversation."""
         return [{"role": role, "content": text} for role, text in self._pairs("message")]
 
     def __str__(self) -> str:
@@ -153,13 +153,13 @@ def _check(instruction: Instruction) -> None:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """The first word, and what follows it."""
+    """Split a line into its first word and the rest."""
     word, *rest = line.split(None, 1) or [""]
     return word, rest[0] if rest else ""
 
 
 def _value(text: str, following: Iterator[tuple[int, str]]) -> str:
-    """The value that begins with `text`; while its quotes are open it goes on with the next line."""
+    """Return the value that starts with `text`, adding the next lines while its quotes are open."""
     while (value := _unquoted(text.strip())) is None:
         try:
             text += "\n" + next(following)[1]
@@ -169,7 +169,7 @@ def _value(text: str, following: Iterator[tuple[int, str]]) -> str:
 
 
 def _unquoted(text: str) -> str | None:
-    """The text between quotes, or without any; None while they are open."""
+    """Return the text without its quotes, or None while they are open."""
     for quote in _QUOTES:
         if text.startswith(quote):
             is_closed = len(text) >= 2 * len(quote) and text.endswith(quote)
@@ -178,7 +178,7 @@ def _unquoted(text: str) -> str | None:
 
 
 def _quoted(text: str) -> str:
-    """The text as a value that is read as it, bare if that will do. Raises ModelfileError if none is."""
+    """Quote a text if needed, so that it parses unchanged. Raises ModelfileError if that is impossible."""
     if text and text == text.strip() and "\n" not in text and not text.startswith('"'):
         return text
     for quote in _QUOTES:

@@ -1,7 +1,7 @@
-"""The addresses that a registry client may connect to: public ones, and hosts named as exceptions.
+"""Network access of a registry client: only public addresses and explicitly allowed hosts.
 
-A name in a pull request can come from a stranger, and so can a redirect. Each connection goes to an address
-that was checked right before, so a name that changes its meaning between check and use gains nothing.
+A name in a pull request, or a redirect, may come from an untrusted client. Each connection goes to an address
+that was just checked. This prevents DNS rebinding, where a name resolves differently after the check.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from chaski.errors import RegistryError
 __all__ = ["GuardedNetwork", "SlowTransferError", "WatchedNetwork", "is_public"]
 
 _Streams: TypeAlias = "WeakSet[_Stream]"
-# All that the sixth version has given to the public internet so far, but for an example's range (RFC 9637).
+# The IPv6 range assigned to the public internet so far. It includes a documentation range (RFC 9637).
 _UNICAST = ipaddress.IPv6Network("2000::/3")
 _EXAMPLES = ipaddress.IPv6Network("3fff::/20")
-# Addresses of the fourth version behind a translator that reaches the public ones only (RFC 6052).
+# IPv4 addresses behind a translator that reaches only public addresses (RFC 6052).
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 def is_public(address: str) -> bool:
-    """Return whether an address belongs to the public internet, in whatever form it is written.
+    """Return whether an address, in any notation, belongs to the public internet.
 
-    One of the sixth version that holds one of the fourth is as public as that. Forms that are given up, or
-    for a site's own use, such as `::127.0.0.1`, `fec0::1` and `64:ff9b:1::7f00:1`, are never public. Raises
-    ValueError for what is no address.
+    An IPv6 address that embeds an IPv4 address is public if the IPv4 address is. Deprecated and site-local
+    forms, such as `::127.0.0.1`, `fec0::1` and `64:ff9b:1::7f00:1`, are never public. Raises ValueError for
+    an invalid address.
     """
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):
@@ -47,15 +47,15 @@ def is_public(address: str) -> bool:
 
 
 class SlowTransferError(httpcore2.ReadTimeout):
-    """The other end sends, but too slowly."""
+    """The peer sends too slowly."""
 
 
 class WatchedNetwork(httpcore2.SyncBackend):
-    """TCP connections that can all be interrupted, and that end where the other end sends too slowly.
+    """Opens TCP connections that can be interrupted together and that fail if the peer is too slow.
 
     window: seconds of waiting after which the rate is judged.
-    least_rate: bytes per second that must come in a window. Time that the other end takes to begin an answer
-        does not count, nor does time in which nothing is read.
+    least_rate: minimum bytes per second in a window. Time before the first byte of an answer, and time in
+    which the caller reads nothing, does not count.
     """
 
     def __init__(self, window: float = math.inf, least_rate: float = 0.0) -> None:
@@ -75,16 +75,16 @@ class WatchedNetwork(httpcore2.SyncBackend):
         return _Stream(stream, self._streams, self._window, self._least_rate)
 
     def interrupt(self) -> None:
-        """End all connections now. To close them is not enough: a thread that reads would go on waiting."""
+        """End all connections now. Closing them would not be enough: reading threads would keep waiting."""
         for stream in list(self._streams):
             with suppress(OSError):  # it has ended already
                 stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
 
 class GuardedNetwork(WatchedNetwork):
-    """TCP connections to public addresses, and to any address of `private_hosts`.
+    """Opens TCP connections to public addresses, and to any address of `private_hosts`.
 
-    private_hosts: names or addresses, in small letters; with `:port` only that port is meant.
+    private_hosts: names or addresses, in lower case; with `:port`, only that port is allowed.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class GuardedNetwork(WatchedNetwork):
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.NetworkStream:
-        """Connect to the first allowed address that answers. Raises RegistryError when none is allowed."""
+        """Connect to the first allowed address that answers. Raises RegistryError if none is allowed."""
         failure = httpcore2.ConnectError(f"{host} has no address")
         for address in self._allowed(host, port):
             try:
@@ -111,7 +111,7 @@ class GuardedNetwork(WatchedNetwork):
         raise failure
 
     def require_allowed(self, host: str, port: int) -> None:
-        """Refuse a private address that is written out, where a proxy is going to resolve names."""
+        """Reject a literal private address when a proxy resolves the names."""
         try:
             is_forbidden = not is_public(host)
         except ValueError:
@@ -137,7 +137,7 @@ class GuardedNetwork(WatchedNetwork):
 
 
 class _Stream(httpcore2.NetworkStream):
-    """A connection that is among the open ones while somebody has it, also when TLS is around it."""
+    """A connection that is tracked as open while it is in use, also inside TLS."""
 
     def __init__(
         self, stream: httpcore2.NetworkStream, among: _Streams, window: float, least_rate: float
@@ -181,12 +181,12 @@ class _Stream(httpcore2.NetworkStream):
 
 def _refusal(host: str) -> RegistryError:
     return RegistryError(
-        f"{host} has a private address; name it in CHASKI_PRIVATE_REGISTRIES if it is a registry of yours"
+        f"{host} has a private address; name it in CHASKI_PRIVATE_REGISTRIES if it is your own registry"
     )
 
 
 def _inner(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """The address of the fourth version that a connection to this one leads to, if there is one."""
+    """Return the IPv4 address to which a connection to this IPv6 address leads, if any."""
     if address in _NAT64:
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour

@@ -1,6 +1,6 @@
-"""The parameters that a model may have, and reading them from text.
+"""The parameters that a model may set, and their text parser.
 
-They are settings under Ollama's names. What an engine makes of them is decided above.
+Parameters have Ollama's names. Higher layers interpret them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["DEPRECATED", "LISTS", "Parameter", "parse_parameter"]
 
 Parameter: TypeAlias = "int | float | bool | str | list[int | float | bool | str]"
 
-# Ollama takes these words for the truth values, and no others.
+# Ollama accepts only these words as booleans.
 _TRUTH = {
     **dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
     **dict.fromkeys(("0", "f", "F", "false", "FALSE", "False"), False),
@@ -63,7 +63,7 @@ DEPRECATED = frozenset(
 
 
 def parse_parameter(name: str, text: str) -> Parameter:
-    """The value of a parameter from its text. Raises ModelfileError for an unknown name or a bad value."""
+    """Parse the value of a parameter. Raises ModelfileError for an unknown name or an invalid value."""
     if name not in _NAMES:
         raise ModelfileError(f"unknown parameter '{name}'")
     kind, read = ("engine", _engine) if name == "engine" else _READERS[OPTIONS[name].kind]

@@ -1,6 +1,6 @@
-"""Unfinished downloads on the disk: a sparse file `<blob>-partial`, and what is done of each part of it.
+"""Unfinished downloads on disk: a sparse file `<blob>-partial`, and the progress of each part.
 
-The files are Ollama's, so each of both goes on with what the other has begun.
+The format is Ollama's, so each program can resume a download of the other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAX_PARTS = 100_000
 
 
 class Part(Struct):
-    """A range of a blob and how many bytes of it, from its beginning on, are on the disk."""
+    """A range of a blob, and the number of its leading bytes that are on disk."""
 
     number: int
     offset: int
@@ -37,35 +37,35 @@ class Part(Struct):
 
 
 def plan_parts(size: int, part_bytes: int) -> list[Part]:
-    """Cut a blob into parts of at most that size."""
+    """Divide a blob into parts of at most `part_bytes`."""
     begins = range(0, size, part_bytes)
     return [Part(number, begin, min(part_bytes, size - begin)) for number, begin in enumerate(begins)]
 
 
 def forget_parts(final: Path) -> None:
-    """Delete what notes there are of a blob's parts, also those that a killed process was just writing."""
+    """Delete the progress notes of a blob's parts, including notes left unfinished by a killed process."""
     for kind in ("-", "."):
         for path in final.parent.glob(f"{final.name}-partial{kind}*"):
             path.unlink(missing_ok=True)
 
 
 def allocated(final: Path) -> int:
-    """Return the bytes of the disk that the unfinished download of a blob has taken so far."""
+    """Return the disk space, in bytes, of the unfinished download of a blob."""
     with suppress(FileNotFoundError):
         return _partial_path(final).stat().st_blocks * 512
     return 0
 
 
 def _partial_path(final: Path) -> Path:
-    """Return the path of the file that a blob grows in."""
+    """Return the path of a blob's partial file."""
     return final.with_name(f"{final.name}-partial")
 
 
 class PartialFile:
-    """The file that a blob grows in. One download at a time holds it, see `lock`; parts are written at once.
+    """The partial file of a blob. One download at a time holds it (see `lock`) and writes several parts.
 
-    It stays open until everyone who uses it has closed it: a thread must never write to a file that is not
-    this one any more.
+    The file stays open until every thread has closed it. Otherwise a late thread could write to a reused file
+    descriptor.
     """
 
     def __init__(self, final: Path, size: int) -> None:
@@ -78,7 +78,7 @@ class PartialFile:
         self._guard = Lock()
 
     def lock(self) -> bool:
-        """Return whether the file is ours now: no other process holds it or has just finished it."""
+        """Try to take the file; return False if another process holds it or has just finished it."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return os.path.samestat(os.fstat(self._descriptor), self.path.lstat())
@@ -87,18 +87,18 @@ class PartialFile:
 
     @property
     def allocated(self) -> int:
-        """Bytes of the disk that the file has taken so far."""
+        """Return the disk space of the file, in bytes."""
         return allocated(self._final)
 
     def load(self, part_bytes: int) -> list[Part]:
-        """Return the plan that was begun if it fits a blob of this size, else a new one and an empty file."""
+        """Return the saved plan if it fits the blob's size, else a new plan with an empty file."""
         found = self._found()
         if found and os.fstat(self._descriptor).st_size == self.size:
             return found
         return self.reset(part_bytes)
 
     def reset(self, part_bytes: int) -> list[Part]:
-        """Forget the plan and the file's content."""
+        """Discard the plan and the file's content, and return a new plan."""
         for path in self._descriptions():
             path.unlink(missing_ok=True)
         os.ftruncate(self._descriptor, 0)
@@ -112,7 +112,7 @@ class PartialFile:
             view, offset = view[done:], offset + done
 
     def save(self, part: Part) -> None:
-        """Note durably how far a part is: first its bytes, then the note. By one thread a part."""
+        """Record the progress of a part durably: first its bytes, then the note. One thread per part."""
         os.fdatasync(self._descriptor)
         fields = {"N": part.number, "Offset": part.offset, "Size": part.size, "Completed": part.completed}
         aside = self.path.with_name(f"{self.path.name}.{part.number}")
@@ -120,16 +120,16 @@ class PartialFile:
         os.replace(aside, self.path.with_name(f"{self.path.name}-{part.number}"))
 
     def forget(self) -> None:
-        """Delete the notes, when the file has become a blob."""
+        """Delete the notes after the file has become a blob."""
         forget_parts(self._final)
 
     def discard(self) -> None:
-        """Delete all of it."""
+        """Delete the file and its notes."""
         self.forget()
         self.path.unlink(missing_ok=True)
 
     def retain(self) -> None:
-        """Let one more thread use the file; it calls `close` in the end."""
+        """Register one more thread that uses the file. It must call `close` at the end."""
         with self._guard:
             self._users += 1
 
@@ -140,7 +140,7 @@ class PartialFile:
                 os.close(self._descriptor)
 
     def _found(self) -> list[Part] | None:
-        """The parts that are described, if they cover the file without gaps."""
+        """Return the recorded parts if they cover the file without gaps, else None."""
         try:
             parts = sorted((_read(path) for path in self._descriptions()), key=lambda part: part.number)
         except (OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""`StoreProgress`: the reports of a long operation on the store, in words that Ollama's clients know."""
+"""`StoreProgress`: progress reports of long store operations, in the wording of Ollama's API."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["StoreProgress"]
 
 
 class StoreProgress(Struct, frozen=True):
-    """A step, or how far a blob is: bytes in all and bytes done."""
+    """A step, or the progress of a blob: total and completed bytes."""
 
     status: str
     digest: Digest | None = None
@@ -18,7 +18,7 @@ class StoreProgress(Struct, frozen=True):
     completed: int | None = None
 
     def fields(self) -> dict[str, str | int]:
-        """The fields of a line of a progress stream, without those that are absent or zero."""
+        """Return the fields of one line of a progress stream, without absent or zero fields."""
         values = {
             "status": self.status,
             "digest": str(self.digest) if self.digest else None,

@@ -1,4 +1,4 @@
-"""`pull`: a model from its registry into the store."""
+"""`pull`: downloads a model from its registry into the store."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from chaski.store.weights import inspect
 __all__ = ["pull"]
 
 _WEIGHTS = ("model", "projector", "adapter", "draft")
-_PART = media_type("part")  # of no manifest: the parts are joined into a layer of weights
+_PART = media_type("part")  # never in a manifest: parts are joined into one layer of weights
 
 
 def pull(
     store: Store, name: ModelName, access: Access | None = None, pace: Pace | None = None
 ) -> Generator[StoreProgress, None, None]:
-    """Fetch a model and all of its blobs that are not here; closing the iterator stops it.
+    """Fetch a model and its missing blobs. Closing the iterator stops the download.
 
-    The manifest is kept byte for byte. The name means the new model only when all of it is here and every
-    blob that came was hashed; until then it means what it meant. Blobs of the old model that no other uses
-    are deleted. Weights in parts, which the Hub has no manifest for, become one blob here.
-    Raises ModelNotFoundError, RegistryError, DigestError or StoreError.
+    The manifest is stored byte for byte. The name refers to the old model until the new one is complete and
+    every fetched blob was hashed. Blobs that only the old model used are then deleted. Split weights, for
+    which the Hub has no manifest, are joined into one blob. Raises ModelNotFoundError, RegistryError,
+    DigestError or StoreError.
     """
     yield StoreProgress("pulling manifest")
     with Registry(name, access or Access()) as registry:
@@ -60,9 +60,9 @@ def pull(
 
 
 def _pull_split(store: Store, name: ModelName, hub: Hub, pace: Pace) -> Iterator[StoreProgress]:
-    """Fetch the parts of a model as blobs, and make the model of them. Parts that came stay for the next try.
+    """Fetch the parts of a model as blobs and join them. Fetched parts are kept for the next attempt.
 
-    The description of the model lists the parts, so that a model that is here is not fetched again.
+    The config of the model lists the parts, so that a complete model is not fetched again.
     """
     model = hub.split_model()
     replaced = _layers(store, name)
@@ -93,7 +93,7 @@ def _digests(files: tuple[HubFile, ...]) -> list[Digest]:
 
 
 def _is_made_of(store: Store, name: ModelName, model: SplitModel) -> bool:
-    """Return whether the model that has the name was made of these files, and is whole."""
+    """Return whether the stored model was made of these files and is complete."""
     if store.locate(name) is None:
         return False
     try:
@@ -106,7 +106,7 @@ def _is_made_of(store: Store, name: ModelName, model: SplitModel) -> bool:
 
 
 def _require_room(store: Store, model: SplitModel) -> None:
-    """Refuse a model whose parts and joined file do not fit at the same time. Raises StoreError."""
+    """Raise StoreError if the parts and the joined file do not fit on the disk at the same time."""
     missing = [file for file in model.files if store.blobs.size(file.digest) != file.size]
     parts = sum(max(0, file.size - allocated(store.blobs.path(file.digest))) for file in missing)
     joined = sum(file.size for file in model.parts)
@@ -130,15 +130,15 @@ def _pull_layer(
         for completed in download(registry, store.blobs, layer, pace):
             yield StoreProgress(status, layer.digest, layer.size, completed)
     else:
-        # Parts of a process that was killed when the blob had its name already.
+        # Notes left by a process that was killed after it published the blob.
         forget_parts(store.blobs.path(layer.digest))
     yield StoreProgress(status, layer.digest, layer.size, layer.size)
 
 
 def _is_here(store: Store, layer: ManifestLayer) -> bool:
-    """Return whether a blob need not be fetched. A damaged one is set aside, where that is cheap to see.
+    """Return whether a blob is present. Set a damaged blob aside if the damage is cheap to detect.
 
-    Texts are hashed; weights are when they cannot be opened. All else `verify` finds and sets aside.
+    Texts are always hashed, weights only if they cannot be opened. `verify` finds all other damage.
     """
     blobs = store.blobs
     if blobs.size(layer.digest) != layer.size:
@@ -169,7 +169,7 @@ def _parsed(data: bytes) -> Manifest:
 
 
 def _layers(store: Store, name: ModelName) -> tuple[ManifestLayer, ...]:
-    """Return the layers that the name has so far."""
+    """Return the layers of the model that currently has the name."""
     try:
         return store.entry(name).manifest.blobs
     except ChaskiError:

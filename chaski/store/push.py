@@ -1,4 +1,4 @@
-"""`push`: a model of the store to the registry that its name says."""
+"""`push`: uploads a model of the store to the registry in its name."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def push(
 ) -> Generator[StoreProgress, None, None]:
     """Send the blobs that the registry lacks, then the manifest, byte for byte.
 
-    A blob that came from another model of that registry is taken over there. What is cut goes on where the
-    registry says. Raises ModelNotFoundError, RegistryError, AccessDeniedError, StoreError, or
-    OptionError for a bundled model.
+    The registry can reuse a blob that came from another of its models. An interrupted upload resumes at the
+    position that the registry reports. Raises ModelNotFoundError, RegistryError, AccessDeniedError,
+    StoreError, or OptionError for a bundled model.
     """
     yield StoreProgress("retrieving manifest")
     entry, manifest = store.entry(name), store.manifest_bytes(name)
@@ -47,7 +47,7 @@ def push(
 
 
 def _push_layer(registry: Registry, path: Path, layer: ManifestLayer, pace: Pace) -> Iterator[int]:
-    """Upload a blob unless it is there; the bytes that were sent, again and again."""
+    """Upload a blob unless the registry has it; repeatedly yield the number of bytes sent."""
     if registry.has_blob(layer.digest):
         return
     url = registry.begin_upload(layer.digest, _repository(registry.name, layer))
@@ -70,7 +70,7 @@ def _push_layer(registry: Registry, path: Path, layer: ManifestLayer, pace: Pace
 
 
 def _resume(registry: Registry, layer: ManifestLayer, url: str) -> tuple[int, str]:
-    """Return where a cut upload goes on: behind what the registry has, else at the beginning."""
+    """Return the position and address at which to resume an interrupted upload."""
     try:
         return registry.uploaded(url)
     except RegistryError:

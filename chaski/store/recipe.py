@@ -1,4 +1,4 @@
-"""`Recipe`: the checked parts of a model to make, with their files; and reading it from a Modelfile."""
+"""`Recipe`: the checked parts and files of a model to create, and its construction from a Modelfile."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", 
 
 
 class CheckpointFiles(Struct, frozen=True):
-    """The files of a checkpoint, or all parts of a split GGUF file, as blobs by their paths in a folder.
+    """The files of a checkpoint, or all parts of a split GGUF file: blobs by relative path.
 
-    Raises OptionError for a path that is not relative, or of other characters than file names need.
+    Raises OptionError for a path that is not relative or contains other characters than file names need.
     """
 
     blobs: Mapping[str, Digest]
@@ -38,25 +38,24 @@ class CheckpointFiles(Struct, frozen=True):
 
     @property
     def first_part(self) -> str | None:
-        """The path of the first part of a split GGUF file; None for a checkpoint."""
+        """The path of the first part of a split GGUF file, or None for a checkpoint."""
         return min((path for path in self.blobs if path.endswith(".gguf")), default=None)
 
 
 ModelSource: TypeAlias = ModelName | Path | Digest | CheckpointFiles
-"""A model of the store, a folder to convert or its files as blobs, or a GGUF file: its path or its blobs."""
+"""A source: a stored model, a folder to convert or its files as blobs, or a GGUF file as path or blobs."""
 
 
 class Recipe(Struct, frozen=True, kw_only=True):
-    """The parts that a model is made of. None and empty values are those of the model that it is made from.
+    """The parts of a model to create. None and empty values are taken from the source model.
 
     sources   a model of the store, the folder of a checkpoint or its files as blobs, or GGUF files: paths, or
               blobs of the store
-    adapters  LoRA adapters that come behind those of the source: GGUF files, PEFT's folders or their files as
-              blobs, or models of the store, which give theirs
-    quantize  the mixture of types that the weights get, as `formats.requantize.MIXTURES` names them
-    draft     a draft model: a small one of the same vocabulary, like a source
-    draft_quantize  the types that its weights get
-    split_from  the files of a registry that the weights are made of, for `pull` to know them again
+    adapters LoRA adapters added after those of the source: GGUF files, PEFT folders or their files as blobs,
+    or stored models whose adapters are used quantize the quantization mixture of the weights, a name in
+    `formats.requantize.MIXTURES` draft a draft model: a small model with the same vocabulary, given like a
+    source draft_quantize the quantization mixture of its weights split_from the registry files that the
+    weights were joined from, which `pull` compares later
     """
 
     sources: Sequence[ModelSource]
@@ -76,9 +75,9 @@ class Recipe(Struct, frozen=True, kw_only=True):
 
 
 def gguf_sources(digests: Mapping[str, Digest]) -> list[Digest | CheckpointFiles]:
-    """Return GGUF files that are given as blobs by path, the parts of a split one as one source.
+    """Group GGUF blobs, given by path, into sources. The parts of a split file form one source.
 
-    Raises OptionError where a part is missing.
+    Raises OptionError if a part is missing.
     """
     found: dict[str, dict[int, Digest]] = {}
     single: list[Digest | CheckpointFiles] = []
@@ -92,7 +91,7 @@ def gguf_sources(digests: Mapping[str, Digest]) -> list[Digest | CheckpointFiles
 
 
 def _parts(name: str, digests: Mapping[int, Digest]) -> CheckpointFiles:
-    """All parts of one file, in names that say their order alone."""
+    """Return all parts of one file under names that contain only their order."""
     stem, _, digits = name.rpartition("-of-")
     count = int(digits)
     for number in range(1, count + 1):
@@ -108,9 +107,10 @@ def _parts(name: str, digests: Mapping[int, Digest]) -> CheckpointFiles:
 def recipe_of(
     modelfile: Modelfile, folder: Path, quantize: str | None = None, draft_quantize: str | None = None
 ) -> Recipe:
-    """Read a Modelfile that is in `folder`. FROM, DRAFT and ADAPTER are paths where there are such files.
+    """Convert a Modelfile to a recipe. FROM, DRAFT and ADAPTER are paths if such files exist, else names.
 
-    Else they are names. Raises ModelNotFoundError, and UnsupportedError for weights that need converting.
+    Paths are relative to `folder`. Raises ModelNotFoundError, and UnsupportedError for weights that must be
+    converted first.
     """
     draft = modelfile.last("draft")
     return Recipe(
@@ -131,7 +131,7 @@ def recipe_of(
 
 
 def _sources(text: str, folder: Path) -> list[ModelName | Path]:
-    """The sources that FROM names: of a folder with GGUF files the model, and its projector."""
+    """Return the sources named by FROM. A folder of GGUF files yields its model and projector."""
     path = folder / Path(text).expanduser()
     if path.is_dir() and not _is_checkpoint(path):
         return list(folder_model(path).files)
@@ -139,7 +139,7 @@ def _sources(text: str, folder: Path) -> list[ModelName | Path]:
 
 
 def _source(text: str, folder: Path, command: str = "FROM") -> ModelName | Path:
-    """The source that FROM or DRAFT names: a file where there is one, else a model by its name."""
+    """Return the source named by FROM or DRAFT: a file if it exists, else a model name."""
     path = folder / Path(text).expanduser()
     if path.is_dir():
         return path if _is_checkpoint(path) else folder_model(path).path
@@ -156,7 +156,7 @@ def _source(text: str, folder: Path, command: str = "FROM") -> ModelName | Path:
 
 
 def _adapter(text: str, folder: Path) -> ModelName | Path:
-    """The adapter that ADAPTER names: PEFT's folder, also by the file of its weights, or as `_source`."""
+    """Return the adapter named by ADAPTER: a PEFT folder, its weight file, or a source as in `_source`."""
     path = folder / Path(text).expanduser()
     for found in (path, path.parent):
         if (found / "adapter_config.json").is_file() and (found == path or path.suffix == ".safetensors"):
@@ -165,6 +165,6 @@ def _adapter(text: str, folder: Path) -> ModelName | Path:
 
 
 def _is_checkpoint(folder: Path) -> bool:
-    """Return whether a folder has weights to convert, and none that are GGUF already."""
+    """Return whether a folder contains weights to convert and no GGUF files."""
     suffixes = {path.suffix for path in folder.iterdir()}
     return ".safetensors" in suffixes and ".gguf" not in suffixes and (folder / "config.json").is_file()

@@ -1,4 +1,4 @@
-"""`Registry`: one model of a registry, by the part of Docker's protocol that models need.
+"""`Registry`: one model of a registry, accessed with the required subset of Docker's registry protocol.
 
 Protocol: https://distribution.github.io/distribution/spec/api/
 """
@@ -29,14 +29,14 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 
 
 class SplitModelError(RegistryError):
-    """The registry has the weights as a GGUF file in parts, which it has no manifest for."""
+    """The registry stores the weights as a split GGUF file, for which it provides no manifest."""
 
 
 class Registry:
-    """The registry of a model. Use it as a context manager; its methods may be called from several threads.
+    """The registry of a model. Use it as a context manager. Several threads may call its methods.
 
-    Raises AccessDeniedError where credentials are missing, TemporaryError where trying again may help, and
-    RegistryError for all else that goes wrong.
+    Methods raise AccessDeniedError if credentials are missing, TemporaryError if a retry may help, and
+    RegistryError for other failures.
     """
 
     def __init__(self, name: ModelName, access: Access) -> None:
@@ -54,9 +54,9 @@ class Registry:
         self._http.close()
 
     def manifest(self) -> bytes:
-        """The bytes of the model's manifest.
+        """Return the bytes of the model's manifest.
 
-        Raises ModelNotFoundError when the registry has none, and SplitModelError for weights in parts.
+        Raises ModelNotFoundError if the registry has no manifest, and SplitModelError for split weights.
         """
         url = f"{self._base}/manifests/{self.name.tag}"
         with self.get(url, {"Accept": MANIFEST}) as reply:
@@ -69,15 +69,15 @@ class Registry:
 
     @contextmanager
     def blob(self, digest: Digest, begin: int, end: int, size: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """The bytes of a blob from `begin` on, at best to `end` -> where they really begin, and the bytes."""
+        """Provide the actual start position and the bytes of a blob from `begin` to `end`."""
         with self.piece(f"{self._base}/blobs/{digest}", begin, end, size) as found:
             yield found
 
     @contextmanager
     def piece(self, url: str, begin: int, end: int, size: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """Give the bytes from `begin` to `end` of a file of `size` bytes: where they begin, and the bytes.
+        """Provide the actual start position and the bytes from `begin` to `end` of a file of `size` bytes.
 
-        A server without ranges gives the whole file: then they begin at 0.
+        A server without range support sends the whole file, so the start position is 0.
         """
         is_whole = (begin, end) == (0, size)
         headers = {} if is_whole else {"Range": f"bytes={begin}-{end - 1}"}
@@ -89,14 +89,14 @@ class Registry:
             yield (begin if reply.status == 206 else 0), reply.pieces()
 
     def has_blob(self, digest: Digest) -> bool:
-        """Return whether the registry has a blob already."""
+        """Return whether the registry already has a blob."""
         with self._send("HEAD", f"{self._base}/blobs/{digest}") as reply:
             if reply.status not in (200, 404, 307):
                 _require(reply, 200)
             return reply.status != 404
 
     def begin_upload(self, digest: Digest, source: str | None) -> str | None:
-        """The address to upload a blob to; None when it could be taken over from the repository `source`."""
+        """Return the upload address for a blob, or None if the registry reused `source`'s blob."""
         query = f"?{urlencode({'mount': str(digest), 'from': source})}" if source else ""
         with self._send("POST", f"{self._base}/blobs/uploads/{query}") as reply:
             if reply.status == 201:
@@ -105,7 +105,7 @@ class Registry:
             return _location(reply)
 
     def upload(self, url: str, begin: int, end: int, pieces: Iterator[bytes]) -> str:
-        """Send the bytes from `begin` to `end` -> the address for the next ones."""
+        """Send the bytes from `begin` to `end`; return the address for the next bytes."""
         headers = {
             "Content-Type": "application/octet-stream",
             "Content-Length": str(end - begin),
@@ -123,7 +123,7 @@ class Registry:
             return (int(match[1]) + 1 if match and match[1] != "0" else 0), _location(reply, default=url)
 
     def finish_upload(self, url: str, digest: Digest) -> None:
-        """Let the registry check what was uploaded and keep it."""
+        """Ask the registry to verify and keep the uploaded blob."""
         joint = "&" if urlsplit(url).query else "?"
         with self._send(
             "PUT", f"{url}{joint}{urlencode({'digest': str(digest)})}", {"Content-Length": "0"}
@@ -131,14 +131,14 @@ class Registry:
             _require(reply, 201)
 
     def put_manifest(self, manifest: bytes) -> None:
-        """Make the model's name mean a manifest, whose blobs the registry has."""
+        """Publish a manifest under the model's name. The registry must have its blobs."""
         url = f"{self._base}/manifests/{self.name.tag}"
         with self._send("PUT", url, {"Content-Type": MANIFEST}, manifest) as reply:
             _require(reply, 201)
 
     @contextmanager
     def get(self, url: str, headers: Mapping[str, str]) -> Iterator[HttpReply]:
-        """GET an address, with redirects; when credentials are asked for, once more with them."""
+        """GET an address, following redirects. Retry once with credentials if the registry requires them."""
         before = self._authorization
         with self._http.follow(url, headers, before) as reply:
             if not self._is_challenge(reply):
@@ -157,7 +157,7 @@ class Registry:
         headers: Mapping[str, str] | None = None,
         content: bytes | Iterator[bytes] | None = None,
     ) -> Iterator[HttpReply]:
-        """A request without redirects. Requests with a body come after others, so they have credentials."""
+        """Send a request without redirects. Requests with a body follow others, so credentials are known."""
         before = self._authorization
         with self._http.request(method, url, self._own(url) | dict(headers or {}), content) as reply:
             if not self._is_challenge(reply):
@@ -171,7 +171,7 @@ class Registry:
             yield reply
 
     def _own(self, url: str) -> dict[str, str]:
-        """The credentials, for the registry itself only."""
+        """Return the credentials if `url` is on the registry itself."""
         is_home = url.startswith(f"{self.name.scheme}://{self.name.host}/")
         return {"Authorization": self._authorization} if self._authorization and is_home else {}
 
@@ -179,7 +179,7 @@ class Registry:
         return reply.status == 401 and host_of(reply.url) == self.name.host
 
     def _authorize(self, challenge: str, before: str | None) -> None:
-        """Get what a 401 asks for, unless another thread has got it meanwhile."""
+        """Obtain the credentials that a 401 requires, unless another thread already did."""
         with self._lock:
             if self._authorization == before:
                 self._authorization = self._credentials(challenge)
@@ -194,9 +194,9 @@ class Registry:
         return f"Bearer {self._token(fields)}"
 
     def _token(self, fields: Mapping[str, str]) -> str:
-        """Ask the realm for a token, with a password, or a signature where there is none.
+        """Request a token from the realm with a password, or with a signature if there is no password.
 
-        It must be the registry's own host: what is sent there is secret.
+        The realm must be on the registry's own host, because the request contains secrets.
         """
         realm = urlsplit(fields["realm"])
         if realm.netloc != self.name.host:
@@ -205,7 +205,7 @@ class Registry:
             )
         wanted = [("service", fields["service"])] if "service" in fields else []
         wanted += [("scope", scope) for scope in fields.get("scope", "").split()]
-        # A signature is good for one moment and one use.
+        # A signature is valid for a short time and a single use.
         wanted += [("ts", str(int(time.time()))), ("nonce", secrets.token_urlsafe(16))]
         url = realm._replace(
             query="&".join(filter(None, (realm.query, urlencode(wanted)))), fragment=""
@@ -240,7 +240,7 @@ def _require(reply: HttpReply, status: int) -> None:
 
 
 def _reason(reply: HttpReply) -> str:
-    """Return the registry's own words for an error; nothing of any other body."""
+    """Return the registry's error message, or "" for any other body."""
     try:
         found = json.loads(reply.read(_MAX_REPLY_BYTES))
         text = found["errors"][0]["message"] if "errors" in found else found["error"]

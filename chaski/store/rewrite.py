@@ -1,4 +1,4 @@
-"""Weights in other types, the parts of a split file as one, or a checkpoint as GGUF, straight into a blob."""
+"""Writes weights directly into a blob: quantized, joined from parts, or converted from a checkpoint."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ _NO_DIGEST = Digest("0" * 64)
 
 Note: TypeAlias = Callable[[int, int], None]
 Write: TypeAlias = Callable[[Path, Note], Digest | None]
-"""Makes a file, and tells its digest if it knows it."""
+"""Writes a file; returns its digest if known."""
 
 
 def rewrite(
     blobs: Blobs, source: Path, weights: WeightSummary, mixture: str | None
 ) -> Generator[StoreProgress, None, Digest]:
-    """Write the weights anew -> the blob's digest. Without a mixture the types stay; closing it stops it.
+    """Rewrite the weights; return the blob's digest. Without a mixture, the types do not change.
 
-    Raises UnsupportedError for a mixture that is unknown, or weights that are quantized already.
+    Closing the generator stops the work. Raises UnsupportedError for an unknown mixture or weights that are
+    already quantized.
     """
 
     def write(target: Path, note: Note) -> None:
@@ -56,10 +57,10 @@ def rewrite(
 
 
 def bring(blobs: Blobs, source: Path, link: bool) -> Generator[StoreProgress, None, Digest]:
-    """Make a file a blob as it is -> its digest. It shares blocks where the file system can.
+    """Store an unchanged file as a blob; return its digest.
 
-    Else it is copied, or with `link` the blob is the file itself. Raises StoreError where there is no room
-    for a copy; closing it stops it.
+    The blob shares blocks with the file if the file system supports that. Otherwise it is a copy, or a hard
+    link with `link`. Closing the generator stops the work. Raises StoreError if there is no room for a copy.
     """
     found = blobs.add_clone(source)
     if found is not None:
@@ -93,7 +94,7 @@ def _require_room(blobs: Blobs, source: Path) -> None:
 
 @contextmanager
 def folder_of(blobs: Blobs, files: CheckpointFiles, name: str) -> Iterator[Path]:
-    """A folder of that name with the blobs under the paths that they have in it. No byte is copied."""
+    """Provide a folder of that name with the blobs at their relative paths, without copying bytes."""
     with TemporaryDirectory(prefix="chaski-") as top:
         folder = Path(top) / name
         for path, digest in files.blobs.items():
@@ -108,7 +109,7 @@ def folder_of(blobs: Blobs, files: CheckpointFiles, name: str) -> Iterator[Path]
 def convert_checkpoint(
     blobs: Blobs, folder: Path, mixture: str | None
 ) -> Generator[StoreProgress, None, Digest]:
-    """Convert a checkpoint, by default to F16 -> the blob's digest. Raises what `convert` does."""
+    """Convert a checkpoint, by default to F16; return the blob's digest. Raises the errors of `convert`."""
 
     def write(target: Path, note: Note) -> None:
         from chaski.convert.convert import convert
@@ -119,7 +120,7 @@ def convert_checkpoint(
 
 
 def written(blobs: Blobs, status: str, write: Write) -> Generator[StoreProgress, None, Digest]:
-    """Make a blob of the file that `write` makes -> its digest; closing it stops it. status: is reported."""
+    """Store the file written by `write` as a blob; return its digest. Progress has the text `status`."""
     with store_errors("a blob cannot be written"):
         make_folder(blobs.folder)
         with scratch(blobs.folder) as path:
@@ -130,11 +131,11 @@ def written(blobs: Blobs, status: str, write: Write) -> Generator[StoreProgress,
 
 
 class _StoppedError(Exception):
-    """The result is not needed any more."""
+    """The result is no longer needed."""
 
 
 class _Work:
-    """Writes in a thread of its own, so that its progress can be reported meanwhile."""
+    """Writes in a separate thread, so that progress can be reported meanwhile."""
 
     def __init__(self, target: Path, write: Write) -> None:
         self._target, self._write = target, write
@@ -144,16 +145,17 @@ class _Work:
         self.digest: Digest | None = None
 
     def run(self) -> Generator[tuple[int, int], None, None]:
-        """Yield the bytes that are done, and all of them; raises what the writing raises."""
+        """Yield the completed and total bytes. Raises the errors of the writing."""
         Thread(target=self._guarded, daemon=True).start()
         try:
             has_ended = False
             while not has_ended:
                 has_ended = self._ended.wait(_REPORT_SECONDS)
-                yield self._share  # the last time when all is written
+                yield self._share  # the last time after everything is written
         finally:
             self._stop.set()
-            # Not `Thread.join`: up to Python 3.12, one that a signal has cut off makes the next one return.
+            # Not `Thread.join`: up to Python 3.12, a join interrupted by a signal makes the next join return
+            # at once.
             self._ended.wait()
         if self._failure is not None:
             raise self._failure

@@ -1,6 +1,6 @@
-"""`Store`: models by name, those of a folder and those inside the package. It lists, copies and deletes them.
+"""`Store`: lists, copies and deletes the models of a folder, and lists the bundled models.
 
-It knows nothing of weights. A model of the folder goes before a bundled one of the same name.
+A model in the folder takes precedence over a bundled model of the same name.
 """
 
 from __future__ import annotations
@@ -29,15 +29,18 @@ __all__ = ["Entry", "Store"]
 _log = logging.getLogger(__name__)
 
 _DEFAULT_FOLDER = "~/.ollama/models"
-# Younger files may belong to a process that takes no locks, such as Ollama's server.
+# Younger files may belong to a process that does not use these locks, such as Ollama's server.
 _YOUNG_SECONDS = 3600
 _STATE = ".state"
 
 
 class Entry(Struct, frozen=True):
-    """A model of the store. digest: of the manifest's bytes. modified: seconds since 1970.
+    """A model of the store.
 
-    bundled: where it is inside the package; its blobs need not be in the folder then.
+    digest: digest of the manifest's bytes.
+    modified: seconds since 1970.
+
+    bundled: path inside the package; such a model may have no blobs in the folder.
     """
 
     name: ModelName
@@ -52,7 +55,7 @@ class Entry(Struct, frozen=True):
 
 
 class Store:
-    """A folder of models. Looking at it makes and changes no file; the folder may be absent."""
+    """A folder of models, which may not exist. Reading creates and changes no files."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -62,13 +65,13 @@ class Store:
 
     @classmethod
     def default(cls) -> Store:
-        """The store that the environment names, else the one in the home folder."""
+        """Return the store named by the environment, else the store in the home folder."""
         return cls(Path(Environment.read().models or _DEFAULT_FOLDER).expanduser())
 
     def entries(self) -> list[Entry]:
-        """All models, the newest first, bundled ones last.
+        """Return all models, newest first, with bundled models last.
 
-        One whose manifest cannot be read is left out with a warning.
+        A model with an unreadable manifest is left out with a warning.
         """
         found = []
         for name in self.all_names():
@@ -79,7 +82,7 @@ class Store:
         return sorted(found, key=lambda entry: (entry.bundled is None, entry.modified), reverse=True)
 
     def names(self) -> Iterator[ModelName]:
-        """The names of all manifests, sorted; files that are not called like one are passed over."""
+        """Yield the names of all manifests, sorted, ignoring other files."""
         for path in sorted(self._manifests.glob("*/*/*/*")):
             try:
                 name = ModelName(*path.relative_to(self._manifests).parts)
@@ -89,18 +92,18 @@ class Store:
                 yield name
 
     def all_names(self) -> list[ModelName]:
-        """The names of all models, bundled ones included."""
+        """Return the names of all models, including bundled ones."""
         names = list(self.names())
         return names + [name for name in bundled_models() if self._in_folder(name) is None]
 
     def locate(self, name: ModelName) -> ModelName | None:
-        """The model of that name in its own letters: upper and lower case are the same."""
+        """Return the stored spelling of a model name, ignoring case, or None."""
         found = self._in_folder(name)
         path = bundled_model(name) if found is None else None
         return found if path is None else ModelName.parse(path.stem)
 
     def entry(self, name: ModelName) -> Entry:
-        """A model. Raises ModelNotFoundError, or StoreError when its manifest is damaged."""
+        """Return a model. Raises ModelNotFoundError, or StoreError if its manifest is damaged."""
         found = self._in_folder(name)
         if found is None:
             return _bundled_entry(name)
@@ -112,45 +115,46 @@ class Store:
         return Entry(found, manifest, Digest(hashlib.sha256(data).hexdigest()), modified)
 
     def manifest_bytes(self, name: ModelName) -> bytes:
-        """The manifest of a model as it was written. Raises as `entry` does."""
+        """Return the unchanged manifest of a model. Raises the errors of `entry`."""
         entry = self.entry(name)
         return entry.manifest.encode() if entry.bundled else self._read(entry.name)[0]
 
     def adding(self) -> AbstractContextManager[None]:
-        """Hold this from the first blob of a model until its manifest is in: no blob is deleted meanwhile."""
+        """Prevent deletion of blobs. Hold this from a model's first blob until its manifest is stored."""
         with store_errors("cannot be written"):
             make_folder(self.blobs.folder)
         return hold_adding(self.root)
 
     def put(self, name: ModelName, manifest: bytes) -> None:
-        """Make the name mean a manifest, whose blobs are all here. Call it within `adding`."""
+        """Store a manifest under a name. All its blobs must exist. Call it within `adding`."""
         missing = [layer for layer in Manifest.parse(manifest).blobs if self.blobs.size(layer.digest) is None]
         if missing:
             raise StoreError(f"blob {missing[0].digest.short} of {name.short} is missing")
         path = self._path(self._own_letters(name))
         with store_errors(f"the manifest of {name.short} cannot be written"):
             make_folder(path.parent)
-            # Aside among the blobs: among manifests, Ollama would take a leftover for a broken one.
+            # The temporary file is among the blobs, because Ollama would read a leftover among manifests as a
+            # broken one.
             with scratch(self.blobs.folder) as aside:
                 aside.write_bytes(manifest)
                 publish(aside, path)
         self._remove_state(name)
 
     def bring(self, entry: Entry) -> None:
-        """Have all blobs of a model in the folder, where it is a bundled one. Call it within `adding`."""
+        """Copy the blobs of a bundled model into the folder. Call it within `adding`."""
         if entry.bundled is not None:
             self.blobs.add(entry.bundled.config)
             self.blobs.add(entry.bundled.parameters)
             self.blobs.add_file(entry.bundled.path)
 
     def copy(self, source: ModelName, target: ModelName) -> None:
-        """Give a model a second name; what has that name is replaced."""
+        """Give a model a second name, replacing any model of that name."""
         with self.adding():
             self.bring(self.entry(source))
             self.put(target, self.manifest_bytes(source))
 
     def remove(self, name: ModelName) -> None:
-        """Delete a model, and the blobs that only it used. Raises OptionError for a bundled one."""
+        """Delete a model and the blobs that only it used. Raises OptionError for a bundled model."""
         found = self._in_folder(name)
         if found is None:
             bundled = _bundled_entry(name)
@@ -158,22 +162,22 @@ class Store:
         try:
             blobs = self.entry(found).manifest.blobs
         except StoreError:
-            blobs = ()  # a damaged manifest does not say; `prune` will find them
+            blobs = ()  # unknown with a damaged manifest; `prune` finds them
         with store_errors(f"{found.short} cannot be deleted"):
             self._path(found).unlink(missing_ok=True)
         self._remove_state(found)
         self.remove_unused(layer.digest for layer in blobs)
 
     def state_path(self, name: ModelName) -> Path:
-        """Return the file for the state of the conversation that a model begins with; it may be absent.
+        """Return the path of the saved state of a model's initial conversation. The file may not exist.
 
-        It goes with the model, or when another one takes its name.
+        The file is deleted with the model, or when another model takes its name.
         """
         *folders, tag = self._own_letters(name).parts
         return self._states.joinpath(*folders) / f"{tag}{_STATE}"
 
     def make_state_path(self, name: ModelName) -> Path:
-        """Return the same, in a folder that is there and that only its owner may enter. Raises StoreError."""
+        """Return `state_path` after creating its folder, readable only by its owner. Raises StoreError."""
         path = self.state_path(name)
         with store_errors(f"the folder for the state of {name.short} cannot be made"):
             folders = [each for each in path.parents if each.is_relative_to(self._states.parent)]
@@ -182,9 +186,9 @@ class Store:
         return path
 
     def remove_unused(self, digests: Iterable[Digest]) -> None:
-        """Delete those blobs that no model uses, unless the environment says to keep them.
+        """Delete unused blobs among these, unless the environment disables pruning.
 
-        When somebody is just adding to the store they stay, for `prune` to find.
+        While another process adds to the store, nothing is deleted; a later `prune` finds the blobs.
         """
         if Environment.read().keeps_unused:
             return
@@ -195,10 +199,10 @@ class Store:
                 self._remove_empty_folders()
 
     def prune(self) -> tuple[int, int]:
-        """Delete all that belongs to no model: blobs, unfinished downloads, states -> (files, bytes).
+        """Delete unused blobs, unfinished downloads and states; return the number of files and bytes.
 
-        What is younger than an hour stays. Raises StoreError when a manifest is damaged, because its blobs
-        are unknown then, and while somebody adds to the store.
+        Files younger than an hour are kept. Raises StoreError if a manifest is damaged, because its blobs are
+        unknown, and while another process adds to the store.
         """
         if not self.blobs.folder.is_dir():
             return 0, 0
@@ -216,7 +220,7 @@ class Store:
         return len(sizes), sum(sizes)
 
     def _read(self, found: ModelName) -> tuple[bytes, float]:
-        """The bytes of a manifest, and when it was written. Raises ModelNotFoundError where it is gone."""
+        """Return the bytes and modification time of a manifest. Raises ModelNotFoundError if it is gone."""
         path = self._path(found)
         with store_errors(f"the manifest of {found.short} cannot be read"):
             try:
@@ -238,7 +242,7 @@ class Store:
                 yield path
 
     def _used(self) -> set[Digest] | None:
-        """The blobs of all models; None when that is not known."""
+        """Return the blobs of all models, or None if a manifest is unreadable."""
         used: set[Digest] = set()
         for name in self.names():
             try:
@@ -257,12 +261,12 @@ class Store:
                     folder.rmdir()
 
     def _in_folder(self, name: ModelName) -> ModelName | None:
-        """The model of the folder that has the name, in its own letters."""
+        """Return the stored spelling of a model in the folder, or None."""
         found = self._own_letters(name)
         return found if self._path(found).is_file() else None
 
     def _own_letters(self, name: ModelName) -> ModelName:
-        """The name with each part in the letters that it has on the disk, if it is there."""
+        """Return the name with each part spelled as on disk, if it exists."""
         folder, parts = self._manifests, []
         for part in name.parts:
             part = _in_own_letters(folder, part)
@@ -275,7 +279,7 @@ class Store:
             self.state_path(name).unlink(missing_ok=True)
 
     def _states_of_nobody(self) -> Iterator[Path]:
-        """Yield the states of models that somebody else has deleted."""
+        """Yield the states of models that another program has deleted."""
         for path in sorted(self._states.glob(f"*/*/*/*{_STATE}")):
             folder = self._manifests / path.parent.relative_to(self._states)
             if not (folder / path.name.removesuffix(_STATE)).is_file():
@@ -286,7 +290,7 @@ class Store:
 
 
 def _bundled_entry(name: ModelName) -> Entry:
-    """A model inside the package. Raises ModelNotFoundError."""
+    """Return a bundled model. Raises ModelNotFoundError."""
     path = bundled_model(name)
     if path is None:
         raise _not_found(name)

@@ -1,8 +1,8 @@
-"""Records of verified blobs: what the file of a blob looked like when its content had the digest of its name.
+"""Records of verified blobs: the state of a blob's file when its content matched its name.
 
-A name promises the content, but a disk or another program may change the bytes later. Code that keeps
-something which depends on the bytes asks for `verified_name`: it holds while the file is untouched, and
-it is another one after a file was replaced, since what was computed from the file before may be damaged.
+A blob's name implies its content, but a disk or another program may change the bytes later. Code that stores
+results derived from a blob uses `verified_name` as key. The name stays the same while the file is untouched,
+and changes when the file is replaced, because results from the earlier file may be wrong.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FOLDER = Path("chaski", "verified")
 
 
 class _Record(Struct, frozen=True):
-    """A verified file: its inode, size and dates, and how many other files had its name before it."""
+    """A verified file: its inode, size and dates, and the number of earlier files with its name."""
 
     seen: tuple[int, int, int, int]
     replaced: int = 0
@@ -32,8 +32,8 @@ class _Record(Struct, frozen=True):
 def note_verified(path: Path, seen: os.stat_result | None = None) -> None:
     """Record that the content of a blob has the digest of its name.
 
-    seen: the file before its content was read; None for the file as it is now. A store that cannot be
-    written gets no record.
+    seen: the file's state before its content was read; None for the current state. Nothing is recorded if the
+    store is not writable.
     """
     with suppress(OSError):
         now = _look(path.stat())
@@ -52,9 +52,9 @@ def note_verified(path: Path, seen: os.stat_result | None = None) -> None:
 
 
 def verified_name(path: Path) -> str | None:
-    """Return a name that stands for the content of a blob, the same on every machine while nothing was wrong.
+    """Return a name for a blob's content, equal on all machines unless a file was damaged and replaced.
 
-    It is None for a file that is no blob, that was never verified, or that was touched since then.
+    Return None for a file that is not a blob, was never verified, or has changed since.
     """
     if not _BLOB.fullmatch(path.name):
         return None

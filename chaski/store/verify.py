@@ -1,7 +1,7 @@
-"""`verify`: hashes every blob of the store again, and compares it with manifests and names.
+"""`verify`: hashes all blobs of the store again and compares them with their manifests and names.
 
-What is damaged is renamed, so that it counts as missing: pull, create and uploads believe what is there. What
-is intact is recorded, see `chaski.store.verified`.
+Damaged blobs are renamed and thus count as missing, because pull, create and uploads trust existing blobs.
+Intact blobs are recorded, see `chaski.store.verified`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ __all__ = ["Finding", "verify"]
 
 
 class Finding(Struct, frozen=True):
-    """The state of a blob, or of a manifest, which has no digest. problem: None where all is well.
+    """The state of a blob, or of a manifest, which has no digest.
 
-    models: the names of the models that it belongs to. is_aside: the damaged blob has another name now.
+    problem: a description, or None if the file is intact.
+
+    models: the names of the models that use it.
+    is_aside: whether the damaged blob was renamed.
     """
 
     digest: Digest | None
@@ -37,10 +40,10 @@ class Finding(Struct, frozen=True):
 
 
 def verify(store: Store, names: Sequence[ModelName] = ()) -> Iterator[Finding]:
-    """Check the models of these names, or all of the store with the blobs that belong to none.
+    """Check the named models, or the whole store including unused blobs.
 
-    Reads every byte; sets aside what is damaged, if the store can be written and nobody adds to it.
-    Raises ModelNotFoundError for a name that is not there.
+    Reads every byte. Renames damaged blobs if the store is writable and no process is adding to it. Raises
+    ModelNotFoundError for an unknown name.
     """
     users: dict[Digest, list[str]] = {} if names else {digest: [] for digest in store.blobs}
     sizes: dict[Digest, int] = {}
@@ -70,7 +73,7 @@ def verify(store: Store, names: Sequence[ModelName] = ()) -> Iterator[Finding]:
 
 
 def _users_now(store: Store, digest: Digest, models: Iterable[str]) -> tuple[str, ...]:
-    """Return those of the models that still have the blob."""
+    """Return the models that still use the blob."""
     found = []
     for model in models:
         with suppress(ChaskiError):  # removed, or damaged meanwhile
@@ -81,7 +84,7 @@ def _users_now(store: Store, digest: Digest, models: Iterable[str]) -> tuple[str
 
 
 def _checked(store: Store, digest: Digest, wanted: int | None, models: tuple[str, ...]) -> Finding:
-    """Look at a blob that should have `wanted` bytes; None where no manifest says how many."""
+    """Check a blob that should have `wanted` bytes, or any size if None."""
     path = store.blobs.path(digest)
     missing = Finding(digest, 0, "missing", models)
     try:

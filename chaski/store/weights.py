@@ -17,7 +17,11 @@ _UNITS = ((10**9, "B", 1), (10**6, "M", 2), (10**3, "K", 0))
 
 
 class WeightSummary(Struct, frozen=True):
-    """kind: which layer it makes. size: parameters, as people write them. file_type: its mixture of types."""
+    """A summary of a GGUF file.
+
+    kind: the kind of layer.
+    size: the number of parameters, such as `8.0B`.
+    file_type: the mixture of tensor types."""
 
     kind: Literal["model", "projector", "adapter"]
     family: str
@@ -45,7 +49,7 @@ def _layer_kind(kind: str, family: str) -> Literal["model", "projector", "adapte
 
 
 def _size(count: int) -> str:
-    """A count as Ollama writes it: `8.0B`, `134.52M`."""
+    """Format a count in Ollama's notation: `8.0B`, `134.52M`."""
     for unit, letter, digits in _UNITS:
         if count >= unit:
             is_whole = count % unit == 0 and letter != "B"

@@ -100,7 +100,7 @@ def test_a_draft_is_another_layer(store: Store, weights: Path, tmp_path: Path) -
 def test_what_cannot_be_a_draft(store: Store, weights: Path, tmp_path: Path) -> None:
     one = {"v.weight": (np.ones((1, 32), np.float32), QuantType.F32)}
     write_gguf(tmp_path / "projector.gguf", {"general.architecture": "clip"}, one)
-    with pytest.raises(OptionError, match="is no model of text"):
+    with pytest.raises(OptionError, match="is not a text model"):
         made(store, f"FROM {weights}\nDRAFT ./projector.gguf", tmp_path)
 
 
