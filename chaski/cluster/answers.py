@@ -1,4 +1,4 @@
-"""Requests on their way through a cluster: to a replica, and to the next one where that one is lost."""
+"""Requests routed through a cluster: to a replica, and to another one if the first is lost."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ __all__ = ["RoutedAnswer", "RoutedCall"]
 
 _log = logging.getLogger(__name__)
 
-# A request may be what replicas die of. Each time that one dies, all of its requests are suspected in equal
-# parts; more than so much, without another token of its answer, ends a request.
+# A request may crash replicas. When a replica dies, the suspicion is shared equally among its requests. A
+# request fails if its suspicion exceeds this value without a new token of its answer.
 _MOST_SUSPICION = 3.0
-# Seconds that a request waits while there is no replica.
+# Maximum seconds that a request waits while no replica exists.
 _LONGEST_WAIT = 120.0
-# Prompts of more computed tokens tell how fast a replica computes them.
+# Only prompts with more computed tokens are used to measure a replica's speed.
 _TELLING = 200
 
 C = TypeVar("C", bound=ModelCall)
 
 
 class _Routed(Generic[C]):
-    """What both have in common: a call that waits for a replica, is with one, or has ended."""
+    """The common base: a call that waits for a replica, runs on one, or has ended."""
 
     def __init__(self, replicas: ReplicaSet, call: C, put: ReplyCallback) -> None:
         self._replicas = replicas
@@ -51,11 +51,11 @@ class _Routed(Generic[C]):
         self._is_over = False
 
     def begin(self) -> None:
-        """Send it to a replica, now or as soon as there is one."""
+        """Send the call to a replica, now or as soon as one is available."""
         raise NotImplementedError
 
     def cancel(self) -> None:
-        """No more replies are awaited."""
+        """Cancel the call. Later replies are ignored."""
         self._is_over = True
         if self._handle is not None:
             self._handle.cancel()
@@ -66,7 +66,7 @@ class _Routed(Generic[C]):
             self._put(reply)
 
     def _wait(self) -> None:
-        """Begin again later, or end where that is of no use."""
+        """Begin again later, or end the call if no replica can be expected."""
         if self._replicas.is_closed:
             self._end(WorkerError("the model was closed before it could answer"))
         elif self._replicas.problem is not None:
@@ -85,7 +85,7 @@ class _Routed(Generic[C]):
                 self._end(error)
 
     def _lost(self, error: WorkerError, num_suspects: int = 1) -> None:
-        """Go on elsewhere, unless that was tried often enough."""
+        """Continue on another replica, unless the limit of attempts is reached."""
         self._suspicion += 1 / num_suspects
         if self._suspicion > _MOST_SUSPICION:
             self._end(error)
@@ -96,10 +96,10 @@ class _Routed(Generic[C]):
 
 
 class RoutedCall(_Routed[ModelCall]):
-    """A call with one reply, which any replica gives alike."""
+    """A call with one reply, which is the same from any replica."""
 
     def begin(self) -> None:
-        """Send it to the replica with the least to do."""
+        """Send the call to the least busy replica."""
         peer = self._replicas.any_peer()
         if peer is None:
             self._wait()
@@ -114,7 +114,7 @@ class RoutedCall(_Routed[ModelCall]):
 
 
 class RoutedAnswer(_Routed[Answerable]):
-    """A request for an answer: it goes where most of its prompt is, and goes on elsewhere if need be."""
+    """A request for an answer. It goes to the best replica for its prompt, and moves on if that is lost."""
 
     def __init__(self, replicas: ReplicaSet, call: Answerable, put: ReplyCallback) -> None:
         super().__init__(replicas, repeatable(call), put)
@@ -127,7 +127,7 @@ class RoutedAnswer(_Routed[Answerable]):
         self._first_at = 0.0
 
     def begin(self) -> None:
-        """Ask a replica what blocks the prompt has, if there may be some; then send it to the best one."""
+        """Ask a replica for the prompt's block names if needed, then send the request to the best replica."""
         peer = self._replicas.any_peer()
         if peer is None:
             self._wait()
@@ -148,7 +148,7 @@ class RoutedAnswer(_Routed[Answerable]):
             return
         if isinstance(reply, Blocks):
             self._blocks = reply
-        # An error of the request comes again with its answer.
+        # An error in the request is reported again with its answer.
         self._is_named = True
         self._begin_again()
 
@@ -170,7 +170,7 @@ class RoutedAnswer(_Routed[Answerable]):
             self.cancel()
 
     def _take(self, place: Place, reply: ReplyOrError) -> None:
-        """Take a reply of the replica that has it; one of a replica that had it does not count any more."""
+        """Handle a reply of the current replica. Replies of earlier replicas are ignored."""
         if self._is_over or place is not self._place:
             return
         if isinstance(reply, WorkerError):
@@ -217,7 +217,7 @@ class RoutedAnswer(_Routed[Answerable]):
         self._replicas.measured(place, prefill, monotonic() - self._first_at)
 
     def _leave(self) -> None:
-        """It is not with its replica any more."""
+        """Detach the request from its replica."""
         place, self._place = self._place, None
         if place is not None:
             if self._is_computing_prompt:
@@ -227,7 +227,7 @@ class RoutedAnswer(_Routed[Answerable]):
 
 
 def _num_characters(call: Answerable) -> int:
-    """Return about how many characters, or tokens, the prompt of a request has."""
+    """Return the approximate number of characters, or tokens, in a request's prompt."""
     if isinstance(call, Chat):
         return sum(len(str(message.get("content") or "")) for message in call.messages) + len(str(call.tools))
     return len(call.prompt)

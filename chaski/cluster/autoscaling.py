@@ -1,4 +1,4 @@
-"""How many replicas a model should have: as many as its answers need, neither hastily nor forgetfully."""
+"""The number of replicas that a model should have, derived from its recent load."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from msgspec import Struct
 
 __all__ = ["Bounds", "Scaler"]
 
-# Answers are averaged over about so many seconds: a moment without them does not count.
+# The number of answers is averaged over about this many seconds, so that short pauses have no effect.
 _MEMORY = 3.0
-# Seconds for which more, or fewer, replicas must have been wanted.
+# Seconds for which more, or fewer, replicas must be needed before the number changes.
 _UP, _DOWN = 3.0, 60.0
-# Where so great a part of the places is enough, there may be one replica less.
+# The number of replicas may shrink if this share of the remaining places is enough.
 _FULL = 0.7
 
 
 class Bounds(Struct, frozen=True):
-    """The least and the greatest number of replicas."""
+    """The minimum and maximum number of replicas."""
 
     least: int = 1
     most: int = 1
 
 
 class Scaler:
-    """Follows the number of answers, and says how many replicas there should be."""
+    """Tracks the number of running answers and computes the required number of replicas."""
 
     def __init__(self, bounds: Bounds, now: float) -> None:
         self._bounds = bounds
@@ -33,7 +33,10 @@ class Scaler:
         self._seen_at = self._enough_since = self._excess_since = now
 
     def wanted(self, answers: int, places: int, now: float) -> int:
-        """Return the number, where each replica has so many places. `now` is in seconds."""
+        """Return the required number of replicas.
+
+        places: answers that one replica computes at a time.
+        now: time in seconds."""
         self._answers += (answers - self._answers) * min(1.0, (now - self._seen_at) / _MEMORY)
         self._seen_at = now
         if self._answers <= places * self.number:

@@ -1,8 +1,8 @@
-"""Which replicas hold which blocks of prompts, as far as they have told, or were given prompts with them.
+"""The prompt blocks held by each replica, from their reports and from the prompts sent to them.
 
-Blocks are numbers, the beginnings of their names in the prefix cache. Names are chained, so a replica that
-holds a block has been given all before it. Two prompts that are taken for one another cost the time of a
-prompt, and never give a wrong answer, because replicas compare whole names.
+Blocks are numbers: the leading bits of their names in the prefix cache. Names are chained, so a replica that
+holds a block has received all blocks before it. A collision of two prompts costs time but never gives a wrong
+answer, because replicas compare full names.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from random import Random
 
 __all__ = ["BlockIndex"]
 
-# Blocks that a replica was given lately, and has perhaps not computed yet, stay for so many seconds though it
-# does not report them.
+# Blocks recently sent to a replica may not be computed yet. They are kept for this many seconds even if the
+# replica does not report them.
 _ASSUMED_SECONDS = 60.0
-# Candidates of each depth, and depths, that `holders` returns at most.
+# Maximum candidates per depth, and maximum depths, that `holders` returns.
 _HOLDERS, _DEPTHS = 3, 3
 
 
 class BlockIndex:
-    """Blocks by the replicas that hold them. At most `max_blocks` of each replica, those of last use.
+    """Maps blocks to the replicas that hold them, for the `max_blocks` most recently used of each replica.
 
-    `random` chooses among replicas that hold the same.
+    `random` chooses among replicas that hold the same blocks.
     """
 
     def __init__(self, max_blocks: int = 1 << 15, random: Random | None = None) -> None:
@@ -37,7 +37,7 @@ class BlockIndex:
         return sum(map(len, self._blocks.values()))
 
     def assume(self, replica: int, blocks: Sequence[int], now: float) -> None:
-        """A replica is given a prompt of these blocks. `now` is in seconds."""
+        """Record that a replica was sent a prompt with these blocks. `now` is in seconds."""
         held = self._blocks.setdefault(replica, OrderedDict())
         for block in blocks:
             if block not in held:
@@ -48,7 +48,7 @@ class BlockIndex:
             self._drop(replica, next(iter(held)))
 
     def report(self, replica: int, blocks: Iterable[int], now: float) -> None:
-        """A replica holds these blocks, and no others but those that it was given lately."""
+        """Record that a replica holds exactly these blocks, plus those sent to it recently."""
         held = self._blocks.setdefault(replica, OrderedDict())
         told = set(blocks)
         gone = [
@@ -65,15 +65,15 @@ class BlockIndex:
                 held.move_to_end(block, last=False)
 
     def forget(self, replica: int) -> None:
-        """A replica is gone."""
+        """Remove a replica."""
         for block in list(self._blocks.get(replica, ())):
             self._drop(replica, block)
         self._blocks.pop(replica, None)
 
     def holders(self, blocks: Sequence[int]) -> dict[int, int]:
-        """Return replicas that hold a beginning of a prompt, with the number of its blocks.
+        """Return replicas that hold a prefix of a prompt, with the number of prefix blocks.
 
-        Of many that hold the same some are chosen by chance, and of many depths the deepest count.
+        If many replicas hold the same prefix, a random sample is returned. Only the deepest prefixes count.
         """
         levels = []
         for block in blocks:

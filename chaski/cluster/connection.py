@@ -1,4 +1,4 @@
-"""The cluster as a server sees it: a process that talks to Ray, which is started again whenever it ends."""
+"""The server's connection to a cluster: a process that talks to Ray and is restarted whenever it ends."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ __all__ = ["LOCAL", "Cluster", "Node"]
 _log = logging.getLogger(__name__)
 
 LOCAL = "local"
-"""The address of a cluster that is this machine alone, and ends with this process."""
+"""The address of a cluster on this machine only. It ends with this process."""
 
 _HOST = "127.0.0.1"
-# Seconds that the head of a cluster has to take a connection.
+# Seconds to wait for the head of a cluster to accept a connection.
 _PATIENCE = 5.0
-# Seconds without a word after which Ray's process is ended; it says something twice a second.
+# Seconds of silence after which Ray's process is ended. It normally reports twice a second.
 _SILENCE = 90.0
-# Seconds after which what it has said about replicas is not believed any more.
+# Seconds after which its report about replicas is considered outdated.
 _FRESH = 10.0
 # Seconds between two attempts to connect again.
 _PAUSE = 3.0
 _LEAVING = 20.0
-# Seconds that Ray has to say whether it drains a node.
+# Seconds to wait for Ray's reply to a drain request.
 _DRAINING = 30.0
 
 
 class Node(Struct, frozen=True):
-    """A machine of a cluster: its name, its address, and what Ray may use there: cores, memory and GPUs.
+    """A machine of a cluster: its name, its address, and the cores, memory and GPUs that Ray may use there.
 
-    `memory` and `gpu_memory`, that of all GPUs together, are bytes; 0 where they are not known. Where it
-    `is_drained`, Ray starts nothing any more.
+    `memory` and `gpu_memory` (all GPUs together) are in bytes, or 0 if unknown. Ray starts no more replicas
+    on a node that `is_drained`.
     """
 
     name: str
@@ -70,19 +70,19 @@ class Node(Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """What replicas call the node that they are on."""
+        """The label by which replicas name this node."""
         return node_label(self.name, self.address)
 
 
 class _Wanted(Struct, frozen=True):
-    """The replicas of a model that are wanted: how many, and of which generation at least."""
+    """The required replicas of a model: their number and minimum generation."""
 
     options: ReplicaOptions
     number: int
     generation: int
 
     def said(self) -> dict[str, Any]:
-        """Return the line of JSON that tells Ray's process."""
+        """Return the request to Ray's process as a JSON object."""
         return {
             "deploy": self.options.model,
             "number": self.number,
@@ -92,18 +92,16 @@ class _Wanted(Struct, frozen=True):
 
 
 class Cluster:
-    """A connection to Ray. `open_model` takes the place of `Worker` in a server.
+    """A connection to Ray. A server uses `open_model` instead of `Worker`.
 
-    address   where the head of the cluster is, HOST:PORT, or `auto` on one of its nodes; or LOCAL
-    bounds    of the number of replicas of each model
-    threads   threads of each replica; None for all cores of the smallest node
-    shards    the least and the greatest number of nodes that compute each replica together, with so many
-              threads each: as few of them as have the memory
-    split     how they share a model: layers or rows
-    gpus      GPUs of each replica, or of each of its nodes; None for one where the cluster has any that the
-              backend of the environment would use
+    address address of the cluster's head: HOST:PORT, `auto` on one of its nodes, or LOCAL bounds of the
+    number of replicas of each model threads threads of each replica; None for all cores of the smallest node
+    shards the minimum and maximum number of nodes per replica, each with `threads` threads; the smallest
+    number with enough memory is used split how nodes divide a model: by layers or rows gpus GPUs of each
+    replica, or of each of its nodes; None uses one GPU if the cluster has any that the environment's backend
+    supports
 
-    Raises ClusterError where Ray cannot be started or reached, MissingPackageError where it is not installed.
+    Raises ClusterError if Ray cannot be started or reached, and MissingPackageError if it is not installed.
     """
 
     def __init__(
@@ -122,10 +120,10 @@ class Cluster:
         self._gpus = gpus
         self._lock = threading.Condition()
         self._is_closed = threading.Event()
-        # The models of which replicas are wanted, and those that are to end.
+        # The models that need replicas, and the models whose replicas must end.
         self._wanted: dict[str, _Wanted] = {}
         self._ending: set[str] = set()
-        # By the label of a node that was to be drained: why Ray refuses, or None where it does not.
+        # For each node to be drained, by label: the reason why Ray refuses, or None if it accepts.
         self._drained: dict[str, str | None] = {}
         self._members: dict[str, list[Member] | None] = {}
         self._heard_at = monotonic()
@@ -139,7 +137,7 @@ class Cluster:
         self._thread.start()
 
     def nodes(self) -> list[Node]:
-        """Return the machines that were there when Ray was asked last."""
+        """Return the machines of the cluster, as of the last query to Ray."""
         return list(self._nodes)
 
     def open_model(
@@ -149,9 +147,9 @@ class Cluster:
         progress: ProgressCallback = lambda share: None,
         **options: Any,
     ) -> ClusterModel:
-        """Return a model that replicas answer, as soon as some are loaded.
+        """Return a model served by replicas. It answers as soon as one of them is loaded.
 
-        `options` are those of `chaski.load`. Nodes without the file pull the model of the store that has it.
+        `options` are those of `chaski.load`. Nodes without the file pull the stored model that contains it.
         """
         files = {"model": SharedFile.of(path)}
         for name in ("projector", "draft"):
@@ -171,18 +169,18 @@ class Cluster:
         return ClusterModel(ReplicaSet(_Members(self, made), self._bounds, progress=progress))
 
     def list(self, model: str) -> Sequence[Member] | None:
-        """Return the replicas of a model; None while nobody knows."""
+        """Return the replicas of a model, or None while they are unknown."""
         with self._lock:
             return self._members.get(model) if monotonic() - self._heard_at < _FRESH else None
 
     def deploy(self, options: ReplicaOptions, number: int) -> None:
-        """Have so many replicas of a model, sooner or later."""
+        """Request a number of replicas of a model. The change takes effect later."""
         with self._lock:
             before = self._wanted.get(options.model)
             self._want(_Wanted(options, number, before.generation if before is not None else 0))
 
     def replace(self, options: ReplicaOptions, generation: int) -> None:
-        """Have replicas of a generation in place of all older ones of a model, a few at a time.
+        """Replace all older replicas of a model with replicas of a generation, a few at a time.
 
         Raises ClusterError while there is no connection to Ray.
         """
@@ -195,11 +193,11 @@ class Cluster:
                 self._want(replace(before, generation=generation))
 
     def drain(self, name: str) -> Node:
-        """Let no replica start on a node any more, and have others in the place of those that are there.
+        """Stop starting replicas on a node, and replace its replicas by others elsewhere.
 
         name  the node's name, its address or both, as `Node.label` has them
 
-        Raises ClusterError where it is not one node of several, or Ray does not do it.
+        Raises ClusterError if the name does not match exactly one of several nodes, or if Ray refuses.
         """
         nodes = self.nodes()
         found = [node for node in nodes if name in (node.name, node.address, node.label)]
@@ -228,7 +226,7 @@ class Cluster:
         return node
 
     def end(self, options: ReplicaOptions) -> None:
-        """End all replicas of a model, and wait until they have gone, as far as Ray can be asked."""
+        """End all replicas of a model, and wait until they are gone while Ray is reachable."""
         with self._lock:
             self._wanted.pop(options.model, None)
             self._ending.add(options.model)
@@ -238,7 +236,7 @@ class Cluster:
                 self._lock.wait(1.0)
 
     def close(self) -> None:
-        """Leave the cluster; a local one ends with that."""
+        """Leave the cluster. A local cluster ends."""
         self._is_closed.set()
         self._process.end()
         self._thread.join()
@@ -249,7 +247,7 @@ class Cluster:
         self._process.tell(wanted.said())
 
     def _connect(self) -> None:
-        """Start a process that connects. Raises what it could not connect for."""
+        """Start a process that connects to Ray. Raises its connection error."""
         _check_somebody_listens(self._address)
         self._process = _RayProcess(self._address, self.key)
         try:
@@ -335,14 +333,14 @@ class _Members:
 
 
 class _RayProcess:
-    """One process that talks to Ray (`ray_process.py`), from its start to its end."""
+    """A process that talks to Ray (`ray_process.py`), from its start to its end."""
 
     def __init__(self, address: str, key: bytes) -> None:
-        open_missing()  # else one of these may be the process's standard stream
+        open_missing()  # otherwise a socket could get the number of a standard stream
         self._end, theirs = socket.socketpair()
         self._end.settimeout(_SILENCE)
         self._lines = self._end.makefile("rb")
-        # Ray reads this when it is imported. A cluster takes nobody without its token, unless that is meant.
+        # Ray reads this when it is imported. By default, a cluster accepts only clients with its token.
         mode = {"RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "token")}
         with theirs:
             self._popen = subprocess.Popen(
@@ -351,19 +349,19 @@ class _RayProcess:
                 stdout=2,  # the standard output belongs to the parent's own data
                 pass_fds=[theirs.fileno()],
                 env=child_environment() | mode,
-                # Ctrl-C on a terminal goes to a whole group: what it means is for the parent to decide.
+                # Ctrl-C on a terminal signals the whole process group. Only the parent should handle it.
                 process_group=0,
             )
         self.tell({"address": address, "key": key.hex(), "log_level": _log.getEffectiveLevel()})
 
     def greeting(self) -> dict[str, Any]:
-        """Return the first thing that it says: that it is connected, or why not."""
+        """Return its first message: that it is connected, or why not."""
         for said in self.said():
             return said
         raise ClusterError("the process that talks to Ray has ended; its log may say why")
 
     def said(self) -> Iterator[dict[str, Any]]:
-        """Yield what it says, until it ends or says nothing for too long."""
+        """Yield its messages until it ends or is silent for too long."""
         try:
             for line in self._lines:
                 yield json.loads(line)
@@ -371,20 +369,20 @@ class _RayProcess:
             _log.info("Ray's process cannot be understood: %s", error)
 
     def tell(self, wanted: dict[str, Any]) -> None:
-        """Say something. Nothing happens where it has ended."""
+        """Send a message. Does nothing if the process has ended."""
         try:
             self._end.sendall(json.dumps(wanted).encode() + b"\n")
         except OSError as error:
             _log.info("Ray's process cannot be told: %s", error)
 
     def close(self) -> None:
-        """End it. For the thread that reads what it says."""
+        """End the process. Only the thread that reads its messages may call this."""
         self.end()
         self._lines.close()
         self._end.close()
 
     def end(self) -> None:
-        """Let it end, and wait for that. Does nothing the second time."""
+        """Ask it to end, and wait. Does nothing the second time."""
         with suppress(OSError):
             self._end.shutdown(socket.SHUT_WR)
         try:
@@ -408,7 +406,7 @@ def _member(values: dict[str, Any]) -> Member:
 
 
 def _gpus(options: Mapping[str, Any]) -> float | None:
-    """The GPUs of a replica that is loaded with these options; None where it takes one, if there is any."""
+    """Return the GPUs of a replica with these options, or None if it uses one GPU when available."""
     backend = options.get("backend") or Environment.read().backend
     if backend == "cuda":
         return 1.0
@@ -416,10 +414,10 @@ def _gpus(options: Mapping[str, Any]) -> float | None:
 
 
 def _check_somebody_listens(address: str) -> None:
-    """Try HOST:PORT, since Ray tries it for minutes. Raises ClusterError."""
+    """Test HOST:PORT, because Ray itself retries for minutes. Raises ClusterError."""
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
-        return  # local, auto, or what Ray itself understands
+        return  # local, auto, or another form that Ray accepts
     try:
         socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
     except (OSError, OverflowError) as error:

@@ -1,4 +1,4 @@
-"""What Ray's process does: it deploys the models that the server names, and tells who answers them."""
+"""The work of Ray's process: deploying the server's models and reporting their replicas."""
 
 from __future__ import annotations
 
@@ -27,16 +27,15 @@ __all__ = ["Deployments"]
 
 _log = logging.getLogger(__name__)
 
-# Seconds for which nodes that are missing may still come.
+# Seconds to wait for missing nodes to join.
 _COMING = 60.0
 
 
 class Deployments:
     """A connection of this process to Ray, with a deployment of Ray Serve for each model.
 
-    address  as Ray takes it
-    key      of the cluster, if it has none yet
-    tell     sends something to the server; called from several threads
+    address in Ray's format key key for the cluster, if it has none yet tell sends a message to the server;
+    called from several threads
     """
 
     def __init__(self, address: str, key: bytes, tell: Callable[[dict[str, Any]], None]) -> None:
@@ -44,7 +43,7 @@ class Deployments:
         self._models: dict[str, _Deployment] = {}
         self._memory: list[NodeMemory] = []
         self._gpus = GPUMemory()
-        # Replicas of one machine share their weights, so that each reserving them would keep some away.
+        # Replicas on one machine share weights. If each reserved memory for them, fewer would fit.
         self._reserves = address != "local"
         where: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, configure_logging=False, **where)
@@ -54,7 +53,7 @@ class Deployments:
         self.key = self._directory.key
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Describe the machines that are there now."""
+        """Describe the current machines of the cluster."""
         living = [each for each in ray.nodes() if each["Alive"]]
         drained = ray._private.state.state.get_draining_nodes()
         found = [
@@ -82,9 +81,9 @@ class Deployments:
         return found
 
     def members(self) -> dict[str, list[dict[str, Any]] | None]:
-        """Describe the replicas of all models; None for those of which the directory does not answer.
+        """Describe the replicas of all models, or None for a model if the directory does not answer.
 
-        A model that no node has the memory for is described as a replica with that problem.
+        A model that fits on no node is described as a replica with that problem.
         """
         found = {model: self._directory.list(model) for model in list(self._models)}
         return {
@@ -95,7 +94,7 @@ class Deployments:
         }
 
     def deploy(self, model: str, number: int, generation: int, options: dict[str, Any]) -> None:
-        """Have so many replicas of a model, sooner or later, and none of an older generation."""
+        """Request a number of replicas of a model, all of this generation or a newer one."""
         if model not in self._models:
             made = ReplicaOptions.of(options)
             self._models[model] = _Deployment(
@@ -104,16 +103,16 @@ class Deployments:
         self._models[model].have(number, generation)
 
     def end(self, model: str) -> None:
-        """End all replicas of a model, and tell when they have gone."""
+        """End all replicas of a model, and report when they are gone."""
         if model in self._models:
             self._models[model].end()
         else:
             self._has_ended(model)
 
     def drain(self, label: str) -> None:
-        """Have Ray start nothing on a node any more, and Serve put other replicas in the place of its own.
+        """Drain a node: Ray starts nothing more there, and Serve replaces its replicas elsewhere.
 
-        Raises ClusterError where Ray does not.
+        Raises ClusterError if Ray refuses.
         """
         nodes = [
             node["NodeID"]
@@ -121,7 +120,7 @@ class Deployments:
             if node["Alive"] and node_label(node["NodeManagerHostname"], node["NodeManagerAddress"]) == label
         ]
         for node in nodes:
-            # Ray has this as a command only. What it says last is why it does not take it.
+            # Ray offers this only as a command. The last line of its output is the reason for a failure.
             command = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", "--node-id", node]
             command += ["--address", ray.get_runtime_context().gcs_address]
             command += [
@@ -160,10 +159,10 @@ class Deployments:
 
 
 class _Deployment:
-    """One model. Ray is told what is wanted by a thread, one thing after the other.
+    """The deployment of one model. A thread sends its requests to Ray one after the other.
 
-    nodes    returns those that are there
-    reserves False for a cluster of one machine: memory is not reserved, and it has all shards
+    nodes returns the current nodes reserves False for a cluster of one machine, which reserves no memory and
+    runs all shards
     """
 
     def __init__(
@@ -182,7 +181,7 @@ class _Deployment:
         self._nodes = nodes
         self._reserves = reserves
         self._gpus = options.gpus
-        self._shards = 0  # until it is known how many there are to be
+        self._shards = 0  # until the number is known
         self._memory: dict[int, Sequence[int] | None] = {}
         self._few_since: float | None = None
         self._refused: tuple[int, int] | None = None
@@ -196,7 +195,7 @@ class _Deployment:
         self._wanted.put(None)
 
     def shortage(self) -> str | None:
-        """Return why no nodes can have a replica; None where some may, or might come."""
+        """Return why no nodes can run a replica, or None if some can or may still join."""
         few, short = self._missing(self._shards)
         if few is None:
             self._few_since = None
@@ -205,7 +204,7 @@ class _Deployment:
         return few if monotonic() - self._few_since > _COMING else None
 
     def _missing(self, shards: int) -> tuple[str | None, str | None]:
-        """Return why there are too few nodes, and why they have too little memory."""
+        """Return the messages for too few nodes and for too little memory, each None if it does not apply."""
         if not self._reserves:
             return None, None
         needed = self._host_bytes(shards)
@@ -214,12 +213,12 @@ class _Deployment:
         return too_few(shards, cpus, nodes, gpus), short
 
     def _host_bytes(self, shards: int) -> Sequence[int] | None:
-        """Return the memory that a replica takes of each of its nodes, beside that of its GPUs."""
+        """Return the host memory that a replica needs on each of its nodes, in bytes."""
         needed = self._memory.get(shards)
         return None if needed is None else beside_gpus(needed, self._gpus or 0, self._nodes())
 
     def look_again(self) -> None:
-        """Try again to deploy what no nodes had the memory for."""
+        """Retry deployments that failed for lack of memory."""
         if self._refused is not None:
             wanted, self._refused = self._refused, None
             self._wanted.put(wanted)
@@ -239,10 +238,10 @@ class _Deployment:
 
     def _deploy(self, number: int, generation: int) -> None:
         if not self._has_nodes():
-            # Serve would give it the time to end that answers have, although it was never placed.
+            # Serve would wait for its answers to end, although it was never placed.
             self._refused = number, generation
             return
-        # A server that was started again does not know how often replicas were replaced.
+        # A restarted server does not know the current generation.
         found = self._directory.list(self._model) or ()
         generation = max(generation, *(member.generation for member in found), 0)
         deployment = serve.deployment(
@@ -254,11 +253,11 @@ class _Deployment:
             health_check_timeout_s=30,
             graceful_shutdown_timeout_s=self._options.leaving_seconds,
         )
-        # Serve replaces replicas of another version, one after the other. It draws a version for what has
-        # none, and would replace all of them whenever their number changes.
+        # Serve replaces replicas of another version one after the other. Without a version it would choose a
+        # random one, and thus replace all replicas whenever their number changes.
         deployment = deployment.options(_internal=True, version=f"{self._model}.{generation}")
         application = deployment.bind(self._options, self._directory.key, generation, self._shards)
-        # Waiting for replicas that there is no room for would keep them from being ended.
+        # Do not wait: replicas without room would otherwise block their own removal.
         serve.run_many(
             [serve.RunTarget(application, name=self._model, route_prefix=None)],
             wait_for_ingress_deployment_creation=False,
@@ -266,9 +265,9 @@ class _Deployment:
         )
 
     def _has_nodes(self) -> bool:
-        """Choose how many nodes a replica has: the first number for which there are so many with the memory.
+        """Choose the smallest number of nodes per replica for which enough nodes have the memory.
 
-        Returns whether there is one.
+        Returns whether such a number exists.
         """
         least, most = self._options.shards
         if self._gpus is None:
@@ -285,7 +284,7 @@ class _Deployment:
         return not any(self._missing(shards))
 
     def _resources(self) -> Mapping[str, Any]:
-        """Return what Ray Serve reserves for a replica: a bundle for each node, where it has several."""
+        """Return the resources that Ray Serve reserves for a replica, with one bundle per node."""
         cpus, memory = self._options.options["threads"], self._host_bytes(self._shards)
         if self._shards == 1:
             host = memory[0] or None if memory else None
@@ -299,6 +298,6 @@ class _Deployment:
             "placement_group_bundles": [
                 {name: value for name, value in bundle.items() if value} for bundle in bundles
             ],
-            # This machine alone has all shards, in a cluster that is for trying it.
+            # In a test cluster on one machine, that machine runs all shards.
             "placement_group_strategy": "STRICT_SPREAD" if self._reserves else "PACK",
         }

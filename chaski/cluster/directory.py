@@ -1,7 +1,7 @@
-"""The directory of a cluster: an actor of Ray with the replicas of all models, and the key of their links.
+"""The directory of a cluster: a Ray actor that stores the replicas of all models and the key of their links.
 
-Replicas enter themselves every second. What was not entered for a while is not listed. An actor that was
-started again knows nothing, and has all again a second later; so has a cluster whose head came back.
+Replicas register themselves every second. A replica without recent registration is not listed. An actor that
+was restarted is empty at first and complete a second later, as is a cluster whose head came back.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _log = logging.getLogger(__name__)
 
 NAMESPACE = "chaski"
 _NAME = "directory"
-# Seconds after which a replica that has not entered itself is not listed.
+# Seconds after its last registration for which a replica is listed.
 _FORGET = 10.0
 _PATIENCE = 5.0
-# The first question may have to wait until the actor is started, on a busy machine.
+# On a busy machine, the first request may have to wait until the actor is started.
 _FIRST_PATIENCE = 60.0
 
 
@@ -36,13 +36,13 @@ class _Entries:
         self._entries: dict[str, dict[str, tuple[float, Member]]] = {}
 
     def key(self, known: bytes) -> bytes:
-        """Return the key of the cluster; the one that is `known`, if this actor has none."""
+        """Return the key of the cluster. An actor without a key adopts `known`."""
         if self._key is None:
             self._key = known
         return self._key
 
     def enter(self, model: str, member: Member, key: bytes) -> None:
-        """Enter a replica of a model, or change its entry."""
+        """Add or update a replica of a model."""
         self.key(key)
         self._entries.setdefault(model, {})[member.name] = monotonic(), member
 
@@ -59,9 +59,9 @@ class _Entries:
 
 
 class Directory:
-    """The directory as a process sees it: it is asked again where the actor was started again.
+    """A client of the directory, which reconnects after a restart of the actor.
 
-    key   of the cluster: the one that is given here, unless the directory knows another one
+    key   the key of the cluster: the given one, unless the directory has another
     """
 
     def __init__(self, key: bytes) -> None:
@@ -70,11 +70,11 @@ class Directory:
         self.key: bytes = self._ask("key", key, patience=_FIRST_PATIENCE)
 
     def enter(self, model: str, member: Member) -> None:
-        """Enter a replica. Nothing happens where the directory cannot be reached; it is tried again."""
+        """Register a replica. Does nothing if the directory cannot be reached; the caller retries."""
         self._try("enter", model, member, self.key)
 
     def list(self, model: str) -> list[Member] | None:
-        """Return the replicas of a model; None where the directory cannot be reached."""
+        """Return the replicas of a model, or None if the directory cannot be reached."""
         found: list[Member] | None = self._try("list", model)
         return found
 
@@ -85,7 +85,7 @@ class Directory:
     def _try(self, method: str, *arguments: Any) -> Any:
         try:
             return self._ask(method, *arguments)
-        except Exception as error:  # Ray has many, and all of them mean that it cannot be reached
+        except Exception as error:  # Ray raises many types, all of which mean that it cannot be reached
             _log.debug("the directory of the cluster cannot be reached: %s", error)
             return None
 

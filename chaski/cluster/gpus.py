@@ -1,6 +1,6 @@
-"""The GPUs of a node: how many Ray has there, and their memory, which Ray does not know.
+"""The GPUs of a node: their number, from Ray, and their memory, which Ray does not report.
 
-As a program, `python -m chaski.cluster.gpus`, it writes the bytes of memory of this machine's GPUs together.
+`python -m chaski.cluster.gpus` prints the total memory of this machine's GPUs in bytes.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ __all__ = ["GPUMemory", "hide_others"]
 _log = logging.getLogger(__name__)
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-# Seconds that nodes which have just come may take to tell of their GPUs.
+# Seconds to wait for new nodes to report their GPU memory.
 _PATIENCE = 20.0
 
 
 class GPUMemory:
-    """The memory of the GPUs of nodes; it asks each node once."""
+    """The GPU memory of nodes. Each node is queried once."""
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
 
     def of(self, nodes: Sequence[Mapping[str, Any]]) -> Sequence[int]:
-        """Return the bytes of all GPUs of each node, as `ray.nodes` has them; 0 where they are not known."""
+        """Return the total GPU memory of each node of `ray.nodes`, in bytes, or 0 if unknown."""
         new = [
             each["NodeID"]
             for each in nodes
@@ -57,13 +57,13 @@ class GPUMemory:
 
 
 def hide_others() -> None:
-    """Let this process and its children see those GPUs only that Ray has given it."""
+    """Restrict this process and its children to the GPUs that Ray assigned to it."""
     if not ray.get_gpu_ids():
         os.environ[_VISIBLE] = ""
 
 
 def _gpu_memory() -> int:
-    """The task. Ray hides GPUs from it, so another process looks."""
+    """The Ray task. Ray hides GPUs from it, so it runs another process."""
     environment = child_environment()
     environment.pop(_VISIBLE, None)
     done = subprocess.run(
@@ -78,7 +78,7 @@ def _gpu_memory() -> int:
 
 
 def main() -> None:
-    """Print the bytes."""
+    """Print the total GPU memory in bytes."""
     from chaski.ml import usual_backend
 
     logging.disable(logging.WARNING)

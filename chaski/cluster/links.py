@@ -1,10 +1,10 @@
-"""Connections between the machines of a cluster: calls and replies over TLS, for those who know its key.
+"""Connections between the machines of a cluster: calls and replies over TLS, authenticated by its key.
 
-Each replica listens with a certificate of its own, and both ends prove that they know the key of the cluster
-(`chaski/cluster_key.py`). A replica then sends the `protocol` of its messages.
+Each replica has its own certificate, and both ends prove that they know the cluster's key
+(`chaski/cluster_key.py`). The replica then sends the `protocol` version of its messages.
 
-A `Link` (`runner/channels/worker/link.py`) wants a plain socket. It gets one end of a pair; an event loop in
-a thread of its own carries the bytes between the other end and the network.
+A `Link` (`runner/channels/worker/link.py`) needs a plain socket. It gets one end of a socket pair. An event
+loop in a separate thread forwards bytes between the other end and the network.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from chaski.strangers import PATIENCE, Strangers
 __all__ = ["Address", "Listener", "connect", "new_key"]
 
 _PIECE = 1 << 16
-_PAUSE = 0.1  # seconds after a connection that could not be taken
+_PAUSE = 0.1  # seconds to wait after a connection that could not be accepted
 
 Address = tuple[str, int]
 
@@ -39,10 +39,10 @@ def new_key() -> bytes:
 
 
 class Listener:
-    """Takes connections, and hands a socket of each one to `accepted`, from a thread of its own.
+    """Accepts connections in a separate thread and passes a socket for each one to `accepted`.
 
-    host     the address that others reach this machine by; on all addresses, unless it is this machine's own
-    address  the address and the port
+    host the address by which others reach this machine; listens on all addresses unless it is local address
+    the address and the port
     """
 
     def __init__(self, host: str, key: bytes, accepted: Callable[[socket.socket], None]) -> None:
@@ -60,7 +60,7 @@ class Listener:
         self._loop.run(self._start())
 
     def close(self) -> None:
-        """End all connections, and listen no more. Does nothing the second time."""
+        """End all connections and stop listening. Does nothing the second time."""
         self._loop.stop()
         self._socket.close()
 
@@ -77,7 +77,7 @@ class Listener:
         while True:
             try:
                 connection, address = await loop.sock_accept(self._socket)
-            except OSError:  # too many are open, or this one has ended already
+            except OSError:  # too many open files, or the connection has already ended
                 await asyncio.sleep(_PAUSE)
             else:
                 self._begin(self._take(connection, address[0]))
@@ -105,7 +105,8 @@ class Listener:
 async def _streams(
     connection: socket.socket, context: ssl.SSLContext
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Shake hands with a client. Strangers are counted before, so a server of asyncio does not serve here."""
+    """Shake hands with a client. Unauthenticated clients are limited earlier, which asyncio's server cannot
+    do."""
     loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
     protocol = asyncio.StreamReaderProtocol(reader)
     transport, _ = await loop.connect_accepted_socket(
@@ -122,7 +123,7 @@ def _end(connection: socket.socket) -> None:
 def connect(address: Address, key: bytes) -> socket.socket:
     """Return a socket to a listener of the same cluster.
 
-    Raises WorkerError if the listener cannot be reached, does not know the key, or has other messages.
+    Raises WorkerError if the listener cannot be reached, does not know the key, or uses another protocol.
     """
     found: socket.socket = _client_loop().run(_connect(address, key))
     return found
@@ -161,7 +162,7 @@ _carrying: set[asyncio.Task[None]] = set()
 
 
 class _NoProofError(Exception):
-    """The other end does not know the key."""
+    """The peer does not know the key."""
 
 
 async def _prove_to_client(
@@ -193,7 +194,7 @@ async def _carry_and_close(
 
 
 async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, end: socket.socket) -> None:
-    """Carry bytes both ways until one end closes."""
+    """Forward bytes in both directions until one end closes."""
     end.setblocking(False)
     loop = asyncio.get_running_loop()
 
@@ -219,7 +220,7 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, end
 
 
 class _Loop:
-    """An event loop in a thread of its own."""
+    """An event loop in a separate thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -227,7 +228,7 @@ class _Loop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Return what a coroutine gives; it may start tasks that go on."""
+        """Run a coroutine and return its result. Tasks that it starts continue to run."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def stop(self) -> None:
@@ -245,7 +246,7 @@ async def _cancel_others() -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    await asyncio.sleep(0)  # what was closed is told so in the next round of the loop
+    await asyncio.sleep(0)  # transports process their close in the next iteration of the loop
 
 
 _starting = threading.Lock()
@@ -253,7 +254,7 @@ _loop: _Loop | None = None
 
 
 def _client_loop() -> _Loop:
-    """The loop of all connections that this process makes, started with the first of them."""
+    """Return the loop for all outgoing connections of this process, starting it on first use."""
     global _loop
     with _starting:
         if _loop is None:

@@ -1,4 +1,4 @@
-"""What a cluster tells of the replicas of a model, whoever places and watches them."""
+"""The interface to the replicas of a model, independent of the system that places them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,13 @@ __all__ = ["Member", "Members", "node_label"]
 
 
 class Member(Struct, frozen=True, kw_only=True):
-    """A replica that can be connected to, or one that could not load the model.
+    """A replica that accepts connections, or one that is loading or failed to load the model.
 
-    name      unlike that of any other replica, now and later
-    node      the machine that it runs on
-    pid       its process there
-    places    answers that it computes at a time
-    share     how much of the model is loaded, from 0 to 1; it can be connected to when all of it is
-    is_leaving  it answers what it has, and takes no more
-    problem   the class of the error of loading, and its message; None where it is loaded
-    shards    the node and the process of each shard, where several nodes compute the replica
-    generation  0, and one more each time that the replicas of the model are replaced
+    name unique among all replicas, now and later node the machine that it runs on pid its process there
+    places answers that it computes in parallel share loaded share of the model, from 0 to 1; connections are
+    possible at 1 is_leaving it finishes its answers and accepts no more requests problem class and message of
+    its loading error; None without an error shards node and process of each shard, if several nodes compute
+    the replica generation starts at 0 and increases with each replacement of the model's replicas
     """
 
     name: str
@@ -39,25 +35,25 @@ class Member(Struct, frozen=True, kw_only=True):
 
 
 def node_label(name: str, address: str) -> str:
-    """Return how a node is called: names of machines may be alike."""
+    """Return the label of a node, which includes the address because machine names may be equal."""
     return f"{name} ({address})"
 
 
 class Members(Protocol):
-    """The replicas of one model. Methods raise nothing where the network fails."""
+    """The replicas of one model. Network failures raise no errors."""
 
     @property
     def key(self) -> bytes:
-        """The key by which they know who may ask them."""
+        """The key that authenticates callers."""
 
     def list(self) -> Sequence[Member] | None:
-        """Return the replicas; None where nobody can tell at the moment."""
+        """Return the replicas, or None if they are currently unknown."""
 
     def scale(self, number: int) -> None:
-        """Have so many replicas, sooner or later."""
+        """Request a number of replicas. The change takes effect later."""
 
     def replace(self, generation: int) -> None:
-        """Have replicas of a generation in place of all that are older, a few at a time."""
+        """Replace all older replicas with replicas of a generation, a few at a time."""
 
     def close(self) -> None:
         """End all replicas."""

@@ -1,8 +1,7 @@
-"""The memory of a replica: what it takes on each of its nodes, and why no nodes have enough.
+"""The memory that a replica needs on each node, and messages for clusters that lack it.
 
-As a program, `python -m chaski.cluster.memory SHARDS`, it reads the options of a replica as JSON and writes
-a list of bytes: whoever deploys replicas asks in a process of its own, since files of models come from
-strangers.
+As a program, `python -m chaski.cluster.memory SHARDS`, it reads the options of a replica as JSON and prints a
+list of bytes. The deployment runs it as a separate process, because model files are untrusted.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ _USED_OPTIONS = (
 
 
 class NodeMemory(Struct, frozen=True):
-    """A node, by what replicas call it: the cores, the memory and the GPUs that Ray may give away there.
+    """A node by label: the cores, memory and GPUs that Ray may assign there.
 
-    `gpu_memory`: bytes of all of its GPUs together; 0 where they are not known.
+    `gpu_memory`: total bytes of its GPUs, or 0 if unknown.
     """
 
     label: str
@@ -50,10 +49,10 @@ class NodeMemory(Struct, frozen=True):
 
 
 def host_bytes(options: ReplicaOptions, shards: int = 1) -> Sequence[int] | None:
-    """Return the bytes that a replica takes of the memory of each of its nodes, with all of its weights.
+    """Return the bytes of host memory that a replica needs on each node, including all weights.
 
-    They are those of `chaski show --memory` where processors compute. Returns None where they cannot
-    be worked out; then loading says why, if it fails.
+    On CPUs they equal those of `chaski show --memory`. Returns None if they cannot be determined; a failing
+    load then reports the reason.
     """
     try:
         done = subprocess.run(
@@ -73,18 +72,18 @@ def host_bytes(options: ReplicaOptions, shards: int = 1) -> Sequence[int] | None
 
 
 def beside_gpus(needed: Sequence[int], gpus: float, nodes: Sequence[NodeMemory]) -> Sequence[int]:
-    """Return the bytes of `needed` that GPUs have no room for, if each part has so many of them.
+    """Return the bytes of `needed` that do not fit on GPUs, with `gpus` of them per part.
 
-    GPUs count as those with the least memory.
+    All GPUs are assumed to have the memory of the smallest one.
     """
     least = min((node.gpu_memory / node.gpus for node in nodes if node.gpus and node.gpus >= gpus), default=0)
     return [max(0, num_bytes - int(gpus * least)) for num_bytes in needed]
 
 
 def shortage(needed: Sequence[int], cpus: int, nodes: Sequence[NodeMemory], gpus: float = 0) -> str | None:
-    """Return the message for a replica that no nodes can ever have; None where some could.
+    """Return the message for a replica that no nodes can ever run, or None if some can.
 
-    It takes so many cores, GPUs, and `needed` bytes of the memory of each of its nodes. Nodes with fewer
+    The replica needs `cpus` cores, `gpus` GPUs and `needed` bytes of memory on its nodes. Nodes with fewer
     cores or GPUs do not count.
     """
     fitting = sorted(_fitting(cpus, gpus, nodes), key=lambda node: -node.memory)
@@ -107,9 +106,9 @@ def shortage(needed: Sequence[int], cpus: int, nodes: Sequence[NodeMemory], gpus
 
 
 def too_few(shards: int, cpus: int, nodes: Sequence[NodeMemory], gpus: float = 0) -> str | None:
-    """Return the message where there are fewer nodes with these cores and GPUs than a replica is to have.
+    """Return the message if fewer nodes than a replica needs have these cores and GPUs, else None.
 
-    Without GPUs, one node is no matter of its own: Ray waits for it.
+    A replica of one node without GPUs gets no message, because Ray waits for a node.
     """
     number = len(_fitting(cpus, gpus, nodes))
     if number >= shards or (shards == 1 and not gpus):
@@ -148,7 +147,7 @@ def _bytes_on(options: ReplicaOptions, devices: Sequence[str], backend: str | No
     reserved = reserve(parts, backend)
     try:
         needs = reserved.needs
-        # Weights that a process has here already have to be read on another node.
+        # Weights that a process on this machine shares must be loaded on another node.
         return [needs.total.get(device, 0) + needs.shared.get(device, 0) for device in devices]
     finally:
         reserved.close()
@@ -156,7 +155,7 @@ def _bytes_on(options: ReplicaOptions, devices: Sequence[str], backend: str | No
 
 @contextmanager
 def _nodes_here(options: ReplicaOptions, number: int) -> Iterator[Sequence[str]]:
-    """Let models be computed by so many nodes in this process -> the names of their memory."""
+    """Simulate `number` nodes in this process; yield the names of their memories."""
     from chaski.env import Environment
     from chaski.ml import CPUOptions, serve_member
 
@@ -174,7 +173,7 @@ def _nodes_here(options: ReplicaOptions, number: int) -> Iterator[Sequence[str]]
 
 
 def main() -> None:
-    """Answer one question. Ends with an error where there is no answer."""
+    """Print the answer to one request. Exits with an error if there is none."""
     logging.disable(logging.WARNING)
     print(json.dumps(_worked_out(ReplicaOptions.of(json.load(sys.stdin)), int(sys.argv[1]))))
 

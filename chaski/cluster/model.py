@@ -1,4 +1,4 @@
-"""`ClusterModel`: a model that several replicas answer, used as a `Worker` is."""
+"""`ClusterModel`: a model served by several replicas, used like a `Worker`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ __all__ = ["ClusterModel"]
 class ClusterModel(ChannelMethods):
     """The methods of an `LLM`, answered by the replicas of a cluster. Safe to use from several threads.
 
-    An answer whose replica is lost goes on with another one; its reader sees a pause. Where the replicas
-    cannot load the model, requests get the error of loading.
+    If a replica is lost, another one continues its answers, and their readers see a pause. If the replicas
+    cannot load the model, requests fail with the loading error.
     """
 
     def __init__(self, replicas: ReplicaSet) -> None:
@@ -36,7 +36,7 @@ class ClusterModel(ChannelMethods):
 
     @property
     def is_running(self) -> bool:
-        """True until it is closed: replicas that are lost are started again."""
+        """True until it is closed. Lost replicas are restarted."""
         return not self._replicas.is_closed
 
     @property
@@ -45,18 +45,18 @@ class ClusterModel(ChannelMethods):
         return max(1, self._replicas.num_open)
 
     def replicas(self) -> list[ReplicaState]:
-        """Describe the replicas as they are now."""
+        """Describe the current replicas."""
         return self._replicas.states()
 
     def replace(self) -> int:
-        """Have new replicas in place of all, a few at a time, and return the number of their generation.
+        """Replace all replicas with new ones, a few at a time; return the new generation.
 
-        Answers end where they are; no request fails. Raises ClusterError while Ray cannot be told.
+        Running answers finish first, and no request fails. Raises ClusterError while Ray is unreachable.
         """
         return self._replicas.replace()
 
     def replacement(self, generation: int) -> Replacement:
-        """Tell how far `replace` is."""
+        """Return the progress of `replace`."""
         return self._replicas.replacement(generation)
 
     def asynchronous(self) -> AsyncModel:
@@ -64,7 +64,7 @@ class ClusterModel(ChannelMethods):
         return AsyncModel(self)
 
     def start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
-        """Begin to answer a call, see `Channel`. Raises OptionError for values that cannot be sent.
+        """Start to answer a call, see `Channel`. Raises OptionError for values that cannot be sent.
 
         Raises UnsupportedError for calls about the state of one engine.
         """
@@ -89,7 +89,7 @@ class ClusterModel(ChannelMethods):
 
 
 class _EveryReplica:
-    """A call for all replicas; the reply of the last one counts, or the first error."""
+    """A call to all replicas. Its result is the last reply, or the first error."""
 
     def __init__(self, replicas: ReplicaSet, call: LoadAdapter | UnloadAdapter, put: ReplyCallback) -> None:
         replicas.remember(call)
@@ -116,7 +116,7 @@ class _EveryReplica:
 
 
 class _LookEverywhere:
-    """The figures of all replicas together."""
+    """Collects the statistics of all replicas."""
 
     def __init__(self, replicas: ReplicaSet, put: ReplyCallback) -> None:
         self._put = put

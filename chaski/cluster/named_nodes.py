@@ -1,4 +1,4 @@
-"""The nodes of a model that is split, as the processes that load it find them: in their environment."""
+"""The nodes of a split model, named in the environment of the processes that load it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["key_of_nodes", "named_nodes"]
 
 
 def key_of_nodes(key: bytes) -> bytes:
-    """Return the text that nodes of a cluster with this key know one another by."""
+    """Return the text key that authenticates the nodes of a cluster with this key."""
     return key.hex().encode()
 
 
 @contextmanager
 def named_nodes(addresses: Sequence[Address], split: str, key: bytes) -> Iterator[None]:
-    """Let models that this process and its children load meanwhile be computed by these nodes.
+    """Use these nodes for all models that this process and its children load within the block.
 
-    Each takes as much of the layers as any other. `key` is that of the cluster; the file that workers read it
-    from is for this user alone, and goes at the end of the block.
+    All nodes get an equal share of the layers. `key` is the cluster's key. Workers read it from a file that
+    only this user can read and that is removed at the end of the block.
     """
     with NamedTemporaryFile(prefix="chaski-nodes-", suffix=".key") as file:
         file.write(key_of_nodes(key))

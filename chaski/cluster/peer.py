@@ -1,4 +1,4 @@
-"""The near end of a connection to a replica: sends calls, and notices when it is gone or stands still."""
+"""The caller's end of a connection to a replica. It sends calls and detects lost or stalled replicas."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _log = logging.getLogger(__name__)
 
 
 class LostReplicaError(WorkerError):
-    """A replica is gone, or stands still, before it has answered."""
+    """A replica was lost, or stalled, before it answered."""
 
 
 class Patience:
-    """How long a replica may take: `silence` seconds to say anything, `standstill` to compute any token."""
+    """Time limits of a replica: `silence` seconds without a message, `standstill` seconds without a token."""
 
     def __init__(self, silence: float = 10.0, standstill: float = 120.0) -> None:
         self.silence = silence
@@ -33,10 +33,10 @@ class Patience:
 
 
 class Peer:
-    """A replica, from the connection to its end. Raises WorkerError if it cannot be reached.
+    """A connected replica. Raises WorkerError if it cannot be reached.
 
-    `lost` is called once, from another thread, when it is gone, and returns how many answers it had:
-    `num_lost`. Its open calls, of which some only look after it, fail with LostReplicaError then.
+    `lost` is called once, from another thread, when the replica is gone. It returns the number of its running
+    answers, `num_lost`. Open calls then fail with LostReplicaError.
     """
 
     def __init__(self, name: str, address: Address, key: bytes, lost: Callable[[], int]) -> None:
@@ -54,7 +54,7 @@ class Peer:
 
     @property
     def is_lost(self) -> bool:
-        """True if it is gone."""
+        """True if the replica is gone."""
         return self._is_lost
 
     def start(self, call: ModelCall, put: ReplyCallback) -> InFlight:
@@ -62,9 +62,9 @@ class Peer:
         return self._calls.start(encode_call(call), put)
 
     def check(self, patience: Patience) -> None:
-        """End the connection to a replica that stands still, or ask it for a sign of life.
+        """End the connection if the replica is stalled, else request a sign of life.
 
-        To be called about every second.
+        Call this about once a second.
         """
         now = monotonic()
         if self._asked_at is not None and now - self._asked_at > patience.silence:

@@ -1,9 +1,10 @@
 """The process that talks to Ray: `python -m chaski.cluster.ray_process DESCRIPTOR`, for `Cluster` only.
 
-Ray ends each of its processes that has not reached the head for a minute. The server must not end with it:
-its connections to replicas need no Ray. So Ray has a process of its own, and another one whenever it ended.
+Ray ends any of its processes that cannot reach the head for a minute. The server must survive this, because
+its connections to replicas do not need Ray. Ray therefore runs in a separate process, which is restarted
+whenever it ends.
 
-Lines of JSON go both ways over a socket: what is wanted of Ray one way, what is there the other.
+Both sides exchange lines of JSON over a socket: requests to Ray, and reports about the cluster.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 _ROUND = 0.5
-# Rounds between two looks at the nodes.
+# Rounds between two queries of the nodes.
 _NODE_ROUNDS = 10
 
 
@@ -40,11 +41,11 @@ class _Teller:
             with self._lock:
                 self._end.sendall(json.dumps(said).encode() + b"\n")
         except OSError:
-            pass  # the server has ended, which the reader notices
+            pass  # the server has ended; the reader detects that
 
 
 def main() -> None:
-    """Connect to the cluster that the first line names, and do what the next ones say until they end."""
+    """Connect to the cluster named by the first line, and carry out the following lines."""
     logging.basicConfig(level=logging.WARNING)
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)

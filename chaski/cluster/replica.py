@@ -1,6 +1,6 @@
-"""A replica: a model in a process of a node, that Ray Serve starts, watches and ends.
+"""A replica: a model in a process on a node. Ray Serve starts, watches and ends it.
 
-Where several nodes compute it together, it is the process that they have their requests from (`shards.py`).
+If several nodes compute the model together, this process sends them their requests (`shards.py`).
 """
 
 from __future__ import annotations
@@ -33,16 +33,15 @@ __all__ = ["Replica"]
 _log = logging.getLogger(__name__)
 
 _HEARTBEAT = 1.0
-# Seconds within which Ray tells of a shard that has ended; its connections may have said so before.
+# Seconds within which Ray reports an ended shard. Its connections may break earlier.
 _NOTICED = 5.0
 
 
 class Replica:
-    """The deployment. Nothing is asked of it by Ray: callers connect to its address in the directory.
+    """The deployment. Requests bypass Ray: callers connect to the address in the directory.
 
     key   of the cluster
-    generation   as `Member` has it
-    shards   how many nodes compute it together
+    generation as in `Member` shards number of nodes that compute it together
     """
 
     def __init__(self, options: ReplicaOptions, key: bytes, generation: int, shards: int = 1) -> None:
@@ -78,7 +77,7 @@ class Replica:
         self._change(address=self._listener.address, share=1.0, shards=processes)
 
     def start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
-        """Let the worker answer a call, see `Channel`. No answer ends because a shard was lost."""
+        """Let the worker answer a call, see `Channel`. A lost shard does not end an answer."""
 
         def put_unless_lost(reply: ReplyOrError) -> None:
             if isinstance(reply, ClusterError):
@@ -88,17 +87,17 @@ class Replica:
         return self._worker.start(call, put if self._group is None else put_unless_lost)
 
     def check_health(self) -> None:
-        """Ray Serve starts another one in place of one whose worker cannot be started again. Raises then."""
+        """Raise if the worker cannot be restarted, so that Ray Serve replaces this replica."""
         self._worker.info()
 
     def __del__(self) -> None:
-        """End when all answers have ended, or their time is over."""
+        """End after all answers have finished, or after their time limit."""
         if self._is_over.is_set() or not hasattr(self, "_listener"):
             self._is_over.set()
             return
         self._change(is_leaving=True)
         until = monotonic() + self._options.leaving_seconds
-        # Those who send requests hear of it with the next look at the directory.
+        # Callers learn of this at their next query of the directory.
         sleep(2 * _HEARTBEAT)
         while any(map(len, self._connections)) and monotonic() < until:
             sleep(0.1)
@@ -119,14 +118,14 @@ class Replica:
         return worker
 
     def _has_lost_a_shard(self, error: ChaskiError) -> bool:
-        """Return whether loading failed because a shard has ended, which is no error of the model's."""
+        """Return whether loading failed because a shard ended, rather than because of the model."""
         group = self._group
         return isinstance(error, ClusterError) and group is not None and group.has_ended(_NOTICED)
 
     def _end_at_once(self, reason: str) -> None:
-        """End the process as a crash would, so that Ray Serve places another group.
+        """End the process like a crash, so that Ray Serve places another group.
 
-        The worker ends with it, and so do the shards that are left.
+        The worker and the remaining shards end with it.
         """
         _log.warning("this replica ends: %s", reason)
         if self._group is not None:

@@ -1,4 +1,4 @@
-"""What the replicas of a model are made of, as the server tells Ray's process and that tells the replicas."""
+"""The options of a model's replicas, passed from the server to Ray's process and on to the replicas."""
 
 from __future__ import annotations
 
@@ -14,16 +14,13 @@ __all__ = ["ReplicaOptions"]
 
 
 class ReplicaOptions(Struct, frozen=True):
-    """What all replicas of a model are made of.
+    """The options common to all replicas of a model.
 
-    files    the model's own file, and those of options that are files, by the names of the options
-    options  of `chaski.load`
-    places   answers that it computes at a time
-    host     the address that it listens on; None for that of the node
-    shards   the least and the greatest number of nodes that compute a replica together
-    split    how they share the model: layers or rows
-    gpus     GPUs of a replica, or of each of its nodes; None for one where the cluster has any
-    leaving_seconds   the time that answers have to end, when it is to go
+    files the model file, and the files given as options, by option name options of `chaski.load` places
+    answers that a replica computes in parallel host the address it listens on; None for the node's address
+    shards the minimum and maximum number of nodes that compute a replica together split how nodes divide the
+    model: by layers or rows gpus GPUs of a replica, or of each of its nodes; None uses one if the cluster has
+    any leaving_seconds time limit for running answers when a replica ends
     """
 
     files: dict[str, SharedFile]
@@ -37,15 +34,15 @@ class ReplicaOptions(Struct, frozen=True):
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> ReplicaOptions:
-        """Return the options that `to_builtins` has made of them."""
+        """Return the options from their `to_builtins` form."""
         files = {name: SharedFile(**file) for name, file in values["files"].items()}
         return cls(**{**values, "files": files, "shards": tuple(values["shards"])})
 
     @property
     def model(self) -> str:
-        """The name of the model in the cluster; it stands for all of this.
+        """The name of the model in the cluster, derived from all options.
 
-        So a server that was started again finds its replicas.
+        A restarted server thus finds its replicas.
         """
         said = json.dumps(to_builtins(self), sort_keys=True).encode()
         return f"chaski-{blake2b(said, digest_size=8).hexdigest()}"

@@ -1,4 +1,4 @@
-"""The replicas of one model as their caller sees them: connections, and who gets which request."""
+"""The caller's view of a model's replicas: connections, and the assignment of requests."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ __all__ = ["Place", "Replacement", "ReplicaSet", "ReplicaState"]
 _log = logging.getLogger(__name__)
 
 _ROUND = 0.5
-# Rounds between two questions for the blocks of a replica.
+# Rounds between two queries of a replica's blocks.
 _BLOCK_ROUNDS = 4
-# Until answers were measured.
+# Assumed speed until answers were measured.
 _FIRST_SPEED = Speed(prefill=300.0, answer_seconds=5.0)
 
 
 class ReplicaState(Struct, frozen=True):
-    """A replica as it is now: `answers` of its `places` are taken; `shards` are those of `Member`."""
+    """The current state of a replica: `answers` of its `places` are taken. `shards` is as in `Member`."""
 
     name: str
     node: str
@@ -47,10 +47,10 @@ class ReplicaState(Struct, frozen=True):
 
 
 class Replacement(Struct, frozen=True):
-    """How far replicas are replaced: so many are new, so many old ones take requests or end their answers.
+    """Progress of a replacement: numbers of new replicas, active old ones and old ones finishing answers.
 
-    is_done  True as soon as no old one is left, and as many new ones as there have to be
-    problem  why a new one could not load the model; None if none has failed
+    is_done True when no old replica is left and the required number of new ones runs problem why a new
+    replica could not load the model; None if none failed
     """
 
     num_new: int
@@ -60,7 +60,7 @@ class Replacement(Struct, frozen=True):
 
 
 class Place(Struct, frozen=True):
-    """Where a request goes: the number of the replica, the connection, tokens to compute of its prompt."""
+    """The target of a request: replica number, connection, and prompt tokens to compute."""
 
     replica: int
     peer: Peer
@@ -68,12 +68,11 @@ class Place(Struct, frozen=True):
 
 
 class ReplicaSet:
-    """Connects to replicas as they come, and forgets them as they go. Safe to use from several threads.
+    """Connects to new replicas and removes lost ones. Safe to use from several threads.
 
-    bounds    of the number of replicas
-    router    of blocks of the prefix cache; None for a new one
-    progress  called with the loaded share while the first replicas load
-    moved_at  when one of them was seen to have loaded more, as of `time.monotonic`
+    bounds limits of the number of replicas router routes by blocks of the prefix cache; None creates one
+    progress called with the loaded share while the first replicas load moved_at time of the last observed
+    loading progress, on `time.monotonic`
     """
 
     def __init__(
@@ -117,7 +116,7 @@ class ReplicaSet:
 
     @property
     def problem(self) -> ChaskiError | None:
-        """Why no replica could load the model; None as long as one might."""
+        """Why no replica could load the model, or None while one still might."""
         with self._lock:
             return None if self._peers else self._problem
 
@@ -139,9 +138,9 @@ class ReplicaSet:
             ]
 
     def take(self, blocks: Sequence[int], prompt_tokens: int, without: Sequence[int] = ()) -> Place | None:
-        """Choose the replica of a request, which counts as its own until `ended`; None where there is none.
+        """Choose a replica for a request and assign it until `ended`. Return None if there is no replica.
 
-        Those in `without` get it only where there are no others.
+        Replicas in `without` are chosen only if there are no others.
         """
         with self._lock:
             if not self._router.replicas:
@@ -152,9 +151,9 @@ class ReplicaSet:
             return Place(chosen.replica, self._peers[chosen.replica][1], tokens)
 
     def any_peer(self) -> Peer | None:
-        """Return the replica with the least to do, for a call that takes no place.
+        """Return the least busy replica, for a call that takes no place.
 
-        Returns None where there is none.
+        Returns None if there is no replica.
         """
         with self._lock:
             numbers = self._router.replicas
@@ -169,32 +168,32 @@ class ReplicaSet:
             return [peer for _, peer in self._peers.values()]
 
     def computed(self, place: Place) -> None:
-        """The prompt of a request is computed."""
+        """Record that the prompt of a request is computed."""
         with self._lock:
             self._router.computed(place.replica, place.tokens)
 
     def ended(self, place: Place) -> None:
-        """A request has ended there, however it did."""
+        """Record that a request has ended, successfully or not."""
         with self._lock:
             self._router.ended(place.replica)
 
     def num_answers(self, place: Place) -> int:
-        """Return how many requests the replica has; 0 for one that is gone."""
+        """Return the number of the replica's requests, or 0 if it is gone."""
         with self._lock:
             return self._router.load(place.replica).answers if place.replica in self._router.replicas else 0
 
     def measured(self, place: Place, prefill: float | None, answer_seconds: float) -> None:
-        """Take in how fast an answer was."""
+        """Record the measured speed of an answer."""
         with self._lock:
             self._router.measured(place.replica, prefill, answer_seconds)
 
     def later(self, call: Callable[[], None]) -> None:
-        """Call `call` from another thread, when replicas may have come."""
+        """Call `call` from another thread when new replicas may be available."""
         with self._lock:
             self._waiting.append(call)
 
     def remember(self, call: LoadAdapter | UnloadAdapter) -> None:
-        """Have an adapter loaded, or not, by replicas that come later."""
+        """Remember an adapter that later replicas must load, or forget it."""
         with self._lock:
             if isinstance(call, LoadAdapter):
                 self._adapters[call.name] = call
@@ -202,9 +201,9 @@ class ReplicaSet:
                 self._adapters.pop(call.name, None)
 
     def replace(self) -> int:
-        """Have new replicas in place of all, a few at a time, and return their generation.
+        """Replace all replicas with new ones, a few at a time; return the new generation.
 
-        Raises ClusterError where nobody can be told now.
+        Raises ClusterError if Ray cannot be reached now.
         """
         with self._lock:
             self._problem = None
@@ -213,7 +212,7 @@ class ReplicaSet:
         return generation
 
     def replacement(self, generation: int) -> Replacement:
-        """Tell how far it is that all replicas are of a generation."""
+        """Return the progress of replacing all replicas older than a generation."""
         with self._lock:
             num_new = sum(member.generation >= generation for member, _ in self._peers.values())
             num_old = len(self._peers) - num_new
@@ -221,7 +220,7 @@ class ReplicaSet:
             return Replacement(num_new, num_old, is_done, self._problem)
 
     def close(self) -> None:
-        """End the connections, and the replicas."""
+        """End the connections and the replicas."""
         self._is_closed.set()
         self._thread.join()
         for peer in self.peers():
@@ -246,7 +245,7 @@ class ReplicaSet:
             self._is_closed.wait(_ROUND)
 
     def _meet(self) -> None:
-        """Connect to replicas that have come."""
+        """Connect to new replicas."""
         members = self._members.list()
         if members is None:
             return
@@ -261,13 +260,13 @@ class ReplicaSet:
                 self._connect_again(member)
             elif member.is_leaving:
                 self._let_leave(self._numbers[member.name])
-                # It makes room for another one, which requests wait for.
+                # It makes room for another replica, for which requests wait.
                 self.moved_at = monotonic()
 
     def _connect_again(self, member: Member) -> None:
-        """Connect to a replica that was lost and is still listed, as after a broken link.
+        """Reconnect to a lost replica that is still listed, for example after a broken link.
 
-        It may as well be one that died a moment ago. So nobody waits for it.
+        It may also have just died, so no request waits for it.
         """
         if member.name in self._returning:
             return
@@ -320,7 +319,7 @@ class ReplicaSet:
                 self._router.leave(number)
 
     def _lose(self, number: int) -> int:
-        """Forget a replica -> how many answers it had."""
+        """Remove a replica; return the number of its running answers."""
         with self._lock:
             num_answers = self._router.load(number).answers if number in self._router.replicas else 0
             self._router.leave(number)

@@ -1,8 +1,7 @@
-"""Answers that go on elsewhere: what their reader has is computed again, and not told again.
+"""Answers continued by another replica: delivered text is computed again, but not sent again.
 
-The same request gives the same answer on every machine. So a replica that continues for another one makes the
-whole answer again, quickly as far as its tokens are known (`written`), and `Delivered` lets through what the
-reader does not have.
+The same request gives the same answer on every machine. A replica that takes over therefore computes the
+whole answer again, quickly for the known tokens (`written`), and `Delivered` passes on only the new part.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ __all__ = ["Delivered", "continued", "repeatable"]
 
 
 def repeatable(call: Answerable) -> Answerable:
-    """Return a request that gives the same answer whenever it is asked: it has a seed."""
+    """Return a repeatable version of a request: one with a fixed seed."""
     return replace(call, usual_seed=secrets.randbits(64)) if call.usual_seed is None else call
 
 
 def continued(call: Answerable, delivered: Delivered) -> Answerable:
-    """Return the request that computes an answer again, of which that much is known."""
+    """Return the request that computes an answer again, given its known tokens."""
     return replace(call, written=tuple(delivered.token_ids))
 
 
 class _Run(Struct):
-    """Events of one kind, one after the other: their text together, and how many tokens they have.
+    """Consecutive events of one kind: their joined text and number of tokens.
 
-    Other events than text and thoughts are runs of their own, kept as they are.
+    Events other than text and thoughts form separate runs and are kept unchanged.
     """
 
     kind: type
@@ -44,7 +43,7 @@ class _Run(Struct):
 
 
 class Delivered:
-    """What the reader of an answer has of it, however it was cut into pieces."""
+    """The delivered part of an answer, independent of its division into events."""
 
     def __init__(self) -> None:
         self.token_ids: list[int] = []
@@ -52,13 +51,13 @@ class Delivered:
         self._skipping: deque[_Run] = deque()
 
     def restart(self) -> None:
-        """The answer begins again, with the first event."""
+        """Restart the answer at its first event."""
         self._skipping = deque(replace(run) for run in self._runs)
 
     def new(self, event: Event) -> Iterator[Event]:
-        """Yield what the reader does not have of an event, which the reader gets.
+        """Yield the part of an event that was not delivered yet, and record it as delivered.
 
-        Raises ComputationError where the answer is another one than before.
+        Raises ComputationError if the answer differs from the delivered part.
         """
         rest = self._rest(event)
         if rest is not None:
@@ -85,7 +84,7 @@ class Delivered:
         if length == len(event.text) and tokens == len(event.token_ids):
             return None
         if self._skipping:
-            # Of one of both, text and tokens, the reader has had more, of the other less.
+            # The reader got more of the text but fewer tokens, or the reverse.
             raise _another()
         return replace(
             event,
@@ -115,6 +114,6 @@ class Delivered:
 
 def _another() -> ComputationError:
     return ComputationError(
-        "the answer was continued by another machine, which computes it otherwise; the machines of a cluster "
+        "another machine continued the answer with a different result; all machines of a cluster "
         "must run the same version of chaski on the same file"
     )

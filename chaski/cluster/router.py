@@ -1,4 +1,4 @@
-"""The router of one model: its replicas, what they hold and have to do, and the choice for each request."""
+"""The router of one model: its replicas, their blocks and load, and the choice for each request."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from chaski.cluster.routing import Candidate, Load, Speed, choose
 
 __all__ = ["Router"]
 
-# Replicas that are asked besides those that hold a part of the prompt.
+# Replicas considered in addition to those that hold a prefix of the prompt.
 _OTHERS = 6
-# What is new counts so much in what was measured.
+# Weight of a new measurement in the moving average.
 _NEW = 0.1
 
 
 class Router:
-    """The replicas of one model by their numbers. For one thread.
+    """The replicas of one model, by number. Not thread-safe.
 
     block_tokens  tokens of a block
     """
@@ -32,15 +32,15 @@ class Router:
 
     @property
     def replicas(self) -> Sequence[int]:
-        """The numbers of the replicas, in the order in which they came."""
+        """The numbers of the replicas, in order of arrival."""
         return self._numbers
 
     def load(self, replica: int) -> Load:
-        """Return what a replica has to do."""
+        """Return the load of a replica."""
         return self._loads[replica]
 
     def speed(self, replica: int) -> Speed:
-        """Return how fast a replica is, as measured."""
+        """Return the measured speed of a replica."""
         return self._speeds[replica]
 
     def join(self, replica: int, places: int, speed: Speed) -> None:
@@ -61,7 +61,7 @@ class Router:
     def choose(self, blocks: Sequence[int], prompt_tokens: int, without: Iterable[int] = ()) -> Candidate:
         """Return the replica for a prompt that begins with these blocks.
 
-        `without` are replicas that cannot have it. Raises ValueError where none is left.
+        Replicas in `without` are excluded. Raises ValueError if none is left.
         """
         barred = set(without)
         found = self.index.holders(blocks)
@@ -78,7 +78,7 @@ class Router:
         )
 
     def given(self, chosen: Candidate, blocks: Sequence[int], prompt_tokens: int, now: float) -> int:
-        """Note that a replica has got a request -> the tokens that it has to compute for its prompt."""
+        """Record a request sent to a replica; return the prompt tokens that it must compute."""
         tokens = max(1, prompt_tokens - chosen.cached)
         load = self._loads[chosen.replica]
         self._loads[chosen.replica] = Load(load.places, load.answers + 1, load.pending + tokens)
@@ -86,19 +86,19 @@ class Router:
         return tokens
 
     def computed(self, replica: int, tokens: int) -> None:
-        """Note that the prompt of a request is computed, which had so many `tokens` to compute."""
+        """Record that the prompt of a request, with `tokens` to compute, is computed."""
         load = self._loads.get(replica)
         if load is not None:
             self._loads[replica] = Load(load.places, load.answers, max(0, load.pending - tokens))
 
     def ended(self, replica: int) -> None:
-        """Note that a request has ended, however it did."""
+        """Record that a request has ended, successfully or not."""
         load = self._loads.get(replica)
         if load is not None:
             self._loads[replica] = Load(load.places, max(0, load.answers - 1), load.pending)
 
     def measured(self, replica: int, prefill: float | None, answer_seconds: float) -> None:
-        """Take in how fast an answer was: tokens of its prompt a second, if these were enough to tell."""
+        """Record the speed of an answer. prefill: prompt tokens per second, or None if too few to measure."""
         speed = self._speeds.get(replica)
         if speed is not None:
             self._speeds[replica] = Speed(

@@ -1,7 +1,7 @@
-"""Which replica answers a request: the one whose first token is expected soonest.
+"""Choice of the replica for a request: the one with the earliest expected first token.
 
-A replica that holds the beginning of a prompt need not compute it; one with less to do begins sooner. Both
-are seconds, by what was measured, and are added up. `choose` is a pure function of the candidates.
+A replica that holds the prefix of a prompt need not compute it, and a less busy replica starts earlier. Both
+effects are estimated in seconds from measurements and added. `choose` is a pure function of the candidates.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from msgspec import Struct
 
 __all__ = ["Candidate", "Load", "Speed", "choose", "seconds_to_first_token"]
 
-# Chosen by `benchmarks/routing.py`: 0 loses a quarter of the answers where all replicas are busy, more than
-# this gains nothing.
+# Chosen with `benchmarks/routing.py`: 0 loses a quarter of the throughput when all replicas are busy; larger
+# values gain nothing.
 _SHARE_OF_OTHERS = 0.5
 
 
 class Speed(Struct, frozen=True):
-    """How fast a replica is, as measured.
+    """The measured speed of a replica.
 
     prefill         tokens of prompts a second
-    answer_seconds  the time that an answer keeps its place, from its first token on
-    beside          the share by which one more answer beside them slows all others
+    answer_seconds seconds for which an answer occupies its place, from its first token beside share by which
+    each additional answer slows all others
     """
 
     prefill: float
@@ -31,11 +31,10 @@ class Speed(Struct, frozen=True):
 
 
 class Load(Struct, frozen=True):
-    """What a replica has to do.
+    """The load of a replica.
 
     places   answers that it computes at a time
-    answers  those that it was given and that have not ended
-    pending  tokens of their prompts that are not computed yet
+    answers running and waiting answers pending tokens of their prompts that are still to be computed
     """
 
     places: int
@@ -44,7 +43,7 @@ class Load(Struct, frozen=True):
 
 
 class Candidate(Struct, frozen=True):
-    """A replica that could answer, by its number; it holds the first `cached` tokens of the prompt."""
+    """A possible replica for a request, by number. It holds the first `cached` tokens of the prompt."""
 
     replica: int
     cached: int
@@ -53,9 +52,9 @@ class Candidate(Struct, frozen=True):
 
 
 def choose(candidates: Iterable[Candidate], prompt_tokens: int) -> Candidate:
-    """Return the candidate with the soonest first token; of equal ones that with less to do, then the first.
+    """Return the candidate with the earliest first token. Ties go to the less busy, then the first one.
 
-    Raises ValueError where there is none.
+    Raises ValueError without candidates.
     """
     return min(
         candidates,
@@ -68,12 +67,12 @@ def choose(candidates: Iterable[Candidate], prompt_tokens: int) -> Candidate:
 
 
 def seconds_to_first_token(candidate: Candidate, prompt_tokens: int) -> float:
-    """Return how long a request with such a prompt would wait there for its first token.
+    """Return the cost of sending a prompt to a candidate, in seconds until its first token.
 
-    It waits for a place, for the prompts before its own, and for its own. What it adds to the time of those
-    that are answered there counts, too: half of the time of its prompt for each, and what one more answer
-    slows them. Without that, replicas that have much to do give their prompts away to others, which compute
-    them anew, until all have much to do.
+    The request waits for a place, for earlier prompts and for its own prompt. The delay that it causes to
+    other answers there counts too: for each, half the time of its prompt and the slowdown by one more answer.
+    Without this, busy replicas would pass their prompts to others, which compute them again, until all are
+    busy.
     """
     load, speed = candidate.load, candidate.speed
     own = max(1, prompt_tokens - candidate.cached) / speed.prefill

@@ -1,4 +1,4 @@
-"""The replica's end of a connection: reads calls, lets a channel answer them, sends the replies."""
+"""The replica's end of a connection: reads calls, lets a channel answer them and sends the replies."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _log = logging.getLogger(__name__)
 
 
 class Connection:
-    """Answers the calls that come over a socket until its end; then cancels those that are left."""
+    """Answers calls from a socket until it closes, then cancels the remaining ones."""
 
     def __init__(self, end: socket.socket, channel: Channel) -> None:
         self._link = Link(end)
         self._channel = channel
         self._has_replies = threading.Event()
         self._is_over = False
-        # Calls that are not answered yet; None until the channel has given a handle.
+        # Unanswered calls. None until the channel has returned a handle.
         self._open: dict[int, CallHandle | None] = {}
         self._lock = threading.Lock()
 
@@ -35,7 +35,7 @@ class Connection:
         return len(self._open)
 
     def serve(self) -> None:
-        """Serve to the end; in a thread of its own."""
+        """Serve until the connection ends. Runs in a dedicated thread."""
         sender = threading.Thread(target=self._send, name="chaski-sender", daemon=True)
         sender.start()
         try:
@@ -84,7 +84,7 @@ class Connection:
         self._has_replies.set()
 
     def _send(self) -> None:
-        """Send what was queued since the last time, together."""
+        """Send all replies queued since the last call at once."""
         while not self._is_over:
             self._has_replies.wait()
             self._has_replies.clear()

@@ -1,7 +1,7 @@
-"""The shards of a replica: actors of Ray, one on each of its nodes, that compute the model together.
+"""The shards of a replica: Ray actors, one on each of its nodes, that compute the model together.
 
-Ray places a group at once, with the replica on the node of its first shard. A group that has lost a shard is
-over: its replica ends with it, and Ray Serve places another group. What was being answered goes on there.
+Ray places a whole group at once, with the replica on the node of the first shard. If a shard is lost, the
+replica ends and Ray Serve places another group, which continues the running answers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["ShardGroup"]
 
 
 class _Place(Struct, frozen=True):
-    """Where a shard listens, and the process that it is."""
+    """The address and process of a shard."""
 
     address: Address
     node: str
@@ -46,7 +46,7 @@ class _Shard:
         self._server: Any = None
 
     def listen(self) -> _Place:
-        """Find the files of the model, and listen. Raises what finding them raises."""
+        """Find the files of the model and listen. Raises the errors of finding them."""
         hide_others()
         store, node = Store.default(), ray.util.get_node_ip_address()
         folders = [file.find(store).parent for file in self._options.files.values()]
@@ -62,18 +62,18 @@ class _Shard:
         return _Place((host, self._server.port), node_label(socket.gethostname(), node), os.getpid())
 
     def stay(self) -> None:
-        """Wait for ever: whoever asks gets an error when the process ends."""
+        """Wait forever. The caller gets an error when the process ends."""
         threading.Event().wait()
 
 
 class ShardGroup:
-    """The shards of this process, which has to be a replica with a placement group, one bundle a shard.
+    """The shards of this process. It must be a replica with a placement group of one bundle per shard.
 
-    While it is open, models that the process loads with the backend `sharded` are computed by them.
+    While the group is open, models loaded with the backend `sharded` use these shards.
 
     lost  called from another thread, once, when a shard has ended by itself
 
-    Raises what a shard could not listen for.
+    Raises the error of a shard that could not listen.
     """
 
     def __init__(self, options: ReplicaOptions, number: int, key: bytes, lost: Callable[[str], None]) -> None:
@@ -97,7 +97,7 @@ class ShardGroup:
         return tuple((place.node, place.pid) for place in self._places)
 
     def has_ended(self, seconds: float) -> bool:
-        """Return whether a shard has ended, or does so within so many seconds."""
+        """Return whether a shard has ended, waiting up to `seconds`."""
         return self._has_ended.wait(seconds)
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class ShardGroup:
                 ray.kill(actor)
 
     def abandon(self) -> None:
-        """Leave the shards to Ray, which ends them with this process."""
+        """Leave the shards to Ray, which ends them together with this process."""
         self._is_closed = True
         self._names.close()
 
@@ -124,7 +124,7 @@ class ShardGroup:
 
 
 def _start(index: int, options: ReplicaOptions, key: bytes) -> Any:
-    """Start the shard of a bundle, which takes all of it."""
+    """Start the shard that uses a whole bundle."""
     group = ray.util.get_current_placement_group()
     bundle = dict(group.bundle_specs[index])
     return (

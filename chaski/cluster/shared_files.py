@@ -1,4 +1,4 @@
-"""The files of a model on every node: read where they are, or pulled once."""
+"""The files of a model on each node: read from a shared path, or pulled once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["SharedFile"]
 
 
 class SharedFile(Struct, frozen=True):
-    """A file as the server has it: where, and how large; and a model of the store that it is of."""
+    """A file on the server: its path, its size, and a stored model that contains it."""
 
     path: str
     num_bytes: int
@@ -23,14 +23,14 @@ class SharedFile(Struct, frozen=True):
 
     @classmethod
     def of(cls, path: Path) -> SharedFile:
-        """Describe a file that is here."""
+        """Describe a file on this machine."""
         return cls(str(path.absolute()), path.stat().st_size, _model_with(path.name))
 
     def find(self, store: Store) -> Path:
-        """Return where this node has the file: at the same path, in its own store, or there after pulling it.
+        """Return this node's path of the file: the same path, or its own store, pulling the model if needed.
 
-        What is pulled is hashed, and two that pull the same file at once wait for one another. Raises
-        ModelNotFoundError where it is nowhere, and what pulling raises.
+        Pulled files are hashed, and concurrent pulls of the same file wait for each other. Raises
+        ModelNotFoundError if the file is not found, and the errors of pulling.
         """
         path = Path(self.path)
         if path.is_file() and path.stat().st_size == self.num_bytes:
@@ -51,7 +51,7 @@ class SharedFile(Struct, frozen=True):
 
 
 def _model_with(name: str) -> str | None:
-    """Return a model of the store that has the blob of a file of this name."""
+    """Return a stored model that contains the blob with this file name."""
     for entry in Store.default().entries():
         if any(layer.digest.file_name == name for layer in entry.manifest.blobs):
             return str(entry.name)
