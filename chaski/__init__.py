@@ -1,11 +1,11 @@
-"""chaski runs GGUF language models on this machine: readable, fast, and always the same answer.
+"""chaski runs GGUF language models on this machine, quickly and with reproducible answers.
 
     import chaski
 
     model = chaski.load("guide")
     print(model.chat([{"role": "user", "content": "What is chaski?"}]).text)
 
-Names are imported when they are first used, so that `import chaski` is quick.
+Names are imported on first use, so that `import chaski` is fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m chaski` is the `chaski` command."""
+"""Entry point of `python -m chaski`, which runs the `chaski` command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The address of a server, for itself and its clients: `OLLAMA_HOST`, read as Ollama reads it."""
+"""The address of a server, for the server and its clients: `OLLAMA_HOST`, parsed like Ollama does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SCHEME_PORTS = {"http": 80, "https": 443}
 
 
 class Address(Struct, frozen=True):
-    """A host and a port; `scheme` and `path` matter to clients only."""
+    """A host and a port. Only clients use `scheme` and `path`."""
 
     host: str
     port: int
@@ -24,7 +24,7 @@ class Address(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read `host`, `host:port`, `:port` or a URL, which has its scheme's port. Raises OptionError."""
+        """Parse `host`, `host:port`, `:port` or a URL (with its scheme's port). Raises OptionError."""
         scheme, mark, rest = text.strip().partition("://")
         if not mark:
             scheme, rest = "http", scheme
@@ -37,12 +37,12 @@ class Address(Struct, frozen=True):
 
     @property
     def reachable_host(self) -> str:
-        """The host by which a client on this machine reaches it: nobody can call `0.0.0.0`."""
+        """The host by which a client on this machine reaches the server. It is never `0.0.0.0`."""
         return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
 
     @property
     def url(self) -> str:
-        """The URL by which a client on this machine reaches it."""
+        """The URL by which a client on this machine reaches the server."""
         host = self.reachable_host
         shown = f"[{host}]" if ":" in host else host
         return f"{self.scheme}://{shown}:{self.port}" + (f"/{self.path}" if self.path else "")
@@ -50,7 +50,7 @@ class Address(Struct, frozen=True):
 
 def _split(place: str, text: str) -> tuple[str, int | None]:
     if place.count(":") > 1 and not place.startswith("["):
-        return place, None  # a bare address of IPv6
+        return place, None  # a bare IPv6 address
     try:
         parts = urlsplit(f"//{place}")
         return parts.hostname or "", parts.port

@@ -1,8 +1,8 @@
-"""The key of a cluster: how both ends of a connection over TLS prove to each other that they know it.
+"""The key of a cluster: mutual authentication of both ends of a TLS connection.
 
-The end that listens has a certificate that nobody has signed. Behind the handshake each end sends a hash of
-the key, of a random number of either end, and of that certificate. So nobody else is listened to, and nobody
-in between is taken for the other end.
+The listening end uses a self-signed certificate. After the handshake each end sends a hash of the key, of
+random numbers from both ends, and of that certificate. This authenticates both ends and prevents
+man-in-the-middle attacks.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from chaski.regular_files import read_regular
 __all__ = ["NONCE", "client_context", "new_nonce", "proof", "read_key", "server_context"]
 
 NONCE = 32
-"""Bytes of a random number, and of a proof."""
+"""Sizes of a random number and of a proof, in bytes."""
 
 _LEAST = 32
 
 
 def new_nonce() -> bytes:
-    """Return a random number that is used once."""
+    """Return a random number for a single use."""
     return secrets.token_bytes(NONCE)
 
 
 def proof(key: bytes, who: bytes, nonces: bytes, certificate: bytes) -> bytes:
-    """Return what only somebody who knows the key can send; `who` tells the two ends apart."""
+    """Return a proof that only a holder of the key can compute. `who` distinguishes the two ends."""
     return hmac.digest(key, who + nonces + certificate, "sha256")
 
 
 def client_context() -> ssl.SSLContext:
-    """Return a context that takes any certificate: it is checked by the proof, not by an authority."""
+    """Return a context that accepts any certificate. The proof verifies it instead of an authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
@@ -46,9 +46,9 @@ def client_context() -> ssl.SSLContext:
 
 
 def server_context() -> tuple[ssl.SSLContext, bytes]:
-    """Return a context with a new certificate, and the certificate.
+    """Return a context with a new certificate, and that certificate.
 
-    Raises MissingPackageError where it cannot be made.
+    Raises MissingPackageError if the required package is not installed.
     """
     with optional_package("cryptography", "keys", "a connection between nodes"):
         from cryptography import x509
@@ -71,7 +71,7 @@ def server_context() -> tuple[ssl.SSLContext, bytes]:
     encoding, kind = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    with TemporaryDirectory() as folder:  # the module reads files only; nobody else may read the folder
+    with TemporaryDirectory() as folder:  # the ssl module reads only files; the folder is private
         path = f"{folder}/pair.pem"
         with open(path, "wb") as file:
             file.write(private.private_bytes(encoding, kind, serialization.NoEncryption()))
@@ -81,9 +81,9 @@ def server_context() -> tuple[ssl.SSLContext, bytes]:
 
 
 def read_key(path: str | None) -> bytes:
-    """Return the key of nodes in a file: a text of at least 32 characters, which only its owner can read.
+    """Read the key of nodes from a file: at least 32 characters, readable only by its owner.
 
-    Raises OptionError where there is none.
+    Raises OptionError for a missing or invalid key.
     """
     if path is None:
         raise OptionError(

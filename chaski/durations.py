@@ -1,4 +1,4 @@
-"""Durations as Go and Ollama write them: `5m`, `1h30m`, `-1`, or a number of seconds."""
+"""Durations in the notation of Go and Ollama: `5m`, `1h30m`, `-1`, or a number of seconds."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _NUMBER = re.compile(r"[+-]?\d{1,18}(\.\d{0,18})?")
 
 
 def parse_duration(value: object) -> float:
-    """Seconds; a duration below 0 is for ever, `math.inf`. Raises OptionError in Ollama's words.
+    """Parse a duration into seconds. A negative duration means forever, `math.inf`.
 
-    A number, or a text that is one, counts seconds; other texts follow Go's `time.ParseDuration`.
+    A number, or a text that contains one, means seconds. Other texts follow Go's `time.ParseDuration`. Raises
+    OptionError with Ollama's wording.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise OptionError(f"Unsupported type: '{type(value).__name__}'")

@@ -1,7 +1,7 @@
-"""The environment variables that chaski reads: one table, parsed in one place.
+"""The environment variables of chaski: one table and its parser.
 
-`Environment.read()` parses all of them and refuses a bad value. Names that Ollama knows keep its name and
-meaning. Arguments and options always win over the environment.
+`Environment.read()` parses all variables and rejects invalid values. Variables of Ollama keep their names and
+meanings. Arguments and options override the environment.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from chaski.names import AUTO, ENGINES
 __all__ = ["Environment", "Variable", "child_environment", "variables", "without_secrets"]
 
 _LONGEST_WAIT = 86400.0
-# OpenTelemetry reads these itself. They may contain a key of the collector.
+# OpenTelemetry reads these variables itself. They may contain a key for the collector.
 _SECRETS_OF_OTHERS = {"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"}
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A row of the table. `default` is text for people; `parse` raises ValueError with what is allowed."""
+    """A row of the table. `default` is readable text. `parse` raises ValueError with the allowed values."""
 
     name: str
     kind: str
@@ -73,12 +73,12 @@ def _switch(text: str) -> bool:
 
 
 def _is_true(text: str) -> bool:
-    """A switch as OpenTelemetry defines it, where all other words are off."""
+    """Parse a switch as OpenTelemetry defines it: any other word than true means off."""
     return text.lower() == "true"
 
 
 def _debug(text: str) -> bool:
-    """A switch. The reference has a second level too, which says more of the same."""
+    """Parse a switch. Ollama also has a second, more verbose level."""
     return text == "2" or _switch(text)
 
 
@@ -89,7 +89,7 @@ def _count(text: str) -> int:
 
 
 def _range(text: str) -> tuple[int, int]:
-    """A number of at least 1, or two with a dash between them."""
+    """Parse a number of at least 1, or a range of two such numbers with a dash."""
     least, dash, most = text.partition("-")
     found = _count(least.strip()), _count((most if dash else least).strip())
     if not 1 <= found[0] <= found[1]:
@@ -98,7 +98,7 @@ def _range(text: str) -> tuple[int, int]:
 
 
 def _gpus(text: str) -> float:
-    """GPUs as Ray takes them: whole ones, or a part of one."""
+    """Parse a number of GPUs for Ray: a whole number, or a fraction of one GPU."""
     try:
         number = float(text)
     except ValueError:
@@ -112,7 +112,7 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def _size(text: str) -> int:
-    """A number of bytes, with a decimal unit or without."""
+    """Parse a number of bytes, with an optional decimal unit."""
     number = text.strip().upper().removesuffix("B").strip()
     unit = number[-1:] if number[-1:].isalpha() else ""
     digits = number.removesuffix(unit).strip()
@@ -152,15 +152,15 @@ def _waiting_seconds(text: str) -> float:
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment without the keys of this server, for processes that have no use for them."""
+    """Return an environment without this server's keys, for processes that do not need them."""
     secret = {variable.name for variable in variables() if variable.parse is _secrets}
     return {name: value for name, value in environment.items() if name not in secret | _SECRETS_OF_OTHERS}
 
 
 def child_environment() -> dict[str, str]:
-    """Return the environment of a process that runs a module of ours, without keys that it has no use for.
+    """Return the environment for a child process that runs a chaski module, without unneeded keys.
 
-    It looks for modules where this process does.
+    The child uses the same module search path as this process.
     """
     return without_secrets(os.environ) | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
 
@@ -174,7 +174,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _nodes(text: str) -> tuple[tuple[str, int, float | None], ...]:
-    """Hosts, ports and shares."""
+    """Parse hosts, ports and shares."""
     found = tuple(_node(word.strip()) for word in text.split(",") if word.strip())
     if len({share is None for _, _, share in found}) > 1:
         raise ValueError("addresses that all have a share, host:port=SHARE, or none")
@@ -201,7 +201,7 @@ _ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?")
 
 
 def _exact_origins(text: str) -> tuple[str, ...]:
-    """Origins as they stand in a Content-Security-Policy, which knows no IPv6 addresses."""
+    """Parse origins for a Content-Security-Policy, which does not support IPv6 addresses."""
     found = _words(text)
     if not all(_ORIGIN.fullmatch(origin) for origin in found):
         raise ValueError(
@@ -220,22 +220,22 @@ def _variable(
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The parsed values; the default where a variable is not set, or empty."""
+    """The parsed values. Unset or empty variables have their defaults."""
 
     context: int | None = _variable(
         "OLLAMA_CONTEXT_LENGTH",
         "number",
-        "tokens that one sequence may hold, its prompt included; never more than the model was made for",
+        "maximum tokens of one sequence, prompt included; limited by the context the model was trained for",
         _positive,
         unset="the model's own, at most 4096",
     )
     parallel: int | None = _variable(
         "OLLAMA_NUM_PARALLEL",
         "number",
-        "sequences that are computed at the same time, each with a context of its own",
+        "number of sequences computed at the same time, each with its own context",
         _positive,
-        unset="1, or for a model whose tokens all see each other as many as fit into 2,048 tokens; "
-        "in the server 4, where the memory is enough",
+        unset="1, or as many as fit into 2,048 tokens for a model with bidirectional attention; "
+        "4 in the server, if the memory suffices",
     )
     kv_type: str | None = _variable(
         "OLLAMA_KV_CACHE_TYPE",
@@ -247,15 +247,15 @@ class Environment:
     multi_user: bool | None = _variable(
         "OLLAMA_MULTIUSER_CACHE",
         "switch",
-        "on: a prompt never drops what another one has cached while a slot is free; off: it always goes on "
-        "in the slot that shares most with it",
+        "on: while a slot is free, a prompt never drops cached tokens of another; off: it always continues "
+        "in the slot that shares the longest prefix",
         _switch,
-        unset="it goes on there if it drops fewer tokens than it takes over",
+        unset="it continues there if it drops fewer tokens than it reuses",
     )
     flash_attention: bool = _variable(
         "OLLAMA_FLASH_ATTENTION",
         "switch",
-        "off: attention computes all scores of a token before it weighs values; not with q8_0 and q4_0",
+        "off: attention computes all scores of a token before weighting values; not with q8_0 and q4_0",
         _switch,
         default=True,
         unset="on",
@@ -265,12 +265,12 @@ class Environment:
         "number",
         "number of cores to compute on",
         _positive,
-        unset="the physical cores that affinity and CPU quotas leave",
+        unset="the physical cores allowed by CPU affinity and quotas",
     )
     isa: str = _variable(
         "CHASKI_ISA",
         "name",
-        "instruction set of the kernels: one of those that `chaski info` lists",
+        "instruction set of the kernels, one of those listed by `chaski info`",
         _word,
         default="auto",
         unset="the fastest",
@@ -278,38 +278,38 @@ class Environment:
     backend: str = _variable(
         "CHASKI_BACKEND",
         "name",
-        "what computes models: auto (an NVIDIA GPU where there is one, else the processor), cpu, cuda, "
-        "reference (NumPy), or sharded (the nodes of CHASKI_NODES together)",
+        "backend that computes models: auto (an NVIDIA GPU if available, else the CPU), cpu, cuda, "
+        "reference (NumPy), or sharded (on the nodes of CHASKI_NODES)",
         _word,
         default=AUTO,
-        unset="auto; sharded where CHASKI_NODES is set",
+        unset="auto; sharded if CHASKI_NODES is set",
     )
     num_gpu: int | None = _variable(
         "CHASKI_NUM_GPU",
         "number",
-        "how many of the last layers of a model are on GPUs, the output being one more; 0: none",
+        "number of trailing layers to place on GPUs, counting the output as one; 0 uses no GPU",
         _count,
         unset="as many as fit",
     )
     main_gpu: int | None = _variable(
         "CHASKI_MAIN_GPU",
         "number",
-        "the GPU of a model that one GPU has room for",
+        "number of the GPU for a model that fits on one GPU",
         _count,
         unset="the one with the most free memory",
     )
     tensor_split: tuple[float, ...] = _variable(
         "CHASKI_TENSOR_SPLIT",
         "shares",
-        "how much of a model each GPU takes, such as 3,1",
+        "share of a model on each GPU, such as 3,1",
         _shares,
         default=(),
-        unset="as much as its free memory allows",
+        unset="in proportion to its free memory",
     )
     sched_spread: bool = _variable(
         "OLLAMA_SCHED_SPREAD",
         "switch",
-        "on: all GPUs share a model, also where one has room for it",
+        "on: all GPUs share a model, even if it fits on one",
         _switch,
         default=False,
         unset="off",
@@ -317,7 +317,7 @@ class Environment:
     gpu_overhead: int = _variable(
         "OLLAMA_GPU_OVERHEAD",
         "number",
-        "bytes of each GPU that stay free",
+        "memory to keep free on each GPU",
         _size,
         default=0,
     )
@@ -325,30 +325,30 @@ class Environment:
         "CHASKI_NODES",
         "addresses",
         "the nodes that compute each model together, host:port of each `chaski shard`, separated by commas; "
-        "host:port=2 takes twice the layers of host:port=1",
+        "host:port=2 gets twice the layers of host:port=1",
         _nodes,
         default=(),
-        unset="none, this machine computes",
+        unset="none; this machine computes",
     )
     split: str = _variable(
         "CHASKI_SPLIT",
         "word",
-        "how the nodes, or several GPUs, share a model: layers, each a run of them, or rows of every matrix",
+        "how nodes or several GPUs divide a model: layers (consecutive ones for each) or rows of every matrix",
         _split,
         default="layers",
     )
     nodes_key: str | None = _variable(
         "CHASKI_NODES_KEY",
         "path",
-        "the file with the key that all nodes know, 32 random characters or more",
+        "file with the shared key of all nodes, at least 32 random characters",
         str,
         unset="none",
     )
     variants: str = _variable(
         "CHASKI_VARIANTS",
         "name",
-        "variants of the kernels, which all give the same bits: measured (what this machine measured to be "
-        "the fastest, as `chaski info` lists it), first (as they come), or random:SEED, for tests",
+        "choice of kernel variants, which all give the same bits: measured (the fastest ones on this "
+        "machine, as listed by `chaski info`), first (the first of each list), or random:SEED, for tests",
         _variants,
         default="measured",
     )
@@ -356,15 +356,15 @@ class Environment:
     engine: str | None = _variable(
         "CHASKI_ENGINE",
         "name",
-        "engine of all models that do not name one themselves: native or llama.cpp",
+        "engine of all models that do not name one: native or llama.cpp",
         _engine,
-        unset="native for its architectures; llama.cpp for others, where it is installed",
+        unset="native for its architectures; llama.cpp for others, if installed",
     )
 
     prefix_cache: str = _variable(
         "CHASKI_PREFIX_CACHE",
         "word",
-        "where beginnings of prompts are kept beyond the sequences that are computed: on (memory and disk), "
+        "where prefixes of prompts are cached after their sequences end: on (memory and disk), "
         "memory, or off",
         _prefix_cache,
         default="on",
@@ -372,28 +372,28 @@ class Environment:
     prefix_cache_memory: int | None = _variable(
         "CHASKI_PREFIX_CACHE_MEMORY",
         "size",
-        "memory that the prefix cache of a model may take, such as 4GB",
+        "maximum memory of a model's prefix cache, such as 4GB",
         _size,
-        unset="an eighth of what is free when the model is loaded",
+        unset="an eighth of the memory that is free when the model is loaded",
     )
     prefix_cache_disk: int | None = _variable(
         "CHASKI_PREFIX_CACHE_DISK",
         "size",
-        "disk space that the prefix cache of all models may take; 0 for none",
+        "maximum disk space of the prefix cache of all models; 0 disables it",
         _size,
-        unset="10GB, or a tenth of what is free",
+        unset="10GB, or a tenth of the free space",
     )
     prefix_cache_writes: int | None = _variable(
         "CHASKI_PREFIX_CACHE_WRITES",
         "size",
-        "bytes that the prefix cache may write to disk in a day (UTC)",
+        "maximum bytes that the prefix cache writes to disk per day (UTC)",
         _size,
         unset="50GB",
     )
     answers: bool = _variable(
         "CHASKI_ANSWERS",
         "switch",
-        "off: a model whose file brings answers, as the guide's does, writes what it likes",
+        "off: a model whose file contains prewritten answers, such as the guide, generates text freely",
         _switch,
         default=True,
         unset="on",
@@ -402,14 +402,14 @@ class Environment:
     models: str | None = _variable(
         "OLLAMA_MODELS",
         "folder",
-        "the model store: manifests and blobs, as Ollama lays them out",
+        "folder of the model store: manifests and blobs, in Ollama's layout",
         str,
         unset="~/.ollama/models",
     )
     keeps_unused: bool = _variable(
         "OLLAMA_NOPRUNE",
         "switch",
-        "on: blobs that a pull, a create or a removal leaves unused are kept",
+        "on: keep blobs that become unused after a pull, a create or a removal",
         _switch,
         default=False,
         unset="off",
@@ -426,8 +426,8 @@ class Environment:
     host: str | None = _variable(
         "OLLAMA_HOST",
         "address",
-        "where the server listens, and where commands look for it: host, host:port or a URL; if set, "
-        "commands on models ask that server instead of the store here",
+        "address where the server listens and commands find it: host, host:port or a URL; if set, "
+        "commands on models use that server instead of the local store",
         str,
         unset="127.0.0.1:11434",
     )
@@ -437,7 +437,7 @@ class Environment:
         "origins of web pages that may use the server, separated by commas; * stands for any text",
         _words,
         default=(),
-        unset="those of this machine",
+        unset="origins of this machine",
     )
     allowed_hosts: tuple[str, ...] = _variable(
         "CHASKI_ALLOWED_HOSTS",
@@ -461,7 +461,7 @@ class Environment:
         "API keys that also allow pulling, pushing, creating, copying and deleting models",
         _secrets,
         default=(),
-        unset="with API keys nobody may, without them everybody",
+        unset="no client may do so if API keys are set, else every client",
     )
     adapters: str | None = _variable(
         "CHASKI_ADAPTERS",
@@ -473,29 +473,29 @@ class Environment:
     adapters_memory: int | None = _variable(
         "CHASKI_ADAPTERS_MEMORY",
         "size",
-        "memory that the LoRA adapters of a model may take together, such as 2GB; the one that was not used "
-        "for the longest time goes first",
+        "maximum memory of all LoRA adapters of a model, such as 2GB; the least recently used one is removed "
+        "first",
         _size,
-        unset="a quarter of what is free when the first one is loaded",
+        unset="a quarter of the memory that is free when the first one is loaded",
     )
     states: str | None = _variable(
         "CHASKI_STATES",
         "path",
-        "the folder where the server keeps what llama.cpp's /slots saves",
+        "folder where the server stores states saved with llama.cpp's /slots",
         str,
         unset="none, so that nothing is saved",
     )
     states_size: int | None = _variable(
         "CHASKI_STATES_SIZE",
         "size",
-        "disk space that the files of that folder may take together; a state that has no room is refused",
+        "maximum disk space of that folder; a state that does not fit is rejected",
         _size,
         unset="10GB",
     )
     files: int | None = _variable(
         "CHASKI_FILES",
         "size",
-        "disk space that files of /v1/files may take in the store, results included; 0 for none",
+        "maximum disk space of files of /v1/files in the store, including results; 0 allows none",
         _size,
         unset="2GB",
     )
@@ -511,7 +511,7 @@ class Environment:
     is_open: bool = _variable(
         "CHASKI_OPEN",
         "switch",
-        "on: the server listens on other addresses than loopback even without any key",
+        "on: the server listens on other addresses than loopback even without API keys",
         _switch,
         default=False,
         unset="off",
@@ -522,7 +522,7 @@ class Environment:
     no_history: bool = _variable(
         "OLLAMA_NOHISTORY",
         "switch",
-        "on: lines that are typed in chats are not kept in ~/.ollama/history",
+        "on: do not keep lines typed in chats in ~/.ollama/history",
         _switch,
         default=False,
         unset="off",
@@ -530,14 +530,14 @@ class Environment:
     cluster: str | None = _variable(
         "CHASKI_CLUSTER",
         "address",
-        "the cluster of Ray whose machines compute the models of the server; local starts one here",
+        "address of the Ray cluster that computes the server's models; local starts one on this machine",
         str,
-        unset="none, this machine computes",
+        unset="none; this machine computes",
     )
     replicas: tuple[int, int] = _variable(
         "CHASKI_REPLICAS",
         "number",
-        "how many replicas a model has in a cluster; a range such as 1-4 follows the load",
+        "number of replicas of a model in a cluster; a range such as 1-4 follows the load",
         _range,
         (1, 1),
         unset="1",
@@ -545,8 +545,8 @@ class Environment:
     shards: tuple[int, int] = _variable(
         "CHASKI_SHARDS",
         "number",
-        "how many nodes of a cluster compute each replica together; with a range such as 1-4 as few of them "
-        "as have the memory",
+        "number of nodes that compute each replica together; a range such as 1-4 uses the fewest nodes "
+        "with enough memory",
         _range,
         (1, 1),
         unset="1",
@@ -556,12 +556,12 @@ class Environment:
         "number",
         "GPUs of each replica in a cluster, or of each of its nodes; 0.5: two replicas share one",
         _gpus,
-        unset="1 where the cluster has any, and a replica would use them",
+        unset="1 if the cluster has GPUs that a replica would use",
     )
     access_log: str | None = _variable(
         "CHASKI_ACCESS_LOG",
         "path",
-        "the file to which the server adds a line of JSON for each request; - is standard error",
+        "file to which the server appends a line of JSON per request; - means standard error",
         str,
         unset="none",
     )
@@ -582,14 +582,14 @@ class Environment:
     otlp_traces_protocol: str | None = _variable(
         "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
         "name",
-        "how spans are sent: only http/protobuf is known",
+        "protocol for sending spans; only http/protobuf is supported",
         _word,
         unset="OTEL_EXPORTER_OTLP_PROTOCOL",
     )
     otlp_protocol: str | None = _variable(
         "OTEL_EXPORTER_OTLP_PROTOCOL",
         "name",
-        "the same, for all that OpenTelemetry sends",
+        "the same, for all OpenTelemetry data",
         _word,
         unset="http/protobuf",
     )
@@ -603,7 +603,7 @@ class Environment:
     is_otel_disabled: bool = _variable(
         "OTEL_SDK_DISABLED",
         "switch",
-        "true: no spans are made or sent",
+        "true: do not create or send spans",
         _is_true,
         default=False,
         unset="false",
@@ -611,7 +611,7 @@ class Environment:
     debug: bool = _variable(
         "OLLAMA_DEBUG",
         "switch",
-        "on, or 2: the server logs requests, and what is loaded and unloaded, as with --verbose",
+        "on, or 2: the server logs requests and the loading and unloading of models, as with --verbose",
         _debug,
         default=False,
         unset="off",
@@ -621,12 +621,12 @@ class Environment:
         "command",
         "the editor that Ctrl-X Ctrl-E opens for a message in a chat",
         str,
-        unset="VISUAL, EDITOR, or one that is installed",
+        unset="VISUAL, EDITOR, or an installed editor",
     )
     keep_alive: float = _variable(
         "OLLAMA_KEEP_ALIVE",
         "duration",
-        "how long the server keeps a model after its last request; 0 not at all, below 0 for ever",
+        "how long the server keeps a model after its last request; 0 unloads it at once, below 0 means forever",
         _seconds,
         default=300.0,
         unset="5m",
@@ -634,7 +634,7 @@ class Environment:
     load_timeout: float = _variable(
         "OLLAMA_LOAD_TIMEOUT",
         "duration",
-        "how long loading may go without progress before the server gives it up; 0 and below for ever",
+        "how long loading may make no progress before the server cancels it; 0 and below means no limit",
         _seconds,
         default=300.0,
         unset="5m",
@@ -642,7 +642,7 @@ class Environment:
     max_loaded: int = _variable(
         "OLLAMA_MAX_LOADED_MODELS",
         "number",
-        "models that the server keeps in memory at most; 0 means 3",
+        "maximum number of models that the server keeps in memory; 0 means 3",
         _count,
         default=0,
     )
@@ -657,7 +657,7 @@ class Environment:
     body_timeout: float = _variable(
         "CHASKI_BODY_TIMEOUT",
         "duration",
-        "how long the next piece of a request or of an upload may take",
+        "how long the server waits for the next piece of a request or upload",
         _waiting_seconds,
         default=30.0,
         unset="30s",
@@ -665,7 +665,7 @@ class Environment:
     read_timeout: float = _variable(
         "CHASKI_READ_TIMEOUT",
         "duration",
-        "how long a client may read nothing of an answer that waits for it",
+        "how long a client may stop reading its answer",
         _waiting_seconds,
         default=300.0,
         unset="5m",
@@ -673,32 +673,32 @@ class Environment:
     body_memory: int = _variable(
         "CHASKI_BODY_MEMORY",
         "number",
-        "MiB that large requests may take together while they are answered; more of them wait, then get 503",
+        "maximum MiB of all large requests in progress; further ones wait, then get 503",
         _positive,
         default=1024,
     )
     max_connections: int | None = _variable(
         "CHASKI_MAX_CONNECTIONS",
         "number",
-        "connections that the server keeps; for one more the idlest or slowest is closed, or it gets 503",
+        "maximum connections; for a further one, the server closes the idlest or slowest, or answers 503",
         _positive,
-        unset="what the limit of open files leaves",
+        unset="as many as the limit of open files allows",
     )
     max_queue: int = _variable(
         "OLLAMA_MAX_QUEUE",
         "number",
-        "requests that may wait for a model; more are refused with 503",
+        "maximum requests waiting for a model; further ones get 503",
         _positive,
         default=512,
     )
 
     @classmethod
     def read(cls, values: Mapping[str, str] = os.environ) -> Environment:
-        """Parse every variable of the table. Raises OptionError that says what a variable may be."""
+        """Parse every variable of the table. Raises OptionError, naming the allowed values."""
         found = {}
         for attribute in fields(cls):
             variable: Variable = attribute.metadata["variable"]
-            # Service files and .env files often leave the quotes in the value.
+            # Values from service files and .env files often still contain their quotes.
             text = values.get(variable.name, "").strip().strip("\"'").strip()
             if text:
                 found[attribute.name] = _parse(variable, text)
@@ -708,7 +708,7 @@ class Environment:
 
 
 def variables() -> list[Variable]:
-    """The table, in the order in which it is written above."""
+    """Return the rows of the table, in the order of their definition."""
     return [attribute.metadata["variable"] for attribute in fields(Environment)]
 
 

@@ -1,34 +1,34 @@
-"""Every error that a user of chaski can meet.
+"""All errors that chaski raises for users.
 
 ChaskiError
-├── FormatError               a file is not what it says it is
+├── FormatError               a file is malformed
 │   ├── GGUFError
-│   ├── ModelfileError        a recipe for `create` that cannot be read
+│   ├── ModelfileError        a Modelfile that cannot be read
 │   ├── TemplateError         a chat template fails, or exceeds its limits
 │   └── TokenizerError        a vocabulary that cannot be used
 ├── ImageError                an image cannot be read, or exceeds a limit
 ├── UnsupportedError          a valid file or request that this version cannot serve
-│   └── MissingPackageError   a package that only some work needs is not installed
+│   └── MissingPackageError   an optional package is not installed
 ├── ModelError                weights or metadata do not fit the architecture
 ├── ModelNotFoundError        no model of that name or path
-├── AdapterError              a file is no LoRA adapter, or none for this model
+├── AdapterError              a file is not a LoRA adapter, or does not fit the model
 ├── AdapterNotFoundError      no adapter of that name is loaded
-├── ResponseNotFoundError     no response of that id is remembered
-├── StateError                a saved state is not of this model, or cannot be kept or found
+├── ResponseNotFoundError     no response with that id is stored
+├── StateError                a saved state is missing, of another model, or cannot be stored
 ├── StoreError                the model store is damaged, or cannot be written
-├── RegistryError             a registry cannot be reached, refuses, or says what is not so
-│   ├── AccessDeniedError     it wants other credentials
-│   └── DigestError           its bytes are not those that were asked for
-├── OutOfMemoryError          the plan does not fit; says what was needed
+├── RegistryError             a registry cannot be reached, refuses, or sends invalid data
+│   ├── AccessDeniedError     it requires other credentials
+│   └── DigestError           its bytes do not have the requested digest
+├── OutOfMemoryError          the plan does not fit; names the required memory
 ├── CacheError
 │   ├── CacheFullError        no free cells for the batch
 │   └── NotSupportedError     this cache cannot do that; remove the whole sequence instead
-├── WorkerError               the process of a model died, or what it says cannot be understood
+├── WorkerError               the process of a model died, or sent an invalid message
 ├── ClusterError              the machines of a cluster cannot be reached or used
-├── ComputationError          what computes a model failed, for one request or for all that ran
-│   └── DeviceError           a GPU failed, and this process can compute nothing on it any more
-├── ForkError                 a model that another process loaded, of which this one is a fork
-├── BusyError                 too many requests are waiting already
+├── ComputationError          the computation failed, for one request or for all running ones
+│   └── DeviceError           a GPU failed, and this process can no longer use it
+├── ForkError                 the model was loaded before this process was forked
+├── BusyError                 too many requests are already waiting
 ├── SamplingError             options or logits that cannot be sampled from
 └── OptionError               a bad argument, option or environment variable
     └── ContextLengthError    a prompt is longer than the context
@@ -109,7 +109,7 @@ class UnsupportedError(ChaskiError):
 
 
 class MissingPackageError(UnsupportedError):
-    """A package that only some work needs is not installed; the message says how to install it."""
+    """An optional package is not installed; the message says how to install it."""
 
 
 def extra_command(extra: str) -> str:
@@ -137,7 +137,7 @@ class ModelNotFoundError(ChaskiError):
 
 
 class AdapterError(ChaskiError):
-    """A file is no LoRA adapter, or does not fit the model; the message says which tensor or key."""
+    """A file is not a LoRA adapter or does not fit the model; the message names the tensor or key."""
 
 
 class AdapterNotFoundError(ChaskiError):
@@ -145,15 +145,15 @@ class AdapterNotFoundError(ChaskiError):
 
 
 class ResponseNotFoundError(ChaskiError):
-    """The server does not remember a response of that id."""
+    """The server stores no response with that id."""
 
 
 class FileNotKnownError(ChaskiError):
-    """The server has no file or batch of that id for whoever asks."""
+    """The server has no file or batch with that id for this client."""
 
 
 class StateError(ChaskiError):
-    """A saved state is not of this model or not there, or cannot be kept; the message says why."""
+    """A saved state is missing, belongs to another model, or cannot be stored; the message says why."""
 
 
 class StoreError(ChaskiError):
@@ -161,15 +161,15 @@ class StoreError(ChaskiError):
 
 
 class RegistryError(ChaskiError):
-    """A registry cannot be reached, refuses a request, or answers what is not so."""
+    """A registry cannot be reached, refuses a request, or sends invalid data."""
 
 
 class AccessDeniedError(RegistryError):
-    """A registry wants credentials that it was not given."""
+    """A registry requires credentials that were not given."""
 
 
 class DigestError(RegistryError):
-    """The bytes that a registry gave do not have the digest that they were asked for by."""
+    """The bytes that a registry sent do not have the requested digest."""
 
 
 class OutOfMemoryError(ChaskiError):
@@ -177,7 +177,7 @@ class OutOfMemoryError(ChaskiError):
 
 
 class CacheError(ChaskiError):
-    """A key/value cache cannot do what was asked."""
+    """A key/value cache cannot carry out an operation."""
 
 
 class CacheFullError(CacheError):
@@ -197,19 +197,19 @@ class ClusterError(ChaskiError):
 
 
 class ComputationError(ChaskiError):
-    """The computation of the model failed; the request is lost, and the next one may be sent."""
+    """The computation of the model failed. The request is lost, but further requests are possible."""
 
 
 class DeviceError(ComputationError):
-    """A GPU failed, and computes nothing for this process any more; another process may find it well."""
+    """A GPU failed, and this process can no longer use it. Another process may still be able to."""
 
 
 class ForkError(ChaskiError):
-    """The model was loaded before this process was forked, and can only be used where it was loaded."""
+    """The model was loaded before this process was forked, and works only in the process that loaded it."""
 
 
 class BusyError(ChaskiError):
-    """Too many requests are waiting already; `retry_after` is in seconds."""
+    """Too many requests are already waiting. `retry_after` is in seconds."""
 
     retry_after = 1
 
@@ -225,7 +225,7 @@ class OptionError(ChaskiError):
 class ContextLengthError(OptionError):
     """A prompt has more tokens than the context holds, and may not be shortened.
 
-    `length` is how many tokens it has and `limit` how many there may be; both are 0 where that is not known.
+    `length` is its number of tokens and `limit` the maximum; both are 0 if unknown.
     """
 
     def __init__(self, message: str, length: int = 0, limit: int = 0) -> None:
@@ -235,11 +235,11 @@ class ContextLengthError(OptionError):
 
 
 def class_name(error: ChaskiError) -> str:
-    """Return the name under which an error is sent to another process: that of its nearest class here."""
+    """Return the name under which an error is sent to another process: its nearest class in this module."""
     return next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in __all__)
 
 
 def error_class(name: str, otherwise: type[ChaskiError] = WorkerError) -> type[ChaskiError]:
-    """Return the class of this name, by which another process sends an error, or `otherwise`."""
+    """Return the error class with this name, received from another process, or `otherwise`."""
     found: type[ChaskiError] = globals()[name] if name in __all__ else otherwise
     return found

@@ -1,7 +1,7 @@
-"""Calls that the end of the interpreter must not cut off.
+"""Calls that the interpreter's exit must not interrupt.
 
-Python ends daemon threads where they stand. Up to 3.13 it unwinds their stacks for that, and libraries in
-Rust or C++ that are called at that moment end the whole process with a signal.
+At exit, Python stops daemon threads at any point. Up to 3.13 it unwinds their stacks, and Rust or C++
+libraries that are running at that moment abort the whole process with a signal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 __all__ = ["uncut"]
 
-# Seconds that the end of the interpreter waits for such calls.
+# Seconds for which the interpreter's exit waits for such calls.
 _PATIENCE = 10.0
 
 
@@ -24,9 +24,9 @@ class _Ending(Protocol):
 
 
 class _Uncut(ContextDecorator):
-    """A context, or decorator, of such calls: they end before the interpreter does; later ones never begin.
+    """A context manager or decorator for such calls. The exit waits for running calls and blocks new ones.
 
-    The main thread may still begin them, as its own functions may run at exit.
+    The main thread may still start such calls, because its exit functions may need them.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class _Uncut(ContextDecorator):
             self._changed.notify_all()
 
     def end_first(self, ending: _Ending) -> None:
-        """Call `ending.end` when the interpreter ends, before such calls have to, which it may wait for."""
+        """Call `ending.end` at exit, before the wait for such calls, so that it can end them."""
         self._first.add(ending)
 
     def _may_enter(self) -> bool:

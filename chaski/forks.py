@@ -1,4 +1,4 @@
-"""A guard of what a forked process cannot use: threads do not survive a fork, and locks stay as they were."""
+"""Guards for objects that do not work after a fork: threads are lost, and locks stay as they were."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ForkGuard", "keep_in_forks"]
 
 
 class ForkGuard:
-    """Tells whether this process is a fork of the one that an object was made in."""
+    """Detects whether this process was forked after an object was created."""
 
     def __init__(self, what: str) -> None:
         """`what` begins the message of the error, as in "the model"."""
@@ -23,7 +23,7 @@ class ForkGuard:
 
     @property
     def is_forked(self) -> bool:
-        """True if the object belongs to another process, whose threads and locks are not here."""
+        """True if the object belongs to another process."""
         return self._num_forks != self._forks.count
 
     def check(self) -> None:
@@ -36,7 +36,7 @@ class ForkGuard:
 
 
 class _Forks:
-    """Counts the forks since the first use, and holds what a fork must not destroy."""
+    """Counts forks since the first use, and keeps objects that a fork must not destroy."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -46,7 +46,7 @@ class _Forks:
     def _forked(self) -> None:
         self.count += 1
         for native in list(self.kept.values()):
-            # One reference that nobody gives back, even when the interpreter ends.
+            # This reference is never released, not even at exit.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))
 
 
@@ -56,5 +56,5 @@ def _watched() -> _Forks:
 
 
 def keep_in_forks(owner: object, native: object) -> None:
-    """Keep `native` from being destroyed in a fork, where that would wait for threads; `owner` holds it."""
+    """Prevent a fork from destroying `native`, held by `owner`: this would wait for lost threads."""
     _watched().kept[owner] = native

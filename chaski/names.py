@@ -1,6 +1,6 @@
-"""Names of models, of their parts and of engines: `ModelName`, `Digest`. Values only; no file is looked at.
+"""Names of models, of their blobs and of engines: `ModelName`, `Digest`. This module reads no files.
 
-The grammar of models is Ollama's, so that names, references and folders mean the same to both.
+Model names follow Ollama's grammar, so that names, references and folders are compatible.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = [
 NATIVE, LLAMA_CPP = "native", "llama.cpp"
 ENGINES = (NATIVE, LLAMA_CPP)
 AUTO = "auto"
-"""The backend that is the best of a machine."""
+"""The name that selects the best backend of a machine."""
 
 DEFAULT_HOST = "registry.ollama.ai"
 DEFAULT_NAMESPACE = "library"
 DEFAULT_TAG = "latest"
 
-# None of these begins with a dot or holds a slash, so they can be folders of a path as they are.
+# No part begins with a dot or contains a slash, so parts are safe as folder names.
 _PARTS = {
     "host": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}"),
     "namespace": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}"),
@@ -52,7 +52,7 @@ class ModelName:
     """The full name of a model: `host/namespace/model:tag`. Only valid names exist.
 
     Names that differ in case mean the same model; the store keeps the case in which one was first written.
-    scheme: how its registry is asked; no part of the name itself.
+    scheme: the URL scheme of its registry, not part of the name itself.
     """
 
     host: str
@@ -70,9 +70,9 @@ class ModelName:
 
     @classmethod
     def parse(cls, text: str) -> ModelName:
-        """Read `[scheme://][host/][namespace/]model[:tag]`; what is absent is Ollama's default.
+        """Parse `[scheme://][host/][namespace/]model[:tag]`. Missing parts get Ollama's defaults.
 
-        Raises OptionError for anything that is not such a name.
+        Raises OptionError for an invalid name.
         """
         scheme, mark, rest = text.rpartition("://")
         *folders, last = rest.split("/")
@@ -85,7 +85,7 @@ class ModelName:
 
     @property
     def short(self) -> str:
-        """Return the name as people write it: without the default host and namespace, always with the tag."""
+        """Return the short form of the name: without default host and namespace, but always with the tag."""
         folders = [self.host, self.namespace]
         if self.host == DEFAULT_HOST:
             folders = [] if self.namespace == DEFAULT_NAMESPACE else [self.namespace]
@@ -97,7 +97,7 @@ class ModelName:
         return self.host, self.namespace, self.model, self.tag
 
     def with_parts(self, parts: tuple[str, ...]) -> ModelName:
-        """The same name in other letters, those of `parts`."""
+        """Return the same name in the spelling of `parts`."""
         host, namespace, model, tag = parts
         return replace(self, host=host, namespace=namespace, model=model, tag=tag)
 
@@ -106,7 +106,7 @@ class ModelName:
 
 
 class Digest(Struct, frozen=True, order=True):
-    """The SHA-256 of some bytes, 64 small hexadecimal digits. Only valid ones exist."""
+    """A SHA-256 digest: 64 lowercase hexadecimal digits. Only valid digests exist."""
 
     hex: str
 
@@ -116,7 +116,7 @@ class Digest(Struct, frozen=True, order=True):
 
     @classmethod
     def parse(cls, text: str) -> Digest:
-        """Read `sha256:HEX`, or `sha256-HEX` as file names have it."""
+        """Parse `sha256:HEX`, or `sha256-HEX` as used in file names."""
         match = _DIGEST.fullmatch(text)
         if match is None:
             raise OptionError(f"invalid digest format: {text!r:.100}")
@@ -128,7 +128,7 @@ class Digest(Struct, frozen=True, order=True):
 
     @property
     def short(self) -> str:
-        """The 12 digits that people are shown."""
+        """The first 12 digits, for display."""
         return self.hex[:12]
 
     def __str__(self) -> str:
@@ -136,12 +136,12 @@ class Digest(Struct, frozen=True, order=True):
 
 
 def check_engine(name: str | None) -> str | None:
-    """The name of an engine, or None for any. Raises OptionError for another name."""
+    """Return the name of an engine, or None for any engine. Raises OptionError for an unknown name."""
     if name is not None and name not in ENGINES:
         raise OptionError(f"option engine is {name!r}; it must be {' or '.join(ENGINES)}")
     return name
 
 
 def is_path(model: str) -> bool:
-    """Return whether a model's name can only be a file or folder of this machine, by its spelling alone."""
+    """Return whether the spelling of a model's name means a file or folder on this machine."""
     return model.startswith(_PATHS) or model.endswith((".gguf", "/"))

@@ -1,4 +1,4 @@
-"""A bar for what takes a while, where somebody watches and it takes long enough."""
+"""A progress bar for long operations, shown only on a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DETAIL_SECONDS = 0.2
 
 
 class ProgressBar:
-    """Call it with the done share, from 0 to 1. Draws on stderr, and leaves nothing behind."""
+    """Draws a bar on stderr and removes it at the end. Call it with the completed share, from 0 to 1."""
 
     def __init__(self, label: str) -> None:
         self._label = label
@@ -21,7 +21,7 @@ class ProgressBar:
         self._drawn, self._drawn_at = -1, 0.0
 
     def __call__(self, share: float, detail: str = "") -> None:
-        """Draw it, with a `detail` behind it, where it has moved, or the detail has for some time."""
+        """Redraw the bar, followed by `detail`, if either has changed. Redraws for the detail are limited."""
         percent, now = int(100 * share), time.monotonic()
         is_late = now - self._started > _PATIENCE_SECONDS
         is_news = percent > self._drawn or (detail and now - self._drawn_at > _DETAIL_SECONDS)
@@ -32,7 +32,7 @@ class ProgressBar:
             self._drawn, self._drawn_at = percent, now
 
     def close(self) -> None:
-        """Take the bar off the terminal."""
+        """Remove the bar from the terminal."""
         if self._drawn >= 0:
             _write("\r\x1b[K")
 

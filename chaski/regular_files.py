@@ -1,4 +1,4 @@
-"""Opening only regular files: a reader of a pipe or a device may wait, or read, without end."""
+"""Opens only regular files, because reading a pipe or a device may block or never end."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import BinaryIO
 
 __all__ = ["open_regular", "read_regular", "regular_descriptor"]
 
-# A shell opens what these name, as in `<(command)`, and the writer at the other end is running already.
+# The shell has already opened these descriptors, as in `<(command)`, so reading them is safe.
 _OPEN_ALREADY = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 
 
 def regular_descriptor(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Open a file; a new one is for its owner only. Raises OSError, for what is no regular file too."""
-    # Without O_NONBLOCK a pipe would wait for its other end right here.
+    """Open a file. A new file is private to its owner. Raises OSError, also for other kinds of files."""
+    # Without O_NONBLOCK, opening a pipe would wait for its other end.
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
@@ -28,9 +28,9 @@ def regular_descriptor(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading; standard input and other open descriptors by their names too.
+    """Open a file for reading. Names of open descriptors, such as /dev/stdin, are allowed too.
 
-    Raises OSError, also for what is no regular file.
+    Raises OSError, also for other kinds of files.
     """
     if str(path).startswith(_OPEN_ALREADY):
         return path.open("rb")
@@ -38,6 +38,6 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_regular(path: Path) -> bytes:
-    """Read a whole file as `open_regular` opens it. Raises OSError."""
+    """Read a whole file, opened with `open_regular`. Raises OSError."""
     with open_regular(path) as file:
         return file.read()

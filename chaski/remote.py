@@ -1,4 +1,4 @@
-"""A running server, as commands see it: `Remote` asks it."""
+"""`Remote`: the commands' client of a running server."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Remote", "chosen_server", "running_server"]
 
-# A server on this machine answers at once, or is not there.
+# A server on this machine answers immediately or does not run.
 _KNOCK_SECONDS = 1.0
 _MAX_LINE = 8 << 20
-_USUAL_ADDRESS = ""  # as `Address` reads nothing
+_USUAL_ADDRESS = ""  # `Address` parses it to its default
 
 
 class Remote(Struct, frozen=True):
-    """A server at an address, and the key that it may want."""
+    """A server at an address, and the key that it may require."""
 
     address: Address
     key: str | None
@@ -43,26 +43,26 @@ class Remote(Struct, frozen=True):
             return False
 
     def get(self, path: str, patience: float | None = None) -> Any:
-        """The object at an address. Raises ChaskiError, also after `patience` seconds without an answer."""
+        """GET a JSON object. Raises ChaskiError, also after `patience` seconds without an answer."""
         with self._ask("GET", path, None, patience) as response:
             return _object(response.read())
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """The answer to an object. Raises ModelNotFoundError, or ChaskiError with what the server says."""
+        """POST a JSON object; return the answer. Raises ModelNotFoundError or another ChaskiError."""
         with self._ask("POST", path, body) as response:
             return _object(response.read())
 
     def reply(self, path: str, body: Mapping[str, Any]) -> tuple[int, Mapping[str, str], Any]:
-        """Return status, headers (names in lower case) and object of an answer, refusals too.
+        """POST a JSON object; return status, headers (names in lower case) and object of any answer.
 
-        Raises ChaskiError where there is no server, or it answers something else.
+        Raises ChaskiError if there is no server or its answer is not JSON.
         """
         with self._exchange("POST", path, body) as response:
             headers = {name.lower(): value for name, value in response.headers.items()}
             return response.status, headers, _object(response.read())
 
     def tell(self, method: str, path: str, body: Mapping[str, Any]) -> None:
-        """Send a request whose answer has no body. Raises as `post` does."""
+        """Send a request whose answer has no body. Raises the errors of `post`."""
         with self._ask(method, path, body) as response:
             response.read()
 
@@ -80,14 +80,14 @@ class Remote(Struct, frozen=True):
             response.read()
 
     def lines(self, path: str, body: Mapping[str, Any]) -> Generator[Any, None, None]:
-        """The objects of a stream as they come; closing it stops the work."""
+        """POST a JSON object; yield the objects of the streamed answer. Closing it stops the work."""
         with self._ask("POST", path, body) as response:
             yield from _objects(response)
 
     def follow(self, path: str, patience: float) -> Generator[Any, None, None]:
-        """The objects of a stream that is asked for by its address, until the server ends it.
+        """GET a stream; yield its objects until the server ends it.
 
-        Raises ChaskiError, also where nothing comes for `patience` seconds.
+        Raises ChaskiError, also after `patience` seconds without data.
         """
         with self._ask("GET", path, None, patience) as response:
             yield from _objects(response)
@@ -101,7 +101,7 @@ class Remote(Struct, frozen=True):
         timeout: float | None = None,
         size: int | None = None,
     ) -> Iterator[HTTPResponse]:
-        """The response to an object, or to a file of that size. Raises what a refusal says."""
+        """Send an object, or a file of that size; provide the response. Raises the error of a refusal."""
         with self._exchange(method, path, body, timeout, size) as response:
             if response.status >= 400:
                 raise _failure(response)
@@ -116,7 +116,7 @@ class Remote(Struct, frozen=True):
         timeout: float | None = None,
         size: int | None = None,
     ) -> Iterator[HTTPResponse]:
-        """The response, whatever its status. Raises ChaskiError where there is no server."""
+        """Provide the response of any status. Raises ChaskiError if there is no server."""
         from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
         address = self.address
@@ -139,14 +139,14 @@ class Remote(Struct, frozen=True):
 
 
 def chosen_server() -> Remote | None:
-    """The server that `OLLAMA_HOST` names; None where it is not set, and commands work on the store here."""
+    """Return the server named by `OLLAMA_HOST`. None if unset: commands then use the local store."""
     from chaski.env import Environment
 
     return running_server() if Environment.read().host else None
 
 
 def running_server() -> Remote:
-    """The server that the environment names, else the one at the usual address, whether it runs or not."""
+    """Return the server named by the environment, else at the default address. It may not be running."""
     from chaski.env import Environment
 
     environment = Environment.read()

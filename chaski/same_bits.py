@@ -1,7 +1,7 @@
-"""Exponentials, logarithms and rounding that give the same bits on every machine and in every process.
+"""Exponentials, logarithms and rounding with identical bits on every machine and in every process.
 
-NumPy's exponentials and logarithms differ in their last bits between processors, and those of mathematical
-libraries between systems. How a thread rounds is a setting that any library of the process may change.
+NumPy's exponentials and logarithms differ in their last bits between processors, and math libraries differ
+between systems. Any library in the process may change a thread's rounding mode.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ logarithms = _native.logarithms
 
 
 class UsualFloats(ContextDecorator):
-    """Let this thread round to nearest and keep denormal numbers within a block or a function.
+    """Make this thread round to nearest and keep denormal numbers within a block or a function.
 
-    Afterwards it rounds as before. Native threads always round so.
+    The previous mode is restored afterwards. Native threads always use this mode.
     """
 
     def __enter__(self) -> None:
@@ -31,5 +31,5 @@ class UsualFloats(ContextDecorator):
         _native.use_float_mode(self._before)
 
     def _recreate_cm(self) -> UsualFloats:
-        """Return another one for each call of a function, which several threads may be in."""
+        """Return a new instance for each call, because several threads may run the function."""
         return UsualFloats()

@@ -1,7 +1,7 @@
-"""Standard streams that are missing or fail: a parent may close them, a pipe may end, a disk may be full.
+"""Handles missing or failing standard streams: closed by the parent, a broken pipe or a full disk.
 
-Without an open descriptor 0, 1 or 2 the next file or socket gets that number, and whatever is meant for a
-standard stream goes there, also in processes that inherit it.
+If descriptor 0, 1 or 2 is closed, the next file or socket gets that number. Data for the standard stream then
+goes there, also in child processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAMES = ("stdin", "stdout", "stderr")
 
 
 class OutputLostError(Exception):
-    """The standard output takes no more bytes. `cause` is the error of the system."""
+    """The standard output cannot be written. `cause` is the system's error."""
 
     def __init__(self, cause: OSError) -> None:
         super().__init__(cause.strerror or str(cause))
@@ -47,9 +47,9 @@ def open_missing() -> None:
 
 
 def catch_lost_output() -> None:
-    """Let a write to the standard output that fails raise OutputLostError, and one to stderr be dropped.
+    """Make a failed write to the standard output raise OutputLostError, and drop failed writes to stderr.
 
-    An OSError of a write would be taken for one of another file by code that reads and writes files.
+    Code that reads and writes files would mistake an OSError for an error of its own file.
     """
     sys.stdout = _text_on(_Output(1, "w", closefd=False), sys.stdout)
     sys.stderr = _text_on(_Errors(2, "w", closefd=False), sys.stderr)
@@ -68,12 +68,12 @@ class _Errors(io.FileIO):
         try:
             return super().write(data) or 0
         except OSError:
-            # There is nowhere left to say so.
+            # No stream is left to report the failure.
             return memoryview(data).nbytes
 
 
 def _text_on(raw: io.FileIO, like: TextIO) -> io.TextIOWrapper:
-    """Return a text stream on `raw` with the settings of another one."""
+    """Return a text stream on `raw` with the settings of `like`."""
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
         encoding=like.encoding,

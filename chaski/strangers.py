@@ -1,4 +1,4 @@
-"""`Strangers`: connections that have not proved yet that they know a key, in bounded number and time."""
+"""`Strangers`: limits the number and time of connections that have not yet proved knowledge of a key."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from contextlib import contextmanager
 __all__ = ["PATIENCE", "Strangers"]
 
 PATIENCE = 5.0
-"""Seconds that the other end has for its whole proof, with the handshake of TLS."""
+"""Seconds for the peer's whole proof, including the TLS handshake."""
 _MOST = 64
 
 
 class Strangers:
-    """Connections before their proof. Safe to use from several threads.
+    """Unauthenticated connections. Safe to use from several threads.
 
-    If there are too many, the oldest connection of the host with the most is closed for a new one. So
-    strangers cannot keep out a host that knows the key, whose proof takes a moment.
+    If there are too many, the oldest connection of the host with the most connections is closed. Therefore
+    strangers cannot lock out a host that knows the key, because its proof takes only a moment.
     """
 
     def __init__(self, most: int = _MOST) -> None:
@@ -29,7 +29,7 @@ class Strangers:
 
     @contextmanager
     def enter(self, host: str, close: Callable[[], None]) -> Iterator[None]:
-        """Count a connection of a host during the block; `close` is called if it has to give way."""
+        """Count a connection of a host during the block. `close` is called if it must make room."""
         with self._lock:
             number = self._count = self._count + 1
             self._present[number] = (host, close)

@@ -105,8 +105,7 @@ class Listener:
 async def _streams(
     connection: socket.socket, context: ssl.SSLContext
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Shake hands with a client. Unauthenticated clients are limited earlier, which asyncio's server cannot
-    do."""
+    """Shake hands with a client. asyncio's server is not used: it cannot limit unauthenticated clients."""
     loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
     protocol = asyncio.StreamReaderProtocol(reader)
     transport, _ = await loop.connect_accepted_socket(

@@ -114,6 +114,6 @@ class Delivered:
 
 def _another() -> ComputationError:
     return ComputationError(
-        "another machine continued the answer with a different result; all machines of a cluster "
+        "the answer was continued by another machine, which computes it otherwise; the machines of a cluster "
         "must run the same version of chaski on the same file"
     )
