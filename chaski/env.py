@@ -333,7 +333,7 @@ class Environment:
     split: str = _variable(
         "CHASKI_SPLIT",
         "word",
-        "how nodes or several GPUs divide a model: layers (consecutive ones for each) or rows of every matrix",
+        "how nodes or several GPUs divide a model: layers (consecutive ones each) or rows of every matrix",
         _split,
         default="layers",
     )
@@ -626,7 +626,7 @@ class Environment:
     keep_alive: float = _variable(
         "OLLAMA_KEEP_ALIVE",
         "duration",
-        "how long the server keeps a model after its last request; 0 unloads it at once, below 0 means forever",
+        "how long the server keeps a model after its last request; 0 unloads it at once, below 0 is forever",
         _seconds,
         default=300.0,
         unset="5m",

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_INTERRUPTED = 130  # as shells report a command that Ctrl-C ended
+_INTERRUPTED = 130  # the exit status that shells report for a command ended by Ctrl-C
 
 
 class _Command(click.Command):
-    """Takes `--think` alone as yes: its value is given after = only, so that a prompt may follow."""
+    """Treats `--think` alone as yes. A value must follow =, so that a prompt may follow the option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
@@ -40,8 +40,8 @@ class _Command(click.Command):
 @click.argument("model", shell_complete=model_names)
 @click.argument("prompt", nargs=-1)
 @click.option("--system", metavar="TEXT", help="System message at the beginning of the conversation.")
-@click.option("--raw", is_flag=True, help="Give the prompt to the model as it is, without the chat template.")
-@click.option("--num-predict", type=int, metavar="N", help="Tokens to generate at most.")
+@click.option("--raw", is_flag=True, help="Send the prompt unchanged, without the chat template.")
+@click.option("--num-predict", type=int, metavar="N", help="Maximum number of tokens to generate.")
 @click.option("--temperature", type=float, metavar="T", help="Randomness; 0 takes the most likely token.")
 @click.option("--top-k", type=int, metavar="N", help="Choose among this many tokens; 0 for all.")
 @click.option("--top-p", type=float, metavar="P", help="Choose among tokens of this total probability.")
@@ -49,7 +49,7 @@ class _Command(click.Command):
 @click.option("--seed", type=int, metavar="N", help="Number that makes random choices repeatable.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; repeatable.")
 @click.option("--threads", type=int, metavar="N", help="Cores to compute on.  [default: physical cores]")
-@click.option("--context", type=int, metavar="N", help="Tokens that prompt and answers may take.")
+@click.option("--context", type=int, metavar="N", help="Maximum tokens of prompt and answers.")
 @click.option(
     "--draft", metavar="MODEL", help="Small model of the same vocabulary that proposes tokens ahead."
 )
@@ -58,16 +58,16 @@ class _Command(click.Command):
     "adapters",
     multiple=True,
     metavar="ADAPTER[=SCALE]",
-    help="LoRA adapter to answer with: a GGUF file, a folder of PEFT, or a model that has one; repeatable.",
+    help="LoRA adapter to use: a GGUF file, a PEFT folder, or a model with an adapter; repeatable.",
 )
 @device_options
 @nodes_options
 @click.option(
-    "--engine", metavar="NAME", help="native or llama.cpp.  [default: the one that has the architecture]"
+    "--engine", metavar="NAME", help="native or llama.cpp.  [default: the one that supports the architecture]"
 )
 @click.option("--format", "form", metavar="FORMAT", help="Answer in JSON (json), or by this JSON schema.")
 @click.option(
-    "--keepalive", metavar="TIME", help="How long a server keeps the model afterwards: 5m, 0, -1 for ever."
+    "--keepalive", metavar="TIME", help="How long a server keeps the model afterwards: 5m, 0, -1 for forever."
 )
 @click.option(
     "--dimensions", type=click.IntRange(1), metavar="N", help="Keep only the first N elements of a vector."
@@ -82,16 +82,16 @@ class _Command(click.Command):
 @click.option(
     "--think",
     metavar="LEVEL",
-    help="Whether and how much the model thinks: true, false, low, medium, high or max.",
+    help="Whether, or how much, the model thinks: true, false, low, medium, high or max.",
 )
 @click.option("--hidethinking", is_flag=True, help="Do not print what the model thinks.")
 @click.option(
-    "--markdown/--nomarkdown", default=True, help="Lay out answers on a terminal.  [default: markdown]"
+    "--markdown/--nomarkdown", default=True, help="Format answers on a terminal.  [default: markdown]"
 )
-@click.option("--nowordwrap", is_flag=True, help="Let lines on a terminal break inside of words.")
+@click.option("--nowordwrap", is_flag=True, help="Let lines on a terminal break inside words.")
 @click.option("--insecure", is_flag=True, help="Allow http:// when the model must be pulled.")
-@click.option("--no-store", "no_store", is_flag=True, help="Keep nothing of the prompts on disk.")
-@click.option("--nohistory", is_flag=True, help="Do not keep the lines that are typed in a chat.")
+@click.option("--no-store", "no_store", is_flag=True, help="Do not store prompts on disk.")
+@click.option("--nohistory", is_flag=True, help="Do not save the lines typed in a chat.")
 @click.help_option("-h", "--help")
 def command(
     model: str,
@@ -123,10 +123,9 @@ def command(
 ) -> None:
     """Answer PROMPT with MODEL, a name or a path to a GGUF file; without a prompt, chat.
 
-    Text on the standard input is put before the prompt. A path in the prompt, such as ./cat.png, shows that
-    image to a model that takes images. A model that is not here is pulled. A running
-    server that has the model answers, unless an option says how to load it.
-    A model for embeddings prints the vector of the prompt.
+    Text on the standard input is placed before the prompt. A path in the prompt, such as ./cat.png, sends
+    that image to a vision model. A missing model is pulled. If a running server has the model, it answers,
+    unless an option sets how to load the model. An embedding model prints the vector of the prompt.
     """
     from chaski.cli.adapter_options import read_adapters
     from chaski.cli.vectors import makes_vectors, vector
@@ -153,7 +152,7 @@ def command(
             session.choose_thinking(read_think(think))
         if makes_vectors(session.model):
             if not text:
-                raise click.UsageError("a model for embeddings needs a text")
+                raise click.UsageError("an embedding model needs a text")
             click.echo(vector(session.model, text, dimensions, truncate))
         else:
             _talk(session, text)
@@ -169,7 +168,7 @@ def _preload_line_editor() -> None:
 
 
 class _Opener(Struct, frozen=True):
-    """Opens a model: of a running server that has it, unless an option says how to load it, else here."""
+    """Opens a model on a running server that has it, else, or if an option sets how to load it, locally."""
 
     threads: int | None
     context: int | None
@@ -189,7 +188,7 @@ class _Opener(Struct, frozen=True):
         num_gpu: int | None = None,
         main_gpu: int | None = None,
     ) -> Model:
-        """Open a model; what is given here takes precedence over the options of the command.
+        """Open a model. These arguments take precedence over the options of the command.
 
         Raises ModelNotFoundError, and UsageError for `--keepalive` without a server.
         """
@@ -209,7 +208,7 @@ class _Opener(Struct, frozen=True):
             served.keep_alive = self.keepalive
             return served
         if self.keepalive is not None:
-            raise click.UsageError("--keepalive is for a model of a running server: chaski serve")
+            raise click.UsageError("--keepalive needs a running server; start one with chaski serve")
         found = _found(name, self.insecure)
         draft = None if self.draft is None else str(_found(self.draft, self.insecure).path)
         loading |= {
@@ -222,7 +221,7 @@ class _Opener(Struct, frozen=True):
 
 
 def _answer_options(options: Mapping[str, object], form: str | None) -> dict[str, Any]:
-    """Return the options that are given, checked. Raises OptionError or SamplingError."""
+    """Check and return the given options. Raises OptionError or SamplingError."""
     from chaski.chat.options import parse_options
 
     given = {name: value for name, value in options.items() if value not in (None, ())}
@@ -259,7 +258,7 @@ def _of_server(model: str) -> RemoteModel | None:
 
 
 def _found(model: str, insecure: bool) -> StoredModel:
-    """Look a model up; pull it if it is not here and is no path. Raises ModelNotFoundError."""
+    """Find a model, pulling it if it is missing and not a path. Raises ModelNotFoundError."""
     from chaski.cli.pull import pull_model
     from chaski.errors import ModelNotFoundError, OptionError, RegistryError
     from chaski.store.model import find_model

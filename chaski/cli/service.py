@@ -1,4 +1,4 @@
-"""`chaski service`: the server as a service of the user or of the machine."""
+"""`chaski service`: runs the server as a service of the user or of the machine."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ __all__ = ["command"]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
-@click.group("service", short_help="Serve models whenever the machine runs.")
+@click.group("service", short_help="Run the server as a system service.")
 @click.help_option("-h", "--help")
 def command() -> None:
-    """Let systemd, or launchd on macOS, start `chaski serve`, and again after a failure.
+    """Let systemd, or launchd on macOS, start `chaski serve` and restart it after a failure.
 
-    Without --system it is a service of the user, with the models of that user. With --system it is one of
-    the machine: it has a user of its own, and its models are in /var/lib/chaski.
+    By default it is a service of the user and serves that user's models. With --system it is a service of the
+    machine with its own user, and its models are in /var/lib/chaski.
     """
 
 
 def _on_service(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what all commands have."""
-    system = click.option("--system", is_flag=True, help="The service of the machine, not of the user.")
+    """Add the option common to all commands."""
+    system = click.option("--system", is_flag=True, help="Use the machine's service, not the user's.")
     return system(click.help_option("-h", "--help")(function))
 
 
-@command.command("install", short_help="Start the server now and with the machine.")
-@click.option("--env", "settings", metavar="NAME=VALUE", multiple=True, help="A variable for the server.")
-@click.option("--dry-run", is_flag=True, help="Show the file and the programs, and do nothing.")
+@command.command("install", short_help="Install and start the service.")
+@click.option("--env", "settings", metavar="NAME=VALUE", multiple=True, help="Variable for the server.")
+@click.option("--dry-run", is_flag=True, help="Show the file and the commands without running them.")
 @_on_service
 def install(settings: tuple[str, ...], dry_run: bool, system: bool) -> None:
-    """Write the file of the service, and start the service now and whenever the machine or the user does.
+    """Write the service file, and start the service now and at each boot or login.
 
-    Again with other settings, it writes the file anew and restarts the service. It never writes over a file
-    that is not its own. Keys do not belong into --env: docs/service.md says where.
+    Run it again with other settings to rewrite the file and restart the service. It never overwrites a file
+    that chaski did not write. Do not put keys into --env; docs/service.md shows where they belong.
     """
     manager = _manager(system)
     text = manager.text(_start_command(), _environment(settings))
@@ -62,13 +62,13 @@ def install(settings: tuple[str, ...], dry_run: bool, system: bool) -> None:
     manager.prepare(_run)
     manager.begin(_run, changed)
     if not system and sys.platform != "darwin":
-        click.echo("It ends when you log out; `loginctl enable-linger` lets it run on.")
+        click.echo("It ends when you log out; `loginctl enable-linger` keeps it running.")
 
 
 @command.command("uninstall", short_help="Stop the service and remove its file.")
 @_on_service
 def uninstall(system: bool) -> None:
-    """Stop the service and remove its file. Models, keys and the user of the service stay."""
+    """Stop the service and remove its file. Models, keys and the service's user are kept."""
     manager = _manager(system)
     if _own_text(manager.path) is None:
         click.echo(f"nothing to remove: there is no {manager.path}")
@@ -80,36 +80,38 @@ def uninstall(system: bool) -> None:
     except OSError as error:
         raise _refused(manager.path, error) from error
     manager.forget(_run)
-    click.echo(f"removed {manager.path}; models stay")
+    click.echo(f"removed {manager.path}; models are kept")
 
 
 @command.command("start", short_help="Start the service.")
 @_on_service
 def start(system: bool) -> None:
-    """Start the service that was installed."""
+    """Start the installed service."""
     _installed(system).start(_run)
 
 
 @command.command("stop", short_help="Stop the service until the next start.")
 @_on_service
 def stop(system: bool) -> None:
-    """Stop the service until it is started, or the machine is."""
+    """Stop the service until it is started again or the machine restarts."""
     _installed(system).stop(_run)
 
 
 @command.command("status", short_help="Show whether the service runs.")
 @_on_service
 def status(system: bool) -> None:
-    """Show what systemd or launchd says of the service. It ends with 0 if the service runs."""
+    """Show the service's state from systemd or launchd. The exit status is 0 if the service runs."""
     sys.exit(_installed(system).status(_run))
 
 
-@command.command("logs", short_help="Show what the service wrote.")
-@click.option("-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True, help="How many.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what it writes from now on.")
+@command.command("logs", short_help="Show the log of the service.")
+@click.option(
+    "-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True, help="How many lines."
+)
+@click.option("-f", "--follow", is_flag=True, help="Follow the log.")
 @_on_service
 def logs(lines: int, follow: bool, system: bool) -> None:
-    """Show the last lines that the service wrote."""
+    """Show the last lines of the service's log."""
     _installed(system).logs(_run, lines, follow)
 
 
@@ -119,7 +121,7 @@ def _manager(system: bool) -> Manager:
     if sys.platform != "darwin":
         return Systemd(system)
     if system:
-        raise click.UsageError("--system is for systemd; on macOS the service is one of the user")
+        raise click.UsageError("--system needs systemd; on macOS the service belongs to the user")
     return Launchd()
 
 
@@ -128,14 +130,14 @@ def _installed(system: bool) -> Manager:
     if _own_text(manager.path) is None:
         switch = " --system" if system else ""
         raise click.ClickException(
-            f"there is no {manager.path}; `chaski service install{switch}` makes the service"
+            f"there is no {manager.path}; install the service with `chaski service install{switch}`"
         )
     manager.check()
     return manager
 
 
 def _start_command() -> list[str]:
-    """Return the words that start the server, by the program that runs now."""
+    """Return the command that starts the server with the running program."""
     script = Path(sys.argv[0]).absolute()
     if script.name == "chaski":
         return [str(script), "serve"]
@@ -143,7 +145,7 @@ def _start_command() -> list[str]:
 
 
 def _environment(settings: tuple[str, ...]) -> dict[str, str]:
-    """Return the variables of --env. Raises UsageError, or OptionError for a value that chaski refuses."""
+    """Return the variables of --env. Raises UsageError, or OptionError for an invalid value."""
     from chaski.env import Environment, without_secrets
 
     found = {}
@@ -155,14 +157,14 @@ def _environment(settings: tuple[str, ...]) -> dict[str, str]:
     Environment.read(found)
     if secret := found.keys() - without_secrets(found).keys():
         raise click.UsageError(
-            f"{min(secret)} is a secret, and others can read the file of a service. "
-            "docs/service.md says where it belongs"
+            f"{min(secret)} is a secret, and other users can read service files. "
+            "docs/service.md shows where it belongs"
         )
     return found
 
 
 def _own_text(path: Path) -> str | None:
-    """Return what the file of the service says, if it is there. Raises ClickException if it is another's."""
+    """Return the service file's text, or None. Raises ClickException if chaski did not write it."""
     from chaski.cli.service_files import MARK
 
     is_link = path.is_symlink()
@@ -174,13 +176,13 @@ def _own_text(path: Path) -> str | None:
         raise _refused(path, error) from error
     if is_link or MARK not in text:
         raise click.ClickException(
-            f"{path} was not written by chaski, which leaves it alone. Remove it, or go on without."
+            f"{path} was not written by chaski, so it is left unchanged. Remove it to install the service."
         )
     return text
 
 
 def _write(path: Path, text: str) -> None:
-    """Put the file there as a whole."""
+    """Write the file atomically."""
     draft = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -200,7 +202,7 @@ def _run(*words: str, may_fail: bool = False) -> int:
     try:
         status = subprocess.run(words, check=False).returncode
     except FileNotFoundError:
-        raise click.ClickException(f"there is no program {words[0]}") from None
+        raise click.ClickException(f"the program {words[0]} was not found") from None
     except KeyboardInterrupt:  # the end of `logs --follow`
         return 0
     if status and not may_fail:

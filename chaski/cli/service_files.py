@@ -1,4 +1,4 @@
-"""Files that make `chaski serve` a service: a unit for systemd, a property list for launchd."""
+"""Service files for `chaski serve`: a systemd unit and a launchd property list."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 __all__ = ["HOME", "LABEL", "MARK", "USER", "launchd_agent", "systemd_unit"]
 
 USER = "chaski"
-"""The user of the service of the machine."""
+"""The user that runs the machine's service."""
 HOME = Path("/var/lib/chaski")
-"""The home of that user, with the models."""
+"""The home of that user, which contains the models."""
 LABEL = "org.chaski.serve"
 """The name of the service for launchd."""
 MARK = "Written by `chaski service install`"
-"""Stands in every file that chaski writes. Files without it are left alone."""
+"""Marks every service file that chaski writes. Files without it are not changed."""
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 _OF_THE_MACHINE = {
@@ -29,8 +29,8 @@ _OF_THE_MACHINE = {
 def systemd_unit(command: Sequence[str], environment: Mapping[str, str], system: bool) -> str:
     """Return the text of a unit that runs a command with an environment.
 
-    The unit of the machine (`system`) has a user of its own, who writes nothing but his home. The unit of a
-    user runs with the rights of that user.
+    The machine's unit (`system`) runs as a dedicated user that can write only to its home. A user's unit runs
+    with the rights of that user.
     """
     after = "After=network-online.target\nWants=network-online.target\n" if system else ""
     user = f"User={USER}\nGroup={USER}\n" if system else ""
@@ -41,7 +41,7 @@ def systemd_unit(command: Sequence[str], environment: Mapping[str, str], system:
     if system:
         walls = f"PrivateTmp=yes\nProtectSystem=strict\nProtectHome=yes\nReadWritePaths={HOME}\n"
     return (
-        f"# {MARK}, which writes over it. `systemctl edit` keeps changes.\n"
+        f"# {MARK}, which overwrites it. `systemctl edit` keeps changes.\n"
         f"[Unit]\nDescription=chaski, a server of language models\n{after}\n"
         f"[Service]\n{user}{settings}EnvironmentFile=-%E/chaski.env\nExecStart={start}\n"
         f"Restart=on-failure\nRestartSec=3\nNoNewPrivileges=yes\n{walls}\n"
@@ -50,7 +50,7 @@ def systemd_unit(command: Sequence[str], environment: Mapping[str, str], system:
 
 
 def launchd_agent(command: Sequence[str], environment: Mapping[str, str], log: Path) -> str:
-    """Return the property list of an agent of launchd, which writes to a log file."""
+    """Return the property list of a launchd agent that writes to a log file."""
     agent = {
         "Label": LABEL,
         "ProgramArguments": list(command),
@@ -61,11 +61,11 @@ def launchd_agent(command: Sequence[str], environment: Mapping[str, str], log: P
         "StandardErrorPath": str(log),
     }
     head, end, rest = plistlib.dumps(agent, sort_keys=False).decode().partition("<plist")
-    return f"{head}<!-- {MARK}, which writes over it. -->\n{end}{rest}"
+    return f"{head}<!-- {MARK}, which overwrites it. -->\n{end}{rest}"
 
 
 def _quoted(word: str) -> str:
-    """Return a word as systemd reads it: specifiers doubled, quotes where they are needed."""
+    """Quote a word for systemd: specifiers doubled, and quotes added if needed."""
     word = word.replace("%", "%%")
     if _PLAIN.fullmatch(word):
         return word

@@ -1,4 +1,4 @@
-"""What starts services: systemd on Linux, launchd on macOS."""
+"""Service managers: systemd on Linux, launchd on macOS."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from chaski.cli.service_files import HOME, LABEL, USER, launchd_agent, systemd_u
 
 __all__ = ["Launchd", "Manager", "Run", "Systemd"]
 
-_BOOTED = Path("/run/systemd/system")  # systemd makes it where it runs as the first process
-_PRIVATE = (Path("/home"), Path("/root"), Path("/run/user"))  # what ProtectHome hides
+_BOOTED = Path("/run/systemd/system")  # exists if systemd is the init process
+_PRIVATE = (Path("/home"), Path("/root"), Path("/run/user"))  # folders hidden by ProtectHome
 
 
 class Run(Protocol):
-    """Runs a program, or shows that it would. Without `may_fail`, a failure ends the command."""
+    """Runs a program, or prints it for a dry run. Without `may_fail`, a failure ends the command."""
 
     def __call__(self, *words: str, may_fail: bool = False) -> int: ...
 
 
 class Manager(Protocol):
-    """One service and its file. Each method that acts is one or several programs of the system."""
+    """A service and its file. Its actions run system programs."""
 
     @property
     def path(self) -> Path:
         """The file of the service."""
 
     def text(self, command: Sequence[str], environment: Mapping[str, str]) -> str:
-        """Return what the file says. Raises ClickException where the service could not run the command."""
+        """Return the text of the file. Raises ClickException if the service could not run the command."""
 
     def check(self) -> None:
-        """Raise ClickException where this system has no such manager."""
+        """Raise ClickException if this system has no such manager."""
 
     def prepare(self, run: Run) -> None:
-        """Make what the service needs besides its file."""
+        """Create everything that the service needs besides its file."""
 
     def begin(self, run: Run, changed: bool) -> None:
-        """Start the service now and from now on. `changed`: with a file that is new."""
+        """Start the service now and at each boot or login. `changed`: the file is new or has changed."""
 
     def end(self, run: Run) -> None:
-        """Stop the service, so that it is not started again; its file is still there."""
+        """Stop and disable the service. Its file still exists."""
 
     def forget(self, run: Run) -> None:
-        """Tell the manager that the file is gone."""
+        """Notify the manager that the file was removed."""
 
     def start(self, run: Run) -> None: ...
 
@@ -62,7 +62,7 @@ class Manager(Protocol):
 
 
 class Systemd(Struct, frozen=True):
-    """The unit chaski.service: of the machine (`system`), or of the user."""
+    """The unit chaski.service, of the machine (`system`) or of the user."""
 
     system: bool
 
@@ -76,7 +76,7 @@ class Systemd(Struct, frozen=True):
         program = Path(command[0])
         if self.system and any(program.is_relative_to(folder) for folder in _PRIVATE):
             raise click.ClickException(
-                f"{program} is in a home, which the service of the machine cannot read.\n"
+                f"{program} is in a home folder, which the machine's service cannot read.\n"
                 "Install chaski where all users can read it, such as /opt/chaski."
             )
         return systemd_unit(command, environment, self.system)
@@ -84,9 +84,9 @@ class Systemd(Struct, frozen=True):
     def check(self) -> None:
         if shutil.which("systemctl") is None or not _BOOTED.is_dir():
             raise click.ClickException(
-                "systemd does not run on this system, as in most containers.\n"
-                "Let `chaski serve` be the command of the container, or start it with what starts services\n"
-                "here. --dry-run of `install` shows what systemd would get."
+                "systemd does not run on this system, as is usual in containers.\n"
+                "Make `chaski serve` the command of the container, or start it with the service manager\n"
+                "of this system. `install --dry-run` shows the unit for systemd."
             )
 
     def prepare(self, run: Run) -> None:
@@ -123,7 +123,7 @@ class Systemd(Struct, frozen=True):
 
 
 class Launchd(Struct, frozen=True):
-    """An agent of the user on macOS."""
+    """A user's launchd agent on macOS."""
 
     domain: str = field(default_factory=lambda: f"gui/{os.getuid()}")
     log: Path = field(default_factory=lambda: Path.home() / "Library" / "Logs" / "chaski.log")
@@ -137,7 +137,7 @@ class Launchd(Struct, frozen=True):
 
     def check(self) -> None:
         if shutil.which("launchctl") is None:
-            raise click.ClickException("there is no launchctl, which starts services on macOS")
+            raise click.ClickException("launchctl, which starts services on macOS, was not found")
 
     def prepare(self, run: Run) -> None:
         pass
@@ -150,7 +150,7 @@ class Launchd(Struct, frozen=True):
             self.start(run)
 
     def end(self, run: Run) -> None:
-        run("launchctl", "bootout", self._target, may_fail=True)  # it fails where the agent is not loaded
+        run("launchctl", "bootout", self._target, may_fail=True)  # it fails if the agent is not loaded
 
     def forget(self, run: Run) -> None:
         pass

@@ -1,4 +1,4 @@
-"""A conversation on the terminal: its turns, its options, and its answers, printed as they are made."""
+"""A conversation on the terminal: its turns, its options, and its answers, printed as generated."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Session", "read_format", "read_think"]
 
-# Options of loading, and the least that each may be.
+# Options of loading, with the minimum of each.
 _LOADING = {"num_ctx": 1, "num_thread": 1, "num_gpu": 0, "main_gpu": 0}
 
 
@@ -40,17 +40,13 @@ class Session(Struct):
 
     name        name of the model, as the user gave it
     open        opens another model: open(name, num_ctx=, num_thread=, ...)
-    loading     options that a local model is loaded with; a server's model gets them with each message
-    is_raw      prompts go to the model as they are, without a template
-    keeps_lines lines that the user types are kept for later chats
-    think       whether the model thinks, or how much; None for the model's default
-    hides_thinking  the model's thoughts are not printed
-    wraps_words lines on a terminal break between words
-    renders_markdown  answers on a terminal are laid out as the Markdown that they are
-    history     the turns so far
-    tools       tools that the model may call
-    read        reads what the user types behind a prompt; None where nobody can be asked
-    answers     figures of the answers of this model; `turns` are those of the conversation
+    loading loading options of a local model; a server's model gets them with each message is_raw prompts are
+    sent to the model unchanged, without a template keeps_lines typed lines are saved for later chats think
+    whether the model thinks, or how much; None for the model's default hides_thinking the model's thoughts
+    are not printed wraps_words lines on a terminal break between words renders_markdown answers on a terminal
+    are formatted as Markdown history the turns so far tools tools that the model may call read prints a
+    prompt and reads the user's reply; None without a user answers statistics of this model's answers;
+    `turns`: those of this conversation
     """
 
     model: Model
@@ -75,8 +71,8 @@ class Session(Struct):
     _is_first: bool = True
 
     def load(self, name: str) -> None:
-        """Change to another model and begin a new conversation. If that fails, the old model stays."""
-        assert self.open is not None, "who chats can open models"
+        """Switch to another model and begin a new conversation. If that fails, the old model is kept."""
+        assert self.open is not None, "a chat can open models"
         model = self.open(name)
         self.model.close()
         self.model, self.name, self.system, self.think = model, name, None, None
@@ -93,9 +89,9 @@ class Session(Struct):
         self.turns.clear()
 
     def set_parameter(self, name: str, value: Any) -> None:
-        """Set an option for the messages to come. Raises OptionError or SamplingError, and nothing changes.
+        """Set an option for later messages. Raises OptionError or SamplingError without changing anything.
 
-        A model here is loaded anew for another context, other threads or GPUs; the conversation goes on.
+        A local model is reloaded for another context, thread count or GPU. The conversation continues.
         """
         from chaski.chat.options import parse_options
         from chaski.cli.remote_model import RemoteModel
@@ -111,9 +107,9 @@ class Session(Struct):
         self.options[name] = value
 
     def _reload(self, loading: dict[str, int]) -> None:
-        """Load the model with other settings; if that fails, load it with the old ones, and raise."""
-        assert self.open is not None, "who chats can open models"
-        self.model.close()  # first, since there may be no memory for two
+        """Reload the model with other settings. If that fails, reload it with the old ones and raise."""
+        assert self.open is not None, "a chat can open models"
+        self.model.close()  # first, because memory may not suffice for two
         try:
             self.model = self.open(self.name, **loading)
         except ChaskiError:
@@ -123,7 +119,7 @@ class Session(Struct):
         self._is_first = True
 
     def print_opening(self) -> None:
-        """Show the turns that the model's conversations begin with."""
+        """Print the initial turns of the model's conversations."""
         for turn in self.model.defaults.opening:
             if turn["role"] == "user":
                 echo_text(f">>> {turn['content']}")
@@ -133,17 +129,17 @@ class Session(Struct):
                 output.end()
 
     def save(self, name: str) -> None:
-        """Store a new model: this one with the options, the system message and the turns of the session.
+        """Store a new model from this one with the session's options, system message and turns.
 
-        Of each turn only the text is stored, and the state of all of them. The turns that the model begins
-        with go before those of the session.
+        Only the text of each turn is stored, and the state of all turns. The model's initial turns precede
+        those of the session.
         """
         from chaski.cli.local import WorkerModel
         from chaski.cli.remote_model import RemoteModel
         from chaski.cli.states import keep_state
 
         if "adapter" in self.options:
-            raise OptionError("a model with adapters is made of a Modelfile with ADAPTER, by `chaski create`")
+            raise OptionError("/save cannot store adapters; use `chaski create` and ADAPTER in a Modelfile")
         parameters = {key: value for key, value in self.options.items() if key != "format"} | self.loading
         opening = self.model.defaults.opening if self.history else ()
         spoken = [turn for turn in (*opening, *self.history) if turn["role"] != "tool"]
@@ -161,9 +157,9 @@ class Session(Struct):
     def answer(self, prompt: str) -> bool:
         """Print the answer to `prompt`; return whether it is complete. Ctrl-C stops it.
 
-        A model that takes images is shown those whose paths are in the prompt. The user gives the results of
-        tools that the model calls, and it goes on. The turn, even if it is cut, becomes part of the history.
-        Raises ImageError for a file that is no image.
+        A vision model gets the images whose paths are in the prompt. The user enters the results of tool
+        calls, and the model continues. The turn, even if interrupted, becomes part of the history. Raises
+        ImageError for an invalid image file.
         """
         turn = [self._with_images(prompt)]
         while True:
@@ -178,7 +174,7 @@ class Session(Struct):
         return done is not None
 
     def _print_answer(self, turn: list[dict[str, Any]]) -> tuple[AnswerOutput, Done | None]:
-        """Print the answer to a turn that has begun -> what was printed, and its end unless it was cut."""
+        """Print the answer to a turn; return the output, and its end unless interrupted."""
         output = self._output()
         done, first, begun = None, 0.0, perf_counter()
         try:
@@ -199,7 +195,7 @@ class Session(Struct):
         return output, done
 
     def _note(self, done: Done, first_seconds: float) -> None:
-        """Keep the figures of an answer, and print what the user should know of them."""
+        """Record the statistics of an answer, and print those the user should see."""
         self.answers.append(Answered(done, first_seconds))
         if self.keeps_history:
             self.turns.append(self.answers[-1])
@@ -209,7 +205,7 @@ class Session(Struct):
             click.echo(report(done if self._is_first else replace(done, load_seconds=0.0)), err=True)
 
     def _results(self, calls: list[ToolCall]) -> list[dict[str, Any]]:
-        """Ask the user for the results of calls; none where nobody can be asked, or the user will not."""
+        """Ask the user for the results of calls. Return none without a user or if the user declines."""
         if self.read is None:
             return []
         try:
@@ -218,15 +214,15 @@ class Session(Struct):
             return []
 
     def shows_image(self, prompt: str) -> bool:
-        """Return whether `prompt` names an image file that the model would be shown."""
+        """Return whether `prompt` names an image file that the model would receive."""
         return self.model.has_vision and bool(find_images(prompt).files)
 
     def _with_images(self, prompt: str) -> dict[str, Any]:
-        """The message of the user, with the images that it names."""
+        """Return the user's message with the images that it names."""
         found = find_images(prompt)
         if not self.model.has_vision:
             if found.files:
-                click.echo(f"Note: this model does not see images; '{found.files[0]}' stays text", err=True)
+                click.echo(f"Note: the model cannot read images; '{found.files[0]}' stays text", err=True)
             return _message("user", prompt)
         for missing in found.missing:
             click.echo(f"Note: there is no file '{missing}'; it stays text", err=True)
@@ -261,7 +257,7 @@ class Session(Struct):
     def _events(self, turn: list[dict[str, Any]]) -> Generator[Event, None, None]:
         if self.is_raw:
             return self.model.stream(turn[0]["content"], turn[0].get("images", ()), **self.options)
-        # Old turns may be left out; a first message that does not fit is refused.
+        # Old turns may be dropped, but a first message that does not fit is an error.
         options = {"truncate": bool(self.history), **self.options}
         if self.tools:
             options["tools"] = self.tools

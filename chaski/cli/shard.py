@@ -1,4 +1,4 @@
-"""`chaski shard`: this machine computes parts of models that are served by another one."""
+"""`chaski shard`: computes parts of models that another machine serves."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _PORT = 11500
     "--models",
     multiple=True,
     metavar="FOLDER",
-    help="Folder where files of models are looked for by their names; repeatable.",
+    help="Folder to search for model files by name; repeatable.",
 )
 @click.help_option("-h", "--help")
 def command(listen: str, key_file: str | None, threads: int | None, models: tuple[str, ...]) -> None:
     """Compute parts of models for servers and commands with --nodes, until Ctrl-C.
 
-    All nodes have the same key, a file of 32 random characters or more. Each node opens the files of a model
-    itself: at the same path, in its model store, or in a FOLDER.
+    All nodes share a key, a file of at least 32 random characters. Each node opens the files of a model
+    itself: at the same path, in its model store, or in FOLDER.
     """
     import threading
     from pathlib import Path

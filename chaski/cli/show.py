@@ -1,4 +1,4 @@
-"""`chaski show`: what is in a model file. It reads the header only: any readable model can be shown."""
+"""`chaski show`: describes a model file. It reads only the header, so it works for any readable model."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ _SHOWN_ITEMS = 5
 _SHOWN_CHARACTERS = 80
 
 
-@click.command("show", cls=PlotCommand, short_help="Show what is in a model file.")
+@click.command("show", cls=PlotCommand, short_help="Describe a model file.")
 @click.argument("model", shell_complete=model_names)
 @text_options
 @click.option("--tensors", is_flag=True, help="List every tensor with its type and shape.")
-@click.option("--memory", is_flag=True, help="Show how much memory running it takes.")
+@click.option("--memory", is_flag=True, help="Show the memory needed to run the model.")
 @click.option(
     "--context",
     type=click.IntRange(min=1),
     metavar="N",
-    help="With --memory or --plot: tokens of a sequence.  [default: as it is loaded]",
+    help="With --memory or --plot: tokens of a sequence.  [default: as when loaded]",
 )
 @click.option(
     "--parallel",
@@ -54,9 +54,9 @@ _SHOWN_CHARACTERS = 80
     metavar="N",
     help="With --memory or --plot: sequences at the same time.  [default: OLLAMA_NUM_PARALLEL, else 1]",
 )
-@click.option("--backend", metavar="NAME", help="With --memory or --plot: backend to compute it.")
+@click.option("--backend", metavar="NAME", help="With --memory or --plot: backend to use.")
 @nodes_options
-@plot_option("Draw memory by layer and by context, here or as a file.")
+@plot_option("Draw memory by layer and by context, in the terminal or to a file.")
 @click.option("--verbose", is_flag=True, help="List the metadata and the tensors.")
 @click.help_option("-h", "--help")
 def command(
@@ -84,7 +84,7 @@ def command(
     is_measured = memory or plot is not None
     backend = with_nodes(backend, nodes, split)
     if not is_measured and (context or parallel or backend):
-        raise click.UsageError("--context, --parallel, --backend and --nodes go with --memory and --plot")
+        raise click.UsageError("--context, --parallel, --backend and --nodes need --memory or --plot")
     check_plot(plot)
     server = None if is_path(model) else chosen_server()
     if server is not None and not is_measured:
@@ -92,7 +92,7 @@ def command(
         return
     if server is not None:
         raise UnsupportedError(
-            f"{server.url} does not tell what memory a model takes; unset OLLAMA_HOST, or see `chaski ps`"
+            f"{server.url} does not report the memory of a model; unset OLLAMA_HOST, or see `chaski ps`"
         )
     found = find_model(model)
     file = open_gguf(found.path)
@@ -125,14 +125,14 @@ def command(
 
 
 def _prefixes(found: StoredModel) -> Mapping[str, float]:
-    """Return what the prefix cache holds of the model on disk, as `/api/show` tells it."""
+    """Return the model's prefix cache on disk, in the format of `/api/show`."""
     from chaski.runner.loading.prefix import prefixes_of
 
     return prefixes_of(found)
 
 
 def _lists(file: GGUFFile, verbose: bool, tensors: bool) -> Iterator[str]:
-    """Tables of the metadata and of the tensors, where they are asked for."""
+    """Yield the requested tables of metadata and tensors."""
     if verbose:
         yield section("Metadata", [(key, _brief(file.metadata[key])) for key in sorted(file.metadata)])
     if tensors or verbose:
@@ -142,7 +142,7 @@ def _lists(file: GGUFFile, verbose: bool, tensors: bool) -> Iterator[str]:
 def _memory(
     found: StoredModel, context: int | None, parallel: int | None, backend: str | None
 ) -> Iterator[tuple[str, ...]]:
-    """Return the memory that loading the model would take, part by part, without taking it."""
+    """Yield the memory that loading the model would need, by part, without loading it."""
     from chaski.ml.backend import HOST
     from chaski.runner.loading.estimate import Estimate
     from chaski.runner.loading.files import OpenedModel
@@ -160,7 +160,7 @@ def _memory(
     yield "", "layers", "cells", *(devices if len(devices) > 1 else ["memory"])
     yield "weights", "", "", *sizes(needs.weights)
     if any(needs.shared.values()):
-        yield "of them in memory already", "", "", *sizes(needs.shared)
+        yield "already in memory", "", "", *sizes(needs.shared)
     if any(needs.in_files.values()):
         yield "too large, read from the file", "", "", *sizes(needs.in_files)
     for kind in needs.caches:
@@ -199,7 +199,7 @@ def _overview(file: GGUFFile, draft: Path | None) -> Iterator[tuple[str, object]
 
 
 def _engine(file: GGUFFile, found: StoredModel) -> str:
-    """Return the engine that would compute the model, and how to install it where it is missing."""
+    """Return the engine that would run the model, and how to install it if it is missing."""
     from chaski.chat.defaults import Defaults
     from chaski.errors import ChaskiError
     from chaski.model.file_dialects import in_our_names
@@ -215,7 +215,7 @@ def _engine(file: GGUFFile, found: StoredModel) -> str:
 
     try:
         requested = Defaults.of(found).engine
-    except ChaskiError:  # its settings are shown, whether they can be used or not
+    except ChaskiError:  # show the settings even if they cannot be used
         requested = None
     try:
         file = in_our_names(file)
@@ -228,7 +228,7 @@ def _engine(file: GGUFFile, found: StoredModel) -> str:
         choose_engine(file, engine, projector)
     except ChaskiError:
         if engine == NATIVE:
-            return f"{engine} (has it not)"
+            return f"{engine} (not supported)"
         return f"{engine} (not installed: {EXTRA}; {reason_for_llama_cpp(file, projector)})"
     return engine if engine == NATIVE else f"{engine} ({reason_for_llama_cpp(file, projector)})"
 
@@ -239,7 +239,7 @@ def _tensor_types(file: GGUFFile) -> str:
 
 
 def _brief(value: GGUFValue) -> str:
-    """A metadata value on one line."""
+    """Format a metadata value on one line."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

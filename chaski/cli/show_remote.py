@@ -1,4 +1,4 @@
-"""The report of `chaski show` on a model of a server, made from the server's answer."""
+"""The report of `chaski show` for a model of a server, from the server's answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN_CHARACTERS = 80
 
 
 def show_there(server: Remote, model: str, lists: tuple[bool, bool], texts: Mapping[str, bool]) -> None:
-    """Print the texts or the tables. lists: whether to list metadata, and tensors."""
+    """Print the requested texts or tables. lists: whether to list metadata, and tensors."""
     shown = server.post("/api/show", {"model": model, "verbose": lists[0]})
     if (name := chosen_name(texts)) is not None:
         if not (text := shown.get(name)):

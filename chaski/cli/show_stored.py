@@ -1,4 +1,4 @@
-"""The part of `chaski show` for models of the store: their texts, which no file has."""
+"""The part of `chaski show` for stored models: texts that are not in the GGUF file."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def text_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def chosen_text(model: StoredModel, file: GGUFFile, chosen: Mapping[str, bool]) -> str | None:
-    """The text that an option asks for, None when none does. Raises UnsupportedError where it is missing."""
+    """Return the requested text, or None. Raises UnsupportedError if the model does not have it."""
     from chaski.errors import UnsupportedError
 
     if (name := chosen_name(chosen)) is None:
@@ -60,7 +60,7 @@ def chosen_text(model: StoredModel, file: GGUFFile, chosen: Mapping[str, bool]) 
 
 
 def chosen_name(chosen: Mapping[str, bool]) -> str | None:
-    """The text that an option asks for, None when none does."""
+    """Return the name of the requested text, or None."""
     names = [name for name, is_chosen in chosen.items() if is_chosen]
     if len(names) > 1:
         options = ", ".join(f"'--{name}'" for name in _TEXTS)
@@ -69,7 +69,7 @@ def chosen_name(chosen: Mapping[str, bool]) -> str | None:
 
 
 def projector_section(path: Path) -> str:
-    """A table of the file of an encoder of images."""
+    """Return a table that describes an image encoder's file."""
     from chaski.formats.gguf import open_gguf
 
     with open_gguf(path) as file:
@@ -85,7 +85,7 @@ def projector_section(path: Path) -> str:
 
 
 def stored_sections(model: StoredModel) -> Iterator[str]:
-    """Tables of the parameters, and of the beginnings of the system message and the license."""
+    """Yield tables of the parameters and of the first lines of the system message and license."""
     from chaski.store.describe import parameter_lines
 
     yield section("Parameters", parameter_lines(model))
@@ -94,7 +94,7 @@ def stored_sections(model: StoredModel) -> Iterator[str]:
 
 
 def first_lines(text: str) -> Iterator[tuple[str]]:
-    """The first two lines that are not empty, and dots for more."""
+    """Yield the first two lines that are not empty, and dots if there are more."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     yield from ((line,) for line in lines[:2])
     if len(lines) > 2:

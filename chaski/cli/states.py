@@ -1,4 +1,4 @@
-"""States of saved conversations: files beside the models of the store that begin with them."""
+"""Saved conversation states: files next to the stored models that start with these conversations."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["bring_state", "keep_state"]
 def keep_state(
     model: LLM | RemoteModel, name: str, messages: Sequence[Mapping[str, Any]], think: bool | str | None
 ) -> None:
-    """Write the state of the conversation that the stored model `name` begins with, and say so.
+    """Save the state of the initial conversation of the stored model `name`, and report that.
 
-    Nothing is written where the prefix cache may not write to disk. A state that cannot be kept costs a note:
-    the conversation is computed again then.
+    Nothing is written if the prefix cache may not write to disk. If the state cannot be saved, a note is
+    printed, and the conversation will be computed again.
     """
     from chaski.cli.layout import size
     from chaski.cli.remote_model import RemoteModel
@@ -35,7 +35,7 @@ def keep_state(
         else:
             kept = _kept_here(model, name, messages, think)
     except ChaskiError as error:
-        click.echo(f"Note: the state is not kept: {error}", err=True)
+        click.echo(f"Note: the state was not saved: {error}", err=True)
     else:
         if kept is not None:
             click.echo(f"Kept the state of {kept[0]} tokens ({size(kept[1])})", err=True)
@@ -44,7 +44,7 @@ def keep_state(
 def _kept_here(
     model: LLM, name: str, messages: Sequence[Mapping[str, Any]], think: bool | str | None
 ) -> tuple[int, int] | None:
-    """Keep a state of a model in this process -> its tokens and bytes; None where none may be written."""
+    """Save a state of a model in this process; return its tokens and bytes, or None if not allowed."""
     from chaski.env import Environment
     from chaski.errors import StateError
     from chaski.names import ModelName
@@ -54,14 +54,14 @@ def _kept_here(
     if Environment.read().prefix_cache != "on":
         return None
     if find_model(name).path.resolve() != model.path.resolve():
-        raise StateError("the new model has a file of its own")
+        raise StateError("the new model has a separate file")
     path = Store.default().make_state_path(ModelName.parse(name))
     saved = model.save_state(path, messages, think=think)
     return saved.tokens, saved.num_bytes
 
 
 def bring_state(model: LLM, found: StoredModel) -> None:
-    """Load the state of the conversation that a stored model begins with, if one was kept."""
+    """Load the saved state of a stored model's initial conversation, if it exists."""
     from chaski.store.store import Store
 
     if found.name is None or model.engine.tiers is None:

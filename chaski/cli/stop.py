@@ -1,4 +1,4 @@
-"""`chaski stop`: a model out of the memory of a running server."""
+"""`chaski stop`: unloads a model from a running server."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from chaski.cli.completion import model_names
 __all__ = ["command"]
 
 
-@click.command("stop", short_help="Take a model out of memory.")
+@click.command("stop", short_help="Unload a model from memory.")
 @click.argument("model", shell_complete=model_names)
 @click.help_option("-h", "--help")
 def command(model: str) -> None:
-    """Let the running server unload MODEL, as soon as its requests are answered."""
+    """Make the running server unload MODEL after it has answered its requests."""
     from chaski.errors import ModelNotFoundError
     from chaski.remote import running_server
 

@@ -1,4 +1,4 @@
-"""`StyledLines`: words in styles, laid out in lines that break between words."""
+"""`StyledLines`: styled words in lines that break between words."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from chaski.cli.wrap import cells
 __all__ = ["Span", "StyledLines", "broken", "width_of"]
 
 Span: TypeAlias = tuple[str, str]
-"""A text and its style, as the numbers of a terminal sequence: `1` is bold, `1;3` bold and italic."""
+"""A text and its style, in the numbers of a terminal sequence: `1` is bold, `1;3` bold and italic."""
 
 _TAB = 8
 _RESET = "\x1b[0m"
 
 
 def width_of(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
+    """Return the width of a text in terminal columns."""
     return sum(map(cells, text))
 
 
 def broken(spans: Iterable[Span], width: int) -> list[list[Span]]:
-    """Return spans as lines of that width."""
+    """Break spans into lines of `width` columns."""
     lines = StyledLines(width)
     for span in spans:
         lines.put(*span)
@@ -31,17 +31,16 @@ def broken(spans: Iterable[Span], width: int) -> list[list[Span]]:
 
 
 class StyledLines:
-    """Put text in; take what to print. A word is printed when its end is known.
+    """Takes text with `put` and returns the output with `take`. A word is output when its end is known.
 
-    width   columns of a line, 0 for lines without an end
-    indent  what lines begin with that continue a broken one
+    width columns of a line; 0 for no limit indent the beginning of lines that continue a broken line
     """
 
     def __init__(self, width: int) -> None:
         self.width = width
         self.indent: Sequence[Span] = ()
         self._out: list[Span] = []
-        self._style = ""  # of what was taken last
+        self._style = ""  # the style at the end of the last output
         self._column = 0
         self._blanks, self._blank_style, self._blank_width = "", "", 0
         self._word: list[Span] = []
@@ -56,7 +55,7 @@ class StyledLines:
                 self._blank_width += self._to_tab_stop() if char == "\t" else 1
                 self._blanks += char
                 self._blank_style = style
-            elif taken > 1:  # lines may break behind and before it
+            elif taken > 1:  # lines may break before and after it
                 self._end_word()
                 self._add(char, style, taken)
                 self._end_word()
@@ -64,7 +63,7 @@ class StyledLines:
                 self._add(char, style, taken)
 
     def put_as_is(self, text: str, style: str = "") -> None:
-        """Add text that does not break: the terminal does that where it must."""
+        """Add text that is not broken here; the terminal may break it."""
         self._end_word()
         self._flush_blanks()
         self._write(text, style)
@@ -82,7 +81,7 @@ class StyledLines:
         self._write("", "")
 
     def take(self) -> str:
-        """Return what is to be printed since the last call, with terminal sequences for the styles."""
+        """Return the output since the last call, with terminal sequences for the styles."""
         text = ""
         for piece, style in self._out:
             if style != self._style:

@@ -1,4 +1,4 @@
-"""Printing texts of models, files and servers, which must not control the terminal."""
+"""Safe printing of texts from models, files and servers, which must not control the terminal."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def echo_text(text: str, nl: bool = True) -> None:
-    """Print a text on the standard output: as it is into a file or a pipe, `visible` on a terminal."""
-    # With `color`, click leaves the text alone; without, it takes out some of the sequences.
+    """Print a text on the standard output: unchanged to a file or pipe, `visible` on a terminal."""
+    # With `color`, click leaves the text unchanged; without it, click removes some sequences.
     click.echo(visible(text) if sys.stdout.isatty() else text, nl=nl, color=True)
 
 
 def visible(text: str) -> str:
-    """The text with control characters shown and not obeyed, except for line ends and tabs.
+    """Return the text with control characters escaped, except line ends and tabs.
 
-    A carriage return is left out: it belongs to a line end, or lets a line be written over.
+    Carriage returns are removed: they belong to line ends, or would overwrite a line.
     """
     return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text.replace("\r", ""))
 
 
 def wrapped(text: str, label: str = "") -> str:
-    """A message for stderr behind a label: visible, and on a terminal in lines that break at words."""
+    """Format a message for stderr after a label: escaped, and wrapped at words on a terminal."""
     text = visible(text)
     if not sys.stderr.isatty():
         return text

@@ -1,6 +1,6 @@
 """Tools in a chat: read from a file, called by the model, answered by the user.
 
-Nothing is run by itself. For each call the user types the result, or a command whose output is the result.
+No tool runs automatically. For each call the user types the result, or a command that prints it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX_RESULT = 1 << 20
 def read_tools(path: Path) -> list[Tool]:
     """Read tools from a JSON file: a list of them, or an object with that list as `tools`.
 
-    Functions may stand alone, without `type`. Raises OptionError with the place of what is wrong.
+    Bare functions without `type` are allowed. Raises OptionError with the place of the error.
     """
     try:
         found = json.loads(read_regular(path.expanduser()).decode())
@@ -61,7 +61,7 @@ def _tool(found: Any, place: str) -> Tool:
 
 
 def tool_table(tools: Sequence[Tool]) -> str:
-    """Return the tools with their arguments, those that may be left out in brackets."""
+    """Return a table of the tools and their arguments, with optional arguments in brackets."""
     functions = [tool["function"] for tool in tools]
     return table([(f"{each['name']}({_arguments(each)})", each["description"]) for each in functions])
 
@@ -75,12 +75,12 @@ def _arguments(function: Mapping[str, Any]) -> str:
 
 
 def as_message(call: ToolCall) -> dict[str, Any]:
-    """Return a call as a part of the assistant's message."""
+    """Return a call in the format of the assistant's message."""
     return {"function": {"name": call.name, "arguments": call.arguments}}
 
 
 def read_result(call: ToolCall, read: Callable[[str], str]) -> dict[str, str]:
-    """Show a call, and ask the user for its result -> the message that tells the model."""
+    """Show a call and ask the user for its result; return the message for the model."""
     arguments = json.dumps(call.arguments, ensure_ascii=False)
     echo_text(f"The model calls {call.name} with {arguments}")
     click.echo(_HINT)
@@ -90,7 +90,7 @@ def read_result(call: ToolCall, read: Callable[[str], str]) -> dict[str, str]:
 
 
 def _output(command: str, arguments: str) -> str:
-    """Run what the user typed; the call's arguments are on its standard input, as JSON, and nowhere else."""
+    """Run the user's command. The call's arguments are passed only as JSON on its standard input."""
     import subprocess
 
     done = subprocess.run(

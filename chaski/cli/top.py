@@ -1,4 +1,4 @@
-"""`chaski top`: what a running server does, live."""
+"""`chaski top`: shows the activity of a running server, live."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["command"]
 _PIPE_COLUMNS, _LEAST_COLUMNS = 80, 60
 
 
-@click.command("top", short_help="Watch what a running server does.")
+@click.command("top", short_help="Watch a running server.")
 @click.option(
     "--interval",
     metavar="SECONDS",
     type=click.FloatRange(1, 3600),
     default=1.0,
     show_default=True,
-    help="Time between two looks, at least a second.",
+    help="Time between updates, at least a second.",
 )
-@click.option("--once", is_flag=True, help="Print one picture and end.")
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as lines of JSON, one a look.")
+@click.option("--once", is_flag=True, help="Print the figures once and exit.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as lines of JSON, one per update.")
 @click.help_option("-h", "--help")
 def command(interval: float, once: bool, as_json: bool) -> None:
     """Watch models, sequences, caches, rates, queues and memory of the running server.
@@ -35,7 +35,7 @@ def command(interval: float, once: bool, as_json: bool) -> None:
     s               sort sequences     p               pause
     ?               help
 
-    On a terminal it runs until q or Ctrl-C; elsewhere say --once or --json.
+    On a terminal it runs until q or Ctrl-C. Elsewhere use --once or --json.
     """
     import os
     import sys

@@ -1,4 +1,4 @@
-"""The cells of a model's cache as characters: each stands for the sequence that holds most of its cells."""
+"""The cells of a model's cache as characters, each for the sequence that holds most of its cells."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_CELLS = 1 << 22
 
 
 def cell_lines(picture: Any, width: int, height: int) -> list[Line]:
-    """Draw `/api/live/cache` in so many columns and lines; a character stands for one cell or more."""
+    """Draw `/api/live/cache` in `width` columns and `height` lines, with one or more cells per character."""
     slots, kinds = picture["slots"], picture["kinds"]
     lines = list(_slot_lines(slots, width))[: max(height // 3, 2)]
     rows = max((height - len(lines) - 1) // max(len(kinds), 1) - 1, 1)
@@ -28,7 +28,7 @@ def cell_lines(picture: Any, width: int, height: int) -> list[Line]:
 
 
 def _slot_lines(slots: Any, width: int) -> Iterator[Line]:
-    """The slots that hold tokens, some in a line; running ones are bold."""
+    """Yield the slots that hold tokens, several per line, with running ones in bold."""
     line: Line = []
     taken = 0
     for number, slot in enumerate(slots):
@@ -44,7 +44,7 @@ def _slot_lines(slots: Any, width: int) -> Iterator[Line]:
 
 
 def _kind_lines(kind: Any, width: int, rows: int) -> Iterator[Line]:
-    """A title, and cells line by line."""
+    """Yield a title, then the cells line by line."""
     count = min(int(kind["cells"]), _MOST_CELLS)
     each = max(-(-count // (width * rows)), 1)
     held: dict[int, set[int]] = {}

@@ -1,4 +1,4 @@
-"""The parts of which `chaski top` draws its picture: texts that fit, bars, and lines in styles."""
+"""Building blocks of the `chaski top` screen: fitted texts, bars and styled lines."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ __all__ = [
 
 Line: TypeAlias = list[Span]
 
-# Default colors, green, cyan, magenta and red can be read on dark and on light terminals. No color says
-# anything that the characters do not say.
+# The default color, green, cyan, magenta and red are readable on dark and light terminals. Colors only repeat
+# information that the characters show.
 BOLD, CHOSEN, PROBLEM = "1", "7", "1;31"
 CACHED, COMPUTED, GENERATED, FREE = "36", "", "32", "90"
 _FILLS = ("▒", "█", "▓")
@@ -37,7 +37,7 @@ _SPARKS = "▁▂▃▄▅▆▇█"
 
 
 def fit(text: object, width: int) -> str:
-    """A text in so many columns: cut or filled up, with what is not printable escaped."""
+    """Return a text cut or padded to `width` columns, with unprintable characters escaped."""
     shown, taken = "", 0
     text = printable(str(text)[: 8 * width])
     for index, char in enumerate(text):
@@ -49,14 +49,14 @@ def fit(text: object, width: int) -> str:
 
 
 def fit_right(text: object, width: int) -> str:
-    """The same, at the right."""
+    """Return the same, aligned to the right."""
     return fit(text, width).rstrip().rjust(width)
 
 
 def bar(parts: Sequence[float], end: float, width: int) -> Line:
-    """Up to three parts, one behind the other, of a bar that is full at `end`.
+    """Return a stacked bar of up to three parts that is full at `end`.
 
-    Whatever is there has a column at least.
+    Every part above zero gets at least one column.
     """
     line: Line = []
     begun, total = 0, 0.0
@@ -70,7 +70,7 @@ def bar(parts: Sequence[float], end: float, width: int) -> Line:
 
 
 def sparks(values: Iterable[float]) -> str:
-    """A column for each value, the highest as high as a line."""
+    """Return a column for each value; the highest value fills the line's height."""
     values = list(values)
     highest = max(values, default=0) or 1
     return "".join(_SPARKS[round((len(_SPARKS) - 1) * max(value, 0) / highest)] for value in values)
@@ -81,7 +81,7 @@ def as_text(lines: Iterable[Line]) -> str:
 
 
 def as_ansi(lines: Iterable[Line], in_color: bool) -> str:
-    """The lines with terminal sequences; without color, of bold and inverted text alone."""
+    """Return the lines with terminal sequences; without color, only bold and inverted text."""
     return "\n".join("".join(_styled(text, style, in_color) for text, style in line) for line in lines)
 
 

@@ -1,4 +1,4 @@
-"""The picture of `chaski top`: the figures of `/api/live` as lines for a terminal of some size."""
+"""The screen of `chaski top`: the figures of `/api/live` as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ KEYS = (
     ("PgUp, PgDn", "earlier and later sequences"),
     ("c", "the cells of the chosen model's cache, and back"),
     ("s", "sort sequences: by age, rate, tokens, slot"),
-    ("p", "pause the picture, and go on"),
+    ("p", "pause and resume updates"),
     ("?", "this help, and back"),
 )
 _HINT = "q end  j k model  c cache  s sort  p pause  ? help"
-# Columns of what stands before a line; with so many in all, sequences have more figures.
+# Columns of a line's label, and the screen width from which sequences show more figures.
 _LABEL, _WIDE = 12, 100
 
 ORDERS: dict[str, Callable[[Any], Any]] = {
@@ -35,12 +35,12 @@ ORDERS: dict[str, Callable[[Any], Any]] = {
 
 
 class View(Struct):
-    """How somebody looks at the figures.
+    """The view settings of the figures.
 
     chosen: name of a model, else the first one. order: one of ORDERS. first: index of the first sequence that
-    is in sight.
-    cells: what `/api/live/cache` tells, or why it does not; None where sequences are shown.
-    rates: generated tokens a second of the last looks. problem: why figures do not come, "" where they do.
+    is visible.
+    cells: the answer of `/api/live/cache`, or an error text; None while sequences are shown.
+    rates: generated tokens per second at the last updates. problem: why no figures arrive, else "".
     """
 
     chosen: str = ""
@@ -55,9 +55,9 @@ class View(Struct):
 
 
 def picture(figures: Any, url: str, view: View, width: int, height: int | None) -> list[Line]:
-    """Return the lines, `height` at most; without a height, as many as it takes.
+    """Return the lines, at most `height`; without a height, as many as needed.
 
-    Raises LookupError, TypeError, ValueError or AttributeError where the figures are no such figures.
+    Raises LookupError, TypeError, ValueError or AttributeError for malformed figures.
     """
     models = figures["models"]
     lines = list(_server_lines(figures, url, view, width))
@@ -81,7 +81,7 @@ def picture(figures: Any, url: str, view: View, width: int, height: int | None) 
 
 
 def chosen_index(models: Any, view: View) -> int:
-    """Return which model is chosen: they change places, and go."""
+    """Return the index of the chosen model, because models may move or disappear."""
     names = [model["name"] for model in models]
     return names.index(view.chosen) if view.chosen in names else 0
 
@@ -116,7 +116,7 @@ def _server_lines(figures: Any, url: str, view: View, width: int) -> Iterator[Li
 
 
 def _model_table(models: Any, chosen: int, width: int, height: int | None) -> Iterator[Line]:
-    """The models, as many as a third of the height holds, the chosen one among them."""
+    """Yield the models that fit into a third of the height, including the chosen one."""
     name = width - 2 - 8 - 5 - 10 - 10 - 9 - 9
     head = ("RUN", 8), ("WAIT", 5), ("PROMPT/S", 10), ("TOK/S", 10), ("MEMORY", 9), ("CONTEXT", 9)
     yield [(fit("  MODEL", name + 2) + "".join(fit_right(*cell) for cell in head), BOLD)]
@@ -178,7 +178,7 @@ def _body(model: Any, view: View, width: int, height: int | None) -> list[Line]:
 
 
 def _sequence_table(model: Any, view: View, width: int, height: int | None) -> Iterator[Line]:
-    """Sequences with a bar of the context: cached, computed and generated tokens."""
+    """Yield sequences, each with a bar of its context: cached, computed and generated tokens."""
     sequences = sorted(model["sequences"], key=ORDERS[view.order])
     extra = (("GUESSED", 12), ("DROPPED", 8)) if width >= _WIDE else ()
     head = (("PROMPT", 8), ("CACHED", 8), ("MADE", 8), *extra, ("TOK/S", 8), ("TIME", 8))
@@ -209,7 +209,7 @@ def _foot(view: View, width: int) -> Line:
 
 
 def _tokens(sequence: Any) -> tuple[int, int, int]:
-    """The tokens that a sequence holds: cached ones, computed ones, generated ones."""
+    """Return the numbers of cached, computed and generated tokens of a sequence."""
     dropped = sequence["dropped_tokens"]
     cached, computed = sequence["cached_tokens"], sequence["computed_tokens"]
     made = sequence["generated_tokens"]
@@ -218,7 +218,7 @@ def _tokens(sequence: Any) -> tuple[int, int, int]:
 
 
 def _slot(sequence: Any) -> str:
-    """Return the number of the slot; a sequence that waits has none."""
+    """Return the slot number; a waiting sequence has none."""
     return "-" if sequence["slot"] is None else str(sequence["slot"])
 
 
@@ -229,7 +229,7 @@ def _rate(sequence: Any) -> float:
 
 
 def _time(seconds: float) -> str:
-    """A time in seven columns at most: `3.2s`, `4m05s`, `7h12m`, `3d04h`."""
+    """Format a time in at most seven columns: `3.2s`, `4m05s`, `7h12m`, `3d04h`."""
     if seconds < 60:
         return f"{seconds:.1f}s"
     minutes, rest = divmod(int(seconds), 60)

@@ -1,4 +1,4 @@
-"""The screen of `chaski top`: what keys do, and the picture drawn anew with each look."""
+"""The interactive screen of `chaski top`: key bindings, and a redraw with each update."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = ["show_screen"]
 
 
 def show_screen(server: Remote, figures: Any, interval: float, in_color: bool) -> None:
-    """Show the figures until somebody presses q; what was on the terminal before comes back.
+    """Show the figures until the user presses q, then restore the terminal.
 
-    figures: those of the first look.
+    figures: the figures of the first update.
     """
     from prompt_toolkit.application import Application
     from prompt_toolkit.layout import FormattedTextControl, Layout, Window
     from prompt_toolkit.output.vt100 import Vt100_Output
 
     output = Vt100_Output.from_pty(sys.stdout, os.environ.get("TERM"))
-    output.enable_cpr = False  # not every terminal answers where its cursor is
+    output.enable_cpr = False  # not every terminal reports its cursor position
     screen = _Screen(server, figures, interval, in_color)
     application: Application[None] = Application(
         layout=Layout(Window(FormattedTextControl(screen.drawn, show_cursor=False), wrap_lines=False)),
@@ -50,7 +50,7 @@ class _Screen:
         self._in_color = in_color
 
     def drawn(self) -> AnyFormattedText:
-        """Return the picture in the terminal's present size."""
+        """Return the screen in the terminal's current size."""
         from prompt_toolkit.application import get_app
         from prompt_toolkit.formatted_text import ANSI
 
@@ -121,7 +121,7 @@ class _Screen:
         return keys
 
     def _choose(self, step: int) -> None:
-        """Choose the model that many places below."""
+        """Move the choice by `step` models."""
         view, models = self._view, self._figures["models"]
         if models:
             place = min(max(chosen_index(models, view) + step, 0), len(models) - 1)

@@ -1,4 +1,4 @@
-"""`Watch`: follows the live figures of a server in a thread, and comes back to a server that was away."""
+"""`Watch`: follows the live figures of a server in a thread, and reconnects to a server after an outage."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from chaski.remote import Remote
 __all__ = ["Watch", "followed", "looked"]
 
 _FIGURES = "/api/live"
-# Seconds: without a word from the server it is away; between two tries; that a line may come early.
+# In seconds: silence before the server counts as lost, pause between attempts, tolerated early arrival.
 _PATIENCE, _BETWEEN, _EARLY = 10.0, 1.0, 0.5
 _RATES = 240
 _UNREADABLE = (LookupError, TypeError, ValueError, AttributeError)
 
 
 def looked(server: Remote) -> Any:
-    """Return the figures of now. Raises ChaskiError."""
+    """Return the current figures. Raises ChaskiError."""
     try:
         return _checked(server.get(_FIGURES, _PATIENCE))
     except ChaskiError as error:
@@ -31,7 +31,7 @@ def looked(server: Remote) -> Any:
 
 
 def followed(server: Remote, interval: float) -> Iterator[Any]:
-    """The figures about each `interval` seconds, until the server goes. Raises ChaskiError."""
+    """Yield the figures about every `interval` seconds until the server ends. Raises ChaskiError."""
     shown = float("-inf")
     try:
         for figures in server.follow(f"{_FIGURES}?stream=1", _PATIENCE):
@@ -44,7 +44,11 @@ def followed(server: Remote, interval: float) -> Iterator[Any]:
 
 
 class Watch:
-    """figures: the last ones. cells: those of the model `wanted`, or why there are none. problem: or "".
+    """Follows the live figures of a server.
+
+    figures: the latest figures.
+    cells: the cells of the model `wanted`, or an error text.
+    problem: the current problem, or "".
 
     changed: called after each change, by another thread.
     """
@@ -63,10 +67,10 @@ class Watch:
         threading.Thread(target=self._run, daemon=True).start()
 
     def want(self, model: str | None) -> None:
-        """Ask for the cells of a model with each look, or for none."""
+        """Request the cells of a model with each update, or of no model."""
         if model != self.wanted:
             self.wanted = model
-            self.cells = None if model is None else "The cells come with the next look."
+            self.cells = None if model is None else "The cells arrive with the next update."
 
     def _run(self) -> None:
         while True:
@@ -102,7 +106,7 @@ class Watch:
 
 
 def _checked(figures: Any) -> Any:
-    """Return figures that can be drawn. Raises ChaskiError for others."""
+    """Validate the figures. Raises ChaskiError."""
     try:
         picture(figures, "", View(), 120, None)
     except _UNREADABLE as error:
@@ -111,7 +115,7 @@ def _checked(figures: Any) -> Any:
 
 
 def _explained(server: Remote, error: ChaskiError) -> ChaskiError:
-    """Return an error that says what to do, where the server's own words do not."""
+    """Return an error that names the fix, if the server's message does not."""
     if isinstance(error, ModelNotFoundError):
         return ChaskiError(
             f"the server at {server.url} has no live figures: they come with chaski 0.2.0 ({error})"

@@ -1,6 +1,6 @@
-"""Progress of pull, push and create on the terminal: a line for each step, bars where bytes are counted.
+"""Terminal progress of pull, push and create: a line per step, with bars for counted bytes.
 
-Everything goes to stderr. Where nobody watches, each step is one plain line.
+All output goes to stderr. Without a terminal, each step is one plain line.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 
 
 def registry_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that `access_to` takes."""
+    """Add the options for `access_to` to a command."""
     insecure = click.option("--insecure", is_flag=True, help="Allow http:// without encryption.")
     username = click.option("--username", metavar="NAME", help="User name at the registry.")
     password = click.option(
@@ -42,7 +42,7 @@ def registry_options(command: Callable[..., None]) -> Callable[..., None]:
 def access_to(
     name: ModelName, insecure: bool = False, username: str | None = None, password: str | None = None
 ) -> Access:
-    """Return how this user may reach a registry: a name that the user typed may mean a private address."""
+    """Return the user's access to a registry. A name typed by the user may have a private address."""
     from chaski.env import Environment
     from chaski.store.http import Access
 
@@ -53,13 +53,13 @@ def access_to(
 
 
 def fields_of(access: Access) -> dict[str, Any]:
-    """Return the fields for a server; which private hosts it may reach is for the server to say."""
+    """Return the request fields for a server, which decides itself which private hosts it may contact."""
     given = {"insecure": access.insecure, "username": access.username, "password": access.password}
     return {name: value for name, value in given.items() if value}
 
 
 def show_progress(events: Iterable[StoreProgress]) -> None:
-    """Go through `events` and show them."""
+    """Show `events` until they end."""
     if sys.stderr.isatty():
         _draw(events)
         return
@@ -92,7 +92,7 @@ def _draw(events: Iterable[StoreProgress]) -> None:
 
 
 def _redraw(lines: Iterable[_Line], drawn: int, now: float) -> int:
-    """Draw the lines, at most a screen of them, over those that are there -> how many there are now."""
+    """Redraw the lines over the drawn ones, at most a screenful; return their new number."""
     terminal = shutil.get_terminal_size()
     texts = [line.text(now, terminal.columns) for line in lines][-max(terminal.lines - 1, 1) :]
     up = f"\x1b[{drawn}A" if drawn else ""
@@ -101,7 +101,7 @@ def _redraw(lines: Iterable[_Line], drawn: int, now: float) -> int:
 
 
 class _Line:
-    """One step and how far it is."""
+    """One step and its progress."""
 
     def __init__(self, status: str, now: float) -> None:
         self.is_done = False
@@ -114,7 +114,7 @@ class _Line:
         self._total = event.total or 0
         self._completed = event.completed or 0
         if self._first is None and event.completed is not None:
-            # Bytes left by an earlier pull do not count for the rate.
+            # Bytes from an earlier pull do not count for the rate.
             self._first = self._completed
             self._samples = deque([(now, self._completed)])
         self._samples.append((now, self._completed))
@@ -141,7 +141,7 @@ class _Line:
         return f"{sizes:>15} {speed:>9} {left:>6}"
 
     def _rate(self) -> float:
-        """Bytes a second, lately."""
+        """Return the recent rate in bytes per second."""
         (begin, first), (end, last) = self._samples[0], self._samples[-1]
         return max(last - first, 0) / (end - begin) if end > begin else 0.0
 
@@ -151,7 +151,7 @@ def _frame(now: float) -> str:
 
 
 def _eta(seconds: float) -> str:
-    """The two largest units: `1m17s`; a bound for what is far away."""
+    """Format a time in its two largest units, `1m17s`, or as a bound if it is long."""
     if seconds >= 360_000:
         return "99h+"
     minutes, rest = divmod(int(seconds), 60)

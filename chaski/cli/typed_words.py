@@ -1,4 +1,4 @@
-"""Words that Tab completes in a chat: commands and what follows them, and paths of files."""
+"""Tab completion in a chat: commands with their arguments, and file paths."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import TypeAlias
 __all__ = ["Words", "completions", "paths", "unescaped"]
 
 Names: TypeAlias = Callable[[str], Iterable[str]]
-"""Gives the words that begin like this one."""
+"""Returns the words that start with the given one."""
 
 Words: TypeAlias = Mapping[str, "Words | Names | None"]
-"""Words that may be typed, and what may follow each."""
+"""Possible words, each with the words that may follow it."""
 
 _PATH = re.compile(r"(?:^|(?<=[\s'\"]))(?:~/|\.{0,2}/)(?:\\.|[^\s\\'\"])*$")
 _BLANK = re.compile(r"([\s\\'\"])")
 
 
 def completions(words: Words, text: str) -> Iterator[tuple[str, int]]:
-    """Yield what may stand at the end of a text, and how many characters it replaces."""
+    """Yield possible completions of a text, each with the number of characters to replace."""
     *before, begun = text.split(" ")
     known: Words | Names | None = words
     for word in before:
@@ -36,7 +36,7 @@ def completions(words: Words, text: str) -> Iterator[tuple[str, int]]:
 
 
 def paths(begun: str) -> Iterator[str]:
-    """Yield the paths that begin like this one, with a slash behind folders; blanks are escaped."""
+    """Yield the paths that start with `begun`, with a slash after folders and escaped blanks."""
     folder, slash, name = unescaped(begun).rpartition("/")
     with suppress(OSError):
         entries = sorted(os.scandir(os.path.expanduser(folder + slash) or "."), key=lambda entry: entry.name)
@@ -48,5 +48,5 @@ def paths(begun: str) -> Iterator[str]:
 
 
 def unescaped(path: str) -> str:
-    """Return a path as it is without the backslashes before its blanks."""
+    """Return a path without the backslashes before its blanks."""
     return re.sub(r"\\(.)", r"\1", path)

@@ -1,4 +1,4 @@
-"""Output of `chaski run` for models that make vectors."""
+"""Output of `chaski run` for embedding models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["makes_vectors", "vector"]
 
 
 def makes_vectors(model: Model) -> bool:
-    """Return whether the model makes vectors of texts."""
+    """Return whether the model is an embedding model."""
     if isinstance(model, RemoteModel):
         return model.makes_vectors
     from chaski.model.pooling import Pooling
@@ -24,7 +24,7 @@ def makes_vectors(model: Model) -> bool:
 
 
 def vector(model: Model, text: str, dimensions: int | None, truncate: bool) -> str:
-    """The vector of a text, as a list of JSON. A text that is too long is cut, or refused."""
+    """Return the vector of a text as a JSON list. A text that is too long is truncated or rejected."""
     if isinstance(model, RemoteModel):
         return json.dumps(model.embed(text, dimensions, truncate))
     from chaski.runner.generation.output_sequences import cut_vectors

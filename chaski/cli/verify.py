@@ -1,4 +1,4 @@
-"""`chaski verify`: is everything in the store what its name says?"""
+"""`chaski verify`: checks the content of the store against its digests."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["command"]
 def command(models: tuple[str, ...]) -> None:
     """Hash all files of each MODEL again, or of the whole store, and report what is missing or damaged.
 
-    What is damaged gets another name, with "-damaged" at its end, so that it is pulled or created anew.
-    `chaski prune` deletes it.
+    Damaged files get the suffix "-damaged", so that the next pull or create replaces them. `chaski prune`
+    deletes them.
     """
     from chaski.cli.layout import file_size, table
     from chaski.cli.remote_store import note_own_store
@@ -41,6 +41,6 @@ def command(models: tuple[str, ...]) -> None:
     if faults:
         click.echo(table([("FILE", "PROBLEM", "MODELS"), *faults], indent=""))
         raise click.ClickException(
-            f"{len(faults)} of {count} files are not what they should be; pull or create again"
+            f"{len(faults)} of {count} files are missing or damaged; pull or create their models again"
         )
-    click.echo(f"{count} files, {file_size(size)}: all as they should be")
+    click.echo(f"{count} files, {file_size(size)}: all intact")

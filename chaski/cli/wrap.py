@@ -1,4 +1,4 @@
-"""`WordWrap`: text that appears bit by bit in a terminal, in lines that break between words."""
+"""`WordWrap`: wraps text that appears bit by bit on a terminal between words."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _TAB = 8
 
 
 class WordWrap:
-    """Feed it text as it comes; it gives what to print.
+    """Takes text as it arrives, and returns the text to print.
 
-    A word is printed as far as it is there. Where it grows beyond the line it is taken back, and stands on
-    the next one. `columns`: how wide the terminal is; in a very narrow one nothing is done.
+    A partial word is printed at once. If it grows beyond the line, it is erased and moved to the next line.
+    `columns`: width of the terminal; on a very narrow one, text is not wrapped.
     """
 
     def __init__(self, columns: int) -> None:
@@ -24,7 +24,7 @@ class WordWrap:
         self._word = ""
 
     def feed(self, text: str) -> str:
-        """The text with its lines broken."""
+        """Return the text with wrapped lines."""
         return "".join(map(self._put, text)) if self._width else text
 
     def _put(self, char: str) -> str:
@@ -39,23 +39,23 @@ class WordWrap:
                 return "\n"
             broken = self._break()
         self._column += taken
-        # Behind a character as wide as two a line may always break.
+        # After a double-width character a line may always break.
         self._word = "" if char in " \t" or taken > 1 else self._word + char
         return broken + char
 
     def _break(self) -> str:
-        """Go to the next line, with the word that has begun, if a line can hold it."""
+        """Move to the next line, together with the partial word if a line can hold it."""
         begun = sum(map(cells, self._word))
         if begun >= self._column:
             self._column, self._word = 0, ""
             return "\n"
         self._column = begun
-        # Back to where the word began, and away with it.
+        # Move the cursor back to the start of the word and erase it.
         return (f"\x1b[{begun}D\x1b[K" if begun else "") + "\n" + self._word
 
 
 def cells(char: str) -> int:
-    """Return how many columns of a terminal a character takes: 0, 1 or 2."""
+    """Return the width of a character in terminal columns: 0, 1 or 2."""
     if unicodedata.combining(char) or unicodedata.category(char) in ("Cf", "Me", "Mn"):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1

@@ -120,7 +120,7 @@ def _bytes(lines: list[str]) -> float:
         (("bench", "x.gguf", "--depth", "0,1", "--plan"), "--plan takes one depth and one batch"),
         (("bench", "x.gguf", "--depth", "0,x"), "'x' is not a valid integer"),
         (("bench", "x.gguf", "--batch", "0"), "0 is not in the range x>=1"),
-        (("show", "x.gguf", "--context", "5"), "go with --memory and --plot"),
+        (("show", "x.gguf", "--context", "5"), "need --memory or --plot"),
     ],
 )
 def test_mistakes(arguments: tuple[str, ...], message: str) -> None:

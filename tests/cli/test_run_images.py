@@ -92,7 +92,7 @@ def test_paths_of_nothing_stay_text(model: chaski.LLM) -> None:
 
 def test_a_model_that_does_not_see(tiny_llama: Path) -> None:
     result = run(str(tiny_llama), "see './two words.png'")
-    assert result.stderr == "Note: this model does not see images; 'two words.png' stays text\n"
+    assert result.stderr == "Note: the model cannot read images; 'two words.png' stays text\n"
     with chaski.load(tiny_llama) as text_only:
         assert result.stdout == expected(text_only, "see './two words.png'") + "\n"
 

@@ -163,7 +163,7 @@ def test_models_of_a_path_have_no_states(
     session = opened(str(tiny_llama))
     talk(session, monkeypatch, "hello", "/save mine")
     session.model.close()
-    assert "Note: the state is not kept: the new model has a file of its own" in capsys.readouterr().err
+    assert "Note: the state was not saved: the new model has a separate file" in capsys.readouterr().err
     assert not state(store).exists()
 
 

@@ -129,14 +129,14 @@ def test_a_home_is_no_place_for_the_service_of_the_machine(monkeypatch: pytest.M
     monkeypatch.setattr(sys, "argv", ["/home/me/env/bin/chaski"])
     refused = call("install", "--system", "--dry-run")
     assert refused.exit_code == 1
-    assert "which the service of the machine cannot read" in refused.output
+    assert "which the machine's service cannot read" in refused.output
 
 
 def test_other_commands(calls: Path, unit: Path) -> None:
     for words in (["start"], ["stop"], ["status"], ["logs"]):
         missing = call(*words)
         assert missing.exit_code == 1
-        assert "`chaski service install` makes the service" in missing.output
+        assert "install the service with `chaski service install`" in missing.output
     call("install")
     calls.unlink()
     assert [call(word).exit_code for word in ("start", "stop", "status", "logs")] == [0, 0, 3, 0]
@@ -176,7 +176,7 @@ def test_without_systemd_it_says_what_to_do(calls: Path, unit: Path, monkeypatch
     monkeypatch.setattr(service_managers, "_BOOTED", Path("/nowhere"))
     refused = call("install")
     assert refused.exit_code == 1
-    assert "Let `chaski serve` be the command of the container" in refused.output
+    assert "Make `chaski serve` the command of the container" in refused.output
     assert not unit.exists()
 
 
@@ -258,7 +258,7 @@ def test_each_system_has_its_manager(monkeypatch: pytest.MonkeyPatch) -> None:
     assert service._manager(system=True) == Systemd(system=True)
     monkeypatch.setattr(sys, "platform", "darwin")
     assert isinstance(service._manager(system=False), Launchd)
-    assert "on macOS the service is one of the user" in call("status", "--system").output
+    assert "on macOS the service belongs to the user" in call("status", "--system").output
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(Exception, match="no launchctl"):
         Launchd().check()

@@ -55,7 +55,7 @@ def test_who_would_compute_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     reason = "architecture 'foreign' is not implemented here"
     assert f"engine          llama.cpp ({reason}" in show(str(path)).output
     monkeypatch.setenv("CHASKI_ENGINE", "native")
-    assert "engine          native (has it not)\n" in show(str(path)).output
+    assert "engine          native (not supported)\n" in show(str(path)).output
 
 
 def test_tensors_and_metadata(tiny_llama: Path) -> None:

@@ -103,7 +103,7 @@ def test_copies_and_removals(root: Path) -> None:
 
 def test_verification(root: Path) -> None:
     put_by_hand(root, f"{LIBRARY}/one/latest", {"model": b"weights"}, b"{}")
-    assert chaski("verify").output == "2 files, 9 B: all as they should be\n"
+    assert chaski("verify").output == "2 files, 9 B: all intact\n"
     weights = Store(root).entry(ModelName.parse("one")).manifest.layers[0].digest
     (root / "blobs" / weights.file_name).write_bytes(b"Weights")
     result = chaski("verify", "one")
@@ -112,7 +112,7 @@ def test_verification(root: Path) -> None:
         "FILE            PROBLEM                                               MODELS",
         f"{weights.short}    damaged: its content has another digest; set aside    one:latest",
     ]
-    assert result.stderr.startswith("Error: 1 of 2 files are not what they should be")
+    assert result.stderr.startswith("Error: 1 of 2 files are missing or damaged")
     gone = chaski("run", "one", "hello").stderr
     assert gone == f"Error: blob {weights.short} of one:latest is missing; pull or create it again\n"
 
