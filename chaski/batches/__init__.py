@@ -1,1 +1,1 @@
-"""Batches: files of requests that are answered one and all, over interruptions."""
+"""Batches: files of requests that are all answered, even after interruptions."""

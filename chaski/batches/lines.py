@@ -1,4 +1,4 @@
-"""The file of a batch, in OpenAI's form: a line for each request, with an id of its own."""
+"""The input file of a batch in OpenAI's format: one line per request, each with a unique id."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ URLS = (
     "/v1/rerank",
     "/v1/responses",
 )
-"""The routes that a line may ask."""
+"""The routes allowed in a line."""
 
 _MAX_LINE = 64 << 20
 _MAX_VALUES = 500_000
@@ -33,7 +33,7 @@ _FIELDS = ("custom_id", "method", "url", "body")
 
 @dataclass(frozen=True)
 class BatchLine:
-    """A request: `body` is asked of `url`, and its result goes under `custom_id`."""
+    """A request: `body` is sent to `url`, and its result is stored under `custom_id`."""
 
     number: int
     custom_id: str
@@ -42,15 +42,15 @@ class BatchLine:
 
     @cached_property
     def request_id(self) -> str:
-        """The id of the request in the file of results: equal requests have equal ones."""
+        """The id of the request in the results file. Equal requests have equal ids."""
         content = json.dumps([self.url, self.body], sort_keys=True, separators=(",", ":"))
         return f"batch_req_{blake2b(content.encode(errors='replace'), digest_size=12).hexdigest()}"
 
 
 def read_lines(path: Path, model: str | None = None) -> Iterator[BatchLine]:
-    """Read the requests of a file one by one. `model` is asked by those that name none.
+    """Read the requests of a file one by one. `model` is the default for requests that name none.
 
-    Raises FormatError for a line that is no request, with its number.
+    Raises FormatError, with the line number, for an invalid request.
     """
     try:
         opened = open_regular(path)
@@ -69,9 +69,9 @@ def read_lines(path: Path, model: str | None = None) -> Iterator[BatchLine]:
 
 
 def check_lines(path: Path, model: str | None = None) -> dict[str, str]:
-    """Read all requests of a file -> their ids in its order, each with its `BatchLine.request_id`.
+    """Check all requests of a file; return their ids in order, each with its `BatchLine.request_id`.
 
-    Raises FormatError as `read_lines` does, and where two requests have one id, or the file has none.
+    Raises FormatError like `read_lines`, and for duplicate ids or a file without requests.
     """
     found: dict[str, str] = {}
     for line in read_lines(path, model):

@@ -1,4 +1,4 @@
-"""The file of results: a line for each request that is done, in the order in which they were."""
+"""The results file: one line per completed request, in order of completion."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ _SYNC_SECONDS = 1.0
 
 
 class Results:
-    """Results of a batch. Whatever ends the process leaves whole lines, and perhaps a part of one more.
+    """Results of a batch. If the process is killed, the file contains whole lines and at most one partial
+    line.
 
-    done: the ids of the requests whose results are there, each with its `BatchLine.request_id`.
-    num_failed: so many of them are errors. Safe to use from several threads.
+    done: the ids of completed requests, each with its `BatchLine.request_id`.
+    num_failed: number of results that are errors. Safe to use from several threads.
     """
 
     def __init__(self, path: Path, file: FileIO) -> None:
@@ -40,10 +41,10 @@ class Results:
     @classmethod
     @contextmanager
     def open(cls, path: Path, retries_failed: bool = False) -> Iterator[Self]:
-        """Open or make the file, for this process alone.
+        """Open or create the file, exclusively for this process.
 
-        The part of a line at its end is cut off. With `retries_failed` results that are errors are taken out.
-        Raises FormatError for a file of something else, StoreError where another process writes it, OSError.
+        A partial line at its end is removed. With `retries_failed`, results that are errors are removed too.
+        Raises FormatError for another kind of file, StoreError if another process writes to it, and OSError.
         """
         if retries_failed and path.exists():
             _take_out_failed(path)
@@ -66,7 +67,7 @@ class Results:
         text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
         data = text.encode(errors="replace") + b"\n"
         with self._lock:
-            if not self._is_open:  # it comes from a thread that nobody waits for any more
+            if not self._is_open:  # it comes from an abandoned thread
                 return
             _write(self._file, data)
             self._count(fields)
@@ -99,7 +100,7 @@ def _locked(path: Path) -> Iterator[FileIO]:
 
 
 def _take_out_failed(path: Path) -> None:
-    """Put a file without the results that are errors in the place of this one."""
+    """Replace the file by one without error results."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with _locked(path) as file:
         try:
@@ -114,7 +115,7 @@ def _take_out_failed(path: Path) -> None:
 
 
 def _lines(path: Path, file: FileIO) -> Iterator[tuple[bytes, Mapping[str, Any]]]:
-    """Yield the whole lines of a file of results, and what they hold."""
+    """Yield the whole lines of a results file with their parsed content."""
     with open(file.fileno(), "rb", closefd=False) as lines:
         for number, line in enumerate(lines, 1):
             if not line.endswith(b"\n"):

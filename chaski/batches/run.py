@@ -1,4 +1,4 @@
-"""`run_batch`: asks what is not done yet of a batch, several requests at a time."""
+"""`run_batch`: sends the remaining requests of a batch, several at a time."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from chaski.errors import ChaskiError
 __all__ = ["Ask", "Reply", "Tokens", "run_batch"]
 
 _TRIES = 3
-"""A request that crashes what computes it is asked so often."""
+"""Maximum attempts for a request that crashes its model process."""
 _MAX_WAIT = 30.0
 _MOST_FAILURES = 16
-"""After so many crashes in a row nothing more is asked."""
+"""Number of consecutive crashes after which the batch stops."""
 
 
 class Reply(Struct, frozen=True):
-    """HTTP status, object and id of an answer; and seconds to wait before it may be asked for again."""
+    """HTTP status, object and id of an answer, and seconds to wait before a retry."""
 
     status: int
     body: Any
@@ -33,17 +33,17 @@ class Reply(Struct, frozen=True):
 
 
 Ask: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[Reply]]
-"""Asks a route with a body. Raises ChaskiError where nobody answers at all."""
+"""Sends a body to a route. Raises ChaskiError if there is no answer."""
 
 
 class Tokens(Struct):
-    """Tokens of prompts and of answers together."""
+    """Total tokens of prompts and of answers."""
 
     prompts: int = 0
     answers: int = 0
 
     def count(self, body: Any) -> None:
-        """Add the usage that an answer tells, if it does."""
+        """Add the usage reported by an answer, if any."""
         usage = body.get("usage") if isinstance(body, Mapping) else None
         if isinstance(usage, Mapping):
             self.prompts += _number(usage, "prompt_tokens", "input_tokens")
@@ -58,12 +58,11 @@ async def run_batch(
     progress: Callable[[Tokens], None] = lambda tokens: None,
     threads: Executor | None = None,
 ) -> Tokens:
-    """Ask for every line that `results` has no result of, at most `in_flight` at a time -> tokens.
+    """Send every line without a result in `results`, at most `in_flight` at a time; return the tokens.
 
-    `progress` is called after each result. Files are read and written in `threads`, those of the event loop
-    if it is None. A server that is too busy is waited for. Raises ChaskiError where
-    nobody answers or all that is asked fails, and OSError where results cannot be written; what is done by
-    then is in the results.
+    `progress` is called after each result. Files are read and written in `threads`, or in the event loop's
+    threads if None. A busy server is retried later. Raises ChaskiError if there is no answer or all requests
+    fail, and OSError if results cannot be written. Completed results are kept.
     """
     tokens = Tokens()
     num_failures = 0
@@ -100,7 +99,7 @@ async def run_batch(
 
 
 def _next(lines: Iterator[BatchLine], results: Results) -> BatchLine | None:
-    """Return the next request that has no result; None at the end."""
+    """Return the next request without a result, or None at the end."""
     return next((line for line in lines if line.custom_id not in results.done), None)
 
 
@@ -117,7 +116,7 @@ async def _answer(ask: Ask, line: BatchLine) -> Reply:
 
 
 def _said(reply: Reply) -> str:
-    """Return what an answer says that is an error."""
+    """Return the message of an error answer."""
     error = reply.body.get("error") if isinstance(reply.body, Mapping) else None
     text = error.get("message") if isinstance(error, Mapping) else error
     return f"the last answer: {text or reply.status}"

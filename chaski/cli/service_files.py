@@ -41,7 +41,7 @@ def systemd_unit(command: Sequence[str], environment: Mapping[str, str], system:
     if system:
         walls = f"PrivateTmp=yes\nProtectSystem=strict\nProtectHome=yes\nReadWritePaths={HOME}\n"
     return (
-        f"# {MARK}, which overwrites it. `systemctl edit` keeps changes.\n"
+        f"# {MARK}, which writes over it. `systemctl edit` keeps changes.\n"
         f"[Unit]\nDescription=chaski, a server of language models\n{after}\n"
         f"[Service]\n{user}{settings}EnvironmentFile=-%E/chaski.env\nExecStart={start}\n"
         f"Restart=on-failure\nRestartSec=3\nNoNewPrivileges=yes\n{walls}\n"
@@ -61,7 +61,7 @@ def launchd_agent(command: Sequence[str], environment: Mapping[str, str], log: P
         "StandardErrorPath": str(log),
     }
     head, end, rest = plistlib.dumps(agent, sort_keys=False).decode().partition("<plist")
-    return f"{head}<!-- {MARK}, which overwrites it. -->\n{end}{rest}"
+    return f"{head}<!-- {MARK}, which writes over it. -->\n{end}{rest}"
 
 
 def _quoted(word: str) -> str:

@@ -139,7 +139,7 @@ class Session(Struct):
         from chaski.cli.states import keep_state
 
         if "adapter" in self.options:
-            raise OptionError("/save cannot store adapters; use `chaski create` and ADAPTER in a Modelfile")
+            raise OptionError("/save cannot store adapters; `chaski create` can, by a Modelfile with ADAPTER")
         parameters = {key: value for key, value in self.options.items() if key != "format"} | self.loading
         opening = self.model.defaults.opening if self.history else ()
         spoken = [turn for turn in (*opening, *self.history) if turn["role"] != "tool"]

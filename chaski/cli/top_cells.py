@@ -17,7 +17,7 @@ _MOST_CELLS = 1 << 22
 
 
 def cell_lines(picture: Any, width: int, height: int) -> list[Line]:
-    """Draw `/api/live/cache` in `width` columns and `height` lines, with one or more cells per character."""
+    """Draw `/api/live/cache` in `width` columns and `height` lines, one or more cells per character."""
     slots, kinds = picture["slots"], picture["kinds"]
     lines = list(_slot_lines(slots, width))[: max(height // 3, 2)]
     rows = max((height - len(lines) - 1) // max(len(kinds), 1) - 1, 1)

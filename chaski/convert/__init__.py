@@ -1,5 +1,5 @@
-"""Hugging Face checkpoints → GGUF: names, configurations, tokenizers and types. Writes what llama.cpp writes.
+"""Converts Hugging Face checkpoints to GGUF: names, configurations, tokenizers and types, as in llama.cpp.
 
-A checkpoint is a folder with `config.json`, safetensors files and a tokenizer. One file of `families` says
-what is special about a model; the rest is common to all.
+A checkpoint is a folder with `config.json`, safetensors files and a tokenizer. One file of `families`
+describes the specifics of each model; the other modules are shared.
 """

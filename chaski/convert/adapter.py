@@ -1,8 +1,9 @@
-"""`convert_adapter`: a LoRA adapter as PEFT saves it becomes a GGUF file, as llama.cpp's converter writes it.
+"""`convert_adapter`: converts a PEFT LoRA adapter to a GGUF file in llama.cpp's format.
 
-To what a matrix makes of x an adapter adds scale · B (A x), where A is (rank, columns) and B is (rows, rank)
-(Hu et al. 2021). GGUF has A and B under the matrix's name, with `.lora_a` and `.lora_b` behind it, and in the
-order in which GGUF has that matrix. Its readers take `adapter.lora.alpha` over the rank of B as the scale.
+An adapter adds scale · B (A x) to a matrix's product with x, where A is (rank, columns) and B is (rows, rank)
+(Hu et al. 2021). GGUF stores A and B under the matrix's name with the suffixes `.lora_a` and `.lora_b`, in
+the row and column order of GGUF's matrix. Readers compute the scale as `adapter.lora.alpha` divided by the
+rank of B.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ __all__ = ["ADAPTER_TYPES", "CONFIG_NAME", "AdapterSummary", "convert_adapter", 
 CONFIG_NAME = "adapter_config.json"
 WEIGHTS_NAME = "adapter_model.safetensors"
 ADAPTER_TYPES = ("F32", "F16", "BF16", "Q8_0")
-"""The types that the matrices of an adapter can get. Rows that are no whole blocks of Q8_0 get F16."""
+"""The types for an adapter's matrices. Rows that are not whole Q8_0 blocks are stored as F16."""
 
 _FACTOR = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.default)?\.weight")
 _PLAIN_PATTERN = re.compile(r"[\w.]+")
-# PEFT subtracts these from the base's weights before it trains, and again when it loads the adapter.
+# With these methods PEFT changes the base's weights before training, and again on loading the adapter.
 _CHANGING_THE_BASE = ("corda", "loftq", "lora_ga", "olora", "pissa")
 _UNSUPPORTED_LISTS = ("modules_to_save", "layer_replication", "target_parameters", "trainable_token_indices")
 _SHOWN = 5
 
 
 class AdapterSummary(Struct, frozen=True):
-    """The sizes of a written adapter. num_matrices: those of the model that it changes. bytes: of tensors."""
+    """The sizes of a written adapter. num_matrices: changed matrices of the model. bytes: of tensors."""
 
     architecture: str
     num_matrices: int
@@ -54,19 +55,19 @@ class AdapterSummary(Struct, frozen=True):
 
 
 def is_adapter(folder: Path) -> bool:
-    """Return whether a folder holds an adapter of PEFT, not a checkpoint."""
+    """Return whether a folder contains a PEFT adapter rather than a checkpoint."""
     return (folder / CONFIG_NAME).is_file()
 
 
 def convert_adapter(
     folder: Path, out: Path, base: Path | GGUFFile | None = None, type: str = "F16"
 ) -> AdapterSummary:
-    """Convert the adapter of PEFT in `folder` to the GGUF file `out`, which appears when it is complete.
+    """Convert the PEFT adapter in `folder` to the GGUF file `out`, which appears once it is complete.
 
     base: the model that it was trained for, as a GGUF file, open or not, or as the folder of a checkpoint, of
     which `config.json` is enough. By default that is `folder`, if it has a `config.json`, or the folder that
     the adapter names. type: one of ADAPTER_TYPES.
-    Raises ModelError, FormatError, ModelNotFoundError or UnsupportedError for what cannot be converted.
+    Raises ModelError, FormatError, ModelNotFoundError or UnsupportedError.
     """
     if type.upper() not in ADAPTER_TYPES:
         raise UnsupportedError(
@@ -101,7 +102,7 @@ def convert_adapter(
 
 
 def _read_adapter_config(folder: Path) -> Config:
-    """The settings of the adapter, all of which GGUF can express."""
+    """Read the settings of the adapter. Raises UnsupportedError for settings that GGUF cannot express."""
     path = folder / CONFIG_NAME
     if not path.is_file():
         raise ModelNotFoundError(f"{path}: no such file; the folder of an adapter has one")
@@ -125,7 +126,7 @@ def _read_adapter_config(folder: Path) -> Config:
 
 
 def _base_of(config: Config, folder: Path, base: Path | GGUFFile | None) -> Path | GGUFFile:
-    """The base: what is given, the folder itself, or what the adapter names."""
+    """Return the base model: the given one, the folder itself, or the one named by the adapter."""
     if base is not None:
         return base
     if (folder / "config.json").is_file():
@@ -140,7 +141,7 @@ def _base_of(config: Config, folder: Path, base: Path | GGUFFile | None) -> Path
 
 
 def _alpha(config: Config) -> float:
-    """The alpha of the file, which its readers divide by the rank: with rsLoRA by the rank's root."""
+    """Return the alpha for the file. Readers divide it by the rank, so rsLoRA's alpha is adjusted."""
     alpha = config.get("lora_alpha", float)
     return alpha * math.sqrt(config.count("r")) if _is_stabilized(config) else alpha
 
@@ -150,7 +151,7 @@ def _is_stabilized(config: Config) -> bool:
 
 
 def _read_pairs(config: Config, path: Path) -> dict[str, Pair]:
-    """The matrices A and B with their scale, by the plain name of the weight that they change."""
+    """Return the matrices A and B with their scale, by the plain name of the weight they change."""
     if not path.is_file() and path.with_suffix(".bin").is_file():
         raise UnsupportedError(f"{path.with_suffix('.bin')} is a pickle, which is not read: save safetensors")
     halves: dict[str, dict[str, SafeTensor]] = {}
@@ -183,7 +184,7 @@ def _pair(config: Config, module: str, first: SafeTensor, second: SafeTensor) ->
 
 
 def _alpha_of(config: Config, module: str) -> float:
-    """The alpha of a module: that of the first pattern which is the end of its name, or the common one."""
+    """Return the alpha of a module: from the first pattern that its name ends with, else the common one."""
     patterns = config.part("alpha_pattern")
     for pattern in patterns.values:
         ending = pattern.removeprefix("^")
@@ -197,7 +198,7 @@ def _alpha_of(config: Config, module: str) -> float:
 
 
 def _not_zero(config: Config, key: str) -> float:
-    """A number that is not zero, which readers of GGUF take for 'no scale'."""
+    """Return a number that is not zero, because GGUF readers interpret zero as 'no scale'."""
     value = config.get(key, float)
     if value == 0:
         raise ModelError(f"{config.path}: {key!r} is 0: such an adapter changes nothing")
@@ -205,7 +206,7 @@ def _not_zero(config: Config, key: str) -> float:
 
 
 def _changes(base: AdapterBase, pairs: Mapping[str, Pair]) -> Iterator[tuple[str, Factors]]:
-    """The changed tensors of the base by GGUF's names; all matrices of the adapter must have one."""
+    """Yield the changed tensors of the base by GGUF name. Every matrix of the adapter must match one."""
     left = set(pairs)
     for planned in base.plan():
         if not pairs.keys().isdisjoint(planned.sources):
@@ -219,12 +220,12 @@ def _changes(base: AdapterBase, pairs: Mapping[str, Pair]) -> Iterator[tuple[str
 
 
 def _tensors(name: str, factors: Factors, type: QuantType, alpha: float) -> Iterator[tuple[str, LazyTensor]]:
-    """The two tensors of a change."""
+    """Yield the two tensors of a changed matrix."""
     yield f"{name}.lora_a", _lazy(factors.first_shape, type, factors.first)
     yield f"{name}.lora_b", _lazy(factors.second_shape, type, lambda: factors.second(alpha))
 
 
 def _lazy(shape: TensorShape, type: QuantType, make: Callable[[], NDArray[np.float32]]) -> LazyTensor:
-    """A tensor whose elements are made when they are written."""
+    """Return a tensor whose elements are computed when they are written."""
     fitting = type if shape[-1] % type.block_size == 0 else QuantType.F16
     return LazyTensor(shape, fitting, lambda: [quantize(make(), fitting)])

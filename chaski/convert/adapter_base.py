@@ -1,7 +1,7 @@
-"""`AdapterBase`: the model that an adapter was trained for, as far as the conversion of the adapter needs it.
+"""`AdapterBase`: the facts about an adapter's base model that the conversion needs.
 
-It is the folder of a checkpoint, whose weights need not be there, or a GGUF file, whose sizes say what its
-checkpoint would have.
+The base is a checkpoint folder, with or without weights, or a GGUF file, from whose sizes the checkpoint's
+configuration is derived.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chaski.formats.safetensors import INDEX_NAME, SINGLE_NAME, open_checkpoint
 
 __all__ = ["AdapterBase"]
 
-# The architectures of checkpoints whose names and order of rows follow from sizes that a GGUF file has.
+# Checkpoint architectures whose tensor names and row order can be derived from a GGUF file's sizes.
 _CHECKPOINTS = {
     "gemma": "GemmaForCausalLM",
     "gemma2": "Gemma2ForCausalLM",
@@ -50,7 +50,7 @@ _SIZES = {
     "moe_intermediate_size": "expert_feed_forward_length",
     "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
 }
-# Far more layers or experts than any model has.
+# An upper limit, far above the layers or experts of any model.
 _MOST = 1024
 
 
@@ -67,7 +67,7 @@ class AdapterBase(Struct, frozen=True):
 
     @classmethod
     def open(cls, base: Path | GGUFFile, changed: Set[str]) -> AdapterBase:
-        """Open a folder or a GGUF file, which may be open already.
+        """Open a folder or a GGUF file. The GGUF file may already be open.
 
         changed: the plain names of weights that the adapter changes.
         Raises ModelError, FormatError, ModelNotFoundError or UnsupportedError.
@@ -110,11 +110,11 @@ class AdapterBase(Struct, frozen=True):
         return self.family.architecture
 
     def plan(self) -> Iterator[Planned]:
-        """The tensors of the text model."""
+        """Yield the planned tensors of the text model."""
         return self.family.tensors(self.config, self.names)
 
     def check(self, planned: Planned) -> None:
-        """Refuse a tensor that the GGUF file has in another shape, or not at all. Raises ModelError."""
+        """Raise ModelError if the GGUF file lacks a tensor or has it in another shape."""
         found = self.shapes.get(planned.name)
         if self.shapes and found != planned.shape:
             raise ModelError(

@@ -1,6 +1,6 @@
-"""A Hugging Face checkpoint, opened: its configuration, its family, and which tensors make which.
+"""An opened Hugging Face checkpoint: its configuration, its family and the plan of its tensors.
 
-Strict both ways: every planned tensor has its sources in the right shape, and no tensor is left over.
+The check is strict: every planned tensor has sources of the right shape, and no tensor is left over.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from chaski.formats.safetensors import SafeTensor, open_checkpoint
 
 __all__ = ["Checkpoint", "computing", "plain_name", "plan_conversion", "text_settings"]
 
-# Prefixes that wrappers put before the names of a text model, in any order that some release had.
+# Prefixes that wrappers add to the names of a text model, in the order of any release.
 _WRAPPERS = re.compile(
     r"^(?:thinker\.|llm\.|model\.|language_model\.|text_model\.|bert\.|roberta\.|distilbert\.)+"
     r"|(?<=^vision_tower\.)vision_model\."
 )
-# Parts of a configuration with the settings of the text model, or of a draft's layers.
+# Parts of a configuration that contain the settings of the text model or of a draft's layers.
 _TEXT_PARTS = ("thinker_config", "text_config", "transformer_layer_config")
-# Buffers that old releases saved, and that follow from the configuration.
+# Buffers in old releases that can be derived from the configuration.
 _BUFFERS = (r"(.*\.)?rotary_emb\.inv_freq", r"(.*\.)?position_ids", r".*\.attention\.(masked_)?bias")
 _SHOWN = 5
 
@@ -52,7 +52,7 @@ class Checkpoint(Struct, frozen=True):
 
 
 class DraftTarget(Struct, frozen=True):
-    """The checkpoint that a draft was trained for. Its weights need not be there."""
+    """The checkpoint that a draft was trained for. Its weights may be missing."""
 
     folder: Path
     config: Config
@@ -65,9 +65,9 @@ class DraftTarget(Struct, frozen=True):
 
 
 def plan_conversion(folder: Path, target_folder: Path | None = None, task: str | None = None) -> Checkpoint:
-    """Open the checkpoint in `folder` and plan its conversion; no matrices are read.
+    """Open the checkpoint in `folder` and plan its conversion, without reading matrices.
 
-    `target_folder` has that of the model which a draft proposes for. The adapter of `task` is merged.
+    `target_folder` contains the checkpoint of a draft's target. The adapter of `task` is merged.
 
     Raises ModelError for tensors that are missing, left over or of another shape than the configuration
     says, UnsupportedError for architectures and quantizations that cannot be converted.
@@ -99,7 +99,7 @@ def _planned(config: Config, folder: Path, target_folder: Path | None, task: str
 
 
 def text_settings(config: Config, family: Family, names: Set[str]) -> Config:
-    """The settings of the text model, whose tensors have these plain names, with all that they imply."""
+    """Return the settings of the text model with these tensor names, including implied settings."""
     for part in _TEXT_PARTS:
         config = config.part(part).over(config)
     config = config.over(Config(config.path, family.defaults))
@@ -107,7 +107,7 @@ def text_settings(config: Config, family: Family, names: Set[str]) -> Config:
 
 
 def plain_name(name: str) -> str:
-    """The name of a tensor without the prefixes that wrappers put before it."""
+    """Return the name of a tensor without wrapper prefixes."""
     return _WRAPPERS.sub("", _WRAPPERS.sub("", name))
 
 
@@ -134,9 +134,9 @@ def _known_task(config: Config, family: Family, task: str) -> str:
 
 @contextmanager
 def computing(config: Config) -> Iterator[None]:
-    """Turn errors of arithmetic, types and absent entries into a ModelError that blames the configuration.
+    """Turn arithmetic, type and lookup errors into a ModelError about the configuration.
 
-    The settings that every family reads are checked one by one; this is for values of other shapes.
+    Common settings are checked individually. This handles other malformed values.
     """
     try:
         yield
@@ -149,7 +149,7 @@ def computing(config: Config) -> Iterator[None]:
 
 
 def _checked(folder: Path, planned: Iterable[Planned], tensors: Mapping[str, SafeTensor]) -> list[Planned]:
-    """The plan. What is not there is found at its first tensor, however long the plan would become."""
+    """Return the plan. A missing source fails at its first tensor, before the rest of the plan is built."""
     plan = []
     for each in planned:
         _check_sources(folder, each, tensors)
@@ -158,7 +158,7 @@ def _checked(folder: Path, planned: Iterable[Planned], tensors: Mapping[str, Saf
 
 
 def _refuse_quantized(config: Config) -> None:
-    """Quantized weights need another reader each. MXFP4 is read where a family says so."""
+    """Raise UnsupportedError for quantized weights, except MXFP4 in families that support it."""
     method = config.part("quantization_config").get("quant_method", str, None)
     if method not in (None, "mxfp4"):
         advice = "convert the checkpoint in BF16 or F16 instead"
@@ -176,7 +176,7 @@ def _plain_names(tensors: Mapping[str, SafeTensor]) -> dict[str, SafeTensor]:
 
 
 def _effective(tensors: dict[str, SafeTensor], patterns: tuple[str, ...]) -> dict[str, SafeTensor]:
-    """The tensors without those of these names that are all zero."""
+    """Return the tensors, without all-zero tensors of these names."""
     if not patterns:
         return tensors
     named = re.compile("|".join(patterns))
@@ -184,7 +184,7 @@ def _effective(tensors: dict[str, SafeTensor], patterns: tuple[str, ...]) -> dic
 
 
 def _of_modules(folder: Path) -> dict[str, SafeTensor]:
-    """The tensors of the folders that sentence-transformers puts beside the weights."""
+    """Return the tensors of the module folders that sentence-transformers stores next to the weights."""
     found: dict[str, SafeTensor] = {}
     for name, module in MODULES.items():
         if (folder / module).is_dir():

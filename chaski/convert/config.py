@@ -25,7 +25,7 @@ D = TypeVar("D")
 
 
 class Config:
-    """The settings of one model, or of one part of it. A value of null counts as absent.
+    """The settings of a model or of one of its parts. A null value counts as absent.
 
     most: what it can count, such as layers, since a checkpoint has one tensor for each at least.
     """
@@ -43,7 +43,9 @@ class Config:
     @overload
     def get(self, key: str, kind: type[T], default: D) -> T | D: ...
     def get(self, key: str, kind: Any, default: Any = _REQUIRED) -> Any:
-        """The value of `key`; a whole number serves as a float. ModelError for another kind, or none."""
+        """Return the value of `key`. Raises ModelError if it is missing or of another kind.
+
+        Integers are accepted as floats."""
         value = self.values.get(key)
         if value is None:
             if default is _REQUIRED:
@@ -60,7 +62,7 @@ class Config:
         return value
 
     def count(self, key: str, default: int | None = None) -> int:
-        """The number under `key` of something that has tensors of its own; 1 or more. Raises ModelError."""
+        """Return the number under `key` of parts that have tensors, at least 1. Raises ModelError."""
         value = self.get(key, int) if default is None else self.get(key, int, default)
         if value < 1:
             raise ModelError(f"{self.path}: {key!r} is {value}; there must be one at least")
@@ -69,11 +71,11 @@ class Config:
         return value
 
     def within(self, most: int) -> Config:
-        """The same settings, of a checkpoint with so many tensors."""
+        """Return the same settings for a checkpoint with `most` tensors."""
         return Config(self.path, self.values, most)
 
     def list(self, key: str, kind: type[T] | None = None) -> list[Any]:
-        """The list under `key`, of values as `get` takes them; an absent one is empty. Raises ModelError."""
+        """Return the list under `key`, checked as in `get`, or [] if absent. Raises ModelError."""
         value = self.values.get(key)
         if value is not None and not isinstance(value, list):
             raise ModelError(f"{self.path}: {key!r} is {value!r:.80}, not a list")
@@ -85,26 +87,26 @@ class Config:
         return Config(self.path, {name: value}).get(name, kind)
 
     def part(self, key: str) -> Config:
-        """The settings under `key`; absent ones are empty."""
+        """Return the settings under `key`, empty if absent."""
         value = self.values.get(key)
         if value is not None and not isinstance(value, dict):
             raise ModelError(f"{self.path}: {key!r} is {value!r:.80}, not an object")
         return Config(self.path, value or {}, self._most)
 
     def over(self, other: Config) -> Config:
-        """These settings, and those of `other` for what is not here."""
+        """Return these settings, completed by those of `other`."""
         return Config(self.path, {**other.values, **self.values}, self._most)
 
     def require(self, key: str, value: Any) -> None:
-        """Check as `expect` does, for a setting whose absence means another value."""
+        """Check like `expect`, for a setting that must be present."""
         if self.values.get(key) != value:
             found = self.values.get(key)
             raise UnsupportedError(f"{self.path}: {key!r} is {found!r:.80}; only {value!r} can be converted")
 
     def expect(self, key: str, *allowed: Any) -> None:
-        """Refuse a setting that changes the computation in a way that GGUF cannot say.
+        """Raise UnsupportedError for a setting whose computation GGUF cannot express.
 
-        The first of `allowed` is what an absent value means.
+        An absent value means the first of `allowed`.
         """
         value = self.values.get(key)
         if (allowed[0] if value is None else value) not in allowed:
@@ -115,7 +117,7 @@ class Config:
 
 
 def read_config(folder: Path) -> Config:
-    """The configuration of the checkpoint in `folder`. ModelNotFoundError when there is none."""
+    """Read the configuration of the checkpoint in `folder`. Raises ModelNotFoundError if it is missing."""
     path = folder / "config.json"
     if not path.exists():
         raise ModelNotFoundError(f"{path}: no such file; a checkpoint folder has one")
@@ -126,7 +128,7 @@ def read_config(folder: Path) -> Config:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; an absent file is an empty one. FormatError when it is something else."""
+    """Read the object in a JSON file, or {} if the file is missing. Raises FormatError."""
     if not path.exists():
         return {}
     try:

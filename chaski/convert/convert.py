@@ -1,4 +1,4 @@
-"""Conversion of a checkpoint to a GGUF file: plans everything, then writes tensor by tensor."""
+"""Conversion of a checkpoint to a GGUF file: first a complete plan, then tensor by tensor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from chaski.text.tokenizer.vocabulary import PREFIX
 __all__ = ["ByteProgress", "Summary", "convert"]
 
 ByteProgress: TypeAlias = Callable[[int, int], None]
-"""A function that is called with the bytes that are written, and those of all tensors."""
+"""A function that is called with the written and the total bytes of tensors."""
 _File: TypeAlias = tuple[Path, Metadata, list[Planned]]
 """A file to write: its path, its metadata and its tensors."""
 
@@ -39,7 +39,7 @@ _LAYERS_OF_70B = 80
 class Summary(Struct, frozen=True):
     """The sizes of a written file: bytes are those of the tensors.
 
-    left_out: tasks whose adapters are not in it, where it has none.
+    left_out: tasks whose adapters were not merged.
     """
 
     architecture: str
@@ -58,7 +58,7 @@ def convert(
     target: Path | None = None,
     task: str | None = None,
 ) -> Summary:
-    """Convert the checkpoint in `folder` to the GGUF file `out`, which appears when it is complete.
+    """Convert the checkpoint in `folder` to the GGUF file `out`, which appears once it is complete.
 
     type: a name of `mixture.MIXTURES`. progress: is called with the bytes that are written, and those of all.
     projector: a file of its own for the encoder of images, as llama.cpp reads it; else `out` has both, as
@@ -75,7 +75,7 @@ def convert(
 
 
 def _files(checkpoint: Checkpoint, mixture: Mixture, out: Path, projector: Path | None) -> list[_File]:
-    """The files to write, each with its path, metadata and tensors."""
+    """Return the files to write, each with its path, metadata and tensors."""
     vision, config, folder = checkpoint.vision, checkpoint.config, checkpoint.folder
     arch = checkpoint.family.architecture
     if vision is not None and projector is None:
@@ -180,7 +180,7 @@ def _lazy(planned: Planned, type: QuantType, sources: Sources) -> LazyTensor:
 
 
 def _watch(total: int, progress: ByteProgress) -> Callable[[LazyTensor], LazyTensor]:
-    """Makes tensors tell `progress` as their bytes are taken."""
+    """Return a wrapper that makes tensors report their written bytes to `progress`."""
     done = 0
 
     def watched(tensor: LazyTensor) -> Iterator[NDArray[np.uint8]]:

@@ -148,7 +148,7 @@ def test_other_commands(calls: Path, unit: Path) -> None:
         "journalctl --user-unit chaski.service --lines 50 --no-pager",
         "journalctl --user-unit chaski.service --lines 7 --follow",
     ]
-    assert "models stay" in call("uninstall").output
+    assert "models are kept" in call("uninstall").output
     assert not unit.exists()
     assert asked(calls) == [
         "systemctl --user disable --now chaski.service",
@@ -260,5 +260,5 @@ def test_each_system_has_its_manager(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(service._manager(system=False), Launchd)
     assert "on macOS the service belongs to the user" in call("status", "--system").output
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(Exception, match="no launchctl"):
+    with pytest.raises(Exception, match="launchctl, which starts services on macOS, was not found"):
         Launchd().check()
