@@ -22,8 +22,7 @@ _SYNC_SECONDS = 1.0
 
 
 class Results:
-    """Results of a batch. If the process is killed, the file contains whole lines and at most one partial
-    line.
+    """Results of a batch. A killed process leaves whole lines and at most one partial line.
 
     done: the ids of completed requests, each with its `BatchLine.request_id`.
     num_failed: number of results that are errors. Safe to use from several threads.
