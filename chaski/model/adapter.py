@@ -1,4 +1,4 @@
-"""Matching a LoRA adapter to a model: which matrices of the model its pairs change."""
+"""Matching of a LoRA adapter to a model: which of the model's matrices each pair changes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["match_adapter"]
 def match_adapter(
     adapter: AdapterFile, architecture: str, model: HasWeights, numbers: Mapping[Weight, int]
 ) -> dict[int, LoraMatrices]:
-    """Return the pairs of an adapter by the numbers of the matrices that they change; see `Program.adapted`.
+    """Return the pairs of an adapter by the number of the matrix that each changes; see `Program.adapted`.
 
-    A pair for a tensor that holds the rows of several matrices is cut. Raises AdapterError where the adapter
-    is for another model, or changes what nothing can change.
+    A pair for a tensor that contains the rows of several matrices is split. Raises AdapterError if the
+    adapter belongs to another model or changes a tensor that adapters cannot change.
     """
     if adapter.architecture != architecture:
         raise AdapterError(
-            f"{adapter.path}: the adapter is for architecture {adapter.architecture!r:.80}, and the model is "
+            f"{adapter.path}: the adapter is for architecture {adapter.architecture!r:.80}, but the model is "
             f"{architecture!r:.80}; load the model that it was trained on"
         )
     weights = dict(model.weights())
@@ -31,12 +31,12 @@ def match_adapter(
     found: dict[int, LoraMatrices] = {}
     for name, pair in adapter.tensors.items():
         parts = joined.get(name, [])
-        # A joined tensor may have the name of one of its parts: rows show which of the two it is.
+        # A joined tensor may share its name with one of its parts; the number of rows shows which one it is.
         if name in weights and pair.b.shape[0] != sum(weight.shape[0] for _, weight in parts):
             parts = [(name, weights[name])]
         if not parts:
             raise AdapterError(
-                f"{adapter.path}: tensor {pair.a.name} changes {name}, which the model does not have; load "
+                f"{adapter.path}: tensor {pair.a.name} changes {name}, which the model lacks; load "
                 "the model that the adapter was trained on"
             )
         _check(adapter, name, pair, [weight for _, weight in parts], numbers)
@@ -57,6 +57,6 @@ def _check(
     check_shapes(adapter.path, name, pair, shape)
     if any(weight not in numbers for weight in weights):
         raise AdapterError(
-            f"{adapter.path}: tensor {pair.a.name} changes {name}; adapters of embeddings, and of what is "
-            "no product with a row of each token, are not supported; train the adapter without that module"
+            f"{adapter.path}: tensor {pair.a.name} changes {name}; adapters for embeddings, or for tensors "
+            "that no token's row is multiplied with, are not supported; train the adapter without that module"
         )

@@ -1,8 +1,8 @@
-"""Drafts that are not models by themselves: they read states of their target, and propose tokens.
+"""Drafts that are not models by themselves: they read hidden states of their target and propose tokens.
 
-The target notes hidden states while its graph is recorded, and after it the draft records what it stores
-with each batch: so its keys and values are shared, dropped and taken over with those of the target. A second
-plan proposes (`chaski.model.proposing`).
+The target notes hidden states while its graph is recorded. After that the draft records what it stores with
+each batch, so its keys and values are shared, dropped and reused together with the target's. A second plan
+proposes tokens (`chaski.model.proposing`).
 """
 
 from __future__ import annotations
@@ -47,31 +47,31 @@ class Target(Struct, frozen=True, eq=False):
 
     @property
     def hidden_size(self) -> int:
-        """The size of its hidden states."""
+        """Return the size of the target's hidden states."""
         return self.file.get(f"{self.file.architecture}.embedding_length", int)
 
     def embedded(self, tokens: Tensor) -> Tensor:
-        """Its embeddings of tokens, as its file has them: not scaled."""
+        """Return the target's embeddings of tokens as its file stores them, unscaled."""
         model: Any = self.model
         found: Tensor = model.token_embd(tokens)
         return found
 
     def logits(self, x: Tensor, most_tokens: int | None = None) -> Tensor:
-        """Its output layer, of normalized rows: the logits of the first `most_tokens`, or of all."""
+        """Return the target's logits of normalized rows, of the first `most_tokens` tokens or of all."""
         model: Any = self.model
         found: Tensor = model.plain_logits(x, most_tokens)
         return found
 
 
 class AttachedDraft(Module):
-    """A draft of one architecture, a `StepDraft` or a `BlockDraft`. Its weights have the names of its file.
+    """A draft of one architecture: a `StepDraft` or a `BlockDraft`. Weights are named as in its file.
 
-    Embeddings and output layer, `token_embd` and `output`, are the target's where it has none.
+    If the file has no embeddings or output layer (`token_embd`, `output`), the draft uses the target's.
 
-    hidden_layers  the layers of the target whose inputs it reads; the number of all layers stands for the
-                   output of the last one. The last layer then computes all tokens, where else it continues
-                   with those that need logits (`HiddenStates.last` has these without that)
-    token_ids      the token of each row of logits; None where these are the target's
+    hidden_layers  the layers of the target whose inputs the draft reads; the number of all layers stands for
+                   the output of the last one. The last layer then computes all tokens instead of only those
+                   that need logits (`HiddenStates.last` contains those without it)
+    token_ids      the token of each row of logits; None if the rows match the target's tokens
     """
 
     hidden_layers: tuple[int, ...] = ()
@@ -83,27 +83,27 @@ class AttachedDraft(Module):
 
     @property
     def config(self) -> ModelConfig:
-        """The configuration of the target, whose tokens it proposes."""
+        """Return the configuration of the target, whose tokens the draft proposes."""
         return self.target.model.config
 
     @abstractmethod
     def layer_kinds(self) -> Sequence[LayerKind]:
-        """The caches that it needs besides those of its target."""
+        """List the caches that the draft needs in addition to those of its target."""
 
     @property
     def is_ordered(self) -> bool:
-        """True if logits stand in the order of the target's tokens, common ones first."""
+        """Return whether logits are in the order of the target's tokens, common ones first."""
         return self.token_ids is None
 
     @property
     def proposing_layers(self) -> Sequence[int]:
-        """The layers whose caches `propose` takes: its own, after those of the target."""
+        """List the layers whose caches `propose` takes: the draft's own, numbered after the target's."""
         first = len(self.target.model.layer_kinds())
         return range(first, first + len(self.layer_kinds()))
 
     @abstractmethod
     def store(self, inputs: Inputs, hidden: HiddenStates, caches: Sequence[Any]) -> Tensor | None:
-        """Record the storage for each batch of the target -> the rows to propose from (outputs, size).
+        """Record the storage for each batch of the target; return the rows to propose from (outputs, size).
 
         `caches` are those of `layer_kinds`.
         """
@@ -112,26 +112,26 @@ class AttachedDraft(Module):
     def program(
         self, cache: Cache, backend: Backend, size: CacheSize, most_tokens: int | None
     ) -> ProposingProgram | BlockProgram:
-        """Compile what proposes, of the first `most_tokens` tokens or of all, in the cache of the target."""
+        """Compile the plan that proposes the first `most_tokens` tokens, or all, in the target's cache."""
 
     @abstractmethod
     def cost(self, output_share: float = 1.0) -> ProposingCost:
-        """Return the time that proposing takes, where it computes that share of the output layer."""
+        """Return the time that proposing takes when it computes `output_share` of the output layer."""
 
     def embedded(self, tokens: Tensor) -> Tensor:
-        """The embeddings of tokens, not scaled."""
+        """Return the embeddings of tokens, unscaled."""
         own: Embedding | None = getattr(self, "token_embd", None)
         return self.target.embedded(tokens) if own is None else own(tokens)
 
     def logits(self, x: Tensor, most_tokens: int | None) -> Tensor:
-        """The logits of normalized rows, of the first `most_tokens` tokens or of all."""
+        """Return the logits of normalized rows, of the first `most_tokens` tokens or of all."""
         own: Linear | None = getattr(self, "output", None)
         if own is None:
             return self.target.logits(x, most_tokens)
         return own(x) if most_tokens is None else ops.first_outputs(x, own.weight, most_tokens)
 
     def read_token_ids(self) -> npt.NDArray[np.int64]:
-        """The tensor `d2t`: the target's token of each row of logits. Raises ModelError and OptionError."""
+        """Read the tensor `d2t`: the target's token of each logit row. Raises ModelError and OptionError."""
         info = self.file.tensors["d2t"]
         if info.type not in (QuantType.I32, QuantType.I64):
             raise ModelError(f"{self.file.path}: d2t has the type {info.type.name}; it must be I64")
@@ -139,31 +139,31 @@ class AttachedDraft(Module):
         vocab_size = self.config.vocab_size
         foreign = ids[(ids < 0) | (ids >= vocab_size)]
         if len(foreign):
-            raise self.misfit(f"it proposes token {foreign[0]}, and the model has {vocab_size} tokens")
+            raise self.misfit(f"it proposes token {foreign[0]}, but the model has {vocab_size} tokens")
         return ids.astype(np.int64)
 
     def bytes_share(self, output_share: float) -> float:
-        """Return the bytes read to propose, as a share of those that the target reads for a token."""
+        """Return the bytes read per proposed token, as a share of those that the target reads per token."""
         own = self.file if "output.weight" in self.file.tensors else self.target.file
         num_bytes = layer_bytes(self.file) + output_share * output_bytes(own)
         return num_bytes / token_bytes(self.target.file)
 
     def check_hidden(self, hidden: HiddenStates) -> None:
-        """Raise OptionError or UnsupportedError where the target has not handed out all that is read."""
+        """Raise OptionError or UnsupportedError if the target lacks some of the hidden states to read."""
         target, missing = self.target.file, hidden.missing
         if not hidden.num_layers:
             raise UnsupportedError(
-                f"{target.path}: models of architecture {target.architecture!r:.80} hand out no hidden "
-                f"states, which {self.file.path.name} reads: load it without this draft"
+                f"{target.path}: models of architecture {target.architecture!r:.80} do not provide the "
+                f"hidden states that {self.file.path.name} reads; load the model without this draft"
             )
         if missing:
             raise self.misfit(
-                f"it reads the states before layer {missing[-1]}, and the model has "
+                f"it reads the states before layer {missing[-1]}, but the model has "
                 f"{hidden.num_layers} layers"
             )
 
     def misfit(self, reason: str) -> OptionError:
-        """The error for a target that it was not made for."""
+        """Return the error for a target that the draft was not made for."""
         return OptionError(
             f"{self.file.path.name} cannot be the draft of {self.target.file.path.name}: {reason}; "
             "a draft proposes for the model that it was trained with"
@@ -171,9 +171,9 @@ class AttachedDraft(Module):
 
 
 class StepDraft(AttachedDraft):
-    """A draft that proposes one token, and continues from its own hidden state: a `Proposing`.
+    """A draft that proposes one token and continues from its own hidden state: a `Proposing`.
 
-    hidden_size  the size of the rows that `store` returns, and that `propose` takes and returns
+    hidden_size  the size of the rows that `store` returns and that `propose` takes and returns
     """
 
     hidden_size: int
@@ -197,8 +197,8 @@ class StepDraft(AttachedDraft):
 class BlockDraft(AttachedDraft):
     """A draft that proposes several tokens at once, one for each mask after the last token.
 
-    block_size  the most tokens of a block, the last one of the sequence among them
-    mask_token  what stands where no token is known yet
+    block_size  the most tokens in a block, including the last token of the sequence
+    mask_token  the token that stands for tokens not yet known
     """
 
     block_size: int
@@ -213,9 +213,10 @@ class BlockDraft(AttachedDraft):
         caches: Sequence[Any],
         most_tokens: int | None,
     ) -> Tensor:
-        """Record: the tokens of blocks -> the logits of those whose indices are `outputs`, see `propose`.
+        """Record the proposal of blocks of tokens; return the logits of the tokens at indices `outputs`.
 
-        `caches` are those of `proposing_layers`. A token sees all of its block where the layer shows that.
+        See `propose`. `caches` are those of `proposing_layers`. A token sees its whole block if the layer
+        allows it.
         """
 
     def program(

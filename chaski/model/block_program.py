@@ -1,4 +1,4 @@
-"""Proposing a block of tokens at once: the last token of a sequence and masks after it, in one batch."""
+"""Proposal of a block of tokens at once: the last token of a sequence and masks after it, in one batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chaski.model.registry import ModelConfig
 
 __all__ = ["BlockProgram"]
 
-# Tokens of blocks that are computed together: more would need more memory for logits.
+# The most tokens of blocks computed together; more would need more memory for logits.
 _MOST_TOGETHER = 64
 
 
@@ -48,9 +48,9 @@ class _BlockProposing(Protocol):
 
 
 class BlockProgram:
-    """A plan that says what stands in place of the masks of blocks, of different sequences.
+    """A plan that predicts the tokens at the masks of blocks, one block per sequence.
 
-    `size` is that of the cache. `most_tokens`: only the first ones of the vocabulary are proposed.
+    `size` is that of the cache. `most_tokens`: only the first tokens of the vocabulary are proposed.
     """
 
     def __init__(
@@ -81,15 +81,15 @@ class BlockProgram:
         self._plan = backend.compile(graph)
 
     def propose(self, requests: Sequence[ProposalRequest]) -> None:
-        """Fill the requests, whose sequences are in the cache up to their last tokens: blocks at once.
+        """Fill the requests, whose sequences are in the cache up to their last tokens, one block each.
 
-        A request gets fewer tokens than it wants where a block has not as many.
+        A request receives fewer tokens than it wants if a block does not contain as many.
         """
         for some in self._together(requests):
             self._fill(some)
 
     def _together(self, requests: Sequence[ProposalRequest]) -> Iterator[Sequence[ProposalRequest]]:
-        """The requests, as many at a time as the plan has room for."""
+        """Yield the requests in groups that fit the plan."""
         some: list[ProposalRequest] = []
         room = self._max_tokens
         for request in requests:
@@ -124,7 +124,7 @@ class BlockProgram:
             del found[:count]
 
     def _batch(self, requests: Sequence[ProposalRequest], counts: Sequence[int]) -> Batch:
-        """The blocks: each a group, whose tokens see each other."""
+        """Return the blocks, each a group whose tokens see each other."""
         masks = self._mask_token
         blocks = list(zip(requests, counts, strict=True))
         tokens = [[each.token, *[masks] * count] for each, count in blocks]

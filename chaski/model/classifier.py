@@ -1,4 +1,4 @@
-"""The output layer of a model that ranks: scores of labels instead of logits or a vector."""
+"""The output layer of a model that ranks: scores of labels instead of logits or an embedding."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 class Classifier(Linear):
-    """A score of each label. BERT's kin have a layer with tanh before it, or with ReLU, and decoders none.
+    """A layer that computes a score for each label.
 
-    Where a file has one layer only, that makes the scores, and tanh bounds them, as llama.cpp computes it.
+    BERT models have a layer with tanh or ReLU before the scores; decoders have none. If a file has only one
+    layer, that layer makes the scores, and tanh bounds them, as in llama.cpp.
     Raises UnsupportedError for another activation.
     """
 

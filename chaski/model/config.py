@@ -1,4 +1,4 @@
-"""Reading a model's metadata strictly: an unknown key that would change the maths is an error."""
+"""Strict reading of a model's metadata: an unknown key that would change results is an error."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ __all__ = [
 
 
 class DecoderConfig(Struct, frozen=True):
-    """The metadata that all transformer decoders have; a model reads the rest of its keys itself.
+    """The metadata that all transformer decoders share; a model reads the rest of its keys itself.
 
-    `ffn_sizes` and `kv_heads` have a number for each layer; models whose layers are alike take `ffn_size` and
-    `num_kv_heads`.
+    `ffn_sizes` and `kv_heads` contain a number for each layer; models whose layers are alike use `ffn_size`
+    and `num_kv_heads`.
     """
 
     file: str
@@ -60,11 +60,13 @@ class DecoderConfig(Struct, frozen=True):
         pooling: Pooling | None = None,
         vocab_size: int | None = None,
     ) -> DecoderConfig:
-        """`eps` names the key of the norms' epsilon. The others hold where the file does not say them.
+        """Read the configuration of a file. Defaults apply to keys that the file does not contain.
 
-        `vocab_size` is that of the target of a draft, which makes no embeddings.
+        eps: the key of the norms' epsilon
+        vocab_size: the target's, for a draft without embeddings
 
-        Raises ModelError for a key that is missing or of another type, UnsupportedError for a value."""
+        Raises ModelError for a key that is missing or has another type, UnsupportedError for a value.
+        """
         arch = file.architecture
         hidden_size = file.get(f"{arch}.embedding_length", int)
         num_heads = same_in_all_layers(file, f"{arch}.attention.head_count")
@@ -75,7 +77,7 @@ class DecoderConfig(Struct, frozen=True):
         if not is_causal and pooling is None and vocab_size is None:
             raise ModelError(
                 f"{file.path}: {arch}.pooling_type is 0 (none) or missing, though all tokens see each "
-                "other: the file does not say how it makes embeddings; convert it anew from its checkpoint"
+                "other, so the file does not define how it makes embeddings; convert the checkpoint again"
             )
         num_layers = file.get(f"{arch}.block_count", int)
         classifier = (classifier_of(file) or "") if pooling is Pooling.RANK else ""
@@ -101,12 +103,12 @@ class DecoderConfig(Struct, frozen=True):
 
     @property
     def ffn_size(self) -> int:
-        """The size of all feed-forward blocks. Raises UnsupportedError where layers differ."""
+        """Return the size of all feed-forward blocks. Raises UnsupportedError if layers differ."""
         return self._same("feed_forward_length", self.ffn_sizes)
 
     @property
     def num_kv_heads(self) -> int:
-        """The key/value heads of the layers that attend. Raises UnsupportedError where these differ."""
+        """Return the key/value heads of the layers that attend. Raises UnsupportedError if these differ."""
         return self._same("attention.head_count_kv", tuple(heads for heads in self.kv_heads if heads))
 
     def kv_shape(self, rope: Rope | None = None) -> KVShape:
@@ -122,9 +124,9 @@ class DecoderConfig(Struct, frozen=True):
 
 
 def same_in_all_layers(file: GGUFFile, key: str) -> int:
-    """A number that files have for all layers, or once for each.
+    """Return a number that files store once, or once for each layer.
 
-    Raises UnsupportedError where layers differ.
+    Raises UnsupportedError if layers differ.
     """
     if not isinstance(file.metadata.get(key), np.ndarray):
         return file.get(key, int)
@@ -137,7 +139,7 @@ def same_in_all_layers(file: GGUFFile, key: str) -> int:
 
 
 def kv_heads(file: GGUFFile, num_layers: int) -> tuple[int, ...]:
-    """The key/value heads of each layer: files have one number for all, or one for each."""
+    """Return the key/value heads of each layer; files store one number for all layers or one for each."""
     key = f"{file.architecture}.attention.head_count_kv"
     if key not in file.metadata:
         return (same_in_all_layers(file, f"{file.architecture}.attention.head_count"),) * num_layers
@@ -145,14 +147,14 @@ def kv_heads(file: GGUFFile, num_layers: int) -> tuple[int, ...]:
 
 
 def _of_layers(file: GGUFFile, key: str, num_layers: int) -> tuple[int, ...]:
-    """A number of each layer, where files have one for all or one for each."""
+    """Return a number for each layer; files store one for all layers or one for each."""
     if isinstance(file.metadata.get(key), np.ndarray):
         return tuple(int(number) for number in file.get(key, list[int]))
     return (file.get(key, int),) * num_layers
 
 
 def _ffn_sizes(file: GGUFFile, num_layers: int) -> tuple[int, ...]:
-    """The sizes of feed-forward blocks. A file may leave them out where all its layers have experts: 0."""
+    """Return the sizes of feed-forward blocks, 0 if the file omits them because all layers have experts."""
     key = f"{file.architecture}.feed_forward_length"
     if key not in file.metadata and file.get(f"{file.architecture}.expert_count", int, 0):
         return (0,) * num_layers
@@ -160,10 +162,10 @@ def _ffn_sizes(file: GGUFFile, num_layers: int) -> tuple[int, ...]:
 
 
 def is_recurrent(file: GGUFFile, num_layers: int, interval: int) -> list[bool]:
-    """Flags of all layers: True for a layer that does not attend.
+    """Return a flag for each layer: True for a layer that does not attend.
 
-    The file says it for each layer, or has no key/value heads there, or every layer number `interval`
-    attends, unless the file gives another one.
+    The file marks these layers by a flag or by zero key/value heads. Otherwise every `interval`-th layer
+    attends; the file may define another interval.
     """
     arch = file.architecture
     declared = file.get(f"{arch}.attention.recurrent_layers", list[bool], None)
@@ -177,42 +179,45 @@ def is_recurrent(file: GGUFFile, num_layers: int, interval: int) -> list[bool]:
         flags = [bool(layer % interval) for layer in range(1, num_layers + 1)]
     if len(flags) != num_layers:
         raise ModelError(
-            f"{file.path}: {arch} does not say of each of {num_layers} layers whether it attends"
+            f"{file.path}: {arch} does not define for each of {num_layers} layers whether it attends"
         )
     return flags
 
 
 def sliding_layers(file: GGUFFile, num_layers: int, period: int, *, sees_all: int = -1) -> tuple[bool, ...]:
-    """Flags of all layers: True for a layer with a sliding window.
+    """Return a flag for each layer: True for a layer with a sliding window.
 
-    The file says it for each layer, or gives a period, of which the layer with the index `sees_all` sees
-    everything. `period` is the model's default; 0 gives every layer a window."""
+    The file contains a flag for each layer, or a period, within which the layer with index `sees_all` sees
+    all tokens. `period` is the model's default; 0 gives every layer a window.
+    """
     key = f"{file.architecture}.attention.sliding_window_pattern"
     value = file.metadata.get(key)
     if not isinstance(value, np.ndarray):
         period = file.get(key, int, period)
         return tuple(not period or index % period != sees_all % period for index in range(num_layers))
     if value.dtype.kind not in "biu" or value.shape != (num_layers,):
-        raise ModelError(f"{file.path}: {key} does not say of each of {num_layers} layers what it sees")
+        raise ModelError(f"{file.path}: {key} does not define the window of each of {num_layers} layers")
     return tuple(bool(is_near) for is_near in value)
 
 
 def read_normal(file: GGUFFile, default: Normal) -> Normal:
-    """The normalization of pixels: a file may give its own, others mean `default`."""
+    """Return the normalization of pixels from the file, or `default`."""
     prefix = f"{file.architecture}.vision.image"
     mean, std = (file.get(f"{prefix}_{key}", list[float], None) for key in ("mean", "std"))
     if mean is None or std is None:
         return default
     if len(mean) != 3 or len(std) != 3 or not all(std):
-        raise ModelError(f"{file.path}: {prefix}_mean and image_std are not three numbers each")
+        raise ModelError(
+            f"{file.path}: {prefix}_mean and image_std must be three numbers each, image_std without zeros"
+        )
     return Normal((mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
 
 
 def patches_a_side(file: GGUFFile, image_size: int, patch_size: int) -> int:
-    """The number of patches along a side of an image. Raises ModelError where they do not fit."""
+    """Return the number of patches along a side of an image. Raises ModelError if they do not fit."""
     if image_size < 1 or image_size % patch_size:
         raise ModelError(
-            f"{file.path}: images of {image_size} x {image_size} pixels are not whole patches of "
+            f"{file.path}: images of {image_size} x {image_size} pixels cannot be split into patches of "
             f"{patch_size} x {patch_size}"
         )
     return image_size // patch_size
@@ -228,7 +233,7 @@ def refuse(file: GGUFFile, key: str, allowed: int, what: str) -> None:
 
 
 def num_tokens(file: GGUFFile) -> int:
-    """The number of tokens: the rows of the embedding table, which is what logits are computed for."""
+    """Return the number of tokens: the rows of the embedding table, which get logits."""
     if "token_embd.weight" not in file.tensors:
         raise ModelError(f"{file.path}: tensor token_embd.weight is missing")
     return file.tensors["token_embd.weight"].shape[0]

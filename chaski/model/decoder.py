@@ -1,4 +1,4 @@
-"""The parts of a decoder around its layers: the embedding of tokens, the last norm, and logits."""
+"""The parts of a decoder around its layers: token embeddings, the last norm, and logits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Decoder"]
 
 
 class Decoder(Module):
-    """The base of a model, which adds its layers, `blk`. `output` may be tied to the embedding."""
+    """The base of a decoder; subclasses add the layers, `blk`. `output` may be tied to the embedding."""
 
     def __init__(self, config: DecoderConfig) -> None:
         self.config = config
@@ -25,14 +25,14 @@ class Decoder(Module):
             self.cls = Classifier(config)
 
     def head(self, x: Tensor, softcap: float = 0.0) -> Tensor:
-        """The last layer's rows -> logits. A `softcap` bounds them.
+        """Return logits for the last layer's rows, bounded by `softcap` unless it is 0.
 
-        An embedder returns normalized rows, and a model that ranks a score for each label.
+        An embedding model returns normalized rows instead, and a model that ranks a score for each label.
         """
         return self.output_of(self.output_norm(x), softcap)
 
     def output_of(self, x: Tensor, softcap: float = 0.0) -> Tensor:
-        """Compute what `head` returns from rows that are normalized already."""
+        """Return the result of `head` for rows that are already normalized."""
         if self.config.pooling is Pooling.RANK:
             return self.cls(x)
         if self.config.pooling is not None:
@@ -41,6 +41,6 @@ class Decoder(Module):
         return ops.softcap(logits, cap=softcap) if softcap else logits
 
     def plain_logits(self, x: Tensor, most_tokens: int | None = None) -> Tensor:
-        """The logits of rows that are normalized already: those of the first `most_tokens`, or of all."""
+        """Return the logits of already normalized rows, of the first `most_tokens` tokens or of all."""
         output = self.output.weight if self.output.weight.is_present else self.token_embd.weight
         return ops.linear(x, output) if most_tokens is None else ops.first_outputs(x, output, most_tokens)

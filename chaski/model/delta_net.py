@@ -15,13 +15,13 @@ from chaski.ml.nn import ConvKernel, Linear, Module, RMSNorm
 
 __all__ = ["DeltaConfig", "GatedDeltaNet"]
 
-_LENGTH_EPS = 1e-6  # the same in all models, whatever epsilon their norms have
+_LENGTH_EPS = 1e-6  # the same in all models, regardless of the epsilon of their norms
 
 
 class DeltaConfig(Struct, frozen=True):
-    """Sizes of the gated delta nets. Value heads share the key heads.
+    """Sizes of the gated delta nets. Value heads share key heads.
 
-    tiled  value head h has the key head h modulo their number; else consecutive value heads share one
+    tiled  value head h uses key head h modulo their number; otherwise consecutive value heads share one
     """
 
     key_heads: int
@@ -33,17 +33,17 @@ class DeltaConfig(Struct, frozen=True):
 
     @classmethod
     def read(cls, file: GGUFFile) -> DeltaConfig:
-        """Raises ModelError for heads that cannot be."""
+        """Read the sizes. Raises ModelError for numbers of heads that do not fit each other."""
         arch = file.architecture
         key_heads = file.get(f"{arch}.ssm.group_count", int)
         value_heads = file.get(f"{arch}.ssm.time_step_rank", int)
         inner = file.get(f"{arch}.ssm.inner_size", int)
         if not (key_heads and value_heads and inner) or value_heads % key_heads or inner % value_heads:
             raise ModelError(
-                f"{file.path}: {arch}.ssm: {inner} elements of {value_heads} value heads, which share "
-                f"{key_heads} key heads, cannot be divided"
+                f"{file.path}: {arch}.ssm: {inner} elements cannot be divided into {value_heads} value heads "
+                f"that share {key_heads} key heads"
             )
-        # Only files of Qwen 3 Next have one matrix for beta and alpha, and the order of its checkpoints.
+        # Only Qwen 3 Next files contain one matrix for beta and alpha, and the head order of its checkpoints.
         is_grouped = any(name.endswith(".ssm_ba.weight") for name in file.tensors)
         return cls(
             key_heads=key_heads,
@@ -55,7 +55,7 @@ class DeltaConfig(Struct, frozen=True):
         )
 
     def kind(self) -> Recurrent:
-        """The kind of such a layer: the part of earlier tokens that it keeps."""
+        """Return the kind of such a layer: the state of earlier tokens that it keeps."""
         return gated_delta(
             key_heads=self.key_heads,
             value_heads=self.value_heads,
@@ -79,10 +79,10 @@ class _Bias(Module):
 
 
 class GatedDeltaNet(Module):
-    """out(norm(delta(q, k, v)) · silu(z)), where q, k and v are convolved first.
+    """A layer that computes out(norm(delta(q, k, v)) · silu(z)) after a convolution of q, k and v.
 
-    `tensors`: names of the block's tensors in the file. Older files of Qwen 3 Next have one matrix for q, k,
-    v and z, and all of them one for beta and alpha; both have the rows of a key head side by side.
+    `tensors`: names of the block's tensors in the file. Qwen 3 Next files contain one matrix for beta and
+    alpha, and older ones also one matrix for q, k, v and z; both store the rows of a key head side by side.
     """
 
     inline = True

@@ -1,4 +1,4 @@
-"""The dense layers that sentence-transformers puts after the pooling of a model of embeddings."""
+"""The dense layers that sentence-transformers applies after the pooling of an embedding model."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["DenseLayers"]
 
 
 class DenseLayers(Module):
-    """Up to two layers, where the file has them.
+    """Up to two layers, depending on the file.
 
-    They have no activation, so the mean of their outputs is their output for the mean.
+    They have no activation, so applying them before or after the mean gives the same result.
     """
 
     inline = True

@@ -1,4 +1,4 @@
-"""An encoder of images compiled: recorded once, reserved for the largest tile, replayed for every one."""
+"""A compiled image encoder: recorded once, reserved for the largest tile, replayed for every tile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _POOL, _WINDOWS = "pool.", "windows."
 
 
 class EncoderProgram:
-    """One plan that encodes one tile at a time. `dtype` is that of the keys and values of its patches."""
+    """A plan that encodes one tile at a time. `dtype` is that of the keys and values of its patches."""
 
     def __init__(self, vision: MultimodalProcessor, backend: Backend, dtype: DType) -> None:
         self.shape = vision.shape
@@ -35,7 +35,7 @@ class EncoderProgram:
         self._patches = [name for name, tensor in graph.inputs.items() if tensor.shape[0] == patches]
 
     def encode(self, image: Image) -> npt.NDArray[np.float32]:
-        """The rows of an image (num_rows, row_size), a copy. Nothing else may be computed meanwhile."""
+        """Return a copy of an image's rows (num_rows, row_size). No other computation may run meanwhile."""
         rows = np.concatenate([self._encode(tile) for tile in image.tiles])
         return rows if image.order is None else rows[image.order]
 
@@ -51,7 +51,7 @@ class EncoderProgram:
 
 
 def encoder_memory(backend: Backend, shape: EncoderShape, dtype: DType) -> KindMemory:
-    """The memory of the keys and values of a tile's patches. Allocates nothing."""
+    """Return the memory for the keys and values of a tile's patches. Allocates nothing."""
     cells = backend.cache_config.padded(shape.max_patches)
     num_bytes = summed(
         backend.kv_bytes(role, cells, heads.heads, size, dtype)
@@ -63,7 +63,7 @@ def encoder_memory(backend: Backend, shape: EncoderShape, dtype: DType) -> KindM
 
 
 class _Cells(Struct, frozen=True):
-    """The keys and values of the patches of a tile for one attention, and what looks at them sees all."""
+    """The keys and values of a tile's patches for one attention, and the mask of its queries."""
 
     keys: KVBuffer
     values: KVBuffer
@@ -86,7 +86,7 @@ class _Cells(Struct, frozen=True):
 
 
 class _Patches(Struct):
-    """The cache of an encoder: patches see all of their tile. Layers overwrite the keys of the one before."""
+    """The cache of an encoder: patches see their whole tile. Each layer overwrites the keys of the last."""
 
     graph: Graph
     patches: Dim
@@ -112,7 +112,7 @@ class _Patches(Struct):
     def inputs(
         self, count: int, spans: npt.NDArray[np.int32] | None, num_rows: int
     ) -> dict[str, npt.NDArray[Any]]:
-        """Every patch of a tile of `count` sees all of them, unless the tile says by `spans` which."""
+        """Return the inputs for a tile of `count` patches. Each sees all, or those in its row of `spans`."""
         cells = np.arange(count, dtype=np.int32)
         masks = self.layers.masks
         every = np.array([[0, count, 0]], np.int32)
@@ -133,10 +133,10 @@ class _Patches(Struct):
         return self.windowed
 
     def window_inputs(self, windows: I32 | None) -> dict[str, npt.NDArray[Any]]:
-        """In layers that look at windows a patch sees those from the first to the second column."""
+        """Return the inputs for `windows`: patch i sees patches windows[i, 0] to windows[i, 1] - 1."""
         if self.windowed is None:
             return {}
-        assert windows is not None, "an image for an encoder with windows has them"
+        assert windows is not None, "images for an encoder with windows contain windows"
         cells = np.arange(len(windows), dtype=np.int32)
         spans = np.ascontiguousarray(windows[:, [0, 1, 0]])
         found = self.windowed.masks.values(cells, spans, np.zeros_like(cells))

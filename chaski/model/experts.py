@@ -1,4 +1,4 @@
-"""Reads the keys of a mixture of experts."""
+"""Reading of the keys of a mixture of experts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["read_router"]
 
 
 def read_router(file: GGUFFile, gating: Gating, *, normalized: bool, has_bias: bool = False) -> RouterConfig:
-    """The number of experts, and the architecture's routing, where metadata does not declare another one.
+    """Return the number of experts, and the routing: the metadata's, else the architecture's.
 
-    llama.cpp's 0 is nothing declared.
+    0 means that the metadata does not declare a routing, as in llama.cpp.
     """
     arch = file.architecture
     number = (file.get(f"{arch}.expert_gating_func", int, 0) or int(gating) + 1) - 1

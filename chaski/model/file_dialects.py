@@ -1,7 +1,7 @@
-"""Files of Ollama's converters, read under llama.cpp's names: a table with one row for each family.
+"""Translation of files of Ollama's converters to llama.cpp's names: a table with one row for each family.
 
-Ollama's converters (one file a family in the folder `convert` of its repository) name some keys and tensors
-in another way, and leave out what the models of its own engine take for granted. All code after `open_model`
+Ollama's converters (one file per family in the folder `convert` of its repository) name some keys and tensors
+differently, and omit values that the models of Ollama's own engine hard-code. All code after `open_model`
 sees llama.cpp's names with nothing missing. Keys that a row does not mention are the same in both.
 """
 
@@ -25,23 +25,23 @@ _TOKENIZER = "tokenizer.ggml."
 
 
 class Dialect(Struct, frozen=True, kw_only=True):
-    """The differences in files of one architecture. Keys are those of the architecture, without its name.
+    """The differences in files of one architecture. Keys are given without the architecture's name.
 
-    architecture  what llama.cpp calls it; "" for the same
-    keys          a key → llama.cpp's; it wins over one that has that name already
+    architecture  llama.cpp's name for it; "" for the same name
+    keys          a key → llama.cpp's; it takes precedence over a key that already has that name
     tensors       the beginning of a name, up to a dot, or a whole name → llama.cpp's; `*` is a number
-    defaults      what a missing key means; one of the tokenizer has its whole name
-    by_layers     more such defaults for models of so many layers, in files that are Ollama's
-    not_meant     for models of so many layers, keys that such files have by mistake
-    sizes         a key → the tensor whose columns it counts; it is read off there where it is missing, or
-                  where the file is Ollama's
-    in_turn       tensors whose rows, of each matrix of a stack, are those of several in turn: a name as in
-                  `tensors` → the names of these
-    left_out      beginnings of tensors that nothing here uses, such as an encoder of images
-    pre           the pre-tokenizer where the file says none, or `default`
-    tokens_of     a tensor with a row for each token that text has: there a longer vocabulary is cut
-    by_merges     the kind of tokenizer where the file has merges
-    token         an id and the token there without which `pre` is not meant
+    defaults      the meaning of a missing key; a key of the tokenizer is given with its whole name
+    by_layers     number of layers → further defaults, for Ollama's files only
+    not_meant     number of layers → keys that Ollama's files contain by mistake
+    sizes         a key → the tensor whose columns it counts; the tensor decides if the key is missing, or
+                  if the file is Ollama's
+    in_turn       tensors that interleave the rows of several tensors, within each matrix of a stack: a name
+                  as in `tensors` → the names of the parts
+    left_out      prefixes of tensors that chaski does not use, such as those of an image encoder
+    pre           the pre-tokenizer if the file names none, or `default`
+    tokens_of     a tensor with a row for each text token; a longer vocabulary is cut to its length
+    by_merges     the kind of tokenizer if the file contains merges
+    token         an id and its token, without which `pre` does not apply
     """
 
     architecture: str = ""
@@ -62,8 +62,8 @@ class Dialect(Struct, frozen=True, kw_only=True):
 _VISION = ("v.", "mm.")
 _AUDIO = ("a.", "mm.a.")
 _EXPERT_SIZE = {"expert_feed_forward_length": "blk.*.ffn_down_exps.weight"}
-# Families that begin as Llama's have this size of a head, and also the turned elements as they follow
-# from the hidden size, which are others where heads are larger or smaller.
+# Families built on Llama store this head size. They also store the number of rotated elements, but as it
+# follows from the hidden size, which is wrong if heads are larger or smaller.
 _HEADS = {"attention.head_dim": "rope.dimension_count"}
 _YARN = {
     "rope.scaling.beta_fast": "rope.scaling.yarn_beta_fast",
@@ -105,7 +105,7 @@ _QWEN3VL = Dialect(
     sizes={"vision.feed_forward_length": "v.blk.*.ffn_down.weight"},
     pre="qwen2",
 )
-# Its first files of Qwen 3.5 have tensors for multi-token prediction under the names of checkpoints.
+# Ollama's first Qwen 3.5 files store tensors for multi-token prediction under the checkpoint's names.
 _QWEN35 = Dialect(
     keys={**_QWEN3VL.keys, "norm_top_k_prob": "expert_weights_norm"},
     tensors={**_QWEN3VL.tensors, "blk.*.ssm_dt": "blk.*.ssm_dt.bias"},
@@ -114,7 +114,7 @@ _QWEN35 = Dialect(
     pre="qwen35",
 )
 
-# Files from before llama.cpp settled on names for it.
+# Files written before llama.cpp settled on names for it.
 _GEMMA4_ASSISTANT = Dialect(
     architecture="gemma4-assistant",
     keys={"n_embd_backbone": "embedding_length_out"},
@@ -150,10 +150,10 @@ DIALECTS: Mapping[str, Dialect] = {
             "attention.key_length": 256,
             "attention.value_length": 256,
             "rope.freq_base": 1e6,
-            # Its engine puts no space in front of texts.
+            # Ollama's engine puts no space in front of texts.
             f"{_TOKENIZER}add_space_prefix": False,
         },
-        # The 1B was written with a bound of logits that it does not have, the others without their scaling.
+        # The 1B was written with a logit bound that it does not have, the others without their rope scaling.
         by_layers={34: _EIGHTFOLD, 48: _EIGHTFOLD, 62: _EIGHTFOLD},
         not_meant={26: ("final_logit_softcapping",)},
     ),
@@ -164,7 +164,7 @@ DIALECTS: Mapping[str, Dialect] = {
     ),
     "gemma4": Dialect(
         tensors={"blk.*.ffn_gate_inp.per_expert_scale": "blk.*.ffn_down_exps.scale"},
-        by_merges="gemma4",  # its converter names another one in addition to them
+        by_merges="gemma4",  # the converter also names another tokenizer
         left_out=_AUDIO,
     ),
     "gemma4-assistant": _GEMMA4_ASSISTANT,
@@ -179,7 +179,7 @@ DIALECTS: Mapping[str, Dialect] = {
             "blk.*.attn_out.": "blk.*.attn_output.",
             "mm.layer_norm.": "mm.input_norm.",
         },
-        # Some files have the size before it is rounded.
+        # Some files contain the size before rounding.
         sizes={"feed_forward_length": "blk.*.ffn_down.weight"},
         pre="lfm2",
     ),
@@ -257,16 +257,16 @@ DIALECTS: Mapping[str, Dialect] = {
     ),
     "qwen3next": replace(_QWEN35, left_out=(), sizes=_EXPERT_SIZE, pre="qwen2"),
 }
-"""By `general.architecture`, of the architectures that have an implementation here, and by `_VARIANTS`."""
+"""Dialects by `general.architecture`, for implemented architectures, and by the names in `_VARIANTS`."""
 
-# A name of DIALECTS for files of an architecture that have this tensor.
+# The name in DIALECTS for files of an architecture that contain this tensor.
 _VARIANTS = {("gemma3", "dense.0.weight"): "gemma3 with dense layers"}
 
 
 def open_model(path: str | Path) -> GGUFFile:
-    """Open the GGUF file of a model or a projector, of any converter, in llama.cpp's names.
+    """Open the GGUF file of a model or a projector, from any converter, under llama.cpp's names.
 
-    Raises what `open_gguf` and `in_our_names` do.
+    Raises the errors of `open_gguf` and `in_our_names`.
     """
     return in_our_names(open_gguf(path))
 
@@ -274,8 +274,8 @@ def open_model(path: str | Path) -> GGUFFile:
 def in_our_names(file: GGUFFile) -> GGUFFile:
     """Return the same file as llama.cpp would have written it.
 
-    Raises ModelError where two tensors would have one name, or rows cannot be taken in turn, and GGUFError
-    for a key of another type.
+    Raises ModelError if two tensors would get one name or interleaved rows cannot be split, and GGUFError for
+    a key of another type.
     """
     arch = file.get("general.architecture", str, "")
     found = (name for (of, tensor), name in _VARIANTS.items() if of == arch and tensor in file.tensors)
@@ -312,7 +312,7 @@ def in_our_names(file: GGUFFile) -> GGUFFile:
 
 
 def _cut_vocabulary(tensors: dict[str, TensorInfo], metadata: dict[str, GGUFValue], count: int) -> None:
-    """Leave `count` tokens; those after them stand for images and sounds."""
+    """Keep `count` tokens; those after them stand for images and sounds."""
     table = tensors.get("token_embd.weight")
     if table is None or table.shape[0] <= count:
         return
@@ -330,7 +330,7 @@ def _own(file: GGUFFile, prefix: str) -> set[str]:
 
 
 def _keys(file: GGUFFile, dialect: Dialect, prefix: str) -> dict[str, GGUFValue]:
-    """The architecture's own keys and values under llama.cpp's names, without those of what is left out."""
+    """Return the architecture's own keys and values under llama.cpp's names, except omitted ones."""
     found = {key: file.metadata[prefix + key] for key in _own(file, prefix)}
     renamed = {new: found.pop(old) for old, new in dialect.keys.items() if old in found}
     of_tensors = {"a.": ("audio.",), "v.": ("audio.", "vision.", "mm.")}
@@ -343,7 +343,9 @@ def _tensors(file: GGUFFile, dialect: Dialect) -> dict[str, TensorInfo]:
     tensors: dict[str, TensorInfo] = {}
     for info in _renamed(file, dialect):
         if info.name in tensors:
-            raise ModelError(f"{info.path}: tensor {info.name} is there twice, once under another name")
+            raise ModelError(
+                f"{info.path}: the file contains tensor {info.name} twice, once under another name"
+            )
         tensors[info.name] = info
     return tensors
 
@@ -364,13 +366,16 @@ def _renamed(file: GGUFFile, dialect: Dialect) -> Iterator[TensorInfo]:
 def _taken_in_turn(info: TensorInfo, names: Sequence[str]) -> Iterator[TensorInfo]:
     if len(info.shape) < 2 or info.shape[1] % len(names):
         wanted = " and ".join(names)
-        raise ModelError(f"{info.path}: tensor {info.name} {info.shape} cannot have {wanted} in turn")
+        raise ModelError(f"{info.path}: tensor {info.name} {info.shape} cannot interleave {wanted}")
     for first, name in enumerate(names):
         yield info.part(name, 1, slice(first, None, len(names)))
 
 
 def _rename(old: str, new: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-    """Return a function from a name to llama.cpp's, or to none. `old` is a prefix if it ends with a dot."""
+    """Return a function that renames names that match `old`, which is a prefix if it ends with a dot.
+
+    It returns llama.cpp's names, or none for a name that does not match.
+    """
     pattern = _pattern(old)
     templates = [name.replace("*", r"\1") for name in new]
 
@@ -387,13 +392,13 @@ def _pattern(name: str) -> re.Pattern[str]:
 
 
 def _first(tensors: Mapping[str, TensorInfo], name: str) -> TensorInfo | None:
-    """The first tensor of that name, if there is one."""
+    """Return the first tensor whose name matches, or None."""
     pattern = _pattern(name)
     return next((info for key, info in tensors.items() if pattern.match(key)), None)
 
 
 def _means_pre(file: GGUFFile, token: tuple[int, str] | None) -> bool:
-    """Return whether a file leaves its pre-tokenizer open, and has the token that identifies its family."""
+    """Return whether a file names no pre-tokenizer and contains the token that identifies its family."""
     if file.get(f"{_TOKENIZER}model", str, "") != "gpt2":
         return False
     if file.get(f"{_TOKENIZER}pre", str, "") not in ("", "default"):

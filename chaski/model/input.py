@@ -15,7 +15,7 @@ __all__ = ["HiddenStates", "ImageRows", "Inputs"]
 
 
 class ImageRows(Struct, frozen=True):
-    """`rows` (n, size) of images and the `places` (n,) of the tokens that they stand for; n is 0 for text."""
+    """Image `rows` (n, size), and the `places` (n,) of the tokens that they replace; n is 0 for text."""
 
     rows: Tensor
     places: Tensor
@@ -24,8 +24,8 @@ class ImageRows(Struct, frozen=True):
 class HiddenStates:
     """The hidden states that an attached draft reads, noted while its target records a batch.
 
-    `layers` are the numbers of the layers whose inputs are kept, of all tokens. The number after that of the
-    last layer stands for its output. `last` is that output, of the rows that need logits only.
+    `layers` are the numbers of the layers whose inputs are kept, for all tokens. The number after that of the
+    last layer stands for its output. `last` is that output for the rows that need logits.
     """
 
     def __init__(self, layers: Collection[int]) -> None:
@@ -39,17 +39,17 @@ class HiddenStates:
 
     @property
     def missing(self) -> Sequence[int]:
-        """The layers whose states the target did not hand out."""
+        """List the layers whose states the target did not provide."""
         return sorted(self._layers - self._kept.keys())
 
     @property
     def num_layers(self) -> int:
-        """The number of layers of the target; 0 where it hands out no states at all."""
+        """Return the number of layers of the target; 0 if it provides no states at all."""
         return self._num_layers
 
     @property
     def is_last_kept(self) -> bool:
-        """True if the last layer computes all tokens."""
+        """Return whether the last layer computes all tokens."""
         return self._num_layers in self._layers
 
     def enter(self, layer: int, num_layers: int, x: Tensor) -> None:
@@ -68,8 +68,8 @@ class HiddenStates:
 class Inputs(Struct, frozen=True):
     """The tokens of a batch. `outputs` indexes the rows to keep at the end.
 
-    `images` is there for models that see, and `types` (tokens,) for those that tell two texts apart: 0 in the
-    first, 1 in the second. `coordinates` (tokens, 3) are there where rows of images stand in a grid, see
+    `images` exist for models that see. `types` (tokens,) exist for models that distinguish two texts: 0 for
+    the first, 1 for the second. `coordinates` (tokens, 3) exist if image rows form a grid, see
     `EncoderShape.has_grid`. `hidden` collects the states that an attached draft reads.
     """
 
@@ -98,26 +98,26 @@ class Inputs(Struct, frozen=True):
         return x if self.hidden is None else self.hidden.leave(x, self.outputs)
 
     def rope_table(self, rope: Rope) -> Tensor:
-        """The table of a rope that turns tokens by their coordinates, where they have some.
+        """Return the table of a rope, which rotates tokens by their coordinates if they have any.
 
-        Else it turns by positions, which are the same numbers in a text. A rope without axes, which drafts of
-        such models have, turns by time.
+        Otherwise it rotates by positions, which equal the coordinates of text. A rope without axes, as in
+        drafts of such models, rotates by the time coordinate.
         """
         if self.coordinates is not None and rope.axes is None:
             rope = replace(rope, axes=(0,) * len(rope.frequencies))
         return ops.rope_table(self.positions if self.coordinates is None else self.coordinates, rope)
 
     def with_images(self, x: Tensor) -> Tensor:
-        """The embeddings `x` (tokens, size), but the rows of images at their places."""
+        """Return the embeddings `x` (tokens, size) with the rows of images at their places."""
         part = self._part_of_images(x, 0)
         return x if self.images is None or part is None else ops.scatter(x, part, self.images.places)
 
     def with_deep_images(self, x: Tensor, layer: int) -> Tensor:
-        """The output of a layer, with parts of the rows of images added at their places.
+        """Return the output of a layer, with parts of the image rows added at their places.
 
-        Some encoders make rows that are several times as long as an embedding: after the embedding they have
-        a part for each of the first layers (deepstack, Meng et al. 2024, arXiv 2406.04334). There `x` has all
-        tokens.
+        Some encoders make rows several times as long as an embedding: after the embedding comes a part for
+        each of the first layers (deepstack, Meng et al. 2024, arXiv 2406.04334). In these layers `x` contains
+        all tokens.
         """
         part = self._part_of_images(x, layer + 1)
         if self.images is None or part is None:
@@ -126,7 +126,7 @@ class Inputs(Struct, frozen=True):
         return ops.scatter(x, x.rows(places) + part, places)
 
     def _part_of_images(self, x: Tensor, index: int) -> Tensor | None:
-        """A part of the rows of images, each as long as a row of `x`; None after the last one."""
+        """Return part `index` of the image rows, as long as a row of `x`; None after the last part."""
         if self.images is None:
             return None
         whole, size = self.images.rows.shape[1], x.shape[1]

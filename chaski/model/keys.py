@@ -1,8 +1,7 @@
-"""The treatment of each metadata key of llama.cpp: read, refused by name, or known to change no number.
+"""The treatment of each metadata key of llama.cpp: read, refused by name, or known to change no result.
 
-The names are those of its `llama-arch.cpp`, without the architecture. A key that would change what a model
-computes, and that its architecture does not read, is an error, so that no model is silently computed as
-another one.
+The names are those of its `llama-arch.cpp`, without the architecture. A key that would change the model's
+results but that its architecture does not read is an error, so that no model is silently computed wrongly.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ READ_BY: Mapping[str, frozenset[str]] = {
     "attn_logit_softcapping": frozenset({"gemma-embedding", "gemma2", "gemma3"}),
     "classifier.pooling_type": frozenset({"modern-bert"}),
     "embedding_length_out": frozenset({"gemma4-assistant"}),
-    # The order of logits is all that a proposal asks for.
+    # A proposal depends only on the order of logits.
     "final_logit_softcapping": frozenset({"dflash", "gemma2", "gemma3", "gemma3n"}) | _GEMMAS_4,
     "full_attention_interval": _DELTA_NETS,
     "hidden_activation": frozenset({"modern-bert"}),
@@ -97,7 +96,7 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "attention.value_length_swa": (0,),
     "attention.value_scale": (0.0, 1.0),
     "attn_logit_softcapping": (0.0,),
-    "classifier.pooling_type": (0, 2, 3, 4),  # only 1, the mean, changes the row that scores are made of
+    "classifier.pooling_type": (0, 2, 3, 4),  # only 1, the mean, changes the row that scores come from
     "embedding_length_out": (0,),
     "embedding_length_per_layer_input": (0,),
     "embedding_scale": (0.0, 1.0),
@@ -133,14 +132,14 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "swin_norm": (False,),
     "use_parallel_residual": (False,),
 }
-"""Keys that change numbers, and the values with which they change none."""
+"""Keys that change results, and the values with which they do not."""
 
 _GELU = ("", "gelu", "gelu_new", "gelu_pytorch_tanh", "geglu")
 
 FIXED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "attention.causal": {
         "gemma-embedding": (False,),
-        # llama.cpp centers convolutions of these, or keeps some of their layers causal.
+        # For these, llama.cpp centers convolutions or keeps some layers causal.
         **dict.fromkeys(sorted(_DELTA_NETS | {"gemma4", "lfm2"}), (True,)),
     },
     "hidden_activation": dict.fromkeys(
@@ -152,7 +151,7 @@ FIXED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     )
     | {"t5encoder": (*_GELU, "relu", "gated-gelu")},
 }
-"""The values with which a key means what these architectures compute, whatever it says."""
+"""The values of a key that match what these architectures compute in any case."""
 
 _OF_TENSORS = """
     adapters.count adapters.lora_rank adapters.router_gain adapters.token_ids_activate
@@ -179,24 +178,24 @@ _OF_TENSORS = """
     time_decay_extra_dim time_mix_extra_dim token_shift_count wkv.head_size
 """
 HARMLESS: Mapping[str, str] = {
-    "attention.sliding_window_pattern": "means something only beside a window",
-    "attention.temperature_length": "means something only beside its scale; who reads that reads both",
+    "attention.sliding_window_pattern": "applies only together with a window",
+    "attention.temperature_length": "applies only with its scale; architectures read both or neither",
     "classifier.output_labels": "names of labels",
-    "rope.dimension_sections": "all positions of a text's token are one",
+    "rope.dimension_sections": "in text, all coordinates of a token are equal",
     "rope.scaling.finetuned": "Granite reads it as a switch of the rope; in other models it changes nothing",
     "rope.scaling.yarn_attn_factor": "llama.cpp computes it from the factor",
-    "tensor_data_layout": "the layout that all files have by now",
-    "vocab_size": "the tensors say it",
+    "tensor_data_layout": "all current files have this layout",
+    "vocab_size": "the tensors define it",
     **dict.fromkeys(
         _OF_TENSORS.split(),
         "goes with tensors, which are refused where the architecture has none of them",
     ),
 }
-"""Keys that change no number where REFUSED and the tensors are as they must be, and why."""
+"""Keys that change no result as long as REFUSED and the tensors are checked, and the reasons."""
 
 
 def check_keys(file: GGUFFile) -> None:
-    """Raise UnsupportedError for a key that would change what the model computes, and is not read."""
+    """Raise UnsupportedError for a key that would change what the model computes but is not read."""
     arch = file.architecture
     for name in sorted(REFUSED.keys() | FIXED.keys()):
         key = f"{arch}.{name}"
@@ -207,14 +206,14 @@ def check_keys(file: GGUFFile) -> None:
         if not _is_neutral(file, name, value, allowed):
             shown = f"{value}"[:40]
             raise UnsupportedError(
-                f"{file.path}: {key} = {shown} changes what the model computes, and is not supported "
+                f"{file.path}: {key} = {shown} changes what the model computes and is not supported "
                 "for this architecture"
             )
 
 
 def _is_neutral(file: GGUFFile, name: str, value: Any, neutral: tuple[object, ...]) -> bool:
     values = value.tolist() if isinstance(value, np.ndarray) else [value]
-    if name == "attention.sliding_window":  # a window as long as the context counts as none
+    if name == "attention.sliding_window":  # a window as long as the context is no window
         length = file.metadata.get(f"{file.architecture}.context_length")
         return all(each == 0 or (isinstance(length, int) and each >= length) for each in values)
     other = file.metadata.get(f"{file.architecture}.{_SAME_AS.get(name, '')}")

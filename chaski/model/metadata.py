@@ -1,8 +1,8 @@
-"""Refuses numbers that no model can have, whatever its architecture: they would break or exhaust us.
+"""Checks that refuse numbers that no model can have, since they would break chaski or exhaust memory.
 
-A file comes from a stranger. Its sizes are checked against the tensors that it really has, before anything is
-built from them. Numbers that contradict
-each other are found when the model is built, and blamed on the file.
+A file comes from a stranger, so its sizes are checked against the tensors that it contains before anything
+is built from them. Numbers that contradict each other are found when the model is built, and the error
+names the file.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from chaski.formats.gguf import GGUFFile
 __all__ = ["blamed_on", "check_is_model", "check_metadata"]
 
 _MAX_NUMBER = 2**31 - 1
-_LONGEST_REASON = 300  # characters; an error may hold whatever it was raised with
-# Sizes of tensors, so none can be larger than the largest side of any.
+_LONGEST_REASON = 300  # characters; the text of an error may be arbitrarily long
+# Sizes of tensors, so none can exceed the largest side of any tensor.
 _SIZES = ("embedding_length", "head_count", "head_count_kv", "key_length", "value_length", "expert_count")
-_MAY_BE_INFINITE = ("activation_sparsity_scale",)  # minus infinity where nothing is sparse
+_MAY_BE_INFINITE = ("activation_sparsity_scale",)  # minus infinity for layers that are not sparse
 _DIVISORS = (
     *("block_count", "embedding_length", "attention.head_count", "rope.dimension_count"),
     "vision.patch_size",
 )
-# An encoder without blocks, such as that of Gemma 4's 12B, has no heads.
+# An encoder without blocks, as in Gemma 4 12B, has no heads.
 _DIVISORS_OF_ENCODERS = (*_DIVISORS, "vision.attention.head_count")
 
 _NO_MODELS = {
-    "adapter": "an adapter (LoRA), which changes a model and is none; adapters cannot be applied by this "
-    "version: merge it into its model, and convert that",
-    "imatrix": "an importance matrix, which says how a model is best quantized, and no model",
-    "mmproj": "a projector (an encoder of images), and no model: give it beside its model, as "
+    "adapter": "a LoRA adapter, not a model: give it along with its model, as chaski.load(model, "
+    "adapters=...), with --adapter, or as ADAPTER of a Modelfile",
+    "imatrix": "an importance matrix for quantizing a model, not a model",
+    "mmproj": "a projector (an encoder of images), not a model: give it along with its model, as "
     "chaski.load(model, projector=...), or as a second FROM of a Modelfile",
-    "draft": "a draft, which proposes tokens for the model that it was trained with, and no model by itself: "
-    "give it beside that model, as chaski.load(model, draft=...), with --draft, or as DRAFT of a Modelfile",
-    "controlvector": "a control vector, which steers a model and is none; this version cannot apply them",
+    "draft": "a draft, which proposes tokens for the model that it was trained with, not a model: give it "
+    "along with that model, as chaski.load(model, draft=...), with --draft, or as DRAFT of a Modelfile",
+    "controlvector": "a control vector, which steers a model, not a model; this version cannot apply it",
 }
 _KINDS = {
     "clip": "mmproj",
@@ -49,7 +49,7 @@ _KINDS = {
     "gemma4-assistant": "draft",
     "imatrix": "imatrix",
 }
-"""The type of a file by its architecture, for files that do not say it in `general.type`."""
+"""The type of a file by its architecture, for files without `general.type`."""
 
 
 def check_is_model(file: GGUFFile) -> None:
@@ -61,7 +61,7 @@ def check_is_model(file: GGUFFile) -> None:
     if kind in _NO_MODELS:
         raise UnsupportedError(f"{file.path}: this is {_NO_MODELS[kind]}")
     if not file.tensors:
-        what = "a vocabulary without a model" if "tokenizer.ggml.tokens" in file.metadata else "no model"
+        what = "a vocabulary without a model" if "tokenizer.ggml.tokens" in file.metadata else "not a model"
         raise UnsupportedError(f"{file.path}: this is {what}: it has no tensors")
 
 
@@ -81,14 +81,14 @@ def check_metadata(file: GGUFFile) -> None:
 
 @contextmanager
 def blamed_on(file: GGUFFile) -> Iterator[None]:
-    """Raise ModelError where numbers of the file do not fit together while a model is built from them."""
+    """Raise ModelError if numbers of the file do not fit together while a model is built from them."""
     try:
         yield
     except ChaskiError:
         raise
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         reason = f"{error}"[:_LONGEST_REASON]
-        raise ModelError(f"{file.path}: its metadata and its tensors make no model: {reason}") from error
+        raise ModelError(f"{file.path}: its metadata and tensors do not form a model: {reason}") from error
 
 
 def _numbers(value: Any) -> Iterator[int | float]:

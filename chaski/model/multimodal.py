@@ -1,4 +1,4 @@
-"""Images as models take them, and the interface of an encoder of images."""
+"""Images in the form that models take, and the interface of image encoders."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from chaski.ml.graph import Dim, Graph, Tensor
 __all__ = ["IMAGE_NUMBER", "EncoderShape", "Image", "Layout", "MultimodalProcessor", "PatchHistory", "Tile"]
 
 Layout: TypeAlias = tuple["str | int", ...]
-"""Parts of an image in a prompt: texts, control tokens spelled out, and numbers of rows."""
+"""The parts of an image in a prompt: text, control tokens spelled out, and numbers of rows."""
 
 IMAGE_NUMBER = "\N{REPLACEMENT CHARACTER}"
-"""Stands in texts of a layout for the number of the image among those of its prompt, from 0 on."""
+"""A placeholder in the text of a layout for the image's index in its prompt, from 0."""
 
 _DIGEST_BYTES = 16
 
@@ -28,7 +28,7 @@ Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 
 
 class Tile(Struct, frozen=True, eq=False):
-    """A part of an image that is encoded by itself: the inputs of the encoder, and how many rows it makes."""
+    """A separately encoded part of an image: the inputs of the encoder, and the number of rows it makes."""
 
     arrays: Arrays
     num_rows: int
@@ -36,15 +36,19 @@ class Tile(Struct, frozen=True, eq=False):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
-    """An image as an encoder takes it: `arrays` are the inputs that `encode_multimodal` declares, by name.
+    """An image in the form that an encoder takes.
 
-    `num_rows` is how many rows the encoder makes of it. They stand in place of as many embeddings; or, where
-    there is a `token`, that token stands for the image, and layers with an encoder cache attend to its rows:
-    then the layout has one row. An image of several tiles has the first of them in `arrays` and the others
-    in `further`; `num_rows` counts the rows of all. They come tile by tile, or in `order`: the numbers of the
-    tiles' rows as they stand in the prompt, each at least once. `grid` has rows and columns where the rows
-    that it is made of stand in one, line after line: models with several coordinates for a token tell their
-    places apart. Images with the same content have the same `digest`, and no others.
+    arrays    the inputs that `encode_multimodal` declares, by name; those of the first tile if there are
+              several
+    num_rows  the number of rows that the encoder makes of the image, summed over all tiles. Each row replaces
+              one embedding, unless there is a `token`
+    token     the token that stands for the image in models whose cross-attention layers read its rows from an
+              encoder cache; the layout then contains one row
+    further   the tiles after the first
+    order     the tiles' row numbers in the order of the prompt, each at least once; by default tile by tile
+    grid      the number of rows and columns if the image's rows form a grid, line by line; models with
+              several coordinates per token use it
+    digest    the same for images with the same content, and only for those
     """
 
     arrays: Arrays
@@ -60,7 +64,7 @@ class Image:
     def of_tiles(
         cls, tiles: Sequence[Tile], layout: Layout, order: npt.NDArray[np.int32] | None = None
     ) -> Image:
-        """An image whose tiles are encoded one by one."""
+        """Return an image whose tiles are encoded one by one."""
         num_rows = sum(tile.num_rows for tile in tiles) if order is None else len(order)
         return cls(tiles[0].arrays, num_rows, layout, further=tuple(tiles[1:]), order=order)
 
@@ -77,27 +81,27 @@ class Image:
 
     @property
     def tiles(self) -> tuple[Tile, ...]:
-        """The parts that are encoded one by one; most images are one."""
+        """Return the parts that are encoded one by one; most images have one."""
         encoded = self.num_rows if self.order is None else int(self.order.max()) + 1
         first = encoded - sum(tile.num_rows for tile in self.further)
         return Tile(self.arrays, first), *self.further
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its arrays."""
+        """Return the number of bytes of its arrays."""
         return sum(array.nbytes for tile in self.tiles for array in tile.arrays.values())
 
 
 class EncoderShape(Struct, frozen=True):
     """Sizes for which an encoder reserves memory.
 
-    max_patches, max_rows  what goes in and what comes out of it for the largest tile
-    row_size               elements of a row that comes out: as many as an embedding of the text model has, or
+    max_patches, max_rows  the most input patches and output rows of a tile
+    row_size               elements of an output row: as many as an embedding of the text model has, or
                            several times as many, see `Inputs.with_deep_images`
-    heads                  its attention
-    max_tiles              as many of the largest tile have at least the rows of the largest image
-    pool                   the attention after the layers in which rows look at patches, if there is one
-    has_grid               images have a `grid`, and the text model turns tokens by coordinates
+    heads                  the heads of its attention
+    max_tiles              enough of the largest tile to cover the rows of the largest image
+    pool                   the attention after the layers in which rows look at patches; None without one
+    has_grid               images have a `grid`, and the text model rotates tokens by coordinates
     """
 
     max_patches: int
@@ -116,28 +120,28 @@ class PatchHistory(LayerCache, Protocol):
         """Return the history of the attention in which the rows look at the patches: `EncoderShape.pool`."""
 
     def windows(self) -> LayerCache:
-        """Return the same history, of which each patch sees only its window.
+        """Return the same history, restricted so that each patch sees only its window.
 
-        `Image.arrays` has `windows` then: the first patch of each one's window and the one after the last.
+        `Image.arrays` then contains `windows`: each patch's first visible patch and the one after the last.
         """
 
 
 class MultimodalProcessor(Protocol):
-    """The attribute `vision` of a model that sees: an encoder of images, its weights being the model's."""
+    """The attribute `vision` of a model that sees: an image encoder whose weights belong to the model."""
 
     @property
     def shape(self) -> EncoderShape: ...
 
     @property
     def is_bidirectional(self) -> bool:
-        """True where the rows of an image see each other in the text model, not only those before them."""
+        """Return whether image rows see each other in the text model, not only earlier rows."""
 
     def read_image(self, data: bytes) -> Image:
-        """A file of an image -> what the encoder takes. Raises FormatError or UnsupportedError."""
+        """Read an image file into the encoder's inputs. Raises FormatError or UnsupportedError."""
 
     def encode_multimodal(self, graph: Graph, patches: Dim, rows: Dim, history: PatchHistory) -> Tensor:
-        """Record the encoder of one tile, whose inputs it declares itself -> (rows, row_size).
+        """Record the encoder of one tile, and declare its inputs; return (rows, row_size).
 
-        Each input has as many rows as its array in `Image.arrays`; those that attend have `patches`. All
+        Each input has as many rows as its array in `Image.arrays`; those that attend have `patches` rows. All
         layers share `history`, in which every patch sees all of its tile.
         """

@@ -1,11 +1,11 @@
-"""Multi-token prediction (Gloeckle et al. 2024) as DeepSeek V3 and Qwen 3 Next have it.
+"""Multi-token prediction (Gloeckle et al. 2024) as in DeepSeek V3 and Qwen 3 Next.
 
-A block after the last layer reads the embedding of a token and the model's hidden state of the token before,
-and predicts the token after both. Run again on its own hidden state, it predicts one token more.
+A block after the last layer reads the embedding of a token and the model's hidden state of the previous
+token, and predicts the token after both. From its own hidden state it then predicts one token more.
 
-Its keys and values of a token depend on that token and those before, as in any layer. So the model stores
-them with each batch, and they are shared, dropped and taken over with all others. The first token of a
-sequence has no hidden state before it, and no token sees its keys.
+Its keys and values depend on the token and earlier ones, as in any layer. So the model stores them with each
+batch, and they are shared, dropped and reused together with all others. The first token of a sequence has
+no hidden state before it, and no token sees its keys.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = ["NextnTensors", "before", "nextn_kinds"]
 
 
 class NextnTensors(Module):
-    """The parts of such a block besides those of a layer: eh_proj(enorm(embedding), hnorm(hidden state)).
+    """The block's parts outside its layer: eh_proj(enorm(embedding), hnorm(hidden state)).
 
-    Norm, embeddings and output layer are the model's own where the file has none for the block.
+    Norm, embeddings and output layer are the model's own if the file contains none for the block.
     """
 
     def __init__(self, config: DecoderConfig, names: frozenset[str]) -> None:
@@ -43,7 +43,7 @@ class NextnTensors(Module):
 
     @classmethod
     def read(cls, file: GGUFFile, block: int, config: DecoderConfig) -> NextnTensors | None:
-        """Return those of the block of that number; None where the file has none, or makes embeddings."""
+        """Return the tensors of block `block`; None if the file has none or is an embedding model."""
         prefix = f"blk.{block}.nextn."
         names = {name.removeprefix(prefix).removesuffix(".weight") for name in file.tensors}
         if f"{prefix}eh_proj.weight" not in file.tensors or config.pooling is not None:
@@ -54,27 +54,27 @@ class NextnTensors(Module):
         return self.eh_proj(ops.concat([(self.enorm(embedded), 0, 1), (self.hnorm(hidden), self._size, 1)]))
 
     def embedded(self, tokens: Tensor, usual: Tensor) -> Tensor:
-        """The embeddings of tokens: `usual` are the model's."""
+        """Return the block's embeddings of tokens, or `usual`, the model's."""
         own: Embedding | None = getattr(self, "embed_tokens", None)
         return usual if own is None else own(tokens)
 
     def normalized(self, x: Tensor, usual: RMSNorm) -> Tensor:
-        """The rows of the block, normalized; `usual` is the model's norm."""
+        """Return the normalized rows of the block; `usual` is the model's norm."""
         norm: RMSNorm = getattr(self, "shared_head_norm", usual)
         return norm(x)
 
     @property
     def output(self) -> Linear | None:
-        """The output layer of the block's own."""
+        """Return the block's separate output layer, or None."""
         own: Linear | None = getattr(self, "shared_head_head", None)
         return own
 
 
 def nextn_kinds(shape: KVShape, hidden_size: int) -> Sequence[LayerKind]:
-    """The storage of the block: its keys and values, and the hidden states of the tokens before."""
+    """Return the block's storage: its keys and values, and the hidden states of the previous tokens."""
     return [Causal(shape, AttentionSpan(hidden=1)), previous_row(hidden_size)]
 
 
 def before(hidden: Tensor, cache: RecurrentLayer) -> Tensor:
-    """The hidden state of the token before each one."""
+    """Return the hidden state of the token before each token."""
     return ops.previous_row(hidden, cache.states[0], cache.rows[0], cache.segments)

@@ -1,4 +1,4 @@
-"""Rows of a batch's outputs, which stay where they were computed until they are read."""
+"""Rows of a batch's outputs, which stay on the computing device until they are read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["HIDDEN", "OutputRow", "OutputRows"]
 F32 = npt.NDArray[np.float32]
 
 HIDDEN = "hidden"
-"""The output of a graph that has the hidden states of its output rows, where a model proposes tokens."""
+"""The name of the graph output with the hidden states of output rows, for a model that proposes tokens."""
 
 
 class OutputRow:
@@ -26,12 +26,12 @@ class OutputRow:
         self.size = size
 
     def fetch(self) -> F32:
-        """The elements (size,): a view that a later batch may overwrite."""
+        """Return the elements (size,): a view that a later batch may overwrite."""
         row: F32 = self._launch.rows("outputs", self._index, self._index + 1)[0]
         return row
 
     def hidden(self) -> F32:
-        """The hidden state that they were computed from, as `fetch` returns them: for models that propose."""
+        """Return the hidden state that the row came from, as `fetch` does; only for models that propose."""
         row: F32 = self._launch.rows(HIDDEN, self._index, self._index + 1)[0]
         return row
 
@@ -51,12 +51,12 @@ class OutputRows:
         return self._end - self._begin
 
     def part(self, begin: int, end: int) -> OutputRows:
-        """The rows from `begin` to `end` of these."""
+        """Return the rows from `begin` to `end` of these."""
         return OutputRows(self._launch, self._begin + begin, self._begin + end, self._size)
 
     def row(self, index: int) -> OutputRow:
         return OutputRow(self._launch, self._begin + index, self._size)
 
     def fetch(self) -> F32:
-        """All of them (n, size): a view that a later batch may overwrite."""
+        """Return all rows (n, size): a view that a later batch may overwrite."""
         return self._launch.rows("outputs", self._begin, self._end)

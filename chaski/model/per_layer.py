@@ -1,4 +1,4 @@
-"""Embeddings per layer (Gemma 3n and 4): each layer gets a small vector of each token besides its states."""
+"""Per-layer embeddings (Gemma 3n and 4): each layer reads a small vector per token next to the states."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["PerLayerBlock", "PerLayerInputs"]
 
 
 class PerLayerInputs(Module):
-    """The vectors of all layers: from their own table, and from the input of the first layer."""
+    """The vectors of all layers, computed from a separate table and from the input of the first layer."""
 
     inline = True
 
@@ -26,7 +26,7 @@ class PerLayerInputs(Module):
         self.per_layer_proj_norm = RMSNorm(size, config.eps)
 
     def __call__(self, tokens: Tensor, x: Tensor) -> Sequence[Tensor]:
-        """`tokens` (n,) and their embeddings x (n, hidden size) -> (n, size) for each layer."""
+        """Return (n, size) for each layer, from `tokens` (n,) and their embeddings x (n, hidden size)."""
         own = self.per_layer_token_embd(tokens) * math.sqrt(self._size)
         projected = (self.per_layer_model_proj(x) * self._scale).reshape(self._layers, self._size)
         normed = self.per_layer_proj_norm(projected).reshape(self._layers * self._size)
@@ -35,7 +35,7 @@ class PerLayerInputs(Module):
 
 
 class PerLayerBlock(Module):
-    """A layer's use of its vector: the states gate it, and a matrix brings it to their size."""
+    """A layer's use of its vector: the states gate it, and a matrix projects it to their size."""
 
     inline = True
 

@@ -1,4 +1,4 @@
-"""A model compiled for batches: recorded once, reserved for the largest batch, replayed for every one."""
+"""A model compiled for batches: recorded once, reserved for the largest batch, replayed for every batch."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from chaski.model.registry import Model, tells_types, vision_of
 __all__ = ["MAX_USES", "Adapted", "Program", "Run"]
 
 MAX_USES = 8
-"""The adapters that a token is computed with, at most."""
+"""The most adapters that a token is computed with."""
 
 _NO_PLACES = np.zeros(0, np.int32)
 
 
 class Adapted(Struct, frozen=True, eq=False):
-    """The plan of batches with adapters, the table that it reads, and the numbers of the matrices there."""
+    """The plan of batches with adapters, the table that it reads, and the matrix numbers in that table."""
 
     plan: Plan
     table: AdapterTable
@@ -41,7 +41,7 @@ class Adapted(Struct, frozen=True, eq=False):
 
 
 class Run(Struct, frozen=True, eq=False):
-    """A batch that was launched. Its results stay for as long as a reference to this object exists."""
+    """A launched batch. Its results stay for as long as a reference to this object exists."""
 
     launch: Launch
     num_outputs: int
@@ -49,27 +49,26 @@ class Run(Struct, frozen=True, eq=False):
     max_top_logits: int
 
     def outputs(self) -> OutputRows:
-        """The outputs of the batch, len(batch.outputs) rows: each is fetched when it is read."""
+        """Return the outputs of the batch, len(batch.outputs) rows; each is fetched when it is read."""
         return OutputRows(self.launch, 0, self.num_outputs, self.width)
 
     def top_logits(self) -> npt.NDArray[np.float32]:
-        """The top logits and their ids of the batch (len(batch.outputs), 2, max_top_logits): a view.
+        """Return the top logits of the batch and their ids (len(batch.outputs), 2, max_top_logits): a view.
 
-        They are in descending order, equal ones by id. Elements after the number that was asked for have no
-        meaning.
+        They are in descending order, equal ones by id. Elements after the requested number are undefined.
         """
         if not self.max_top_logits:
             return np.zeros((self.num_outputs, 2, 0), np.float32)
         return self.launch.rows("top_logits").reshape(-1, 2, self.max_top_logits)
 
     def drop_outputs(self) -> None:
-        """Fetch no outputs from now on, but top logits: the next run need not keep them."""
+        """Fetch only top logits from now on, so that the next run need not keep the outputs."""
         self.launch.drop("outputs")
 
     def largest(self, tokens: npt.NDArray[np.int32], places: Sequence[int], rows: Sequence[int]) -> Input:
-        """Return tokens of which those at `places` are the ids of the largest logits of `rows`.
+        """Return `tokens` with those at `places` replaced by the ids of the largest logits of `rows`.
 
-        They may still be computed.
+        The result may still be under computation.
         """
         where = np.array(places, np.int32), np.array(rows, np.int32)
         return FromLaunch(tokens, where[0], self.launch, "top_logits", where[1], self.max_top_logits)
@@ -78,9 +77,9 @@ class Run(Struct, frozen=True, eq=False):
 class Program:
     """One plan of `model` for up to `max_tokens` tokens, of which `max_outputs` have outputs.
 
-    Where these are logits, the plan also finds up to `max_top_logits` top logits of each row.
-    `has_coordinates`: tokens are turned by coordinates, which a batch has where it has images.
-    `draft` stores with each batch what it proposes from; its caches are after those of the model.
+    If the outputs are logits, the plan also finds up to `max_top_logits` top logits of each row.
+    `has_coordinates`: the plan rotates tokens by coordinates, which batches with images contain.
+    `draft` stores, with each batch, the states that it proposes from; its caches follow those of the model.
     """
 
     def __init__(
@@ -111,20 +110,20 @@ class Program:
         self.digest = graph_digest(graph)
         self._plan = backend.compile(graph)
         self._adapted: Adapted | None = None
-        self._open: deque[Launch] = deque()  # batches that are not waited for yet
+        self._open: deque[Launch] = deque()  # launched batches that `wait` has not finished
 
     @property
     def stages(self) -> int:
-        """The number of batches that the backend computes at the same time."""
+        """Return the number of batches that the backend computes at the same time."""
         return self._backend.stages
 
     @property
     def launches_ahead(self) -> bool:
-        """True if a batch is launched at once that has tokens of `Run.largest`."""
+        """Return whether a batch with tokens of `Run.largest` can be launched at once."""
         return self._backend.launches_ahead and self.max_top_logits > 0
 
     def adapted(self, slots: int) -> Adapted:
-        """Return the plan of batches with adapters, which the first call compiles, for that many at a time.
+        """Return the plan of batches with adapters for `slots` of them; the first call compiles it.
 
         Batches without adapters keep using the other plan. Raises UnsupportedError for a backend without
         adapters.
@@ -151,7 +150,7 @@ class Program:
         return Dim("tokens", self.max_tokens), Dim("outputs", self.max_outputs)
 
     def _record(self, graph: Graph, tokens: Dim, outputs: Dim) -> int:
-        """Record a forward pass -> the elements of a row of its outputs."""
+        """Record a forward pass; return the number of elements in a row of its outputs."""
         inputs = Inputs(
             tokens=graph.input("tokens", (tokens,), DType.I32),
             positions=graph.input("positions", (tokens,), DType.I32),
@@ -169,9 +168,10 @@ class Program:
         return math.prod(size for size in found.shape[1:] if isinstance(size, int))
 
     def prepare(self, batch: Batch) -> Mapping[str, npt.NDArray[Any]]:
-        """Make room for a batch in the cache -> what `launch` needs. The plan may compute another one.
+        """Make room for a batch in the cache; return the inputs for `launch`.
 
-        Until then its tokens and rows may be written. Raises CacheFullError, and changes nothing.
+        The plan may still be computing another batch. Until the launch, the caller may change tokens and
+        rows. Raises CacheFullError, and then changes nothing.
         """
         assert 0 < len(batch.tokens) <= self.max_tokens, len(batch.tokens)
         assert len(batch.outputs) <= self.max_outputs, len(batch.outputs)
@@ -196,9 +196,9 @@ class Program:
         return values
 
     def launch(self, values: Mapping[str, Input], num_top_logits: Sequence[int] = ()) -> Run:
-        """Begin to compute the batch that was prepared last, after those that were launched before.
+        """Begin to compute the batch that was prepared last, after the batches launched before it.
 
-        `num_top_logits`: for each output the number of top logits that `top_logits` returns; none if empty.
+        `num_top_logits`: for each output, the number of top logits that `top_logits` returns; none if empty.
         """
         if self.max_top_logits:
             counts = np.array(num_top_logits or [0] * len(values["outputs"]), np.int32)
@@ -211,9 +211,9 @@ class Program:
         return Run(self._open[-1], len(values["outputs"]), self._width, self.max_top_logits)
 
     def wait(self, most: int = 0) -> None:
-        """Compute batches that were launched to their ends, the oldest first, until `most` are left.
+        """Wait for launched batches, the oldest first, until at most `most` are unfinished.
 
-        Raises the first error of any.
+        Raises the first error of any batch.
         """
         failure: Exception | None = None
         while len(self._open) > most:
@@ -226,14 +226,14 @@ class Program:
             raise failure
 
     def forward(self, batch: Batch) -> npt.NDArray[np.float32]:
-        """Compute a batch and update the cache: all of the above."""
+        """Prepare, launch and wait for a batch; return its outputs."""
         run = self.launch(self.prepare(batch))
         self.wait()
         return run.outputs().fetch()
 
 
 def _record(model: Model, inputs: Inputs, caches: Sequence[Any], draft: AttachedDraft | None) -> Tensor:
-    """Record a forward pass -> its outputs, and after it what an attached draft stores."""
+    """Record a forward pass, and after it the storage of an attached draft; return the outputs."""
     if draft is None or inputs.hidden is None:
         return model(inputs, caches)
     count = len(model.layer_kinds())

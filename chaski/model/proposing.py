@@ -1,4 +1,4 @@
-"""Proposing tokens from the hidden states of a model: the part that its own batches leave out, compiled."""
+"""Proposal of tokens from a model's hidden states: compiled apart from the model's own batches."""
 
 from __future__ import annotations
 
@@ -40,23 +40,22 @@ __all__ = [
 F32 = npt.NDArray[np.float32]
 
 TOKEN_BESIDE = 0.1
-"""The time that a token beside others in a batch takes, as a share of a batch of one token."""
+"""The cost of an additional token in a batch, as a share of a batch of one token."""
 
 _LARGE_VOCABULARY = 1 << 15
 
 
 class ProposingCost(Struct, frozen=True):
-    """The time of a proposal, and of each further token of it, as shares of a batch that makes a token."""
+    """The costs of a proposal and of each token in it, as shares of the time of a batch of one token."""
 
     token: float
     proposal: float = 0.0
 
 
 class ProposalRequest(Struct, eq=False):
-    """A request for `most` tokens after `token`, the last of a sequence, which was chosen from `row`.
+    """A request for `most` tokens after `token`, the last of a sequence, which was sampled from `row`.
 
-    `saved` is how much smaller than positions the numbers are that turn text there: see
-    `chaski.chat.image_rows`.
+    saved: position minus rotary coordinate of the text there; see `chaski.chat.image_rows`.
     """
 
     slot: int
@@ -82,57 +81,56 @@ class ProposalInputs(Struct, frozen=True, eq=False):
 
 
 class Proposing(Protocol):
-    """A part that proposes tokens for a model, whose graph has the output `HIDDEN`: rows of `hidden_size`."""
+    """A part that proposes tokens for a model whose graph has the output `HIDDEN`: rows of `hidden_size`."""
 
     @property
     def config(self) -> ModelConfig:
-        """The configuration of the model whose tokens these are."""
+        """Return the configuration of the model whose tokens are proposed."""
 
     @property
     def hidden_size(self) -> int: ...
 
     @property
     def token_ids(self) -> npt.NDArray[np.int64] | None:
-        """The token of each row of logits; None where these are the model's."""
+        """Return the token of each row of logits; None if the rows match the model's tokens."""
 
     @property
     def proposing_layers(self) -> Sequence[int]:
-        """The numbers of the layers whose caches `propose` takes."""
+        """List the numbers of the layers whose caches `propose` takes."""
 
     def propose(self, inputs: ProposalInputs, caches: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """Record: tokens, and the hidden state before each (n, size) -> theirs, and logits."""
 
 
 class ProposingModel(Model, Proposing, Protocol):
-    """A model whose own file may have a block that proposes; it has no `proposing_layers` if not."""
+    """A model whose file may contain a block that proposes; without it, `proposing_layers` is empty."""
 
     @property
     def config(self) -> ModelConfig: ...
 
     def leave_out_proposing(self) -> None:
-        """Leave out the block that proposes. Called before weights are placed."""
+        """Drop the block that proposes. Call this before weights are placed."""
 
 
 def proposing_of(model: Model) -> ProposingModel | None:
-    """The model, if it can propose tokens."""
+    """Return the model if it can propose tokens, else None."""
     proposing: Any = model
     return proposing if getattr(model, "proposing_layers", ()) else None
 
 
 def num_common_tokens(vocab_size: int) -> int | None:
-    """Return how many tokens, the first ones, are common; None for a vocabulary that is all small.
+    """Return how many tokens at the start of the vocabulary are common; None for a small vocabulary.
 
-    Byte-pair encoding makes tokens in the order of their frequency. Among 250,000 tokens, a quarter has
-    nearly all of a text in English, or of code, and its logits cost a quarter.
+    Byte-pair encoding makes tokens in the order of their frequency. Among 250,000 tokens, the first quarter
+    covers nearly all of a text in English or of code, at a quarter of the cost of logits.
     """
     return None if vocab_size < _LARGE_VOCABULARY else vocab_size // 4 // 256 * 256
 
 
 def proposing_cost(model: Proposing, file: GGUFFile, output_share: float = 1.0) -> ProposingCost:
-    """Return the bytes read to propose a token, as a share of those that the whole model reads for a token.
+    """Return the cost of a proposed token: bytes read, as a share of those that the model reads for a token.
 
-    Reading them takes most of the time of decoding. To propose one it reads `output_share` of the output
-    layer.
+    Reading weights takes most of the time of decoding. A proposal reads `output_share` of the output layer.
     """
     output = output_bytes(file)
     own = layer_bytes(file, f"blk.{model.proposing_layers[0]}.") + output_share * output
@@ -140,12 +138,12 @@ def proposing_cost(model: Proposing, file: GGUFFile, output_share: float = 1.0) 
 
 
 def token_bytes(file: GGUFFile) -> float:
-    """The bytes that a model reads for a token."""
+    """Return the bytes that a model reads for a token."""
     return layer_bytes(file) + output_bytes(file)
 
 
 def layer_bytes(file: GGUFFile, prefix: str = "blk.") -> float:
-    """The bytes that a token reads of the tensors with this prefix: of experts those that it uses."""
+    """Return the bytes that a token reads of the tensors with this prefix, including only its experts."""
     arch = file.architecture
     used = file.get(f"{arch}.expert_used_count", int, 0) / (file.get(f"{arch}.expert_count", int, 0) or 1)
     tensors = {name: info for name, info in file.tensors.items() if name.startswith(prefix)}
@@ -153,16 +151,16 @@ def layer_bytes(file: GGUFFile, prefix: str = "blk.") -> float:
 
 
 def output_bytes(file: GGUFFile) -> float:
-    """The bytes of the output layer, which may be that of the embedding."""
+    """Return the bytes of the output layer, which may be the embedding."""
     name = "output.weight" if "output.weight" in file.tensors else "token_embd.weight"
     return float(file.tensors[name].nbytes)
 
 
 class ProposingProgram:
-    """A plan that proposes a token after each of up to `sequences` tokens of different sequences.
+    """A plan that proposes a token for each of up to `sequences` sequences.
 
-    `most_tokens`: only the first ones of the vocabulary are proposed. `part` has the layers that it takes,
-    where it does not store in them; `choice` chooses tokens where `propose` returns no logits.
+    `most_tokens`: only the first tokens of the vocabulary are proposed. `part` contains the layers that the
+    plan uses without storing in them. `choice` chooses tokens if `propose` returns no logits.
     """
 
     def __init__(
@@ -191,7 +189,7 @@ class ProposingProgram:
         self._plan = backend.compile(graph)
 
     def propose(self, requests: Sequence[ProposalRequest]) -> None:
-        """Fill the requests, whose sequences are in the cache up to their last tokens: token by token."""
+        """Fill the requests token by token; their sequences are in the cache up to their last tokens."""
         hidden = np.stack([request.row.hidden() for request in requests])
         first = batch = _batch(requests)
         while requests:
@@ -204,9 +202,9 @@ class ProposingProgram:
         self.cache.undo_forward(first)
 
     def _step(self, batch: Batch, hidden: F32) -> tuple[list[int], F32]:
-        """Compute a batch -> the top tokens after its tokens, and their hidden states, a view.
+        """Compute a batch; return the top tokens after its tokens, and their hidden states (a view).
 
-        It stays in the cache until that takes it back.
+        The batch stays in the cache until the cache is told to remove it.
         """
         values = {
             **self.cache.start_forward(batch),
@@ -220,8 +218,8 @@ class ProposingProgram:
 
 
 def places(batch: Batch) -> npt.NDArray[np.int32]:
-    """Return the numbers that rotate the tokens of a batch of text to propose after, one for each."""
-    assert batch.coordinates is not None, "tokens to propose behind have coordinates"
+    """Return, for each token of a batch of text, the number that rotates it."""
+    assert batch.coordinates is not None, "tokens to propose after have coordinates"
     return np.ascontiguousarray(batch.coordinates[:, 0])
 
 
@@ -231,7 +229,7 @@ def text_coordinates(positions: npt.NDArray[np.int32], saved: Sequence[int]) -> 
 
 
 def _batch(requests: Sequence[ProposalRequest]) -> Batch:
-    """The last token of each request."""
+    """Return a batch of the last token of each request."""
     positions = np.array([each.position + len(each.proposed) for each in requests], np.int32)
     return Batch(
         np.array([each.proposed[-1] if each.proposed else each.token for each in requests], np.int32),

@@ -75,68 +75,69 @@ class ModelConfig(Protocol):
 
     @property
     def pooling(self) -> Pooling | None:
-        """The pooling of a model that makes embeddings or ranks; None for one of text."""
+        """Return the pooling of a model that makes embeddings or ranks; None for one that makes text."""
 
     @property
     def is_causal(self) -> bool:
-        """True if no token sees those after it. Else a text is computed as one group, in one batch."""
+        """Return whether tokens see only earlier ones. If not, a text is computed as one group in a batch."""
 
 
 class Model(Protocol):
-    """Tokens in, outputs out: logits, or what embeddings are made of. A model never samples or tokenizes."""
+    """A map from tokens to outputs: logits, or rows for embeddings. A model never samples or tokenizes."""
 
     context: int
-    """Tokens that a sequence may hold. It is set before anything is recorded: a rope may depend on it."""
+    """The most tokens of a sequence. It is set before anything is recorded, as a rope may depend on it."""
 
     @property
     def config(self) -> ModelConfig: ...
 
     def weights(self) -> Iterator[tuple[str, Weight]]:
-        """Every weight with the name that it must have in the file."""
+        """Yield every weight with the name that its tensor must have in the file."""
 
     def joined_weights(self) -> Iterator[tuple[str, list[tuple[str, Weight]]]]:
-        """Every tensor that the file may have in place of several, with the weights that it holds."""
+        """Yield every tensor that may replace several in the file, with the weights that it contains."""
 
     def unused_names(self) -> Iterator[str]:
-        """Beginnings of the names of tensors that the file may have, and that the model leaves out."""
+        """Yield the prefixes of tensors that the file may contain and the model does not use."""
 
     def layer_kinds(self) -> Sequence[LayerKind]:
-        """The cache that each layer needs; layers that keep nothing are left out."""
+        """Return the cache that each layer needs; layers that keep nothing are omitted."""
 
     def __call__(self, inputs: Inputs, caches: Sequence[Any]) -> Tensor:
-        """Record one forward pass -> logits (outputs, vocab_size); for embeddings (outputs, size)."""
+        """Record one forward pass; return logits (outputs, vocab_size), or rows (outputs, size) to embed."""
 
 
 def vision_of(model: Model) -> MultimodalProcessor | None:
-    """The encoder of images of a model that has one."""
+    """Return the image encoder of a model, or None."""
     vision: MultimodalProcessor | None = getattr(model, "vision", None)
     return vision
 
 
 def tells_types(model: Model) -> bool:
-    """Return whether the model tells the tokens of two texts apart: `Inputs.types`."""
+    """Return whether the model distinguishes the tokens of two texts: `Inputs.types`."""
     found: bool = getattr(model, "tells_types", False)
     return found
 
 
 def max_context_of(model: Model) -> int | None:
-    """The most tokens that a model with an embedding of each position can compute; None for others."""
+    """Return the longest context of a model with an embedding for each position; None for others."""
     limit: int | None = getattr(model, "max_context", None)
     return limit
 
 
 def build_model(file: GGUFFile, projector: GGUFFile | None = None) -> Model:
-    """The model of the file's architecture, its weights declared but not bound yet.
+    """Return the model of the file's architecture, its weights declared but not bound yet.
 
-    `projector` is a file that holds an encoder of images for it, where that is not in the file itself.
-    Raises UnsupportedError for a file that is not a model, for an unknown architecture, or one that takes no
-    projector, and ModelError for an impossible model.
+    projector: a file with the image encoder, if the model's file does not contain one
+
+    Raises UnsupportedError for a file that is not a model, for an unknown architecture, or for one that takes
+    no projector, and ModelError for an impossible model.
     """
     check_is_model(file)
     kind = _model_of(file)
     if projector is not None and not takes_projector(file):
         raise UnsupportedError(
-            f"{projector.path}: models of architecture {file.architecture!r:.80} do not take a projector here"
+            f"{projector.path}: models of architecture {file.architecture!r:.80} do not take a projector"
         )
     check_metadata(file)
     check_keys(file)
@@ -148,12 +149,12 @@ def build_model(file: GGUFFile, projector: GGUFFile | None = None) -> Model:
 
 
 def takes_projector(file: GGUFFile) -> bool:
-    """True if the file's model can have an encoder of images from another file."""
+    """Return whether the file's model can use an image encoder from another file."""
     return hasattr(_model_of(file), "vision")
 
 
 def may_propose(architecture: str) -> bool:
-    """True if files of a native architecture may have a block that proposes tokens."""
+    """Return whether files of a native architecture may contain a block that proposes tokens."""
     return hasattr(_class_of(architecture), "propose")
 
 

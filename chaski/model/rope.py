@@ -1,4 +1,4 @@
-"""Reads the keys of a rotary embedding strictly: a scaling that is not known is an error."""
+"""Strict reading of the keys of a rotary embedding: an unknown scaling is an error."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ __all__ = ["RopeConfig", "read_axes", "read_rope"]
 class RopeConfig(Struct, frozen=True):
     """The rope of layers: `dims` elements of each head are rotated.
 
-    scale: 1/factor of linear scaling; `yarn` excludes it. magnitude: what queries and keys are multiplied by.
-    attn_factor: the part of it that a file gives for all layers, whatever their scaling.
+    scale: 1/factor of linear scaling, not combined with `yarn`
+    magnitude: the factor of queries and keys
+    attn_factor: the part of `magnitude` that a file defines for all layers, regardless of their scaling
     """
 
     dims: int
@@ -30,7 +31,7 @@ class RopeConfig(Struct, frozen=True):
     attn_factor: float = 1.0
 
     def rope(self, *, neox: bool = False, factors: npt.NDArray[np.float32] | None = None) -> Rope:
-        """`factors` divide the frequencies: files have them for the scalings of Llama 3 and LongRoPE."""
+        """Return the rope. `factors` divide its frequencies; Llama 3 and LongRoPE files contain them."""
         if self.yarn is not None:
             frequencies = yarn_frequencies(self.dims, self.base, self.yarn, factors)
         else:
@@ -38,18 +39,18 @@ class RopeConfig(Struct, frozen=True):
         return Rope(frequencies, neox, self.magnitude)
 
     def unscaled(self, base: float) -> RopeConfig:
-        """The rope of layers to which the file's scaling does not apply, but its factor of attention."""
+        """Return the rope of layers without the file's scaling, but with its attention factor."""
         return RopeConfig(self.dims, base, magnitude=self.attn_factor, attn_factor=self.attn_factor)
 
     def untruncated(self) -> RopeConfig:
-        """The same with YaRN's ramp from and to fractions of a pair."""
+        """Return the same rope with the ends of YaRN's ramp at fractions of a pair."""
         return self if self.yarn is None else replace(self, yarn=replace(self.yarn, truncate=False))
 
 
 def read_rope(file: GGUFFile, head_size: int) -> RopeConfig:
-    """Read the keys that llama.cpp reads, as it does: a factor without a type is linear scaling, 0 is none.
+    """Read the keys as llama.cpp does: a factor without a type is linear scaling, 0 is none.
 
-    Raises UnsupportedError for scalings that are not here: ignoring one would give wrong text.
+    Raises UnsupportedError for unsupported scalings, since ignoring one would give wrong text.
     """
     arch = file.architecture
     plain = RopeConfig(
@@ -59,8 +60,8 @@ def read_rope(file: GGUFFile, head_size: int) -> RopeConfig:
     )
     if plain.dims % 2 or not 2 <= plain.dims <= head_size or not plain.base > 0:
         raise ModelError(
-            f"{file.path}: {arch}.rope.dimension_count = {plain.dims} with the base {plain.base}: a head of "
-            f"{head_size} elements is rotated in pairs, with a positive base"
+            f"{file.path}: {arch}.rope.dimension_count is {plain.dims} and the base {plain.base}; the count "
+            f"must be even, from 2 to the head size {head_size}, and the base positive"
         )
     kind = file.get(f"{arch}.rope.scaling.type", str, "") or "linear"
     has_factors = {f"rope_factors_{name}.weight" for name in ("short", "long")} <= file.tensors.keys()
@@ -75,7 +76,7 @@ def read_rope(file: GGUFFile, head_size: int) -> RopeConfig:
     if extrapolation >= 0 and extrapolation != own:
         raise UnsupportedError(
             f"{file.path}: {arch}.rope.scaling.yarn_ext_factor = {extrapolation} is not supported for the "
-            f"scaling {kind!r}; {own} is"
+            f"scaling {kind!r}; only {own} is"
         )
     if kind == "yarn":
         return _with_yarn(file, plain, factor)
@@ -84,23 +85,23 @@ def read_rope(file: GGUFFile, head_size: int) -> RopeConfig:
 
 
 def read_axes(file: GGUFFile, pairs: int, usual: list[int], *, interleaved: bool = False) -> tuple[int, ...]:
-    """Read which of time, row and column turns each pair: the first ones, the next, the rest.
+    """Read whether time, row or column rotates each pair: the first pairs, the next, and the rest.
 
-    `interleaved`: rows and columns take every third pair each, from the second and the third on, until they
-    have their number; time has the others (Qwen 3-VL). `usual` holds where the file does not say it.
-    Raises ModelError for numbers that are not those of all pairs.
+    `interleaved`: rows take every third pair from the second on and columns every third from the third on, up
+    to their counts; time takes the others (Qwen 3-VL). `usual` is the default if the file defines none.
+    Raises ModelError for counts that do not add up to all pairs.
     """
     key = f"{file.architecture}.rope.dimension_sections"
     sections = [int(each) for each in file.get(key, list[int])] if key in file.metadata else usual
     if len(sections) < 3 or min(sections) < 0 or sum(sections[:3]) != pairs or any(sections[3:]):
-        raise ModelError(f"{file.path}: {key} = {sections!r:.40} are not three parts of {pairs} pairs")
+        raise ModelError(f"{file.path}: {key} = {sections!r:.40} must split {pairs} pairs into three parts")
     if not interleaved:
         return tuple(axis for axis, count in enumerate(sections[:3]) for _ in range(count))
     return tuple(j % 3 if j < 3 * sections[j % 3] else 0 for j in range(pairs))
 
 
 def _factor(file: GGUFFile) -> float:
-    """The factor by which the context is longer than the trained one, under its new key or the old one."""
+    """Return the factor by which the context exceeds the trained one, from its new key or the old one."""
     for key in ("rope.scaling.factor", "rope.scale_linear"):
         factor = file.get(f"{file.architecture}.{key}", float, 0.0)
         if factor < 0:
@@ -111,10 +112,10 @@ def _factor(file: GGUFFile) -> float:
 
 
 def _with_yarn(file: GGUFFile, plain: RopeConfig, factor: float) -> RopeConfig:
-    """With a log multiplier m the magnitude is divided by that for m, as DeepSeek and Mistral do.
+    """Return `plain` with YaRN. A log multiplier divides the magnitude, as in DeepSeek and Mistral.
 
-    Without an original context length it is that of the model. `yarn_attn_factor` means nothing: llama.cpp
-    computes it from the factor.
+    The original context length defaults to that of the model. `yarn_attn_factor` is ignored, because
+    llama.cpp computes it from the factor.
     """
     arch = file.architecture
     prefix = f"{arch}.rope.scaling"

@@ -1,4 +1,4 @@
-"""Choosing tokens from the results of a program that proposes: from the vocabulary, or near clusters."""
+"""Choice of tokens from the results of a program that proposes: from the vocabulary or from clusters."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ I64 = npt.NDArray[np.int64]
 
 
 class TokenChoice(Protocol):
-    """Takes the top token of each row. `count` numbers of each row are asked for."""
+    """A chooser of the top token of each row. `count`: the number of results that it needs from each row."""
 
     @property
     def count(self) -> int: ...
 
     def record(self, graph: Graph, counts: Tensor, found: Tensor) -> None:
-        """Record after the results (n, size) of `Proposing.propose`; `counts` (n,) is an input."""
+        """Record the choice from the results (n, size) of `Proposing.propose`; `counts` (n,) is an input."""
 
     def tokens(self, launch: Launch) -> list[int]:
         """Return the token of each row of a launch."""
 
 
 class TopLogit:
-    """The results are logits: of tokens, or of those that `token_ids` lists."""
+    """A choice by logits, of all tokens or of those that `token_ids` lists."""
 
     count = 1
 
@@ -51,12 +51,12 @@ class TopLogit:
 
 
 class Clusters(Struct, frozen=True, eq=False):
-    """A vocabulary in clusters of one size, for an output layer that looks at the nearest ones only.
+    """A vocabulary in clusters of equal size, for an output layer that computes only the nearest ones.
 
-    tokens     those of each cluster (clusters, size)
-    centroids  the product with it says how near each cluster is
-    table      the rows of tokens, whose products are their logits
-    nearest    the number of clusters that are looked at
+    tokens     the tokens of each cluster (clusters, size)
+    centroids  the matrix whose product with a row shows how near each cluster is
+    table      the rows of tokens; their products are the logits
+    nearest    the number of clusters that are computed
     """
 
     tokens: I64
@@ -66,7 +66,7 @@ class Clusters(Struct, frozen=True, eq=False):
 
 
 class NearClusters:
-    """The results are rows for an output layer of `clusters`. A second plan fetches the tokens' rows."""
+    """A choice among near `clusters`, by rows for their output layer. A second plan fetches token rows."""
 
     def __init__(self, clusters: Clusters, backend: Backend, max_rows: int) -> None:
         self.count = clusters.nearest

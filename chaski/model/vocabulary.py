@@ -1,4 +1,4 @@
-"""The comparison of the tokens of two files: a draft proposes those of its target."""
+"""The comparison of two files' tokens: a draft proposes tokens of its target."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["num_shared_tokens"]
 
 
 def num_shared_tokens(target: GGUFFile, target_size: int, draft: GGUFFile, draft_size: int) -> int:
-    """Return how many ids are the same tokens in both. One may have more than the other, as padding.
+    """Return how many ids stand for the same tokens in both. One file may have more, as padding.
 
-    Raises OptionError for other tokens.
+    Raises OptionError for different tokens.
     """
     ours, theirs = (file.get("tokenizer.ggml.tokens", list[str], ()) for file in (target, draft))
     count = min(len(ours), len(theirs))

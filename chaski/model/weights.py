@@ -1,4 +1,4 @@
-"""Binding a file's tensors to a model's weights by name, strictly both ways."""
+"""Binding of a file's tensors to a model's weights by name; both sides must match completely."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["bind_weights", "match_weights", "place_weights"]
 
 
 def bind_weights(model: Model, file: GGUFFile, backend: Backend, progress: ProgressCallback) -> None:
-    """Fill every weight of `model` from `file`: place them, and load them."""
+    """Place and load every weight of `model` from `file`."""
     place_weights(model, file, backend)
     backend.load(progress)
 
@@ -41,11 +41,11 @@ def place_weights(
     projector: GGUFFile | None = None,
     draft: AttachedDraft | None = None,
 ) -> None:
-    """Give every weight of `model` its place in `backend`, to be loaded from `file` or its `projector`.
+    """Assign every weight of `model` a place in `backend`, to be loaded from `file` or its `projector`.
 
-    The weights of an attached draft come after them, and are loaded from its own file.
+    The weights of an attached draft come after them and are loaded from the draft's file.
 
-    Raises what `match_weights` does.
+    Raises the errors of `match_weights`.
     """
     pairs = match_weights(model, file, projector)
     if draft is not None:
@@ -59,24 +59,26 @@ def place_weights(
 def match_weights(
     model: HasWeights, file: GGUFFile, projector: GGUFFile | None = None
 ) -> list[tuple[Weight, TensorInfo]]:
-    """Return every weight of `model` with its tensor, by names and shapes; no tensor is read.
+    """Return every weight of `model` with its tensor, matched by name and shape; no tensor is read.
 
-    Raises ModelError when a required tensor is missing, a shape differs, or a tensor is left over: a model
-    that does not use all of its file would give wrong text.
+    Raises ModelError if a required tensor is missing, a shape differs, or a tensor is left over: a model
+    that does not use its whole file would give wrong text.
     """
     unused = tuple(model.unused_names())
     tensors = {name: info for name, info in file.tensors.items() if not name.startswith(unused)}
     if projector is not None:
         twice = sorted(tensors.keys() & projector.tensors.keys())
         if twice:
-            raise ModelError(f"{projector.path}: tensor {twice[0]} is in {file.path} as well")
+            raise ModelError(
+                f"{projector.path}: {file.path} also contains tensor {twice[0]}; load it without a projector"
+            )
         tensors |= {name: info for name, info in projector.tensors.items() if not name.startswith(unused)}
     _split_joined(model, tensors)
     return _match(model, file, tensors)
 
 
 def _split_joined(model: HasWeights, tensors: dict[str, TensorInfo]) -> None:
-    """Put the parts of a joined tensor in its place, where they fill it: rows, or the matrices of a stack."""
+    """Replace each joined tensor by its parts, if they fill it: rows, or the matrices of a stack."""
     for whole, parts in model.joined_weights():
         info = tensors.get(whole)
         if info is None or any(tensors.get(name, info) is not info for name, _ in parts):
@@ -99,7 +101,7 @@ def _rows(name: str, shape: tuple[int, ...]) -> int:
 
 
 def _row_axis(name: str, shape: tuple[int, ...]) -> int:
-    """Matrices have columns after their rows, a bias has rows only."""
+    """Return the axis of rows: in matrices the one before columns, in a bias the only one."""
     return len(shape) - 2 if name.endswith(".weight") and len(shape) > 1 else len(shape) - 1
 
 
@@ -124,10 +126,10 @@ def _match(
 
 
 def _checked(info: TensorInfo, weight: Weight) -> TensorInfo:
-    """The tensor in the shape of the weight."""
+    """Return the tensor in the shape of the weight."""
     wanted = weight.stored or weight.shape
     if info.shape not in (wanted, weight.shape):
         raise ModelError(
-            f"{info.path}: tensor {info.name} has shape {info.shape}, but the metadata asks for {wanted}"
+            f"{info.path}: tensor {info.name} has shape {info.shape}, but the metadata requires {wanted}"
         )
     return info if info.shape == weight.shape else replace(info, shape=weight.shape)

@@ -1,1 +1,1 @@
-"""Strings and token ids: tokenizers, chat templates, parsers of answers. No tensors, no model, no network."""
+"""Strings and token ids: tokenizers, chat templates, answer parsers. No tensors, no model, no network."""

@@ -217,11 +217,16 @@ def test_groups_must_fit_a_batch(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("metadata", "left_out", "kind", "message"),
     [
-        ({"clip.vision.attention.head_count": 4}, (), ModelError, "heads of 10 elements have no pairs"),
+        (
+            {"clip.vision.attention.head_count": 4},
+            (),
+            ModelError,
+            "10 elements cannot be split into pairs",
+        ),
         ({"clip.vision.image_max_pixels": 64 * 64 * 9}, (), ModelError, "1152 columns of patches"),
         ({}, ("v.position_embd.weight",), ModelError, "position_embd.* is missing"),
-        ({"clip.vision.projector_type": "gemma3"}, (), UnsupportedError, "'gemma3' is not one for Gemma 4"),
-        ({}, ("_min", "_max"), UnsupportedError, "v.clamp_data only"),
+        ({"clip.vision.projector_type": "gemma3"}, (), UnsupportedError, "'gemma3' does not fit Gemma 4"),
+        ({}, ("_min", "_max"), UnsupportedError, "only v.clamp_data"),
     ],
 )
 def test_what_a_projector_may_not_say(

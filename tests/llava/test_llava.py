@@ -185,10 +185,10 @@ def test_what_other_projectors_do_is_refused(
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({"clip.vision.image_grid_pinpoints": [28, 56, 28]}, "not pairs of multiples of 28"),
-        ({"clip.vision.image_grid_pinpoints": [28, 30]}, "not pairs of multiples of 28"),
-        ({"clip.vision.image_grid_pinpoints": [0, 28]}, "not pairs of multiples of 28"),
-        ({"clip.vision.feature_layer": [1, 4]}, r"feature_layer \[1, 4\] are not layers up to 2"),
+        ({"clip.vision.image_grid_pinpoints": [28, 56, 28]}, "must contain pairs of multiples of 28"),
+        ({"clip.vision.image_grid_pinpoints": [28, 30]}, "must contain pairs of multiples of 28"),
+        ({"clip.vision.image_grid_pinpoints": [0, 28]}, "must contain pairs of multiples of 28"),
+        ({"clip.vision.feature_layer": [1, 4]}, r"feature_layer \[1, 4\] must list layers from 0 to 2"),
         ({"clip.vision.patch_size": 0}, r"clip\.vision\.patch_size is 0; with these tensors it must be 1 to"),
     ],
 )

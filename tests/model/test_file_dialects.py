@@ -89,7 +89,7 @@ def test_one_tensor_of_query_key_and_value(tmp_path: Path) -> None:
 
 def test_a_tensor_under_both_names_is_refused(tmp_path: Path) -> None:
     _, theirs = written(tmp_path, Case("architectures/lfm2", {}, added={"output_norm.weight": (32,)}))
-    with pytest.raises(ModelError, match=r"token_embd_norm\.weight is there twice"):
+    with pytest.raises(ModelError, match=r"contains tensor token_embd_norm\.weight twice"):
         chaski.load(theirs)
 
 
@@ -190,8 +190,8 @@ def test_gemma_3_has_no_space_in_front() -> None:
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        (np.array([True, False]), "does not say of each of 5 layers"),
-        (np.ones(5, np.float32), "does not say of each of 5 layers"),
+        (np.array([True, False]), "does not define the window of each of 5 layers"),
+        (np.ones(5, np.float32), "does not define the window of each of 5 layers"),
     ],
 )
 def test_a_pattern_must_speak_of_every_layer(pattern: Any, message: str, tmp_path: Path) -> None:

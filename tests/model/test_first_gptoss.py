@@ -66,7 +66,7 @@ def test_nothing_is_copied(files: tuple[Path, Path]) -> None:
 def test_rows_that_cannot_be_in_turn_are_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
     tensors = {"blk.0.ffn_gate_up_exps.weight": (np.ones(shape, np.float32), QuantType.F32)}
     write_gguf(tmp_path / "odd.gguf", {"general.architecture": "gptoss"}, tensors)
-    with pytest.raises(ModelError, match=r"gate_up_exps\.weight \(.*\) cannot have .* in turn"):
+    with pytest.raises(ModelError, match=r"gate_up_exps\.weight \(.*\) cannot interleave .*"):
         open_model(tmp_path / "odd.gguf")
 
 

@@ -39,7 +39,7 @@ FRACTIONS = (0.0, -1.0, 1e30, 1e-30, math.nan, math.inf)
         ({"llama__attention__key_length": 10**9}, "key_length is 1000000000"),
         ({"llama__context_length": -1}, "context_length is -1"),
         ({"llama__rope__dimension_count": 0}, "dimension_count is 0"),
-        ({"llama__rope__dimension_count": 7}, "dimension_count = 7"),
+        ({"llama__rope__dimension_count": 7}, "dimension_count is 7"),
         ({"llama__rope__freq_base": math.nan}, "freq_base is nan; it must be a finite number"),
         ({"llama__attention__layer_norm_rms_epsilon": math.inf}, "epsilon is inf"),
         ({"tokenizer__ggml__eos_token_id": 10**9}, "eos_token_id is 1000000000"),

@@ -232,7 +232,7 @@ def test_granite_that_adds_embeddings_again_is_refused(tmp_path: Path) -> None:
     path = changed(source, tmp_path / "images.gguf", deepstack_mapping=mapping)
     np.testing.assert_array_equal(logits_of(path), logits_of(source))
     path = changed(source, tmp_path / "again.gguf", deepstack_mapping=np.zeros(layers, np.int32))
-    with pytest.raises(UnsupportedError, match=r"granite\.deepstack_mapping adds embeddings"):
+    with pytest.raises(UnsupportedError, match=r"granite\.deepstack_mapping adds token embeddings"):
         chaski.load(path, context=32)
 
 

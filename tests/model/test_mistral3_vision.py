@@ -161,8 +161,12 @@ def test_an_encoder_with_another_activation(tmp_path: Path) -> None:
     ("changed", "kind", "message"),
     [
         ({"clip.use_silu": False}, UnsupportedError, r"neither clip\.use_silu nor clip\.use_gelu"),
-        ({"clip.vision.attention.key_length": 18}, ModelError, "heads of 18 elements have no pairs"),
-        ({"clip.vision.image_std": [0.5, 0.0, 0.5]}, ModelError, "image_std are not three numbers"),
+        (
+            {"clip.vision.attention.key_length": 18},
+            ModelError,
+            "18 elements cannot be split into pairs",
+        ),
+        ({"clip.vision.image_std": [0.5, 0.0, 0.5]}, ModelError, "image_std must be three numbers"),
         ({"clip.vision.image_size": "large"}, GGUFError, r"clip\.vision\.image_size"),
     ],
 )

@@ -250,18 +250,16 @@ def test_files_of_ollama(model: str, tmp_path: Path) -> None:
 
 
 def test_coordinates_are_for_models_that_turn_by_them() -> None:
-    with pytest.raises(
-        UnsupportedError, match=r"'qwen2vl_merger' cannot stand in front of architecture 'llama'"
-    ):
+    with pytest.raises(UnsupportedError, match=r"'qwen2vl_merger' does not work with architecture 'llama'"):
         chaski.load("guide", projector=DATA / "qwen2vl-mmproj.gguf")
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"rope.dimension_sections": [4, 4, 3, 0]}, "not three parts of 10 pairs"),
-        ({"rope.dimension_sections": [4, 3, 2, 1]}, "not three parts of 10 pairs"),
-        ({"vision.attention.head_count": 3}, "no pairs for rows and columns"),
+        ({"rope.dimension_sections": [4, 4, 3, 0]}, "must split 10 pairs into three parts"),
+        ({"rope.dimension_sections": [4, 3, 2, 1]}, "must split 10 pairs into three parts"),
+        ({"vision.attention.head_count": 3}, "into pairs for rows and columns"),
         ({"vision.spatial_merge_size": 0}, "in squares of 0"),
     ],
 )
@@ -277,11 +275,11 @@ def test_numbers_that_fit_no_model(changed: dict[str, Any], message: str, tmp_pa
     ("changed", "message"),
     [
         ({"n_deepstack_layers": 1}, "makes rows for 2 layers of the text model, but .* = 1"),
-        ({"vision.is_deepstack_layers": [True, False]}, "tells of 2 layers, of which there are 3"),
-        ({"vision.deepstack_visual_indexes": [0, 3]}, r"\[0, 3\] are not some of 3 layers"),
-        ({"vision.deepstack_visual_indexes": [1, 1]}, r"\[1, 1\] are not some of 3 layers"),
-        ({"vision.is_deepstack_layers": [True] * 3, "n_deepstack_layers": 3}, "= 3, and may have 2"),
-        ({"rope.dimension_sections": [4, 4, 3, 0]}, "not three parts of 10 pairs"),
+        ({"vision.is_deepstack_layers": [True, False]}, "has 2 entries, but the encoder has 3 layers"),
+        ({"vision.deepstack_visual_indexes": [0, 3]}, r"\[0, 3\] must list different layers out of 3"),
+        ({"vision.deepstack_visual_indexes": [1, 1]}, r"\[1, 1\] must list different layers out of 3"),
+        ({"vision.is_deepstack_layers": [True] * 3, "n_deepstack_layers": 3}, r"= 3 \(at most 2\)"),
+        ({"rope.dimension_sections": [4, 4, 3, 0]}, "must split 10 pairs into three parts"),
     ],
 )
 def test_layers_that_make_no_rows(changed: dict[str, Any], message: str, tmp_path: Path) -> None:

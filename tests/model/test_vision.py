@@ -101,12 +101,12 @@ def test_a_projector_for_a_model_that_takes_none() -> None:
 
 
 def test_a_projector_of_another_model() -> None:
-    with pytest.raises(UnsupportedError, match="type 'gemma3' cannot stand in front of architecture 'llama'"):
+    with pytest.raises(UnsupportedError, match="type 'gemma3' does not work with architecture 'llama'"):
         chaski.load("guide", projector=DATA / "gemma3-mmproj.gguf")
 
 
 def test_a_projector_beside_a_model_with_an_encoder() -> None:
-    with pytest.raises(ModelError, match=r"tensor mm\.input_projection\.weight is in .*gemma3\.gguf as well"):
+    with pytest.raises(ModelError, match=r"gemma3\.gguf also contains tensor mm\.input_projection\.weight"):
         chaski.load(GEMMA, projector=DATA / "gemma3-mmproj.gguf")
 
 
@@ -115,7 +115,10 @@ def test_an_image_must_be_whole_patches(size: int, tmp_path: Path) -> None:
     with open_gguf(GEMMA) as file:
         tensors = all_tensors(file)
         write_gguf(tmp_path / "a.gguf", {**file.metadata, "gemma3.vision.image_size": size}, tensors)
-    with pytest.raises(ModelError, match=f"images of {size} x {size} pixels are not whole patches"):
+    with pytest.raises(
+        ModelError,
+        match=rf"{size} x {size} pixels (cannot be split into|do not contain) patches",
+    ):
         chaski.load(tmp_path / "a.gguf")
 
 

@@ -209,7 +209,7 @@ class TestErrors:
             ("{% include '/etc/passwd' %}", "no loader"),
             ("{% import 'os' as os %}", "no loader"),
             ("{{ messages.extend([1]) }}", "SecurityError"),
-            ("{{ messages.append(messages) }}", "appends something other than a text"),
+            ("{{ messages.append(messages) }}", "appends a value that is not a text"),
             ("{{ messages[0].update(role='x') }}", "SecurityError"),
             ("{{ ''.__class__.__mro__ }}", "SecurityError"),
             ("{{ cycler.__init__.__globals__ }}", "SecurityError"),

@@ -97,7 +97,7 @@ def test_a_word_of_a_million_bytes() -> None:
 def test_the_first_fault_is_told() -> None:
     many = [f"{left} {right}" for left in "abcdefgh" for right in "abcdefgh"]
     tokens = [*BYTES, *(merge.replace(" ", "") for merge in many)]
-    with pytest.raises(TokenizerError, match=r"merges\[40\] is 'f' and 'a', but 'fa' is no token"):
+    with pytest.raises(TokenizerError, match=r"merges\[40\] is 'f' and 'a', but 'fa' is not a token"):
         codec(ByteLevelBPE, [token for token in tokens if token != "fa"], many, False).encode(["x"])
 
 
@@ -133,5 +133,5 @@ def test_prepared_merges_have_the_same_faults() -> None:
     wrong = codec(ByteLevelBPE, BYTES, ["a b"], whole=False)
     wrong.prepare()
     for _ in range(2):
-        with pytest.raises(TokenizerError, match="'ab' is no token"):
+        with pytest.raises(TokenizerError, match="'ab' is not a token"):
             wrong.encode(["ab"])

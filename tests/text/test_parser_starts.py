@@ -147,7 +147,7 @@ class TestChoice:
         assert GoTemplate(FAMILIES["qwen"]).thinking_tags() == tags_in(FAMILIES["qwen"])
 
     def test_no_such_format(self):
-        with pytest.raises(UnsupportedError, match="no parser 'from-the-future'; there are apertus"):
+        with pytest.raises(UnsupportedError, match="no parser 'from-the-future'; use one of apertus"):
             parser_for("from-the-future")
 
     def test_no_mark_begins_another(self):

@@ -66,7 +66,7 @@ class TestTextTokens:
         metadata = text_metadata("gemma4")
         metadata["tokenizer.ggml.tokens"][0x0A] = "[no line feed]"
         load_tokenizer(metadata).encode("x")
-        assert "1 byte values have no token and are lost, 0x0a first" in caplog.text
+        assert "1 byte values have no token and are lost; the first is 0x0a" in caplog.text
 
 
 class TestAtLoad:

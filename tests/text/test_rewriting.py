@@ -327,7 +327,7 @@ def test_lists_of_a_template_grow_by_texts() -> None:
     filled = "{% set q = [] %}{% for m in messages %}{% set _ = q.append(m.role) %}{% endfor %}"
     source = filled + "{{ q.pop(0) }}{{ q }}"
     assert written(source, [ASK, YES]) == "user['assistant']"
-    with pytest.raises(TemplateError, match="appends something other than a text"):
+    with pytest.raises(TemplateError, match="appends a value that is not a text"):
         written("{% set q = [] %}{% set _ = q.append(q) %}{{ q }}", [ASK])
 
 

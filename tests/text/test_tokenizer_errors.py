@@ -37,7 +37,10 @@ class TestErrors:
             ({"model": "rwkv"}, "'rwkv'; supported are bert, gemma4, gpt2, llama, t5. llama.cpp may know it"),
             ({"model": "none"}, "model is none: this file has no tokenizer"),
             ({"model": 3}, "model is int, expected str"),
-            ({"pre": "nonsense"}, "'nonsense', which is none of the .* llama.cpp may know it: pip install"),
+            (
+                {"pre": "nonsense"},
+                "which is not one of the .* llama.cpp may know it: pip install",
+            ),
             ({"tokens": None}, "tokens is missing"),
             ({"tokens": []}, "tokens is empty"),
             ({"tokens": "abc"}, "tokens is str"),
@@ -61,12 +64,12 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("merges", "says"),
         [
-            ([FIRST_MERGE, "alone"], r"merges\[1\] is 'alone' and '', but 'alone' is no token"),
-            (["a b c"], "'a' and 'b c', but 'b c' is no token"),
-            (["Ġ Q"], "'Ġ' and 'Q', but 'ĠQ' is no token"),
-            ([LONGEST + " " + LONGEST], "is no token"),
+            ([FIRST_MERGE, "alone"], r"merges\[1\] is 'alone' and '', but 'alone' is not a token"),
+            (["a b c"], "'a' and 'b c', but 'b c' is not a token"),
+            (["Ġ Q"], "'Ġ' and 'Q', but 'ĠQ' is not a token"),
+            ([LONGEST + " " + LONGEST], "is not a token"),
             ([FIRST_MERGE, "\udcff a"], r"merges\[1\] is not UTF-8"),
-            ([FIRST_MERGE, 5], "merges holds something that is not a string"),
+            ([FIRST_MERGE, 5], "merges contains a value that is not a string"),
         ],
     )
     def test_of_merges(self, merges, says):
@@ -88,7 +91,7 @@ class TestErrors:
             ({"scores": None}, "scores is missing"),
             ({"scores": [0.0]}, "scores has 1 entries for"),
             ({"add_space_prefix": "no"}, "add_space_prefix is str, expected bool"),
-            ({"scores": [float("nan")] * 1200}, "scores holds a value that is not finite"),
+            ({"scores": [float("nan")] * 1200}, "scores contains a value that is not finite"),
             ({"token_type": [7] * 1200}, "token_type has the value 7; types are 1 to 6"),
         ],
     )
@@ -98,7 +101,7 @@ class TestErrors:
 
     def test_of_character_tables(self):
         table = unigram_metadata()[KEY + "precompiled_charsmap"]
-        with pytest.raises(UnsupportedError, match=r"precompiled_charsmap is not supported where .* 'llama'"):
+        with pytest.raises(UnsupportedError, match=r"precompiled_charsmap is not supported if .* 'llama'"):
             load_tokenizer(sentencepiece_metadata(precompiled_charsmap=table))
 
     def test_of_byte_tokens(self):
@@ -128,7 +131,7 @@ class TestErrors:
         metadata[KEY + "tokens"][0] = "[not a byte]"
         with caplog.at_level(logging.WARNING):
             load_tokenizer(metadata).encode("x")
-        assert "1 byte values have no token and are lost, 0x21 first" in caplog.text
+        assert "1 byte values have no token and are lost; the first is 0x21" in caplog.text
 
 
 def test_blanks_pattern_of_deepseek_llm():

@@ -112,18 +112,18 @@ def test_the_tokens_of_a_text_in_the_middle_spell_it(text: str) -> None:
         ({"precompiled_charsmap": 1.5}, "is float, expected an array of bytes"),
         ({"precompiled_charsmap": [0.5]}, "is not an array of bytes"),
         ({"precompiled_charsmap": (np.array([1, 2]), np.array([3]))}, "is not an array of bytes"),
-        ({"precompiled_charsmap": [1, 2, 300]}, "holds a number that is no byte"),
-        ({"precompiled_charsmap": TABLE[:3]}, "has 3 bytes, but a trie of"),
-        ({"precompiled_charsmap": TABLE[:1000]}, "has 1000 bytes, but a trie of 179200"),
-        ({"precompiled_charsmap": np.full(12, 255, np.uint8)}, "but a trie of 4294967295"),
-        ({"precompiled_charsmap": np.zeros(12, np.uint8)}, "but a trie of 0"),
-        ({"precompiled_charsmap": np.zeros((1 << 24) + 1, np.uint8)}, "no more than 16777216 are read"),
+        ({"precompiled_charsmap": [1, 2, 300]}, "contains a number that is not a byte"),
+        ({"precompiled_charsmap": TABLE[:3]}, "has 3 bytes, but states a trie size of"),
+        ({"precompiled_charsmap": TABLE[:1000]}, "has 1000 bytes, but states a trie size of 179200"),
+        ({"precompiled_charsmap": np.full(12, 255, np.uint8)}, "but states a trie size of 4294967295"),
+        ({"precompiled_charsmap": np.zeros(12, np.uint8)}, "but states a trie size of 0"),
+        ({"precompiled_charsmap": np.zeros((1 << 24) + 1, np.uint8)}, "the limit is 16777216"),
         ({"precompiled_charsmap": TABLE[:-1]}, "its last replacement has no end"),
         ({"precompiled_charsmap": np.append(TABLE, [0xC3, 0])}, "of its replacements is not UTF-8"),
         ({"precompiled_charsmap": np.append(TABLE, [65] * 65 + [0])}, "has a replacement of 65 bytes"),
-        ({"precompiled_charsmap": table(0, 0x7FFFFC00)}, "unit 0 of its trie has children outside of it"),
+        ({"precompiled_charsmap": table(0, 0x7FFFFC00)}, "unit 0 of its trie has children outside the trie"),
         ({"precompiled_charsmap": table(0, 1 << 31 | 0x7FFFFC00)}, "unit 0 of its trie has children"),
-        ({"precompiled_charsmap": table(UNITS - 1, 0x7FFFFE41)}, "has children outside of it"),
+        ({"precompiled_charsmap": table(UNITS - 1, 0x7FFFFE41)}, "has children outside the trie"),
     ],
 )
 def test_errors_at_load(changes: dict[str, Any], says: str) -> None:
@@ -137,14 +137,14 @@ def test_replacements_outside_of_the_table() -> None:
     (first,) = np.flatnonzero(units == 1 << 31)[:1]  # the place of the first replacement
     inside = int(np.flatnonzero((replacements & 0xC0) == 0x80)[0])
     for place in (len(replacements), 0x7FFFFFFF, inside):
-        with pytest.raises(TokenizerError, match="of its trie names no place of a replacement"):
+        with pytest.raises(TokenizerError, match="of its trie does not refer to the start of a replacement"):
             load_tokenizer(unigram_metadata(precompiled_charsmap=table(first, 1 << 31 | place)))
 
 
 def test_pieces_that_cannot_be_used() -> None:
     metadata = unigram_metadata()
     metadata[KEY + "tokens"][10] = "é" * 65
-    with pytest.raises(TokenizerError, match=r"tokens\[10\] has 130 bytes; pieces have no more than 128"):
+    with pytest.raises(TokenizerError, match=r"tokens\[10\] has 130 bytes; the limit for a piece is 128"):
         load_tokenizer(metadata).encode("x")
     metadata = unigram_metadata()
     metadata[KEY + "token_type"] = [3] * len(metadata[KEY + "tokens"])

@@ -79,5 +79,5 @@ def test_text_of_tokens() -> None:
 
 
 def test_a_vocabulary_without_a_token_for_unknown_words() -> None:
-    with pytest.raises(TokenizerError, match="unknown_token_id is missing: WordPiece cannot do without"):
+    with pytest.raises(TokenizerError, match="unknown_token_id is missing: WordPiece requires it"):
         tokenizer(unknown_token_id=None)

@@ -1,1 +1,1 @@
-"""One architecture a file; the file reads like its paper."""
+"""Model architectures, one per file; each file reads like the paper it implements."""

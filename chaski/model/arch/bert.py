@@ -1,4 +1,4 @@
-"""BERT and RoBERTa (Devlin et al. 2018; Liu et al. 2019): all tokens see each other, norms follow sums."""
+"""BERT and RoBERTa (Devlin et al. 2018; Liu et al. 2019): bidirectional attention, norms after the sums."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chaski.model.pooling import Pooling
 
 
 class TokenTypes(Module):
-    """Texts of their own have the first; a model that ranks has another for the second text of a pair."""
+    """Token type embeddings: type 0, and type 1 for the second text of a pair in a model that ranks."""
 
     def __init__(self, file: GGUFFile, size: int, ranks: bool) -> None:
         stored = file.tensors.get("token_types.weight")
@@ -33,7 +33,7 @@ class TokenTypes(Module):
 
 
 class Attention(Module):
-    """Positions are in the embeddings, or in a `rope`, or in a `bias` of scores."""
+    """Bidirectional attention. Positions are in the embeddings, in a `rope` or in a `bias` of the scores."""
 
     inline = True
     joined = Joined("attn_qkv", ("attn_q", "attn_k", "attn_v"))
@@ -61,7 +61,7 @@ class Attention(Module):
 
 
 class Layer(Module):
-    """Norms come after each sum. `attn` takes the states and `context`, its other inputs."""
+    """A layer that normalizes after each sum. `attn` takes the states and `context`, its other inputs."""
 
     def __init__(self, config: DecoderConfig, attn: Attention, ffn: Callable[[Tensor], Tensor]) -> None:
         self.attn = attn
@@ -75,12 +75,12 @@ class Layer(Module):
         return self.layer_output_norm(x + self.ffn(x))
 
     def attended(self, x: Tensor, h: Tensor) -> Tensor:
-        """The states `x` with what attention returned for them."""
+        """Return the normalized sum of the states `x` and `h`, the output of attention for them."""
         return self.attn_output_norm(x + h)
 
 
 class TextEncoder(Module):
-    """The base of such models. Its tokens have no positions yet; a model adds them, or a `rope`."""
+    """The base of these models. Its tokens have no positions; a subclass adds them or sets a `rope`."""
 
     rope: Rope | None = None
 
@@ -101,14 +101,14 @@ class TextEncoder(Module):
         return Layer(self.config, Attention(self.config), self.ffn(file, index))
 
     def ffn(self, file: GGUFFile, index: int) -> Callable[[Tensor], Tensor]:
-        """The feed-forward block of layer `index`."""
+        """Return the feed-forward block of layer `index`."""
         return MLP(self.config.hidden_size, self.config.ffn_size, ops.gelu)
 
     def embed(self, inputs: Inputs) -> Tensor:
         return self.token_types(self.token_embd(inputs.tokens), inputs.types)
 
     def bias(self, inputs: Inputs) -> ops.DistanceBias | None:
-        """The term that is added to scores for the distance of a key."""
+        """Return the term that is added to the scores for the distance of a key, or None."""
         return None
 
     def layer_kinds(self) -> Sequence[LayerKind]:
@@ -126,7 +126,7 @@ class TextEncoder(Module):
 
 
 class Model(TextEncoder):
-    """There is an embedding of each position, and no other position."""
+    """BERT: an embedding for each position and no other position information."""
 
     def __init__(self, file: GGUFFile) -> None:
         super().__init__(file)

@@ -1,4 +1,4 @@
-"""Gemma 1 (Gemma Team 2024): Llama with GeGLU, a neox rope, and embeddings that are scaled."""
+"""Gemma 1 (Gemma Team 2024): Llama with GeGLU, a NeoX rope and scaled embeddings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gemma 2 (Gemma Team 2024): every other layer sees a window; scores and logits are capped softly."""
+"""Gemma 2 (Gemma Team 2024): every other layer attends within a window; scores and logits are softcapped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LAYERS_OF_27B = 46
 class Attention(llama.Attention):
     def __init__(self, config: DecoderConfig, softcap: float) -> None:
         super().__init__(config)
-        is_27b = config.num_layers == _LAYERS_OF_27B  # files do not say how it scales queries
+        is_27b = config.num_layers == _LAYERS_OF_27B  # files do not store the scale of queries
         size = config.hidden_size // config.num_heads if is_27b else config.head_size
         self._attend = partial(attention, scale=size**-0.5, softcap=softcap)
 

@@ -19,14 +19,14 @@ from chaski.model.per_layer import PerLayerBlock, PerLayerInputs
 
 _STATES = 4
 _PERIOD = 5
-# Files leave this out, and llama.cpp takes it for granted.
+# Files do not store these values; llama.cpp hard-codes them too.
 _STORING_LAYERS, _SPARSE_LAYERS, _MULTIPLIER, _SOFTCAP = 20, 10, 1.6448533535003662, 30.0
 _MATRICES = tuple(f"altup_unembd_proj_{index}" for index in range(1, _STATES))
-_TINY = 1e-30  # keeps rows of zeros from division by zero
+_TINY = 1e-30  # prevents division by zero for rows of zeros
 
 
 class Factors(Module):
-    """One for each element of a state."""
+    """A factor for each element of a state."""
 
     def __init__(self, size: int) -> None:
         self.weight = Weight((size,))
@@ -36,7 +36,7 @@ class Factors(Module):
 
 
 class Projections(Module):
-    """Products of one state with the matrices of all others, which files have as one tensor."""
+    """The products of one state with the matrices of all others, which files store as one tensor."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -51,7 +51,7 @@ class Projections(Module):
 
 
 class Unprojections(Module):
-    """The product of each state but the first with its own matrix, of which files have one tensor."""
+    """The product of each state but the first with its own matrix; files store the matrices as one tensor."""
 
     inline = True
     joined = Joined("altup_unembd_proj", _MATRICES)
@@ -68,12 +68,12 @@ class Unprojections(Module):
 
 
 def _brought_to(x: Tensor, magnitude: Tensor) -> Tensor:
-    """The rows of x, brought to that root mean square."""
+    """Scale each row of x to the root mean square `magnitude`."""
     return ops.scale_rows(ops.rms_norm(x, None, _TINY), magnitude)
 
 
 class AltUp(Module):
-    """A token has several states. A layer computes the first one, and predicts and corrects the others."""
+    """Several states per token. A layer computes the first one, and predicts and corrects the others."""
 
     inline = True
 
@@ -112,7 +112,7 @@ def _times(x: Tensor, factors: Tensor, index: int) -> Tensor:
 
 
 class Laurel(Module):
-    """A second way around attention, of low rank."""
+    """A low-rank branch parallel to attention."""
 
     inline = True
 
@@ -126,7 +126,7 @@ class Laurel(Module):
 
 
 class Layer(Module):
-    """`multiplier`: how many standard deviations above the mean a gate must reach; None opens every one."""
+    """A layer. `multiplier`: standard deviations above the mean that a gate must reach; None opens all."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class Model(Decoder):
     def __init__(self, file: GGUFFile) -> None:
         config = DecoderConfig.read(file)
         super().__init__(config)
-        refuse(file, "gemma3n.altup.num_inputs", _STATES, "other numbers of AltUp's states")
+        refuse(file, "gemma3n.altup.num_inputs", _STATES, "other numbers of AltUp states")
         refuse(file, "gemma3n.altup.active_idx", 0, "other active states of AltUp")
         layers, window = config.num_layers, file.get("gemma3n.attention.sliding_window", int)
         shared = file.get("gemma3n.attention.shared_kv_layers", int, max(0, layers - _STORING_LAYERS))
@@ -188,7 +188,7 @@ class Model(Decoder):
         self._local, self._global = local.rope(neox=True), config.rope.rope(neox=True)
 
     def layer_kinds(self) -> Sequence[LayerKind]:
-        """Kinds of the layers that store; the others read what the last layer of their kind has stored."""
+        """List the kinds of the layers that store; the others read the last storing layer of their kind."""
         c = self.config
         return [
             Causal(
@@ -220,7 +220,7 @@ class Model(Decoder):
 
 
 def _multipliers(file: GGUFFile, num_layers: int) -> list[float | None]:
-    """For each layer the multiplier of its sparse gates, and None where all gates count."""
+    """Return the multiplier of each layer's sparse gates, None for layers in which all gates count."""
     key = "gemma3n.activation_sparsity_scale"
     if key not in file.metadata:
         return [_MULTIPLIER if index < _SPARSE_LAYERS else None for index in range(num_layers)]

@@ -1,4 +1,4 @@
-"""EmbeddingGemma (Google 2025): Gemma 3 whose tokens all see each other, and two layers for their mean."""
+"""EmbeddingGemma (Google 2025): Gemma 3 with bidirectional attention and two layers after mean pooling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chaski.model.input import Inputs
 
 
 class Model(TextModel):
-    """A window shows as much after a token as before it."""
+    """Gemma 3 whose windows extend equally far before and after a token."""
 
     def __init__(self, file: GGUFFile) -> None:
         config = DecoderConfig.read(file, is_causal=False)

@@ -1,4 +1,4 @@
-"""gpt-oss (OpenAI 2025): sinks, every other layer sees a window, YaRN, and experts with a bounded SwiGLU."""
+"""gpt-oss (OpenAI 2025): sinks, windows in every other layer, YaRN, and experts with a bounded SwiGLU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chaski.model.input import Inputs
 
 _PERIOD = 2
 _ALPHA, _LIMIT = 1.702, 7.0
-# Thoughts are dropped between turns, so prompts often continue from far before the end.
+# Reasoning is dropped between turns, so a prompt often continues from a point far before the end.
 _MEMORY = 4096
 
 

@@ -1,4 +1,4 @@
-"""Granite 3 and 4, dense and with experts (Granite Team 2024): Llama, with factors of all that is added."""
+"""Granite 3 and 4, dense and with experts (Granite Team 2024): Llama with factors on every added term."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NO_ROPE = Rope(np.zeros(0, np.float32))
 
 
 class Attention(llama.Attention):
-    """`scale` is the factor of scores; 0 means the usual one. `rotates`: it has a rope."""
+    """`scale` is the factor of scores, 0 for the usual one. `rotates`: queries and keys are rotated."""
 
     def __init__(self, config: DecoderConfig, scale: float, rotates: bool) -> None:
         super().__init__(config)
@@ -39,7 +39,7 @@ class Attention(llama.Attention):
 
 
 class Layer(llama.Layer):
-    """`factor` multiplies all that both blocks add to the states."""
+    """A Llama layer. `factor` multiplies the output of both blocks before it is added to the states."""
 
     def __init__(
         self, config: DecoderConfig, attn: Attention, ffn: Callable[[Tensor], Tensor], factor: float
@@ -54,7 +54,7 @@ class Layer(llama.Layer):
 
 
 class Model(llama.Model):
-    """Rows of images have the factor of embeddings, too."""
+    """Granite. Image rows are multiplied by the factor of embeddings, too."""
 
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
         arch = file.architecture
@@ -62,7 +62,7 @@ class Model(llama.Model):
         self._residual_factor = file.get(f"{arch}.residual_scale", float, 0.0) or 1.0
         self._logit_divisor = file.get(f"{arch}.logit_scale", float, 0.0) or 1.0
         self._attention_scale = file.get(f"{arch}.attention.scale", float, 0.0)
-        # llama.cpp reads this key as a switch of the rope for Granite alone.
+        # Only for Granite, llama.cpp reads this key as the switch of the rope.
         self._rotates = file.get(f"{arch}.rope.scaling.finetuned", bool, True)
         _refuse_repeated_embeddings(file)
         super().__init__(file, projector)
@@ -94,12 +94,12 @@ class Model(llama.Model):
 
 
 def _refuse_repeated_embeddings(file: GGUFFile) -> None:
-    """Refuse a file whose later layers add the first part of their input, which is what a text has, again.
+    """Refuse a file whose later layers add the first part of their input, the text embeddings, again.
 
-    The other parts are those of images, and zero for a text.
+    The other parts belong to images and are zero for text.
     """
     key = f"{file.architecture}.deepstack_mapping"
     if key in file.metadata and not file.get(key, list[int])[1:].all():
         raise UnsupportedError(
-            f"{file.path}: {key} adds embeddings of tokens to layers after the first, which is not supported"
+            f"{file.path}: {key} adds token embeddings to layers after the first, which is not supported"
         )

@@ -1,4 +1,4 @@
-"""Jina Embeddings 2 (Günther et al. 2023): BERT with ALiBi, symmetric, and GeGLU."""
+"""Jina Embeddings 2 (Günther et al. 2023): BERT with symmetric ALiBi and GeGLU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LARGEST_BIAS = 8.0
 
 
 class Attention(bert.Attention):
-    """The one for code normalizes queries and keys, all heads at once."""
+    """BERT attention; the model for code normalizes queries and keys, all heads at once."""
 
     def __init__(self, config: DecoderConfig, has_norms: bool) -> None:
         super().__init__(config)
@@ -35,7 +35,7 @@ class Attention(bert.Attention):
 
 
 class Layer(bert.Layer):
-    """The one for code adds what went into attention twice, with a norm after each sum."""
+    """A BERT layer; the model for code adds the input of attention twice, with a norm after each sum."""
 
     def __init__(
         self, config: DecoderConfig, attn: Attention, ffn: Callable[[Tensor], Tensor], is_added_twice: bool
@@ -68,7 +68,7 @@ class Model(bert.TextEncoder):
 
 
 def alibi_slopes(num_heads: int, largest: float) -> npt.NDArray[np.float32]:
-    """The slope of each head: powers of one number, and between them for heads that are no power of two."""
+    """Return each head's slope: powers of one base, and values in between if `num_heads` is no power of 2."""
     plain = 1 << (num_heads.bit_length() - 1)
     powers = [*range(1, plain + 1), *np.arange(0.5, num_heads - plain, 1.0).tolist()]
     return np.power(2.0, -largest / plain * np.array(powers)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Jina Embeddings 3 (Sturua et al. 2024): XLM-R with rope instead of embeddings of positions."""
+"""Jina Embeddings 3 (Sturua et al. 2024): XLM-R with rope instead of position embeddings."""
 
 from __future__ import annotations
 

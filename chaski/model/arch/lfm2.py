@@ -1,4 +1,4 @@
-"""LFM 2 (Liquid AI 2025): most layers convolve the last few tokens, some attend."""
+"""LFM 2 (Liquid AI 2025): most layers are convolutions over the last few tokens, the others attend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chaski.model.projectors import read_vision
 
 
 class ShortConv(Module):
-    """out(c · conv(b · x)) with b, c and x from one matrix."""
+    """A gated convolution, out(c · conv(b · x)), with b, c and x from one matrix."""
 
     def __init__(self, hidden_size: int, taps: int) -> None:
         self._size = hidden_size
@@ -77,7 +77,7 @@ class Model(Module):
             AttentionLayer(config) if heads else ConvLayer(config, self._taps)
             for heads in kv_heads(file, config.num_layers)
         ]
-        self.token_embd_norm = RMSNorm(config.hidden_size, config.eps)  # in spite of its name the last one
+        self.token_embd_norm = RMSNorm(config.hidden_size, config.eps)  # despite its name, the last norm
         self.output = Linear(config.hidden_size, config.vocab_size, optional=True)
         self._rope = config.rope.rope(neox=True)
         self.vision = read_vision(file, projector, config.hidden_size)

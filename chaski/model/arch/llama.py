@@ -1,4 +1,4 @@
-"""Llama 1 to 3.2, Mistral, Mixtral and all that declares `llama` (Touvron et al. 2023; Llama Team 2024)."""
+"""Llama 1 to 3.2, Mistral, Mixtral and every `llama` file (Touvron et al. 2023; Llama Team 2024)."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from chaski.model.projectors import PROJECTORS, read_vision
 FeedForward = SwiGLU | MoE | MoEWithSharedExpert
 
 
-# `inline`: the names of tensors skip this module. A file has `blk.0.attn_q`, not `blk.0.attn.attn_q`.
-# `joined`: some files hold the rows of these three tensors in one, `blk.0.attn_qkv`.
+# `inline`: tensor names skip this module; a file names `blk.0.attn_q`, not `blk.0.attn.attn_q`.
+# `joined`: some files store the rows of these three tensors as one tensor, `blk.0.attn_qkv`.
 class Attention(Module):
     inline = True
     joined = Joined("attn_qkv", ("attn_q", "attn_k", "attn_v"))
@@ -54,12 +54,12 @@ class Attention(Module):
 
 
 class Layer(Module):
-    """Two blocks, each of which reads a norm of the states and adds to them.
+    """Two blocks, each of which reads a norm of the states and adds its output to them.
 
     `attn` takes the norm and `context`: its other inputs, such as ropes and a cache.
 
-    `outputs` is None in all layers but the last. The last one stores the keys and values of all tokens, then
-    computes only the rows that `outputs` lists: those whose logits the caller asked for.
+    `outputs` is None in all layers but the last. The last layer stores the keys and values of all tokens but
+    computes only the rows that `outputs` lists: those whose logits the caller requested.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class Layer(Module):
 
 
 class Model(Decoder):
-    """`vision` is an encoder of images in front of it, from a `projector` or the file itself (LLaVA).
+    """Llama. `vision` is an image encoder from a `projector` or from the file itself (LLaVA).
 
-    It is one of the kinds of `projectors`.
+    The encoder is one of the kinds in `projectors`.
     """
 
     projectors = PROJECTORS
@@ -96,7 +96,7 @@ class Model(Decoder):
         return Layer(self.config, Attention(self.config), self.ffn(file))
 
     def ffn(self, file: GGUFFile) -> FeedForward:
-        """The feed-forward block of a layer."""
+        """Return the feed-forward block of a layer."""
         return feed_forward(file, self.config)
 
     def layer_kinds(self) -> Sequence[LayerKind]:
@@ -107,13 +107,13 @@ class Model(Decoder):
         rope = inputs.rope_table(self.rope())
         x = self.embed(inputs)
         for layer, cache in zip(self.blk, caches, strict=True):
-            # `enter` returns the rows to keep after this layer. A draft that reads the hidden states of this
-            # model gets the layer's input there, and the output of the last layer in `leave`.
+            # `enter` returns the rows to keep after this layer. A draft that reads this model's hidden states
+            # receives the layer's input from `enter` and the output of the last layer from `leave`.
             x = layer(x, rope, cache, outputs=inputs.enter(layer, self.blk, x))
         return self.head(inputs.leave(x))
 
     def embed(self, inputs: Inputs) -> Tensor:
-        """The input of the first layer."""
+        """Return the input of the first layer."""
         return inputs.with_images(self.token_embd(inputs.tokens))
 
     def rope(self) -> Rope:
@@ -121,7 +121,7 @@ class Model(Decoder):
 
 
 def feed_forward(file: GGUFFile, config: DecoderConfig) -> FeedForward:
-    """Mixtral's files are Llama's, with experts."""
+    """Return the feed-forward block of a layer; Mixtral's files are Llama files with experts."""
     arch = file.architecture
     if not file.get(f"{arch}.expert_count", int, 0):
         return SwiGLU(config.hidden_size, config.ffn_size)

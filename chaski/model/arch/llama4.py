@@ -1,4 +1,4 @@
-"""Llama 4 (Meta 2025): chunks, but every fourth layer sees all and has no rope; experts."""
+"""Llama 4 (Meta 2025): experts and chunked attention; every fourth layer sees all tokens, without a rope."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from chaski.model.projectors import read_vision
 
 _PERIOD = 4
 _NO_ROPE = Rope(np.zeros(0, np.float32))
-_EXPERTS_WITHOUT_NORMS = 128  # of Maverick
+_EXPERTS_WITHOUT_NORMS = 128  # the number of experts in Maverick, which does not normalize heads
 
 
 class Attention(Module):
-    """Chunked layers rotate, then normalize heads; the others scale queries by their position."""
+    """Chunked layers rotate queries and keys, then normalize; the others scale queries by their position."""
 
     inline = True
     joined = Joined("attn_qkv", ("attn_q", "attn_k", "attn_v"))
@@ -67,7 +67,7 @@ class Attention(Module):
 
 
 class Model(Decoder):
-    """`vision` is an encoder of images in front of it, from a `projector` or the file itself."""
+    """Llama 4. `vision` is an image encoder from a `projector` or from the file itself."""
 
     vision: MultimodalProcessor | None = None
 
@@ -77,8 +77,8 @@ class Model(Decoder):
         self.rope_freqs = RopeFactors(config.rope.dims)
         if file.get("llama4.attention.sliding_window", int, None) == 0:
             raise UnsupportedError(
-                f"{file.path}: llama4.attention.sliding_window = 0 means no chunks, and ropes in other "
-                "layers, which is not supported"
+                f"{file.path}: llama4.attention.sliding_window = 0 means attention without chunks and a "
+                "different choice of layers with a rope, which is not supported"
             )
         self._chunk = file.get("llama4.attention.chunk_size", int, 8192)
         self._chunked = sliding_layers(file, config.num_layers, _PERIOD)

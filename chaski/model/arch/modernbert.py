@@ -1,4 +1,4 @@
-"""ModernBERT (Warner et al. 2024): norms before both blocks, two layers of three see a window, GeGLU."""
+"""ModernBERT (Warner et al. 2024): GeGLU, norms before both blocks, windows in two of three layers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ACTIVATIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 class Layer(Module):
-    """`is_first`: the embeddings have been normalized already. `is_local`: tokens see a window."""
+    """`is_first`: the embeddings are already normalized. `is_local`: tokens attend within a window."""
 
     def __init__(self, config: DecoderConfig, activation: str, is_first: bool, is_local: bool) -> None:
         self.is_local = is_local
@@ -44,7 +44,7 @@ class Layer(Module):
 
 
 class Classifier(classifier.Classifier):
-    """The layer before the scores has GELU and a norm after it."""
+    """A classifier whose layer before the scores has GELU and a norm after it."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__(config)
@@ -73,7 +73,7 @@ class Model(Module):
         if config.pooling is Pooling.RANK:
             _require_first(file)
             self.cls = Classifier(config)
-        # Half of the window is after a token, and half before it.
+        # Half of the window lies before a token and half after it.
         self._reach = window // 2
         local = config.rope.unscaled(file.get(f"{arch}.rope.freq_base_swa", float, 10000.0))
         self._local, self._global = local.rope(neox=True), config.rope.rope(neox=True)
@@ -103,12 +103,12 @@ class Model(Module):
 
 
 def _require_first(file: GGUFFile) -> None:
-    """Refuse a classifier that reads the mean of a text's states, as a file without the key does."""
+    """Refuse a classifier that reads the mean of a text's states, the default if the file lacks the key."""
     key = f"{file.architecture}.classifier.pooling_type"
     if file.get(key, int, int(Pooling.MEAN)) != Pooling.FIRST:
         raise UnsupportedError(
-            f"{file.path}: {key} is not {int(Pooling.FIRST)} (first): ModernBERT that ranks by the mean of a "
-            "text's states is not supported"
+            f"{file.path}: {key} is not {int(Pooling.FIRST)} (first): a ModernBERT that ranks by the mean of "
+            "a text's states is not supported"
         )
 
 

@@ -1,4 +1,4 @@
-"""Nomic Embed 2 (Nussbaum & Duderstadt 2025): BERT with rope, and experts in every second layer."""
+"""Nomic Embed 2 (Nussbaum & Duderstadt 2025): BERT with rope, and experts in every other layer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chaski.model.arch import jinabert3
 
 
 class SumBias(Module):
-    """A bias of the joint result of all experts, where the file has one."""
+    """A bias that is added to the sum of all experts, if the file contains one."""
 
     def __init__(self, size: int) -> None:
         self.bias = Weight((size,), optional=True, plain=True)
@@ -23,7 +23,7 @@ class SumBias(Module):
 
 
 class Experts(Module):
-    """Experts without gates; their shares are those of a softmax over all."""
+    """Experts without gates, weighted by a softmax over all of them."""
 
     inline = True
 
@@ -44,7 +44,7 @@ class Experts(Module):
 
 class Model(jinabert3.Model):
     def ffn(self, file: GGUFFile, index: int) -> Callable[[Tensor], Tensor]:
-        """The second layer of every `moe_every_n_layers` has experts."""
+        """Return experts for the second layer of every `moe_every_n_layers`, else a dense block."""
         arch, c = file.architecture, self.config
         if index % file.get(f"{arch}.moe_every_n_layers", int) != 1:
             return super().ffn(file, index)

@@ -14,7 +14,7 @@ from chaski.model.config import sliding_layers
 
 
 class Model(llama.Model):
-    """The frequencies of a rope have two sets of factors: the short ones are for the trained context."""
+    """Phi 3. Rope frequencies have two sets of factors: short ones for the trained context, and long ones."""
 
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
         super().__init__(file, projector)
@@ -35,6 +35,6 @@ class Model(llama.Model):
         return [Causal(kind.shape, span) for kind, span in kinds if isinstance(kind, Causal)]
 
     def rope(self) -> Rope:
-        """One choice for all that is computed while the model is loaded, so that answers stay the same."""
+        """Return one rope for as long as the model is loaded, so that answers stay the same."""
         chosen = self.rope_factors_long if self.context > self._trained else self.rope_factors_short
         return self.config.rope.rope(neox=True, factors=chosen.weight.array)

@@ -1,4 +1,4 @@
-"""Qwen 1.5 and 2 with experts (Yang et al. 2024): weights do not add up to 1; the one for all has a gate."""
+"""Qwen 1.5 and 2 with experts (Yang et al. 2024): weights not summing to 1, a gated shared expert."""
 
 from __future__ import annotations
 

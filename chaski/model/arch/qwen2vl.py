@@ -1,4 +1,4 @@
-"""Qwen 2-VL and 2.5-VL, text (Wang et al. 2024, Bai et al. 2025): Qwen 2, turned by three coordinates."""
+"""Qwen 2-VL and 2.5-VL, text (Wang et al. 2024, Bai et al. 2025): Qwen 2, rotated by three coordinates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chaski.model.rope import read_axes
 
 
 class Model(qwen2.Model):
-    """Without an encoder the coordinates of a token are its position, as in Qwen 2."""
+    """Qwen 2-VL. Without an encoder, a token's coordinates all equal its position, as in Qwen 2."""
 
     projectors = WITH_COORDINATES
 

@@ -33,7 +33,7 @@ class Attention(llama.Attention):
 
 
 class Model(Decoder):
-    """`vision` is an encoder of images in front of it, from a `projector` or the file itself (InternVL)."""
+    """Qwen 3. `vision` is an image encoder from a `projector` or from the file itself (InternVL)."""
 
     projectors = PROJECTORS
     vision: MultimodalProcessor | None = None
@@ -46,7 +46,7 @@ class Model(Decoder):
         self.vision = read_vision(file, projector, config.hidden_size, self.projectors)
 
     def ffn(self, file: GGUFFile) -> SwiGLU | MoE:
-        """The feed-forward block of a layer."""
+        """Return the feed-forward block of a layer."""
         return SwiGLU(self.config.hidden_size, self.config.ffn_size)
 
     def layer_kinds(self) -> Sequence[LayerKind]:

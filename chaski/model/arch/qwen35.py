@@ -1,4 +1,4 @@
-"""Qwen 3.5, dense and with experts (Qwen Team 2026): Qwen 3 Next, turned by coordinates where it sees."""
+"""Qwen 3.5, dense and with experts (Qwen Team 2026): Qwen 3 Next, rotated by coordinates if it has vision."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chaski.model.rope import read_axes
 
 
 class Model(qwen3next.Model):
-    """`vision` is an encoder of images in front of it, from a `projector` or the file itself."""
+    """Qwen 3.5. `vision` is an image encoder from a `projector` or from the file itself."""
 
     vision: MultimodalProcessor | None = None
 

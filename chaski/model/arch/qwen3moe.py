@@ -1,4 +1,4 @@
-"""Qwen 3 with experts (Yang et al. 2025): softmax over all, the best few, whose weights add up to 1."""
+"""Qwen 3 with experts (Yang et al. 2025): softmax over all, top few, weights summing to 1."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Qwen 3 Next and Qwen 3.5, dense and with experts (Qwen Team 2025, 2026): few of the layers attend.
 
-The others are gated delta nets, see `chaski.model.delta_net`.
+The other layers are gated delta nets; see `chaski.model.delta_net`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from chaski.model.proposing import ProposalInputs
 
 
 class GatedAttention(qwen3.Attention):
-    """Each head has a query and, after it, a gate, whose sigmoid multiplies the head's result."""
+    """Attention with gates. Each head's query is followed by a gate, whose sigmoid multiplies the result."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__(config)
@@ -61,7 +61,7 @@ class GatedAttention(qwen3.Attention):
 
 
 class Layer(Module):
-    """`attn` takes the norm and `context`: a cache, and the rope in front of it where it attends."""
+    """A layer. `attn` takes the norm and `context`: a cache, preceded by the rope if `attn` is attention."""
 
     def __init__(
         self, config: DecoderConfig, attn: GatedAttention | GatedDeltaNet, ffn: SwiGLU | MoEWithSharedExpert
@@ -78,7 +78,7 @@ class Layer(Module):
 
 
 class Head(Layer):
-    """The block after the last layer: it predicts the token after the next one, see `NextnTensors`."""
+    """The block after the last layer. It predicts the token after the next one; see `NextnTensors`."""
 
     attn: GatedAttention
 
@@ -89,13 +89,13 @@ class Head(Layer):
         self.nextn = tensors
 
     def store(self, embedded: Tensor, hidden: Tensor, rope: Tensor, cache: LayerCache) -> None:
-        """Store keys and values of tokens, each with the hidden state of the token before."""
+        """Store the keys and values of tokens, each computed with the hidden state of the previous token."""
         x = self.attn_norm(self.nextn(embedded, hidden))
         cache.update(*self.attn.keys_and_values(x, rope))
 
 
 class Model(Decoder):
-    """The first of the blocks after the last layer, which predict more tokens at once, proposes."""
+    """Qwen 3 Next. The first of the multi-token prediction blocks after the last layer proposes tokens."""
 
     token_ids = None
 
@@ -103,14 +103,17 @@ class Model(Decoder):
         config = DecoderConfig.read(file)
         super().__init__(config)
         if config.value_size != config.head_size:
-            raise ModelError(f"{file.path}: values of {config.value_size} for heads of {config.head_size}")
+            raise ModelError(
+                f"{file.path}: values have {config.value_size} elements, but heads have {config.head_size}"
+            )
         self._delta = DeltaConfig.read(file)
         self._rope = config.rope.rope(neox=True)
         extra = file.get(f"{file.architecture}.nextn_predict_layers", int, 0)
         layers = config.num_layers - extra
         if layers < 1:
             raise ModelError(
-                f"{file.path}: {extra} of {config.num_layers} blocks are for multi-token prediction"
+                f"{file.path}: {extra} of {config.num_layers} blocks are for multi-token prediction, so no "
+                "layer is left"
             )
         self._is_linear = tuple(is_recurrent(file, config.num_layers, interval=4)[:layers])
         self.blk = [Layer(config, self._attn(file, index), self.ffn(file)) for index in range(layers)]
@@ -148,7 +151,7 @@ class Model(Decoder):
         return GatedDeltaNet(self.config.hidden_size, self.config.eps, self._delta, names)
 
     def ffn(self, file: GGUFFile) -> SwiGLU | MoEWithSharedExpert:
-        """The feed-forward block of a layer."""
+        """Return the feed-forward block of a layer."""
         arch, size = file.architecture, self.config.hidden_size
         if not file.get(f"{arch}.expert_count", int, 0):
             return SwiGLU(size, self.config.ffn_size)

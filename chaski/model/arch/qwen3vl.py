@@ -1,6 +1,6 @@
-"""Qwen 3-VL, text (Bai et al. 2025, arXiv 2511.21631): Qwen 3, turned by three coordinates in turn.
+"""Qwen 3-VL, text (Bai et al. 2025, arXiv 2511.21631): Qwen 3, rotated by three interleaved coordinates.
 
-Parts of the rows of images are added after its first layers, see `Inputs.with_deep_images`.
+Parts of the image rows are added after the first layers; see `Inputs.with_deep_images`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from chaski.model.rope import read_axes
 
 
 class Model(qwen3.Model):
-    """Without an encoder the coordinates of a token are its position, as in Qwen 3."""
+    """Qwen 3-VL. Without an encoder, a token's coordinates all equal its position, as in Qwen 3."""
 
     projectors = WITH_COORDINATES
 
@@ -27,19 +27,19 @@ class Model(qwen3.Model):
         axes = read_axes(file, self.config.rope.dims // 2, [24, 20, 20], interleaved=True)
         self._rope = replace(self._rope, axes=axes)
         config = self.config
-        # The rows of the last layer are those of outputs, which are not all tokens.
+        # The last layer computes only the output rows, which do not include all tokens.
         check_deep(file, projector, self.vision, config.hidden_size, range(config.num_layers))
 
 
 def check_deep(
     file: GGUFFile, projector: GGUFFile | None, vision: MultimodalProcessor, hidden_size: int, counts: range
 ) -> None:
-    """Raise ModelError for rows of images with parts for another number of layers than the text model has."""
+    """Raise ModelError if the encoder makes rows for another number of layers than the text model expects."""
     count = vision.shape.row_size // hidden_size - 1
     key = f"{file.architecture}.n_deepstack_layers"
     wanted = file.get(key, int, count)
     if count != wanted or count not in counts:
         raise ModelError(
             f"{(projector or file).path}: the encoder makes rows for {count} layers of the text model, "
-            f"but {file.path} has {key} = {wanted}, and may have {counts[-1]}"
+            f"but {file.path} has {key} = {wanted} (at most {counts[-1]})"
         )

@@ -1,4 +1,4 @@
-"""Qwen 3-VL with experts, text (Bai et al. 2025): as the dense one, with the experts of Qwen 3."""
+"""Qwen 3-VL with experts, text (Bai et al. 2025): Qwen 3-VL with Qwen 3's experts."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from chaski.model.arch import qwen3moe, qwen3vl
 
 
 class Model(qwen3vl.Model, qwen3moe.Model):
-    """The layers are those of `qwen3moe`."""
+    """Qwen 3-VL with the layers of `qwen3moe`."""

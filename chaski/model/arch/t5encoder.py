@@ -1,4 +1,4 @@
-"""The encoder of T5 (Raffel et al. 2020), as Sentence-T5 and GTR have it: biases for buckets of distances."""
+"""The encoder of T5 (Raffel et al. 2020) as used by Sentence-T5 and GTR: biases for distance buckets."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from chaski.model.input import Inputs
 from chaski.model.pooling import Pooling
 from chaski.same_bits import logarithm, logarithms
 
-_FURTHEST = 128  # of the distances that have their own buckets; files do not say it
+_FURTHEST = 128  # larger distances share one bucket; files do not store it
 
 
 class RelativeBias(Module):
-    """A number for each bucket of distances and each head."""
+    """A bias for each bucket of distances and each head."""
 
     def __init__(self, buckets: int, heads: int) -> None:
         self.weight = Weight((buckets, heads), host=True)
 
 
 class Attention(Module):
-    """Scores are not scaled: the weights of queries are that small."""
+    """Attention without scaling of the scores; the query weights already contain the scale."""
 
     inline = True
 
@@ -48,7 +48,7 @@ class Attention(Module):
 
 
 class Layer(Module):
-    """The first layer has the biases of all. The feed-forward block has a gate since T5 1.1."""
+    """A layer. All layers use the first layer's biases. The feed-forward block is gated since T5 1.1."""
 
     def __init__(self, config: DecoderConfig, buckets: int, is_gated: bool) -> None:
         self.attn_norm = RMSNorm(config.hidden_size, config.eps)
@@ -102,10 +102,10 @@ class Model(Module):
 
 
 def _buckets(distances: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
-    """The buckets of the positions of keys relative to the query's.
+    """Return the buckets of key positions relative to the query.
 
-    A half of them is for keys after the query; of each half, one half is for a distance each, and the rest
-    for ranges that grow with the distance.
+    Half of the buckets are for keys after the query. In each half, the first half of the buckets stands for
+    single distances, the rest for ranges that grow with the distance.
     """
     half = count // 2
     exact = half // 2

@@ -1,4 +1,4 @@
-"""The table of attached drafts: files that are not models, and propose tokens for a given model.
+"""The table of attached drafts: files that are not models but propose tokens for a given model.
 
 Each is a module of this folder with a class `Draft`, an `AttachedDraft`.
 """
@@ -20,14 +20,14 @@ ATTACHED = {"dflash": "dflash", "eagle3": "eagle3", "gemma4-assistant": "gemma4_
 
 
 def is_attached(file: GGUFFile) -> bool:
-    """True for the file of a draft that is not a model by itself."""
+    """Return whether the file is a draft that is not a model by itself."""
     return file.architecture in ATTACHED
 
 
 def attach_draft(file: GGUFFile, target: Target) -> AttachedDraft:
-    """The draft of a file, for a model that is built, its weights declared but not bound yet.
+    """Return the draft of a file for a model that is built, with its weights declared but not bound yet.
 
-    Raises OptionError for a draft of another model, and what `build_model` does.
+    Raises OptionError for a draft of another model, and the errors of `build_model`.
     """
     check_metadata(file)
     check_keys(file)

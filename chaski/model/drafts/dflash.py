@@ -1,10 +1,11 @@
 """DFlash (Chen et al. 2026, arXiv 2602.06036): a draft that proposes a block of tokens at once.
 
-Hidden states of some of the target's layers, fused to one row, give each of the draft's layers keys and
-values of all tokens that the target has computed. A block is the last token and masks after it. It sees
-these keys and its own, all of them, and says what stands in place of each mask. Its own keys are not kept.
+The hidden states of some of the target's layers are fused to one row. From these rows each layer of the
+draft computes keys and values of all tokens that the target has computed. A block is the last token and the
+masks after it. It attends to these keys and to all of its own, and predicts a token at each mask. Its own
+keys are not kept.
 
-In layers with a window the tokens of a block see none after themselves, as published drafts were trained.
+In layers with a window the tokens of a block do not see later ones, as published drafts were trained.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _OTHERS = {
     "selector_hidden.weight": "the selector and convolutions of DFlash 2",
     "hc_head_fn.weight": "the hyper-connections of DeepSeek V4's DSpark",
 }
-"""Tensors of what grew out of DFlash, and what they belong to."""
+"""Tensors of extensions of DFlash, and the extensions that they belong to."""
 
 
 class Attention(qwen3.Attention):
@@ -70,7 +71,7 @@ class Layer(llama.Layer):
         super().__init__(config, Attention(config, has_sinks), ffn)
 
     def store(self, fused: Tensor, rope: Tensor, cache: LayerCache) -> None:
-        """Store keys and values of tokens that the target has computed."""
+        """Store the keys and values of tokens that the target has computed."""
         cache.update(*self.attn.keys_and_values(fused, rope))
 
 
@@ -82,7 +83,7 @@ class Encoder(Module):
 
 
 class Draft(BlockDraft):
-    """With `d2t` the output layer has fewer tokens than the target: `d2t` lists which these are."""
+    """DFlash. With `d2t` the output layer covers fewer tokens than the target's; `d2t` lists them."""
 
     def __init__(self, file: GGUFFile, target: Target) -> None:
         super().__init__(file, target)
@@ -123,7 +124,7 @@ class Draft(BlockDraft):
         ]
 
     def _span(self, window: int | None, is_causal: bool) -> AttentionSpan:
-        """The tokens that a layer sees. All are kept, so that no draft limits what its target shares."""
+        """Return the tokens that a layer sees. All stay stored, so that the target can share any prefix."""
         ahead = 0 if is_causal else None
         if window is None:
             return AttentionSpan(ahead=ahead)
@@ -153,29 +154,27 @@ class Draft(BlockDraft):
         return self.logits(self.output_norm(x), most_tokens)
 
     def _check(self) -> None:
-        """Raise OptionError for a target of other sizes, ModelError for invalid numbers."""
+        """Raise OptionError for a target of other sizes, and ModelError for invalid numbers."""
         path, size, vocab_size = self.file.path, self._own.hidden_size, self.target.model.config.vocab_size
         if not self.hidden_layers or min(self.hidden_layers) < 0:
             raise ModelError(
-                f"{path}: dflash.target_layers is {self.hidden_layers}; a draft reads some layers"
+                f"{path}: dflash.target_layers is {self.hidden_layers}; it must list at least one layer"
             )
         if self.block_size < 2:
-            raise ModelError(
-                f"{path}: dflash.block_size is {self.block_size}; a block has two tokens at least"
-            )
+            raise ModelError(f"{path}: dflash.block_size is {self.block_size}; it must be at least 2")
         if size != self.target.hidden_size:
             raise self.misfit(
-                f"it reads hidden states of {size} numbers, and those of the model have "
+                f"it reads hidden states of {size} numbers, but those of the model have "
                 f"{self.target.hidden_size}"
             )
         if not 0 <= self.mask_token < vocab_size:
-            raise self.misfit(f"its mask is token {self.mask_token}, and the model has {vocab_size} tokens")
+            raise self.misfit(f"its mask is token {self.mask_token}, but the model has {vocab_size} tokens")
 
 
 def _refuse_others(file: GGUFFile) -> None:
     for name, what in _OTHERS.items():
         if name in file.tensors:
             raise UnsupportedError(
-                f"{file.path}: this draft has {name}: {what}, which is not supported; use a DFlash draft "
-                "without it, or load the model without a draft"
+                f"{file.path}: this draft contains {name} ({what}), which is not supported; use a DFlash "
+                "draft without it, or load the model without a draft"
             )

@@ -1,7 +1,7 @@
-"""EAGLE-3 (Li et al. 2025, arXiv 2503.01840): a layer that reads hidden states of three layers of its target.
+"""EAGLE-3 (Li et al. 2025, arXiv 2503.01840): one layer that reads hidden states of three target layers.
 
-For each token the layer reads the token's embedding and, fused to one row, the states of the token before. It
-predicts the token after that, and continues from its own output instead of the fused row.
+For each token the layer reads the token's embedding and the states of the previous token, fused to one row.
+It predicts the next token, and then continues from its own output instead of the fused row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Draft"]
 
 
 class WideAttention(Attention):
-    """Attention that reads rows of twice the size: those of the token's embedding and of its fused states."""
+    """Attention over rows of twice the usual size: the token's embedding followed by its fused states."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__(config)
@@ -48,7 +48,7 @@ class WideAttention(Attention):
 
 
 class Layer(Module):
-    """`normalized`: the norm of the fused states is added to, instead of these."""
+    """The only layer. `normalized`: the residual is the norm of the fused states instead of these."""
 
     def __init__(self, config: DecoderConfig, normalized: bool) -> None:
         size, eps = config.hidden_size, config.eps
@@ -61,7 +61,7 @@ class Layer(Module):
         self.ffn = SwiGLU(size, config.ffn_size)
 
     def store(self, embedded: Tensor, fused: Tensor, rope: Tensor, cache: LayerCache) -> None:
-        """Store keys and values of tokens, each with the fused states of the token before."""
+        """Store the keys and values of tokens, each computed with the fused states of the previous token."""
         x = self._joined(embedded, self.attn_norm_2(fused))
         cache.update(*self.attn.keys_and_values(x, rope))
 
@@ -83,9 +83,9 @@ class Encoder(Module):
 
 
 class Draft(StepDraft):
-    """Embeddings and output layer are the target's where the file has none.
+    """EAGLE-3. Embeddings and output layer are the target's if the file does not contain them.
 
-    With `d2t` the output layer has fewer tokens than the target: `d2t` lists which these are.
+    With `d2t` the output layer covers fewer tokens than the target's; `d2t` lists them.
     """
 
     blk: list[Layer]
@@ -147,27 +147,27 @@ class Draft(StepDraft):
         return "token_embd.weight" in self.file.tensors
 
     def _num_proposed(self) -> int:
-        """The number of tokens that it may propose."""
+        """Return the number of tokens that the draft can propose."""
         tensors = self.file.tensors
         return tensors["d2t"].shape[-1] if "d2t" in tensors else self.target.model.config.vocab_size
 
     def _check(self) -> None:
-        """Raise OptionError for a target of other sizes, ModelError for invalid numbers."""
+        """Raise OptionError for a target of other sizes, and ModelError for invalid numbers."""
         file, target = self.file, self.target
         if self._own.num_layers != 1 or not self.hidden_layers or min(self.hidden_layers) < 0:
             raise ModelError(
-                f"{file.path}: an EAGLE-3 draft of {self._own.num_layers} layers that reads the layers "
-                f"{self.hidden_layers}; it has one layer, and reads some"
+                f"{file.path}: the EAGLE-3 draft has {self._own.num_layers} layers and reads target layers "
+                f"{self.hidden_layers}; it must have one layer and read at least one"
             )
         size = file.get("eagle3.target_hidden_size", int)
         if size != target.hidden_size:
             raise self.misfit(
-                f"it reads hidden states of {size} numbers, and those of the model have {target.hidden_size}"
+                f"it reads hidden states of {size} numbers, but those of the model have {target.hidden_size}"
             )
         own = {"token_embd.weight", "output.weight"} & file.tensors.keys()
         missing = {"token_embd.weight", "output.weight"} - own
         if missing and self._own.hidden_size != target.hidden_size:
             raise self.misfit(
-                f"it has no {min(missing)}, and that of the model has rows of {target.hidden_size} numbers, "
-                f"not {self._own.hidden_size}"
+                f"it has no {min(missing)}, and that of the model has rows of {target.hidden_size} numbers "
+                f"instead of {self._own.hidden_size}"
             )

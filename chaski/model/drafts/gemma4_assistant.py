@@ -1,9 +1,9 @@
-"""Gemma 4's assistant (Google 2026): layers that query the keys and values which their target has stored.
+"""Gemma 4's assistant (Google 2026): layers that attend to the keys and values of their target.
 
 It reads the embedding of the last token and the target's hidden state before it, proposes a token, and
-continues from its own state, brought to the size of the target's. It stores nothing: however many tokens it
-has proposed, it stands where the next token of the sequence will be. The assistants of E2B and E4B have their
-vocabulary in clusters; files of llama.cpp's converter have none, and then all tokens get logits.
+continues from its own state, projected to the size of the target's. It stores nothing, so its position stays
+that of the sequence's next token however many tokens it has proposed. The assistants of E2B and E4B group
+their vocabulary in clusters; files of llama.cpp's converter contain none, and then all tokens get logits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NEAREST = 32
 
 
 class Projections(Module):
-    """From the target's states to those of the assistant, and back."""
+    """The projections from the target's states to the assistant's, and back."""
 
     def __init__(self, target_size: int, size: int) -> None:
         self.pre_projection = Linear(2 * target_size, size)
@@ -46,7 +46,7 @@ class Projections(Module):
 
 
 class Draft(StepDraft):
-    """Layers with a window read the last layer of the target that stores one, the others the last of them."""
+    """The assistant. Each layer reads the last storing target layer that, like it, has a window or none."""
 
     clusters: Clusters | None = None
     blk: list[Layer]
@@ -124,7 +124,7 @@ class Draft(StepDraft):
     def _target(self) -> Model:
         model = self.target.model
         if not isinstance(model, Model):
-            raise self.misfit("it is an assistant of Gemma 4, and the model is none")
+            raise self.misfit("it is an assistant of Gemma 4, but the model is not a Gemma 4")
         return model
 
     def _rope(self, sees_all: bool) -> Rope:
@@ -141,15 +141,15 @@ class Draft(StepDraft):
         size = self.file.get(f"{self.file.architecture}.embedding_length_out", int)
         if size != self.hidden_size:
             raise self.misfit(
-                f"it reads hidden states of {size} numbers, and those of the model have {self.hidden_size}"
+                f"it reads hidden states of {size} numbers, but those of the model have {self.hidden_size}"
             )
         if self._own.vocab_size > target.config.vocab_size:
             raise self.misfit(
-                f"it proposes {self._own.vocab_size} tokens, and the model has {target.config.vocab_size}"
+                f"it proposes {self._own.vocab_size} tokens, but the model has {target.config.vocab_size}"
             )
 
     def _layer_that_stores(self, layer: Layer) -> int:
-        """The number of the target's last layer that stores keys for layers like this one."""
+        """Return the number of the target's last layer that stores keys for layers like this one."""
         kinds = self._target.layer_kinds()
         sees_all, c = layer.window is None, layer.config
         numbers = [
@@ -159,33 +159,35 @@ class Draft(StepDraft):
         ]
         what = "all tokens" if sees_all else "a window"
         if not numbers:
-            raise self.misfit(f"it reads a layer that sees {what}, and the model stores none")
+            raise self.misfit(f"it reads a layer that sees {what}, but the model stores no such layer")
         kind = kinds[numbers[-1]]
         assert isinstance(kind, Causal)
         if (kind.shape.key_size, kind.shape.value_size) != (c.head_size, c.value_size):
             raise self.misfit(
-                f"its heads of layers that see {what} have {c.head_size} elements, those of the model "
-                f"{kind.shape.key_size}"
+                f"its heads in layers that see {what} have {c.head_size} elements, but those of the model "
+                f"have {kind.shape.key_size}"
             )
         if c.num_heads % kind.shape.heads:
             raise self.misfit(f"its {c.num_heads} heads cannot share {kind.shape.heads} key/value heads")
         return numbers[-1]
 
     def _read_clusters(self) -> tuple[Linear, Clusters]:
-        """The output layer of the small ones. Raises ModelError for invalid clusters."""
+        """Return the output layer of clusters, and the clusters. Raises ModelError for invalid clusters."""
         file, info = self.file, self.file.tensors[_ORDERING]
         arch, size = file.architecture, self._own.hidden_size
         order = dequantize(info.data, info.type, info.shape).ravel().astype(np.int64)
         matrix = file.tensors.get("masked_embd_centroids.weight")
         count = matrix.shape[0] if matrix is not None else 0
         if not count or len(order) % count or not np.array_equal(np.sort(order), np.arange(len(order))):
-            raise ModelError(f"{file.path}: tensor {_ORDERING} does not put all tokens into {count} clusters")
+            raise ModelError(
+                f"{file.path}: tensor {_ORDERING} does not assign all tokens to {count} clusters"
+            )
         if len(order) != self._own.vocab_size:
             raise ModelError(
-                f"{file.path}: tensor {_ORDERING} has {len(order)} of {self._own.vocab_size} tokens"
+                f"{file.path}: tensor {_ORDERING} contains {len(order)} of {self._own.vocab_size} tokens"
             )
         nearest = min(file.get(f"{arch}.centroid_top_k", int, _NEAREST), count)
         if nearest < 1:
-            raise ModelError(f"{file.path}: {arch}.centroid_top_k = {nearest}; there must be one at least")
+            raise ModelError(f"{file.path}: {arch}.centroid_top_k is {nearest}; it must be at least 1")
         centroids = Linear(size, count)
         return centroids, Clusters(order.reshape(count, -1), centroids, self.token_embd, nearest)

@@ -1,4 +1,4 @@
-"""Encoders of images that stand in front of any text model: found by what their file says of itself.
+"""Image encoders for any text model, found by the type that their file declares.
 
 The file is a projector of llama.cpp, whose architecture is `clip`, or that of the text model.
 """
@@ -28,7 +28,7 @@ WITH_COORDINATES = {
     "qwen2vl_merger": "qwenvl.qwen2vl",
     "qwen3vl_merger": "qwenvl.qwen3vl",
 }
-"""The same for text models that turn tokens by coordinates."""
+"""The same table for text models that rotate tokens by coordinates."""
 
 _IMPLIED = {
     "lfm2": "lfm2",
@@ -38,15 +38,15 @@ _IMPLIED = {
     "qwen3vl": "qwen3vl_merger",
     "qwen3vlmoe": "qwen3vl_merger",
 }
-"""The type that files of Ollama mean for an architecture, and do not say."""
+"""The projector type of an architecture in Ollama's files, which do not contain it."""
 
 
 def read_vision(
     file: GGUFFile, projector: GGUFFile | None, row_size: int, kinds: Mapping[str, str] = PROJECTORS
 ) -> MultimodalProcessor | None:
-    """The encoder of images in `projector` or else in `file`, if there is one; its rows have `row_size`.
+    """Return the image encoder in `projector`, else the one in `file`, else None. Its rows have `row_size`.
 
-    Raises UnsupportedError for one that is not of these kinds.
+    Raises UnsupportedError for an encoder that is not one of `kinds`.
     """
     if projector is None and f"{file.architecture}.vision.block_count" not in file.metadata:
         return None
@@ -62,7 +62,7 @@ def read_vision(
     if kind not in kinds:
         known = ", ".join(sorted(kinds))
         raise UnsupportedError(
-            f"{source.path}: a projector of type {kind!r:.40} cannot stand in front of architecture "
+            f"{source.path}: a projector of type {kind!r:.40} does not work with architecture "
             f"{file.architecture!r:.80}; supported: {known}"
         )
     vision: MultimodalProcessor = import_module(f"chaski.model.projectors.{kinds[kind]}").Vision(

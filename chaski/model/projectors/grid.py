@@ -1,4 +1,4 @@
-"""The rows of an image in a grid of tiles (LLaVA 1.6): without its borders, a row after each line."""
+"""The rows of an image in a grid of tiles (LLaVA 1.6): cropped to the image, with a row after each line."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Size = tuple[int, int]
 
 
 def read_canvases(file: GGUFFile, edge: int) -> list[Size]:
-    """The heights and widths that an image may be laid out on, in tiles of `edge`; none for a single square.
+    """Return the (height, width) canvases of an image, in tiles of `edge`; none for a single square.
 
-    Files list them flat. llama.cpp takes a width for the first of two, transformers a height, and so do we:
-    the lists of published models have both.
+    Files store flat pairs. llama.cpp reads the first number as a width; transformers and chaski read it as a
+    height. The lists of published models contain both orders.
     """
     key = f"{file.architecture}.vision.image_grid_pinpoints"
     numbers = file.get(key, list[int], None)
@@ -28,21 +28,21 @@ def read_canvases(file: GGUFFile, edge: int) -> list[Size]:
         return []
     pairs = list(zip(numbers[::2].tolist(), numbers[1::2].tolist(), strict=False))
     if len(numbers) % 2 or not pairs or any(side < edge or side % edge for pair in pairs for side in pair):
-        raise ModelError(f"{file.path}: {key} are not pairs of multiples of {edge}, the size of a tile")
+        raise ModelError(f"{file.path}: {key} must contain pairs of multiples of {edge}, the size of a tile")
     return pairs
 
 
 def max_grid_rows(canvases: Iterable[Size], edge: int, side: int) -> int:
-    """Rows of the largest image: of all of it in a square, and of the tiles with the ends of their lines."""
+    """Return the rows of the largest image: of the overview, and of the tiles with their line ends."""
     grids = [(height // edge * side, width // edge * side) for height, width in canvases]
     return side**2 + max(lines * (columns + 1) for lines, columns in grids)
 
 
 def grid_rows(size: Size, grid: Size, side: int, has_ends: bool) -> tuple[list[I32], I32]:
-    """The patches of each tile that show something of an image, and the order of all rows in the prompt.
+    """Return the patches of each tile that show part of the image, and the order of all rows in the prompt.
 
-    The image of that height and width is on a grid of tiles that have `side` patches a side. All of it in one
-    square comes first, with the end of a line as its last row where there are ends.
+    The image of `size` (height, width) lies on a grid of tiles with `side` patches per side. The overview,
+    the whole image in one square, comes first; if there are line ends, its last row is the line end.
     """
     (rows, columns), count = grid, side**2
     shown = np.zeros((rows, side, columns, side), bool)
@@ -59,7 +59,7 @@ def grid_rows(size: Size, grid: Size, side: int, has_ends: bool) -> tuple[list[I
 
 
 def _inside(size: Size, patches: Size) -> tuple[slice, slice]:
-    """The rows and columns of the patches that the image covers, its borders being alike on both sides."""
+    """Return the rows and columns of the patches that the image covers; its borders are symmetric."""
     (height, width), (rows, columns) = size, patches
     if width / height > columns / rows:
         border = (rows - int(round(height * (columns / width), 7))) // 2

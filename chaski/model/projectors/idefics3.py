@@ -1,7 +1,7 @@
-"""Idefics 3 (Laurençon et al. 2024), SmolVLM (Marafioti et al. 2025): SigLIP, and a matrix for its squares.
+"""Idefics 3 (Laurençon et al. 2024), SmolVLM (Marafioti et al. 2025): SigLIP, and one matrix over squares.
 
-An image is cut into tiles, and comes as a whole after them. transformers computes the place of a patch from
-fractions of the image, which gives the patches of a whole tile their own places in all published sizes.
+An image is cut into tiles, and the whole image follows them. transformers computes the place of a patch from
+fractions of the image, which gives the same places for a whole tile in all published sizes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from chaski.model.multimodal import EncoderShape, Image, Tile
 from chaski.model.projectors.siglip import SigLIPConfig, Tower
 from chaski.model.projectors.vit import square_inputs, squares_as_rows
 
-_TILES_A_SIDE = 4  # where a file does not say the longest edge, as older ones
+_TILES_A_SIDE = 4  # if a file does not define the longest edge, as older ones do not
 
 
 class Projector(Module):
-    """GGUF calls the only matrix `model.fc`."""
+    """The projector; GGUF names its only matrix `model.fc`."""
 
     def __init__(self, size: int, row_size: int) -> None:
         self.model = _Connector(size, row_size)
@@ -51,7 +51,8 @@ class Vision(Module):
         self._square = file.get(f"{prefix}.projector.scale_factor", int, 2)
         if self._square < 1 or c.side % self._square:
             raise ModelError(
-                f"{file.path}: {c.side} x {c.side} patches are not whole squares of {self._square} a side"
+                f"{file.path}: {c.side} x {c.side} patches cannot be split into {self._square} x "
+                f"{self._square} squares"
             )
         self._longest_edge = file.get(f"{prefix}.preproc_image_size", int, 0) or _TILES_A_SIDE * c.edge
         self._num_rows = (c.side // self._square) ** 2
@@ -79,7 +80,7 @@ class Vision(Module):
 
 
 def _layout(grid: tuple[int, int], num_rows: int) -> Iterator[str | int]:
-    """The tiles with their places, counted from 1, then all of the image."""
+    """Yield the tiles with their places, counted from 1, then the whole image."""
     for row, column in product(range(1, grid[0] + 1), range(1, grid[1] + 1)):
         yield f"<fake_token_around_image><row_{row}_col_{column}>"
         yield num_rows

@@ -1,7 +1,7 @@
-"""InternVL 2.5, 3 and 3.5 (Chen et al. 2024; Zhu et al. 2025): InternViT, and two matrices for its squares.
+"""InternVL 2.5, 3 and 3.5 (Chen et al. 2024; Zhu et al. 2025): InternViT, and two matrices over squares.
 
-An image is cut into tiles in the grid that is most like it, and comes as a whole after them. GELU is exact,
-as in transformers; llama.cpp approximates it.
+An image is cut into tiles in the grid closest to its proportions, and the whole image follows them. GELU is
+exact, as in transformers; llama.cpp approximates it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from chaski.model.projectors.vit import square_inputs, squares_as_rows
 from chaski.model.vision_sizes import VisionSizes, read_sizes
 
 _PROJECTOR_EPS = 1e-5
-_MAX_TILES = 12  # where a file does not say it, as older ones
+_MAX_TILES = 12  # if a file does not define it, as older ones do not
 
 
 class VisionConfig(VisionSizes, frozen=True, kw_only=True):
     """`square` patches become one row each way. The 6B has other norms than the 300M, without biases.
 
-    counts: the numbers of tiles that an image may have, without that of the whole.
+    counts: the numbers of tiles that an image may have, not counting the whole image.
     """
 
     edge: int
@@ -43,13 +43,15 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, file: GGUFFile) -> VisionConfig:
-        """Read it from the metadata of a model, or of a projector, whose architecture is `clip`."""
+        """Read the configuration from the metadata of a model or of a projector (architecture `clip`)."""
         prefix = f"{file.architecture}.vision"
         edge, patch_size = (file.get(f"{prefix}.{key}_size", int) for key in ("image", "patch"))
         side = patches_a_side(file, edge, patch_size)
         square = file.get(f"{prefix}.projector.scale_factor", int, 2)
         if square < 1 or side % square:
-            raise ModelError(f"{file.path}: {side} x {side} patches are not whole squares of {square} a side")
+            raise ModelError(
+                f"{file.path}: {side} x {side} patches cannot be split into {square} x {square} squares"
+            )
         least, most = (
             file.get(f"{prefix}.preproc_{key}_tiles", int, default)
             for key, default in (("min", 1), ("max", _MAX_TILES))
@@ -71,17 +73,17 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
 
     @property
     def num_patches(self) -> int:
-        """Those of a tile."""
+        """Return the number of patches of a tile."""
         return self.side**2
 
     @property
     def num_rows(self) -> int:
-        """The rows of a tile that the text model sees."""
+        """Return the number of rows of a tile that the text model sees."""
         return (self.side // self.square) ** 2
 
 
 class LayerScale(Module):
-    """A factor for each element."""
+    """A factor for each element of a state."""
 
     def __init__(self, size: int) -> None:
         self.weight = Weight((size,))
@@ -91,7 +93,7 @@ class LayerScale(Module):
 
 
 class Block(vit.Block):
-    """The outputs of both parts of a layer are scaled; queries and keys may have norms over all heads."""
+    """A layer that scales the outputs of both blocks; queries and keys may have norms over all heads."""
 
     def __init__(self, config: VisionConfig) -> None:
         c = config
@@ -115,7 +117,7 @@ class Block(vit.Block):
 
 
 class Tower(Module):
-    """The first row is that of the class, which takes part and is left out at the end."""
+    """The encoder. The first row is a class embedding, which takes part and is dropped at the end."""
 
     def __init__(self, config: VisionConfig) -> None:
         size = config.hidden_size
@@ -136,7 +138,7 @@ class Tower(Module):
 
 
 class Projector(Module):
-    """GGUF calls its parts `model.mlp.0`, `1` and `3`; it counts the activation as the second."""
+    """The projector. GGUF names its parts `model.mlp.0`, `1` and `3`; the activation counts as number 2."""
 
     def __init__(self, size: int, row_size: int) -> None:
         self.model = _Model(size, row_size)

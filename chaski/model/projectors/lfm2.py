@@ -1,7 +1,7 @@
-"""LFM2-VL (Liquid AI 2025): SigLIP 2 for images of any proportions, and three layers for its squares.
+"""LFM2-VL (Liquid AI 2025): SigLIP 2 for images of any proportions, and a projector over patch squares.
 
-A large image is cut into tiles, and comes as a whole after them. The table of places is for a square of
-patches; for other sizes it is resized, by a product with a matrix that comes with the image.
+A large image is cut into tiles, and the whole image follows them. The position table is for a square of
+patches; for other sizes the encoder resizes it by a product with a matrix that comes with the image.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EPS = 1e-5
 
 
 class Places(Module):
-    """The embeddings of the places in a square of patches, read by all patches at once."""
+    """The position embeddings of a square of patches; every patch reads a mixture of them."""
 
     def __init__(self, count: int, size: int) -> None:
         self.weight = Weight((count, size), plain=True)
@@ -46,12 +46,12 @@ class Tower(siglip.Tower):
         self.position_embd = Places(num_places, config.hidden_size)
 
     def positions(self, graph: Graph, patches: Dim) -> Tensor:
-        """Each patch has a share in every place: see `resizing`."""
+        """Return the position embedding of each patch, a mixture of all places; see `resizing`."""
         return self.position_embd(graph.input("shares", (patches, self._num_places), DType.F32))
 
 
 class Projector(Module):
-    """Files of models without the norm have none."""
+    """The projector; the norm is optional."""
 
     def __init__(self, size: int, hidden_size: int, row_size: int, has_norm: bool) -> None:
         self._has_norm = has_norm
@@ -119,7 +119,7 @@ def _shape(file: GGUFFile, name: str) -> tuple[int, ...]:
 
 
 def _tiling(file: GGUFFile, patch: int, square: int) -> SpareTiles:
-    """The cut of images: as Ollama's files say, else as the published image processor does it."""
+    """Return how images are cut: as Ollama's files define, else as in the published image processor."""
     prefix = f"{file.architecture}.vision"
     for key in ("do_image_splitting", "use_thumbnail", "use_image_special_tokens"):
         if not file.get(f"{prefix}.{key}", bool, True):
@@ -137,16 +137,16 @@ def _tiling(file: GGUFFile, patch: int, square: int) -> SpareTiles:
     tolerance = file.get(f"{prefix}.max_pixels_tolerance", float, 2.0)
     if square < 1 or tile < 1 or tile % (patch * square) or not 2 <= least <= most or not 0 < fewest <= rows:
         raise ModelError(
-            f"{file.path}: tiles of {tile} pixels, {least} to {most} of them, and {fewest} to {rows} rows "
-            f"of an image fit no patches of {patch} pixels in squares of {square}"
+            f"{file.path}: {least} to {most} tiles of {tile} pixels with {fewest} to {rows} rows per image "
+            f"do not fit patches of {patch} pixels in squares of {square}"
         )
     return SpareTiles(patch, patch * square, range(fewest, rows + 1), tile, range(least, most + 1), tolerance)
 
 
 def resizing(side: int, grid: tuple[int, int]) -> npt.NDArray[np.float32]:
-    """The shares of side x side places in rows x columns patches: (rows · columns, side²).
+    """Return the shares of side x side places in rows x columns patches: (rows · columns, side²).
 
-    It is bilinear, with all places counted where there are more of them than patches (antialiasing).
+    The resizing is bilinear; with more places than patches, all places count (antialiasing).
     """
     by_row, by_column = (_shares(side, count) for count in grid)
     shares = by_row[:, None, :, None] * by_column[None, :, None, :]
@@ -154,7 +154,7 @@ def resizing(side: int, grid: tuple[int, int]) -> npt.NDArray[np.float32]:
 
 
 def _shares(side: int, count: int) -> npt.NDArray[np.float64]:
-    """The shares of `side` places in `count` patches of a line: (count, side)."""
+    """Return the shares of `side` places in `count` patches of a line: (count, side)."""
     scale = side / count
     reach = max(scale, 1.0)
     centers = (np.arange(count) + 0.5) * scale
@@ -165,7 +165,7 @@ def _shares(side: int, count: int) -> npt.NDArray[np.float64]:
 
 
 def _layout(grid: tuple[int, int], counts: list[int]) -> Layout:
-    """The tiles with their places, counted from 1, then all of the image, alone where there is one tile."""
+    """Return the tiles with their places, counted from 1, then the whole image; only it for one tile."""
     *tiles, whole = counts
     parts: list[str | int] = ["<|image_start|>"]
     if tiles:

@@ -1,6 +1,6 @@
-"""Llama 4's encoder of images (Meta 2025): axial rope, a row of the class, an adapter for its squares.
+"""Llama 4's image encoder (Meta 2025): axial rope, a class row, and an adapter over patch squares.
 
-An image is cut into tiles, and comes as a whole after them. GELU is exact, as in transformers; llama.cpp
+An image is cut into tiles, and the whole image follows them. GELU is exact, as in transformers; llama.cpp
 approximates it.
 """
 
@@ -25,14 +25,14 @@ from chaski.model.projectors.vit import square_inputs, squares_as_rows
 from chaski.model.vision_sizes import VisionSizes, read_sizes
 
 _COLORS = 3
-_MAX_TILES = 16  # where a file does not say it, as those of llama.cpp and Ollama
+_MAX_TILES = 16  # if a file does not define it, as those of llama.cpp and Ollama do not
 
 
 class VisionConfig(VisionSizes, frozen=True, kw_only=True):
     """`square` patches become one row each way.
 
-    second_norm: the file's name for the second norm of a layer. llama.cpp's converter gave it the name of
-    another norm of Gemma 4's in some releases.
+    second_norm: the file's name for the second norm of a layer. Some releases of llama.cpp's converter gave
+    it the name of another norm, one of Gemma 4's.
     """
 
     edge: int
@@ -46,12 +46,14 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, file: GGUFFile) -> VisionConfig:
-        """Read it from the metadata of a model, or of a projector, whose architecture is `clip`."""
+        """Read the configuration from the metadata of a model or of a projector (architecture `clip`)."""
         prefix = f"{file.architecture}.vision"
         edge, patch_size = (file.get(f"{prefix}.{key}_size", int) for key in ("image", "patch"))
         side, square = patches_a_side(file, edge, patch_size), _square(file, prefix)
         if square < 1 or side % square:
-            raise ModelError(f"{file.path}: {side} x {side} patches are not whole squares of {square} a side")
+            raise ModelError(
+                f"{file.path}: {side} x {side} patches cannot be split into {square} x {square} squares"
+            )
         max_tiles = file.get(f"{prefix}.preproc_max_tiles", int, _MAX_TILES)
         if max_tiles < 1:
             raise ModelError(f"{file.path}: an image cannot have {max_tiles} tiles at most")
@@ -59,7 +61,8 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
         hidden_size, num_heads = sizes["hidden_size"], sizes["num_heads"]
         if num_heads < 1 or hidden_size % (4 * num_heads):
             raise ModelError(
-                f"{file.path}: {num_heads} heads of {hidden_size} elements have no pairs for rows and columns"
+                f"{file.path}: {hidden_size} elements in {num_heads} heads cannot be split into pairs for "
+                "rows and columns"
             )
         return cls(
             **sizes,
@@ -75,25 +78,27 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
 
     @property
     def num_patches(self) -> int:
-        """Those of a tile."""
+        """Return the number of patches of a tile."""
         return self.side**2
 
     @property
     def num_rows(self) -> int:
-        """The rows of a tile that the text model sees."""
+        """Return the number of rows of a tile that the text model sees."""
         return (self.side // self.square) ** 2
 
 
 def _square(file: GGUFFile, prefix: str) -> int:
-    """Ollama's files say it as a ratio."""
+    """Return the side of a square of patches, which Ollama's files store as a ratio."""
     ratio = file.get(f"{prefix}.pixel_shuffle_ratio", float, 0.5)
     if not 0 < ratio <= 1:
-        raise ModelError(f"{file.path}: {prefix}.pixel_shuffle_ratio is {ratio}, which is no share of a side")
+        raise ModelError(
+            f"{file.path}: {prefix}.pixel_shuffle_ratio is {ratio}; it must be above 0 and at most 1"
+        )
     return file.get(f"{prefix}.projector.scale_factor", int, round(1 / ratio))
 
 
 class Block(vit.Block):
-    """Queries and keys turn by their patch's column in the first half of a head, by its row in the other."""
+    """A layer. A patch's column rotates the first half of each query and key, its row the second half."""
 
     def __init__(self, config: VisionConfig) -> None:
         c = config
@@ -114,7 +119,7 @@ class Block(vit.Block):
 
 
 class Tower(Module):
-    """The last row is that of the class, which takes part, does not turn, and is left out at the end."""
+    """The encoder. The last row is a class row; it takes part, is not rotated, and is dropped at the end."""
 
     def __init__(self, config: VisionConfig) -> None:
         c = config
@@ -142,7 +147,7 @@ class Tower(Module):
         return self.post_ln(x)
 
     def _ropes(self) -> tuple[Rope, Rope]:
-        """Both have the same frequencies, each in its half. Where a frequency is 0, nothing turns."""
+        """Return both ropes, each for its half, with equal frequencies. Frequency 0 does not rotate."""
         c = self._config
         each = rope_frequencies(c.head_size // 2, c.rope_base)
         rest = np.zeros_like(each)
@@ -150,7 +155,7 @@ class Tower(Module):
 
 
 class Projector(Module):
-    """GGUF calls the matrices of the adapter `model.mlp.1` and `2`, and the one after it `model.fc`."""
+    """The projector. GGUF names the adapter's matrices `model.mlp.1` and `2`, and the last one `model.fc`."""
 
     def __init__(self, config: VisionConfig, sizes: tuple[int, int], row_size: int) -> None:
         self.model = _Model(config.hidden_size * config.square**2, sizes, row_size)
@@ -206,7 +211,7 @@ class Vision(Module):
             "pixels": pixels,
             "is_class": is_class[:, None].astype(np.float32),
             "places": places,
-            # Rows and columns count from 1: at 0, the place of the class, nothing turns.
+            # Rows and columns count from 1; the class row is at 0, where nothing rotates.
             "row": np.where(is_class, 0, places // c.side + 1).astype(np.int32),
             "column": np.where(is_class, 0, places % c.side + 1).astype(np.int32),
             **square_inputs((c.side, c.side), c.square),
@@ -226,7 +231,7 @@ def _rows(file: GGUFFile, name: str) -> int:
 
 
 def _layout(grid: tuple[int, int], num_rows: int) -> Iterator[str | int]:
-    """The tiles line by line where there are several, then all of the image."""
+    """Yield the tiles line by line if there are several, then the whole image."""
     yield "<|image_start|>"
     if grid != (1, 1):
         for _ in range(grid[0]):

@@ -1,8 +1,8 @@
 """LLaVA 1.5, 1.6 and Granite Vision (Liu et al. 2023, 2024): states of CLIP or SigLIP through two matrices.
 
-An image is one square, or all of it in a square and then in a grid of tiles. Which layers' states are taken,
-side by side, the file says, else those of the last one. Files without this key hold the layers that are used;
-llama.cpp leaves out one more of them, and so differs.
+An image is one square, or the whole image in a square followed by a grid of tiles. The file lists the layers
+whose states are taken, side by side; the default is the last layer. Files without this key contain only the
+layers in use; llama.cpp skips one more of them, so its results differ.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ I32 = npt.NDArray[np.int32]
 class VisionConfig(VisionSizes, frozen=True, kw_only=True):
     """The sizes of the encoder. `is_swapped` is that of `Block`.
 
-    taken      the layers whose states the text model gets, counted from 1; 0 is what goes into the first
+    taken      the layers whose states the text model gets, counted from 1; 0 is the input of the first layer
     canvases   heights and widths of grids of tiles, for models that see an image in tiles
-    has_class  a row of no patch takes part, as in CLIP; SigLIP has none
+    has_class  whether a class row takes part in addition to the patches, as in CLIP but not in SigLIP
     """
 
     edge: int
@@ -48,12 +48,14 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, file: GGUFFile) -> VisionConfig:
-        """Read it from the metadata of a model, or of a projector, whose architecture is `clip`."""
+        """Read the configuration from the metadata of a model or of a projector (architecture `clip`)."""
         prefix = f"{file.architecture}.vision"
         sizes = read_sizes(file)
         edge, patch_size = (file.get(f"{prefix}.{key}_size", int) for key in ("image", "patch"))
         if not 1 <= patch_size <= edge:
-            raise ModelError(f"{file.path}: no patch of {patch_size} pixels is in an image of {edge}")
+            raise ModelError(
+                f"{file.path}: patches of {patch_size} pixels do not fit into an image of {edge} pixels"
+            )
         canvases = read_canvases(file, edge)
         _check(file, bool(canvases))
         has_class = "v.class_embd" in file.tensors
@@ -72,12 +74,12 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
 
     @property
     def num_patches(self) -> int:
-        """Those of a square."""
+        """Return the number of patches of a square."""
         return self.side**2
 
 
 def _check(file: GGUFFile, has_canvases: bool) -> None:
-    """Refuse other ways to put tiles together."""
+    """Refuse files that combine tiles differently."""
     prefix = f"{file.architecture}.vision"
     usual = "spatial_unpad" if has_canvases else "flat"
     merging = file.get(f"{prefix}.mm_patch_merge_type", str, usual)
@@ -92,7 +94,7 @@ def _check(file: GGUFFile, has_canvases: bool) -> None:
 
 
 def _activation(file: GGUFFile, has_class: bool) -> Callable[[Tensor], Tensor]:
-    """SigLIP has one only, whatever its files say."""
+    """Return the activation. SigLIP models use tanh GELU, regardless of what the file declares."""
     if not has_class:
         return ops.gelu_tanh
     return ops.gelu if file.get(f"{file.architecture}.use_gelu", bool, False) else ops.quick_gelu
@@ -103,12 +105,12 @@ def _taken(file: GGUFFile, num_layers: int) -> tuple[int, ...]:
     found = file.get(key, list[int], None)
     taken = (num_layers,) if found is None else tuple(found.tolist())
     if not taken or not all(0 <= layer <= num_layers for layer in taken):
-        raise ModelError(f"{file.path}: {key} {list(taken)!s:.80} are not layers up to {num_layers}")
+        raise ModelError(f"{file.path}: {key} {list(taken)!s:.80} must list layers from 0 to {num_layers}")
     return taken
 
 
 class Tower(Module):
-    """Where there is a row of the class, it is the first one. It is never among those that are kept."""
+    """The encoder. A class row, if there is one, comes first and is never kept."""
 
     def __init__(self, config: VisionConfig) -> None:
         self._config = c = config
@@ -138,7 +140,7 @@ class Tower(Module):
 
 
 class Projector(Module):
-    """GGUF counts the activation between them as layer 1."""
+    """Two matrices; GGUF counts the activation between them as layer 1."""
 
     def __init__(self, size: int, row_size: int) -> None:
         setattr(self, "0", Linear(size, row_size))
@@ -151,7 +153,7 @@ class Projector(Module):
 
 
 class LineEnd(Module):
-    """The row after each line of patches of a grid."""
+    """The row that follows each line of patches of a grid."""
 
     def __init__(self, row_size: int) -> None:
         self.image_newline = Weight((1, row_size), plain=True, stored=(row_size,))
@@ -189,13 +191,13 @@ class Vision(Module):
         (whole, *parts), grid = in_grid(pixels, c.edge, c.canvases, c.normal)
         size = pixels.shape[0], pixels.shape[1]
         shown, order = grid_rows(size, grid, c.side, self._has_ends)
-        # An image that is a line of pixels has nothing left without its borders: then no line has an end.
+        # An image one pixel wide or high has no rows left without its borders, so no line has an end.
         tiles = [self._tile(whole, every, self._has_ends and len(order) > c.num_patches)]
         tiles += [self._tile(part, kept) for part, kept in zip(parts, shown, strict=True) if len(kept)]
         return Image.of_tiles(tiles, (len(order),), order)
 
     def _tile(self, square: Values, kept: I32, has_end: bool = False) -> Tile:
-        """A square of which some patches become rows, with the end of a line after them or not."""
+        """Return a tile of which the patches `kept` become rows, followed by a line end if `has_end`."""
         c = self._config
         first, cut = int(c.has_class), patches(square, c.patch_size)
         pixels = np.zeros((first + c.num_patches, cut.shape[-1]), np.float32)

@@ -1,7 +1,7 @@
-"""MiniCPM-V 2.6, 4 and 4.5 (Yao et al. 2024): SigLIP on slices of an image, and rows that look at patches.
+"""MiniCPM-V 2.6, 4 and 4.5 (Yao et al. 2024): SigLIP on slices of an image, and rows that attend to patches.
 
-Each slice has its own proportions, and as many rows as there are learned queries. Slices are spelled as in
-the published processor, with the number of the image in front, which llama.cpp leaves out.
+Each slice keeps its proportions and makes as many rows as there are learned queries. The prompt spells slices
+as the published processor does, preceded by the number of the image, which llama.cpp omits.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from chaski.ml.nn import LayerNorm, Linear, Module, attention
 from chaski.model.multimodal import IMAGE_NUMBER, EncoderShape, Image, PatchHistory, Tile
 from chaski.model.projectors.siglip import SigLIPConfig, Tower
 
-_VERSIONS = (3, 4, 5, 6, 100045)  # as `clip.minicpmv_version`, from 2.6 on
+_VERSIONS = (3, 4, 5, 6, 100045)  # values of `clip.minicpmv_version` from MiniCPM-V 2.6 on
 _MAX_SLICES = 9
 _HEAD_SIZE = 128
 _EPS = 1e-6
 _ROPE_BASE = 10000
-_MOST = 2  # times the patches of a square: narrow pictures need more, since a side has one patch at least
+_MOST = 2  # times the patches of a square: narrow pictures need more, as a side has at least one patch
 
 
 class Attention(Module):
@@ -36,9 +36,9 @@ class Attention(Module):
 
 
 class Resampler(Module):
-    """Learned queries look at the patches, whose keys have sines and cosines of their columns and rows."""
+    """Learned queries that attend to patches, whose keys include sines and cosines of column and row."""
 
-    unused = ("pos_embed_k",)  # the same for the first 70 columns and rows
+    unused = ("pos_embed_k",)  # the same values, for the first 70 columns and rows
 
     def __init__(self, num_queries: int, patch_size: int, size: int) -> None:
         self._size = size
@@ -59,7 +59,7 @@ class Resampler(Module):
         return self.proj(self.ln_post(self.attn.out(seen)))
 
     def _places(self, graph: Graph, x: Tensor) -> Tensor:
-        """The embedding of each patch's column, and next to it that of its row."""
+        """Return the embedding of each patch's column, concatenated with that of its row."""
         patches, half = x.shape[0], self._size // 2
         assert isinstance(patches, Dim)
         parts = []
@@ -80,11 +80,13 @@ class Vision(Module):
         if version not in _VERSIONS:
             known = ", ".join(map(str, _VERSIONS))
             raise UnsupportedError(
-                f"{file.path}: minicpmv_version {version} is not supported; those from MiniCPM-V 2.6 on are: "
+                f"{file.path}: minicpmv_version {version} is not supported; supported from MiniCPM-V 2.6 on: "
                 f"{known}"
             )
         if row_size % _HEAD_SIZE:
-            raise ModelError(f"{file.path}: rows of {row_size} elements are not heads of {_HEAD_SIZE}")
+            raise ModelError(
+                f"{file.path}: rows of {row_size} elements cannot be split into heads of {_HEAD_SIZE}"
+            )
         self._config = c = SigLIPConfig.read(file)
         self._row_size = row_size
         self._num_rows = _rows_of(file, "resampler.query")
@@ -106,7 +108,8 @@ class Vision(Module):
         rows, columns = cut.shape[:2]
         if rows * columns > self.shape.max_patches:
             raise ImageError(
-                f"the image would become {rows} x {columns} patches for this model: its sides are too unequal"
+                f"the image would become {rows} x {columns} patches for this model; use an image that is "
+                "less long and narrow"
             )
         row, column = np.indices((rows, columns), np.int32).reshape(2, -1)
         sides = self._positions
@@ -122,7 +125,7 @@ class Vision(Module):
         return Tile(arrays, self._num_rows)
 
     def _layout(self, grid: tuple[int, int]) -> Iterator[str | int]:
-        """All of the image, then the slices line by line."""
+        """Yield the whole image, then the slices line by line."""
         yield from (f"<image_id>{IMAGE_NUMBER}</image_id><image>", self._num_rows, "</image>")
         for line in range(grid[0]):
             yield "\n" if line else ""
@@ -139,7 +142,7 @@ def _rows_of(file: GGUFFile, name: str) -> int:
 
 
 def _waves(count: int, num_frequencies: int) -> npt.NDArray[np.float32]:
-    """Sines, and next to them cosines, of the numbers up to `count` times falling frequencies."""
+    """Return the sines, and next to them the cosines, of numbers below `count` times falling frequencies."""
     frequencies = 1 / _ROPE_BASE ** (
         np.arange(num_frequencies, dtype=np.float32) / np.float32(num_frequencies)
     )

@@ -1,4 +1,4 @@
-"""SigLIP (Zhai et al. 2023): an encoder of images that many models share, each with its projector."""
+"""SigLIP (Zhai et al. 2023): an image encoder that many models share, each with a different projector."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SigLIPConfig(VisionSizes, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, file: GGUFFile) -> SigLIPConfig:
-        """Read it from the metadata of a model, or of a projector, whose architecture is `clip`.
+        """Read the configuration from the metadata of a model or of a projector (architecture `clip`).
 
         Raises ModelError for images smaller than a patch.
         """
@@ -34,7 +34,7 @@ class SigLIPConfig(VisionSizes, frozen=True, kw_only=True):
         edge, patch_size = (file.get(f"{prefix}.{key}_size", int) for key in ("image", "patch"))
         if not 1 <= patch_size <= edge:
             raise ModelError(
-                f"{file.path}: images of {edge} x {edge} pixels are not whole patches of {patch_size} pixels"
+                f"{file.path}: images of {edge} x {edge} pixels do not contain patches of {patch_size} pixels"
             )
         sizes = read_sizes(file)
         return cls(
@@ -48,12 +48,12 @@ class SigLIPConfig(VisionSizes, frozen=True, kw_only=True):
 
     @property
     def num_patches(self) -> int:
-        """Those of an image."""
+        """Return the number of patches of an image."""
         return self.side**2
 
 
 class Tower(Module):
-    """The layers, and the embeddings of patches and of their `num_positions` places."""
+    """The layers, and the embeddings of patches and of `num_positions` places."""
 
     def __init__(self, config: SigLIPConfig, num_positions: int) -> None:
         c = config
@@ -66,7 +66,7 @@ class Tower(Module):
         self.post_ln = LayerNorm(c.hidden_size, c.eps)
 
     def __call__(self, graph: Graph, patches: Dim, history: LayerCache) -> Tensor:
-        """The states of the patches. Its inputs are `pixels`, patch by patch, and those of `positions`."""
+        """Return the states of the patches. Inputs are `pixels`, patch by patch, and those of `positions`."""
         pixels = graph.input("pixels", (patches, self.patch_embd.weight.shape[1]), DType.F32)
         x = self.patch_embd(pixels) + self.positions(graph, patches)
         for block in self.blk:
@@ -74,5 +74,5 @@ class Tower(Module):
         return self.post_ln(x)
 
     def positions(self, graph: Graph, patches: Dim) -> Tensor:
-        """The embeddings of the patches' `places`."""
+        """Return the embeddings of the patches' `places`."""
         return self.position_embd(graph.input("places", (patches,), DType.I32))

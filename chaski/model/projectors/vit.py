@@ -1,4 +1,4 @@
-"""The common parts of encoders of images in front of text models: layers, and squares of patches as rows."""
+"""The common parts of image encoders for text models: layers, and squares of patches as rows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ I32 = npt.NDArray[np.int32]
 
 
 class Block(Module):
-    """A layer of CLIP and of SigLIP: two norms, attention, and two matrices with an `activation` between.
+    """A layer of CLIP and of SigLIP: two norms, attention, and two matrices with an `activation` in between.
 
-    `is_swapped`: the file calls the first of the matrices down and the second up.
+    `is_swapped`: the file names the first of the matrices `down` and the second `up`.
     """
 
     def __init__(
@@ -48,27 +48,27 @@ class Block(Module):
         return x + self.ffn(self.ln2(x))
 
     def attn(self, h: Tensor, history: LayerCache) -> Tensor:
-        """Attention of a norm of the states, in which every patch sees all."""
+        """Return the attention of a norm of the states, in which every patch sees all."""
         q, k, v = (part(h).reshape(*self._heads) for part in (self.attn_q, self.attn_k, self.attn_v))
         return self.attn_out(attention(q, k, v, history, scale=self._heads[1] ** -0.5))
 
     def ffn(self, h: Tensor) -> Tensor:
-        """The feed-forward block."""
+        """Return the output of the feed-forward block."""
         up, down = self.ffn_up, self.ffn_down
         first, second = (down, up) if self._is_swapped else (up, down)
         return second(self._activation(first(h)))
 
 
 def is_swapped(file: GGUFFile, size: int, ffn_size: int) -> bool:
-    """True if the file calls the way up down, as llama.cpp's first converters did."""
+    """Return whether the file swaps the names `up` and `down`, as llama.cpp's first converters did."""
     way_up = file.tensors.get("v.blk.0.ffn_down.weight")
     return way_up is not None and way_up.shape == (ffn_size, size) != (size, ffn_size)
 
 
 def squares_as_rows(graph: Graph, x: Tensor, rows: Dim, square: int) -> Tensor:
-    """The patches of each square side by side as one row -> (rows, size · square²): the pixel shuffle.
+    """Return the patches of each square as one row (rows, size · square²): the pixel shuffle.
 
-    The inputs that say which patches they are have the values of `square_inputs`.
+    The inputs that index the patches contain the values of `square_inputs`.
     """
     size = x.shape[1]
     assert isinstance(size, int)
@@ -77,9 +77,10 @@ def squares_as_rows(graph: Graph, x: Tensor, rows: Dim, square: int) -> Tensor:
 
 
 def square_inputs(grid: tuple[int, int], square: int, first: int = 0) -> dict[str, I32]:
-    """The numbers of the patches at each place of a square, for all squares, both row by row.
+    """Return, for each place in a square, the numbers of the patches there; both in row-major order.
 
-    `grid` is the rows and columns of patches, `first` the number of the first one.
+    grid: the number of rows and columns of patches
+    first: the number of the first patch
     """
     numbers = first + np.arange(grid[0] * grid[1], dtype=np.int32).reshape(grid)
     places = [(row, column) for row in range(square) for column in range(square)]

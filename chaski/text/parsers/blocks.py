@@ -12,26 +12,26 @@ from chaski.text.parsers.pieces import FoundCall
 from chaski.text.parsers.readers import CallReader
 from chaski.text.parsers.schema import Tools
 
-# Ends of a block that are tried where its text breaks off in a string.
+# The most ends of a block to try if its text breaks off in a string.
 _MAX_ENDS = 32
 
 
 class Found(Struct, frozen=True):
-    """The end of a block in its text, and its calls; None if it is text."""
+    """The end of a block in its text, and its calls; None if the block is text."""
 
     end: int
     calls: Sequence[FoundCall] | None
 
 
 class BlockReader(Protocol):
-    """Reads one block, in a text that begins with its opening and grows."""
+    """Reads one block from a text that begins with its opening and grows."""
 
     def find(self, text: str, final: bool) -> Found | None:
         """Return the end of the block and its calls; None if they are not certain yet."""
 
 
 class Strings(Protocol):
-    """Follows a text and knows whether it is inside of a string."""
+    """Follows a text and knows whether its end is inside a string."""
 
     @property
     def in_string(self) -> bool: ...
@@ -43,9 +43,9 @@ class Strings(Protocol):
 class CallBlock(Struct, frozen=True):
     """A block of calls: from `opening` to `closing`, or without `closing` to the end of a JSON value.
 
-    With `is_bare` the opening is the first character of the call itself, and counts only at the start of the
-    answer. A closing tag does not count inside of the `strings` of the block. JSON may have a name before it,
-    up to the mark `before_json`. After the closing tag there may be `orphan`, whose own opening is missing.
+    If `is_bare`, the opening is the first character of the call itself and counts only at the start of the
+    answer. A closing tag inside the `strings` of the block does not count. A name may precede the JSON, up to
+    the mark `before_json`. After the closing tag there may be `orphan`, a closing tag without an opening.
     """
 
     opening: str
@@ -58,7 +58,7 @@ class CallBlock(Struct, frozen=True):
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """All tags, for tests of noise."""
+        """Return all tags, for tests of noise."""
         return (self.opening,) if self.closing is None else (self.opening, self.closing)
 
     def begin(self, tools: Tools) -> BlockReader:
@@ -67,7 +67,7 @@ class CallBlock(Struct, frozen=True):
 
 
 class QuotedBy:
-    """Follows strings that stand between two marks, which are the same."""
+    """Follows strings between two equal marks."""
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
@@ -75,7 +75,7 @@ class QuotedBy:
 
     @property
     def in_string(self) -> bool:
-        """True while a string is open."""
+        """Return whether a string is open."""
         return self._count % 2 == 1
 
     def track(self, text: str, start: int, end: int) -> None:
@@ -109,12 +109,12 @@ class _Delimited:
                 found = self._read(text, end)
                 if found.calls is not None or self._block.strings is JsonScanner:
                     return found
-                # The strings of other languages may hold quotes that confuse.
+                # Quotes in strings of other languages may mislead the JSON scanner.
                 self._is_unclear = True
         return self._last(text) if final else None
 
     def _has_begun(self, text: str) -> bool:
-        """Return whether the mark before JSON has come, whose quotes are not those of JSON."""
+        """Return whether the mark before JSON has come; quotes before it are not those of JSON."""
         mark = self._block.before_json
         if mark is None or self._tracked > self._begin:
             return True
@@ -124,7 +124,7 @@ class _Delimited:
         return start >= 0 or end >= 0
 
     def _last(self, text: str) -> Found:
-        """Return the first end at which there is a call; without any, the text up to the first end."""
+        """Return the first end with a call before it; if there is none, the text up to the first end."""
         end = first = text.find(self._closing, self._begin)
         for _ in range(_MAX_ENDS):
             if end < 0:
@@ -141,7 +141,7 @@ class _Delimited:
         return Found(end + len(self._closing), self._calls(text[self._begin : end]))
 
     def _calls(self, text: str) -> Sequence[FoundCall] | None:
-        """Return the calls of a text; between them closing tags may be missing."""
+        """Return the calls of a text; closing tags between them may be missing."""
         calls = self._block.read(text, self._tools)
         if calls is not None or self._block.opening not in text:
             return calls

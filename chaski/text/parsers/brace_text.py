@@ -15,19 +15,19 @@ _MAX_DEPTH = 64
 
 
 def load_braces(text: str, quote: str) -> FoundCall:
-    """Return the call that is the whole text. Raises ValueError for anything else."""
+    """Return the call that forms the whole text. Raises ValueError for anything else."""
     head = _HEAD.match(text)
     if head is None:
-        raise ValueError("a call begins with its name")
+        raise ValueError("a call must begin with its name")
     reader = _Braces(text, quote, head.end())
     arguments = reader.value(0)
     if reader.position < len(text) or not isinstance(arguments, dict):
-        raise ValueError("a call ends with its arguments")
+        raise ValueError("a call must end with its arguments")
     return FoundCall(head[1], arguments)
 
 
 class _Braces:
-    """Reads values one after the other. A mark ends a text where the object or list can continue after it."""
+    """Reads values in order. A mark ends a text if the object or list can continue after it."""
 
     def __init__(self, text: str, quote: str, position: int) -> None:
         self._text = text
@@ -79,7 +79,7 @@ class _Braces:
         while True:
             end = self._text.find(self._quote, end)
             if end < 0:
-                raise ValueError("a text is open")
+                raise ValueError("a text is not closed")
             self.position = end + len(self._quote)
             self._skip()
             if self._text[self.position : self.position + 1] in tuple(behind):
@@ -96,7 +96,7 @@ class _Braces:
             self.position = end + 1
             self._skip()
             return value
-        raise ValueError("a text is open")
+        raise ValueError("a text is not closed")
 
     def _bare(self) -> Any:
         match = _BARE.match(self._text, self.position)

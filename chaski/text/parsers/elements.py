@@ -1,4 +1,4 @@
-"""Values that are written as tags, one in another, as MiniMax M3 writes lists and objects."""
+"""Values written as nested tags, as MiniMax M3 writes lists and objects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MAX_DEPTH = 64
 
 
 def read_element(text: str, mark: str, schema: Schema, depth: int = 0) -> Any:
-    """Return a value that is written as tags, one in another: items of a list, or keys of an object."""
+    """Return a value that is written as nested tags: the items of a list, or the keys of an object."""
     parts = _children(text, mark) if depth < _MAX_DEPTH else None
     kinds = schema.kinds()
     if parts is None:
@@ -23,7 +23,7 @@ def read_element(text: str, mark: str, schema: Schema, depth: int = 0) -> Any:
 
 
 def _children(text: str, mark: str) -> list[tuple[str, str]] | None:
-    """Return names and texts of the tags that a text is made of; None if it is made of anything else."""
+    """Return names and contents of the tags in a text; None if the text contains anything else."""
     found: list[tuple[str, str]] = []
     position = 0
     while position < len(text):
@@ -40,7 +40,7 @@ def _children(text: str, mark: str) -> list[tuple[str, str]] | None:
 
 
 def _matching(text: str, opening: str, closing: str, start: int) -> int:
-    """Return where the closing tag of an element stands that begins before `start`; -1 if there is none."""
+    """Return the position of the closing tag of the element that begins before `start`; -1 without one."""
     depth, position = 1, start
     while True:
         closed = text.find(closing, position)

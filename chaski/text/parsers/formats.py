@@ -1,6 +1,6 @@
-"""The table of formats in which families of models write thoughts and calls, and the choice by template.
+"""The table of formats in which model families write thoughts and calls, and the choice by template.
 
-The names are those that Ollama stores with a model as its parser; families without one have names of ours.
+The names are those that Ollama stores with a model as its parser; other families have names from chaski.
 Sources: the models' chat templates and cards.
 """
 
@@ -36,12 +36,12 @@ _THINK = ("<think>", "</think>")
 
 
 class Format(Struct, frozen=True):
-    """The answer format of a family: blocks of calls, tags of thinking, and `silent` tags to leave out.
+    """The answer format of a family: blocks of calls, tags of thinking, and `silent` tags to drop.
 
     thinks   whether its models think; a model that does not may still write the tags
     special  the tags of thinking are never text: they count anywhere, even if thinking is off
-    wrapping silent tags around answers after thoughts: they count while the model thinks by its template
-    spelling what stands before a list of calls in past answers, where the template does not write calls
+    wrapping silent tags around answers after thoughts; they count if the template makes the model think
+    spelling the text before a list of calls in past answers, for templates that do not write calls
     """
 
     blocks: tuple[Block, ...] = ()
@@ -54,12 +54,12 @@ class Format(Struct, frozen=True):
 
 
 def _json_list(opening: str, closing: str) -> Format:
-    """Calls as JSON, a list or one after the other, between two tags."""
+    """Return a block of JSON calls, in a list or consecutive, between two tags."""
     return Format((CallBlock(opening, closing, read_json),))
 
 
 def _invokes(prefix: str, block: str) -> TagBlock:
-    """`<invoke name="f"><parameter name="p">…`, with a prefix in each tag."""
+    """Return a block of `<invoke name="f"><parameter name="p">…`, with a prefix in each tag."""
     return TagBlock(
         Opening(f'<{prefix}invoke name="', ">", quote='"'),
         f"</{prefix}invoke>",
@@ -295,7 +295,7 @@ FORMATS: Mapping[str, Format] = {
     ),
 }
 
-# Where a template writes no calls: its instructions to the model. The more specific marks come first.
+# Marks in the template's instructions, for templates that write no calls. More specific marks come first.
 _SIGNS = {
     "<|channel|>": "harmony",
     "<|tool_call>": "gemma4",
@@ -318,7 +318,7 @@ _SIGNS = {
     "ipython": "llama3",
     "tool_code": "gemma3",
 }
-# If the template shows no format: the one that models of the architecture were trained on.
+# For templates that show no format: the format that models of the architecture were trained on.
 _ARCHITECTURES = {
     "gpt-oss": "harmony",
     "gptoss": "harmony",
@@ -328,7 +328,7 @@ _ARCHITECTURES = {
     "lfm2moe": "lfm2",
     "llama": "llama3",
 }
-# Tags of thoughts that templates open or strip, for formats of calls that are used with several pairs.
+# Tags of thoughts that templates open or strip, for formats of calls that occur with several pairs of tags.
 _THINKING_TAGS = (
     _THINK,
     ("[THINK]", "[/THINK]"),
@@ -338,9 +338,9 @@ _THINKING_TAGS = (
 
 
 def choose_format(template: str, architecture: str = "") -> str:
-    """Return the name of the format whose mark stands in a template; else that of the architecture.
+    """Return the name of the format whose mark a template contains, else that of the architecture.
 
-    For templates that write no calls; `choose_call_format` looks first at what a template renders.
+    It is for templates that write no calls; `choose_call_format` first examines what a template renders.
     """
     found = next((name for sign, name in _SIGNS.items() if sign in template), None)
     return found or _ARCHITECTURES.get(architecture, "bare-json")
@@ -355,15 +355,16 @@ def parser_for(
     block: Block | None = None,
     thought: str = "",
 ) -> Parser:
-    """Return a fresh parser for one answer, by the name of a format. Raises UnsupportedError for others.
+    """Return a new parser for one answer, by the name of a format. Raises UnsupportedError for others.
 
-    `prompt` is the text that the answer continues: it may have opened the thinking, which then counts
-    whatever `thinking` says, and `thought` is what it has of it already. `tools` are those of the request;
-    without any, text that looks like a call is content. `thinking_tags` and `block` are what a template
-    shows, for models that no format here describes.
+    prompt: the text that the answer continues. If it has opened the thinking, the parser reads a thought
+        regardless of `thinking`
+    thought: the part of this thought that the prompt already contains
+    tools: those of the request; without any, text that looks like a call is content
+    thinking_tags, block: the tags that a template shows, for models that no format here describes
     """
     if (format := FORMATS.get(name)) is None:
-        raise UnsupportedError(f"there is no parser {name!r}; there are {', '.join(FORMATS)}")
+        raise UnsupportedError(f"there is no parser {name!r}; use one of {', '.join(FORMATS)}")
     if format is _HARMONY:
         return HarmonyParser(tools, prompt)
     if format is _GLIMMER:
@@ -391,9 +392,9 @@ def parser_for(
 
 
 def tags_in(template: str, name: str = "") -> tuple[str, str] | None:
-    """Return the tags of thoughts that a template contains; else those that only the format `name` has.
+    """Return the thinking tags that a template contains, else those that only the format `name` has.
 
-    None if there are neither.
+    Returns None if there are neither.
     """
     found = next((tags for tags in _THINKING_TAGS if tags[1] in template), None)
     own = FORMATS[name].thinking if name else None

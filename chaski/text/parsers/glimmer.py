@@ -2,8 +2,8 @@
 
 ` to=self<|message|>…<|eom|><|start|>assistant to=user<|message|>…<|eot|>`. A message to `self` is a
 thought; one to a tool is a call: `<atem:function_calls><atem:invoke name="f"><atem:parameter name="p">…`.
-Values may hold any text, end marks too. A tool may be called through the namespace that its name
-begins with, `read.read` for `read`. Source: what the model writes in the tests of Ollama's parser.
+Values may contain any text, including end marks. A call may prefix the tool's name with the namespace that
+the name begins with: `read.read` for `read`. Source: the model's output in the tests of Ollama's parser.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """gpt-oss's format, harmony: messages with a header that names channel and recipient.
 
 `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…<|return|>`. The analysis
-channel is thinking; a message to `functions.name` is a call with JSON arguments; all else is content.
-A tool's name may have been written as the name of a type, with underscores for what those cannot have.
+channel is thinking; a message to `functions.name` is a call with JSON arguments; everything else is content.
+The model may write a tool's name as a type name, with underscores for characters that types cannot contain.
 Source: OpenAI's description of the harmony response format.
 """
 

@@ -1,4 +1,4 @@
-"""JSON as models write it: several values one after the other, in a code fence, and in portions."""
+"""JSON as models write it: several consecutive values, in a code fence, and in portions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _IN_STRING = re.compile(r'["\\]')
 _OUTSIDE = re.compile(r'["{}\[\]]')
 _SEPARATOR = re.compile(r"[\s;,]*")
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
-# Readers of JSON accept at least this many nested brackets; Python's writer fails at some hundreds.
+# JSON readers accept at least this many nested brackets; Python's writer fails at a few hundred.
 _MAX_DEPTH = 128
-# By default Python reads no integers of more digits.
+# By default Python reads no integers with more digits.
 _MAX_DIGITS = 4300
 
 
 class JsonScanner(Struct):
-    """Finds where a JSON value ends, over any portions of text. `depth` counts open brackets."""
+    """Finds the end of a JSON value over portions of text. `depth` counts open brackets."""
 
     depth: int = 0
     in_string: bool = False
@@ -60,7 +60,7 @@ class JsonScanner(Struct):
 
 
 def json_values(text: str) -> Iterator[Any]:
-    """Return the values of a text, with blanks, commas and semicolons between. Raises ValueError."""
+    """Yield the values of a text, separated by blanks, commas and semicolons. Raises ValueError."""
     _check_depth(text)
     position = _after_blank(text, 0)
     while position < len(text):
@@ -70,15 +70,15 @@ def json_values(text: str) -> Iterator[Any]:
 
 
 def load_json(text: str) -> Any:
-    """Return the one value of a text. Raises ValueError for anything else, and for Python's extensions."""
+    """Return the only value of a text. Raises ValueError for anything else, and for Python's extensions."""
     return _decoded(_DECODER, text)
 
 
 def load_enforced_json(text: str) -> Any:
-    """`load_json` for a text that a grammar made: a number that no double holds becomes the nearest one.
+    """`load_json` for text from a grammar: a number outside the range of doubles becomes the nearest one.
 
-    Grammars cannot bound exponents, so such a number is valid JSON of its schema, and cutting the answer off
-    for it would be worse.
+    Grammars cannot bound exponents, so such a number is valid JSON for its schema, and cutting the answer off
+    would be worse.
     """
     return _decoded(_ENFORCED, text)
 
@@ -92,7 +92,7 @@ def unfenced(text: str) -> str:
 
 
 def readable(text: str) -> str:
-    """Return the text with U+FFFD for lone surrogates, which escapes can make and UTF-8 cannot encode."""
+    """Return the text with U+FFFD for lone surrogates, which escapes can make but UTF-8 cannot encode."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -115,14 +115,14 @@ def _decoded(decoder: json.JSONDecoder, text: str) -> Any:
 
 
 def _check_depth(text: str) -> None:
-    """Raise ValueError for more nested brackets than other readers of JSON accept."""
+    """Raise ValueError if there are more nested brackets than other JSON readers accept."""
     if text.count("[") + text.count("{") <= _MAX_DEPTH:
         return
     depth = 0
     for match in _BRACKETS.finditer(text):
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(match.group(), 0)
         if depth > _MAX_DEPTH:
-            raise ValueError(f"more than {_MAX_DEPTH} brackets stand in each other")
+            raise ValueError(f"more than {_MAX_DEPTH} brackets are nested")
 
 
 def _after_blank(text: str, position: int) -> int:

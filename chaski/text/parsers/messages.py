@@ -1,6 +1,6 @@
-"""Formats in which an answer is a sequence of messages, each with a header that says its purpose.
+"""Formats in which an answer is a sequence of messages, each with a header that states its purpose.
 
-`<|start|>assistant HEADER<|message|>TEXT<|end|>`, and so on. The prompt ends inside of the first header.
+`<|start|>assistant HEADER<|message|>TEXT<|end|>`, and so on. The prompt ends inside the first header.
 Each format defines what headers mean and how calls are written.
 """
 
@@ -20,13 +20,13 @@ _ROLE = "assistant"
 
 
 class MessageParser(ABC):
-    """Reads headers and messages in turn. It begins where the prompt ends, inside of a header."""
+    """Reads alternating headers and messages. It begins at the end of the prompt, inside a header."""
 
     def __init__(self, ends: tuple[str, ...], headers: tuple[str, str], prompt: str = "") -> None:
-        """`prompt` is the text before the answer: a header or a message that it has begun continues.
+        """`prompt` is the text before the answer; the answer continues its last header or message.
 
-        `ends` are the marks that end messages; the first ends thoughts. `headers` are the headers of thoughts
-        and of messages to the user.
+        `ends` are the marks that end messages; the first one ends thoughts. `headers` are the headers of
+        thoughts and of messages to the user.
         """
         thought, said = (header + _MESSAGE for header in headers)
         self._usual_lead = Lead(thought, ends[0] + _START + _ROLE, said, repeats=True)
@@ -37,7 +37,7 @@ class MessageParser(ABC):
 
     @property
     def lead(self) -> Lead | None:
-        """The text that may stand before the message to the user: thoughts, and that message's header."""
+        """The text that may precede the message to the user: thoughts, and that message's header."""
         if self._header is None:
             # A header that has begun with more than a role may continue in any way.
             return self._usual_lead if self._begun.strip() == _ROLE else None
@@ -49,7 +49,7 @@ class MessageParser(ABC):
         return list(self._pieces())
 
     def flush(self) -> list[Piece]:
-        """Return the rest. A header without a message is shown as it is."""
+        """Return the rest. A header without a message becomes content."""
         pieces = list(self._pieces(final=True))
         rest, self._buffer = self._buffer, ""
         if self._header is None:
@@ -62,11 +62,11 @@ class MessageParser(ABC):
 
     @abstractmethod
     def is_call(self, header: str) -> bool:
-        """Return whether the message is a call, which is only given out whole."""
+        """Return whether the message is a call, which is only returned when it is complete."""
 
     @abstractmethod
     def call(self, header: str, text: str) -> list[Piece]:
-        """Return the calls of the message; its text as content if it cannot be read."""
+        """Return the calls of the message, or its text as content if it cannot be read."""
 
     @abstractmethod
     def end_of_call(self, text: str, final: bool) -> int | None:
@@ -98,7 +98,7 @@ class MessageParser(ABC):
         return min(((position, end) for position, end in positions if position >= 0), default=None)
 
     def _streamed(self, header: str) -> Iterator[Piece]:
-        """Yield the text of the message that can be given out now."""
+        """Yield the text of the message that is certain now."""
         if self.is_call(header):
             return
         kept = held_back(self._buffer, self._ends)

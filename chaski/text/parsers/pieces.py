@@ -32,9 +32,9 @@ class Lead(Struct, frozen=True):
 
     opening  begins a thought
     closing  ends it
-    header   stands before the content itself
-    is_open  the prompt has begun a thought already
-    repeats  another thought may follow
+    header   precedes the content itself
+    is_open  whether the prompt has already begun a thought
+    repeats  whether another thought may follow
     """
 
     opening: str
@@ -48,14 +48,14 @@ Piece: TypeAlias = Content | Thought | FoundCall
 
 
 class Parser(Protocol):
-    """A parser of an answer; text may come in portions of any length."""
+    """A parser of an answer; the text may arrive in portions of any length."""
 
     @property
     def lead(self) -> Lead | None:
-        """The text that may stand before the content, while nothing is read yet; None if nothing may."""
+        """The text that may precede the content, before any text is read; None if there may be none."""
 
     def feed(self, text: str) -> list[Piece]:
-        """Read text and return the pieces that are certain now; a possible start of a tag is kept back."""
+        """Read text and return the pieces that are certain now; hold back a possible start of a tag."""
 
     def flush(self) -> list[Piece]:
-        """Return the rest, when no more text will come. The parser must not be used afterwards."""
+        """Return the rest after the last text. The parser cannot be used afterwards."""

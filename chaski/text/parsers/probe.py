@@ -1,8 +1,8 @@
-"""The choice of a format by what a template renders for a call.
+"""The choice of a format by the text that a template renders for a call.
 
-A conversation with distinctive calls is rendered, and what the template writes for the assistant's turn is
-given to the formats of the table: the first one that reads the same calls from it is the model's. For JSON
-between tags that no format of the table has, a block is derived from the rendering.
+A conversation with distinctive calls is rendered, and each format of the table reads the assistant's turn.
+The first format that reads the same calls is the model's. For JSON between tags that are not in the table, a
+block is derived from the rendering.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from chaski.text.parsers.tags import TagBlock
 
 
 class Render(Protocol):
-    """Renders messages in the form of transformers' templates, and tools. Raises TemplateError."""
+    """A function that renders messages in the form of transformers' templates, and tools.
+
+    Raises TemplateError.
+    """
 
     def __call__(
         self,
@@ -65,7 +68,7 @@ TOOLS = [
 ]
 CALLS = [FoundCall(name, arguments) for name, arguments in zip(_NAMES, _ARGUMENTS, strict=True)]
 
-# Formats in which templates write calls, the most specific first. Of formats with equal blocks one is listed.
+# Formats in which templates write calls, the most specific first; one format for each set of equal blocks.
 _READ_BACK = (
     "harmony",
     "glimmer",
@@ -116,8 +119,8 @@ class CallFormat(Struct, frozen=True):
     """The format of a template's calls.
 
     name      name of a format of the table
-    block     block of calls that the table does not have, derived from what the template renders
-    shows     whether the template writes calls, and the format reads them
+    block     block of calls that is not in the table, derived from what the template renders
+    shows     whether the template writes calls and the format reads them
     """
 
     name: str
@@ -134,10 +137,10 @@ class Answer(Struct, frozen=True):
 
 
 def choose_call_format(render: Render, source: str = "", architecture: str = "") -> CallFormat:
-    """Return the format that reads the calls which the template renders.
+    """Return the format that reads the calls that the template renders.
 
-    A template that renders none shows the format by what it tells the model to write, or by its text, the
-    `source`; else the architecture decides.
+    For a template that renders none, its instructions to the model or its text, the `source`, show the
+    format; the last resort is the architecture.
     """
     answer = next(answers(render), None)
     if answer is not None:
@@ -157,9 +160,9 @@ def choose_call_format(render: Render, source: str = "", architecture: str = "")
 
 
 def name_for(answer: Answer, source: str = "") -> str:
-    """Return the format of the table that reads the calls of a turn; an empty name if none does.
+    """Return the format of the table that reads the calls of a turn, or an empty name if there is none.
 
-    Of several, it is one whose thoughts end as the template says.
+    If there are several, it is one whose thoughts end as in the template.
     """
     names = [name for name in _READ_BACK if _reads(name, answer)]
 
@@ -179,7 +182,7 @@ def answers(
 ) -> Iterator[Answer]:
     """Yield the turns that a template renders for calls, from the fullest to the plainest.
 
-    Some templates refuse a text or a thought next to calls, two calls at once, or arguments as objects.
+    Some templates refuse text or a thought next to calls, two calls at once, or arguments as objects.
     """
     for kept in (calls, calls[:1]) if len(calls) > 1 else (calls,):
         for as_text in (False, True):
@@ -191,7 +194,7 @@ def answers(
 
 
 def _spoken(said: str, thought: str) -> Iterator[Mapping[str, str | None]]:
-    """Yield what a turn says in addition to its calls, the fullest first."""
+    """Yield the text and thought of a turn that accompany its calls, the fullest first."""
     if thought:
         yield {"content": said, "reasoning_content": thought, "thinking": thought}
     if said:
@@ -217,7 +220,7 @@ def _rendered(calls: Sequence[FoundCall], as_text: bool) -> list[dict[str, Any]]
 def _answer(
     render: Render, turn: Mapping[str, Any], calls: list[FoundCall], tools: Sequence[Mapping[str, Any]]
 ) -> Answer | None:
-    """Return what the template writes for the turn; None if it refuses it or leaves calls out."""
+    """Return what the template writes for the turn; None if it refuses the turn or omits calls."""
     asked: Mapping[str, Any] = {"role": "user", "content": _ASKED}
     told: Mapping[str, Any] = {"role": "assistant", "content": _SAID}
     results = [
@@ -233,7 +236,7 @@ def _answer(
         before = shown(asked)
         whole, ending = shown(asked, turn), shown(asked, told).rpartition(_SAID)[2]
         if not _shows(whole, calls):
-            # Some templates write calls only where their results follow.
+            # Some templates write calls only if their results follow.
             whole = shown(asked, turn, *results).partition(_RESULT)[0]
             follows = shown(asked, told, {"role": "user", "content": _RESULT}).rpartition(_SAID)[2]
             ending = follows.partition(_RESULT)[0].rstrip()
@@ -247,13 +250,13 @@ def _answer(
 
 
 def _shows(text: str, calls: Sequence[FoundCall]) -> bool:
-    """Return whether a text names all calls; two of one name are there twice."""
+    """Return whether a text names all calls; it must contain a name twice if two calls have it."""
     names = [call.name for call in calls]
     return all(text.count(name) >= names.count(name) for name in names)
 
 
 def _without_ending(text: str, endings: Sequence[str]) -> str:
-    """Return the text of a turn without what ends it and begins the next one."""
+    """Return the text of a turn without the text that ends it and begins the next one."""
     for ending in endings:
         mark = ending.strip()
         if mark and text.rstrip().endswith(mark):
@@ -262,7 +265,7 @@ def _without_ending(text: str, endings: Sequence[str]) -> str:
 
 
 def _before_mark(text: str) -> str:
-    """Return the text without a mark that is only begun at its end."""
+    """Return the text without an incomplete mark at its end."""
     for opening, closing in (("<", ">"), ("[", "]")):
         start = text.rfind(opening)
         if start > text.rfind(closing):
@@ -271,7 +274,7 @@ def _before_mark(text: str) -> str:
 
 
 def _reads(name: str, answer: Answer) -> bool:
-    """Return whether the format reads the answer's calls, all of them and no others."""
+    """Return whether the format reads exactly the answer's calls."""
     marks = [block.opening for block in FORMATS[name].blocks]
     if marks and not any(mark in answer.text for mark in marks):
         return False
@@ -279,7 +282,7 @@ def _reads(name: str, answer: Answer) -> bool:
 
 
 def _derived(answer: Answer) -> Block | None:
-    """Return a block with the tags of an answer's calls; None where they are written in no known way."""
+    """Return a block with the tags of an answer's calls; None if their notation is unknown."""
     for block in _possible(answer):
         parser = parser_for("bare-json", TOOLS, answer.prompt, block=block)
         if _calls(parser, answer.text) == answer.calls:
@@ -288,7 +291,7 @@ def _derived(answer: Answer) -> Block | None:
 
 
 def _leaves_tags(name: str, answer: Answer) -> bool:
-    """Return whether a tag stands right before the calls that the format reads, which is text to it."""
+    """Return whether a tag that the format takes for text precedes the calls that it reads."""
     before: list[str] = []
     for piece in parser_for(name, TOOLS, answer.prompt).feed(answer.text):
         if isinstance(piece, FoundCall):
@@ -299,7 +302,7 @@ def _leaves_tags(name: str, answer: Answer) -> bool:
 
 
 def _possible(answer: Answer) -> Iterator[Block]:
-    """Yield blocks that begin and end as the first call of an answer does."""
+    """Yield blocks that begin and end like the first call of an answer."""
     text, name = answer.text, answer.calls[0].name
     yield from _around_tags(text)
     if (value := _json_with(text, str(_ARGUMENTS[0]["probe_number"]))) is not None:
@@ -345,7 +348,7 @@ def _around_python(text: str, start: int) -> Iterator[Block]:
 
 
 def _before(text: str, end: int) -> str:
-    """Return the text before a call, after content and thoughts."""
+    """Return the text right before a call, after content and thoughts."""
     return text[:end].rpartition(_SAID)[2].rpartition(_THOUGHT)[2]
 
 

@@ -1,4 +1,4 @@
-"""Calls and literals in Python's spelling, as models write them."""
+"""Calls and literals in Python syntax, as models write them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from chaski.text.parsers.pieces import FoundCall
 
 WORDS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
 _MAX_TRIES = 2000
-# Python writes no integers of more than 4,300 digits.
+# Python writes no integers with more than 4,300 digits.
 _MAX_BITS = 14_000
 _NAME = re.compile(r"[^\W\d][\w.\-]*")
 _KEY = re.compile(r"\s*([^\W\d][\w\-]*)\s*=\s*")
 
 
 class PythonStrings:
-    """Follows quotes over portions of text, as those of strings on one line."""
+    """Follows the quotes of single-line strings over portions of text."""
 
     def __init__(self) -> None:
         self._quote = ""
@@ -29,7 +29,7 @@ class PythonStrings:
 
     @property
     def in_string(self) -> bool:
-        """True if the text so far ends inside a string."""
+        """Return whether the text so far ends inside a string."""
         return bool(self._quote)
 
     def track(self, text: str, start: int, end: int) -> None:
@@ -48,7 +48,7 @@ _QUOTES = re.compile(r"(\\*)(['\"])")
 
 
 def load_literal(text: str) -> Any:
-    """Return the value of one of Python's literals. Raises ValueError for anything else."""
+    """Return the value of a Python literal. Raises ValueError for anything else."""
     try:
         with warnings.catch_warnings(action="ignore"):
             node = ast.parse(text.strip(), mode="eval").body
@@ -58,9 +58,9 @@ def load_literal(text: str) -> Any:
 
 
 def load_calls(text: str) -> list[FoundCall]:
-    """Return calls in Python's syntax with named literals: `f(a=1)`, one a line, or in a list.
+    """Return calls in Python syntax with named literals: `f(a=1)`, one per line or in a list.
 
-    Strings may also stand as they are, with line breaks and quotes in them, as some templates write them.
+    Strings may also be unescaped, with line breaks and quotes inside, as some templates write them.
     Raises ValueError, SyntaxError, RecursionError and MemoryError.
     """
     source = text.strip()
@@ -71,21 +71,21 @@ def load_calls(text: str) -> list[FoundCall]:
 
 
 def _strict_calls(source: str) -> list[FoundCall]:
-    with warnings.catch_warnings(action="ignore"):  # of escapes such as \\d
+    with warnings.catch_warnings(action="ignore"):  # about escapes such as \\d
         tree = ast.parse(source).body
     nodes = [node.value for node in tree if isinstance(node, ast.Expr)]
     if len(nodes) != len(tree) or not nodes:
-        raise ValueError("statements are no calls")
+        raise ValueError("statements are not calls")
     flat = [item for node in nodes for item in (node.elts if isinstance(node, ast.List) else [node])]
     return [_call(node) for node in flat]
 
 
 def _call(node: ast.expr) -> FoundCall:
     if not isinstance(node, ast.Call) or node.args:
-        raise ValueError("a call with named arguments is needed")
+        raise ValueError("a call must have named arguments")
     name = ast.unparse(node.func).replace(" - ", "-")
     if not re.fullmatch(r"[\w.\-]+", name) or any(keyword.arg is None for keyword in node.keywords):
-        raise ValueError("a plain name is needed")
+        raise ValueError("the name of a call must be plain")
     arguments = {str(keyword.arg): _literal(keyword.value) for keyword in node.keywords}
     return FoundCall(name.removesuffix(".call"), arguments)
 
@@ -108,7 +108,7 @@ def _literal(node: ast.expr) -> Any:
             keys = [_literal(key) for key in node.keys if key is not None]
             return dict(zip(map(str, keys), map(_literal, node.values), strict=True))
         case _:
-            raise ValueError("an argument is no literal")
+            raise ValueError("an argument is not a literal")
 
 
 def _is_finite(number: int | float) -> bool:
@@ -118,7 +118,7 @@ def _is_finite(number: int | float) -> bool:
 
 
 class _RawCalls:
-    """Reads calls whose strings escape nothing: a quote ends a string where a call can continue after it."""
+    """Reads calls with unescaped strings: a quote ends a string if a call can continue after it."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -134,7 +134,7 @@ class _RawCalls:
         return found
 
     def _calls(self, position: int) -> list[FoundCall] | None:
-        """Return the calls from a position up to the end."""
+        """Return the calls from a position to the end."""
         position = self._after_blank(position)
         name = _NAME.match(self._source, position, self._end)
         if name is None or self._source[name.end() : name.end() + 1] != "(":
@@ -157,7 +157,7 @@ class _RawCalls:
         return None if rest is None else [call, *rest]
 
     def _arguments(self, position: int) -> Iterator[tuple[dict[str, Any], int]]:
-        """Yield ways to read arguments, with the position of the bracket after them."""
+        """Yield the possible readings of arguments, each with the position of the bracket after them."""
         key = _KEY.match(self._source, position, self._end)
         if key is None:
             return
@@ -170,7 +170,7 @@ class _RawCalls:
                     yield {key[1]: value, **others}, last
 
     def _values(self, position: int) -> Iterator[tuple[Any, int]]:
-        """Yield ways to read a value, with the position after it, the shortest first."""
+        """Yield the possible readings of a value, the shortest first, each with the position after it."""
         quote = self._source[position : position + 1]
         is_text = quote in ("'", '"')
         ends = (quote,) if is_text else (",", ")")

@@ -1,4 +1,4 @@
-"""Readers: the text of tool calls to `FoundCall`s, one for each way of writing them.
+"""Readers that turn the text of tool calls into `FoundCall`s, one for each notation.
 
 A reader takes the text between the tags of its format, and the tools of the request. It returns the calls, or
 None if the text is not a call; it never raises.
@@ -25,7 +25,7 @@ _FAULTS = (ValueError, SyntaxError, RecursionError, MemoryError)
 
 
 def read_json(text: str, tools: Tools) -> list[FoundCall] | None:
-    """JSON objects, or lists of them, one after the other: `{"name": …, "arguments": {…}}`."""
+    """Read consecutive JSON objects or lists of them: `{"name": …, "arguments": {…}}`."""
     try:
         values = list(json_values(unfenced(text)))
         calls = [_call(item) for value in values for item in (value if isinstance(value, list) else [value])]
@@ -35,23 +35,23 @@ def read_json(text: str, tools: Tools) -> list[FoundCall] | None:
 
 
 def read_actions(text: str, tools: Tools) -> list[FoundCall] | None:
-    """Command R: a list of calls, one of which may say that there is nothing to call."""
+    """Read Command R's list of calls, one of which may state that there is nothing to call."""
     calls = read_json(text, tools)
     return None if calls is None else [call for call in calls if call.name not in _NO_CALL]
 
 
 def read_known_json(text: str, tools: Tools) -> list[FoundCall] | None:
-    """JSON calls without a tag: only of tools that there are, because an answer may be JSON as well."""
+    """Read JSON calls without a tag, only of the request's tools, as an answer may be JSON as well."""
     calls = read_json(text, tools)
     names = names_of(tools)
     return calls if calls and all(call.name in names for call in calls) else None
 
 
 def read_named_json(mark: str, before: str = "") -> CallReader:
-    """A name, the mark, then the arguments as JSON: Mistral's `name[ARGS]{…}`; DeepSeek's separator.
+    """Return a reader of a name, the mark and JSON arguments: Mistral's `name[ARGS]{…}`, or DeepSeek's.
 
-    The name may follow an id and the mark `before`, or be followed by one. Kimi's names have a namespace and
-    an index: `functions.name:0`.
+    An id and the mark `before` may precede the name, or follow it. Kimi's names have a namespace and an
+    index: `functions.name:0`.
     """
 
     def read(text: str, tools: Tools) -> list[FoundCall] | None:
@@ -61,7 +61,7 @@ def read_named_json(mark: str, before: str = "") -> CallReader:
         name = name.rpartition(before)[2] if before else name
         name = name.partition("[CALL_ID]")[0].strip()
         if name == "function":
-            # DeepSeek R1 writes the type, then the name in front of the arguments, which are never missing.
+            # DeepSeek R1 writes the type first, then the name before the arguments, which are never missing.
             if own := _NAME.match(arguments):
                 name, arguments = own[1], arguments[own.end() :]
             if not arguments.strip():
@@ -76,7 +76,7 @@ def read_named_json(mark: str, before: str = "") -> CallReader:
 
 
 def read_keyed_json(text: str, tools: Tools) -> list[FoundCall] | None:
-    """Apertus: objects with the name as their key, or a list of them: `[{"name": {…}}]`."""
+    """Read Apertus's calls: objects with the name as their key, or a list of them: `[{"name": {…}}]`."""
     try:
         values = list(json_values(text))
         items = [item for value in values for item in (value if isinstance(value, list) else [value])]
@@ -87,7 +87,7 @@ def read_keyed_json(text: str, tools: Tools) -> list[FoundCall] | None:
 
 
 def read_arguments(text: str, name: str, tools: Tools) -> Mapping[str, Any] | None:
-    """The arguments of a call whose name is known: a JSON object, or nothing where the tool needs none."""
+    """Read the arguments of a call with a known name: a JSON object, or nothing if the tool needs none."""
     try:
         return _made(name, _only_arguments(text, name, tools)).arguments
     except _FAULTS:
@@ -95,7 +95,7 @@ def read_arguments(text: str, name: str, tools: Tools) -> Mapping[str, Any] | No
 
 
 def read_python(text: str, tools: Tools) -> list[FoundCall] | None:
-    """Calls in Python's syntax with named literals: `f(a=1)`, one a line, or in a list."""
+    """Read calls in Python syntax with named literals: `f(a=1)`, one per line or in a list."""
     try:
         return load_calls(text)
     except _FAULTS:
@@ -103,13 +103,13 @@ def read_python(text: str, tools: Tools) -> list[FoundCall] | None:
 
 
 def read_json_or_python(text: str, tools: Tools) -> list[FoundCall] | None:
-    """JSON, or Python as Llama writes its own tools: `brave_search.call(query="…")`."""
+    """Read JSON, or Python as Llama calls its built-in tools: `brave_search.call(query="…")`."""
     calls = read_json(text, tools)
     return read_python(text, tools) if calls is None else calls
 
 
 def read_braces(quote: str) -> CallReader:
-    """Gemma: `call:f{a:<escape>text<escape>,b:3}`, where `quote` stands on both sides of text."""
+    """Return a reader of Gemma's `call:f{a:<escape>text<escape>,b:3}`, with `quote` on both sides of text."""
 
     def read(text: str, tools: Tools) -> list[FoundCall] | None:
         try:
@@ -124,9 +124,9 @@ _NAME = re.compile(r"\s*([\w.\-]+)\s*")
 
 
 def _call(value: Any) -> FoundCall:
-    """A call from an object, under any of the names that models use for its parts."""
+    """Return a call from an object, under any of the names that models use for its parts."""
     if not isinstance(value, dict):
-        raise ValueError("a call is an object")
+        raise ValueError("a call must be an object")
     if isinstance(value.get("function"), dict):
         value = value["function"]
     name = next((value[key] for key in _NAME_KEYS if isinstance(value.get(key), str)), "")
@@ -135,18 +135,18 @@ def _call(value: Any) -> FoundCall:
 
 
 def _made(name: str, arguments: Any) -> FoundCall:
-    """The call, its arguments decoded where they are JSON in a string; absent ones are an empty object."""
+    """Return a call. Arguments that are JSON in a string are decoded; absent ones are an empty object."""
     if isinstance(arguments, str):
         arguments = load_json(arguments)
     if arguments is None:
         arguments = {}
     if not name or not isinstance(arguments, dict):
-        raise ValueError("a call has a name, and its arguments are an object")
+        raise ValueError("a call must have a name, and its arguments must be an object")
     return FoundCall(name, arguments)
 
 
 def _plain_name(name: str, tools: Tools) -> str:
-    """The name without namespace and index, unless a tool is called so."""
+    """Return the name without namespace and index, unless a tool has the full name."""
     if name in names_of(tools):
         return name
     plain = name.removeprefix("functions.")
@@ -155,8 +155,8 @@ def _plain_name(name: str, tools: Tools) -> str:
 
 
 def _only_arguments(text: str, name: str, tools: Tools) -> Any:
-    """The one JSON value of a text; an empty text breaks off where the tool needs arguments."""
+    """Return the only JSON value of a text. An empty text is incomplete if the tool needs arguments."""
     values = list(json_values(text))
     if len(values) > 1 or (not values and parameters_of(name, tools).requires_any):
-        raise ValueError("the arguments of a call are one value")
+        raise ValueError("the arguments of a call must be one value")
     return values[0] if values else {}

@@ -18,7 +18,7 @@ _EVERYBODY = "all"
 
 
 class RecipientParser:
-    """Cuts an answer at the recipients that it knows."""
+    """Splits an answer at the recipients that it knows."""
 
     def __init__(self, tools: Tools = (), prompt: str = "") -> None:
         self._tools = tools
@@ -32,7 +32,7 @@ class RecipientParser:
 
     @property
     def lead(self) -> Lead | None:
-        """No thought stands before the content."""
+        """Return None: no thought precedes the content."""
         return None
 
     def feed(self, text: str) -> list[Piece]:
@@ -41,7 +41,7 @@ class RecipientParser:
         return list(self._pieces(final=False))
 
     def flush(self) -> list[Piece]:
-        """Return the rest, when no more text will come."""
+        """Return the rest after the last text."""
         return list(self._pieces(final=True))
 
     def _pieces(self, final: bool) -> Iterator[Piece]:

@@ -1,4 +1,4 @@
-"""Conversion of arguments that come as text to the types in the tool's schema."""
+"""Conversion of text arguments to the types in the tool's schema."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from chaski.text.parsers.json_text import load_json
 from chaski.text.parsers.python_text import load_literal
 
 Tools: TypeAlias = Sequence[Mapping[str, Any]]
-"""The tools of a request, as the API has them."""
+"""The tools of a request in the form of the API."""
 
 _ALL = frozenset({"string", "integer", "number", "boolean", "array", "object", "null"})
 _OBJECT_HINTS = ("properties", "additionalProperties", "patternProperties", "required")
 _ARRAY_HINTS = ("items", "prefixItems")
-# A schema with more references and choices than that takes any value.
+# A schema with more references and choices accepts any value.
 _MAX_PARTS = 1000
 _FAULTS = (ValueError, RecursionError, MemoryError)
 
 
 def function_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the description of the tool's function; empty if it has none."""
+    """Return the description of the tool's function, or an empty one."""
     function = tool.get("function")
     return function if isinstance(function, Mapping) else {}
 
@@ -39,11 +39,11 @@ class Schema(Struct, frozen=True):
     root: Any = None
 
     def kinds(self) -> frozenset[str]:
-        """Return the JSON types that a value may have; all of them where the schema does not say."""
+        """Return the JSON types that a value may have; all of them if the schema names none."""
         return self._kinds({})
 
     def _kinds(self, known: dict[int, frozenset[str] | None]) -> frozenset[str]:
-        """`known` are the types of parts that were seen; None of those that this one is a part of."""
+        """Return the kinds. `known` maps parts seen so far to their kinds, enclosing parts to None."""
         node = self.node
         if node is False:
             return frozenset()
@@ -59,7 +59,7 @@ class Schema(Struct, frozen=True):
         for part in self._parts("allOf"):
             found &= part._kinds(known)
         for key in ("anyOf", "oneOf"):
-            # A choice that leads back here adds nothing.
+            # A choice that leads back to this part adds nothing.
             choices = [part for part in self._parts(key) if known.get(id(part.node), found) is not None]
             if choices:
                 found &= frozenset().union(*(choice._kinds(known) for choice in choices))
@@ -67,7 +67,7 @@ class Schema(Struct, frozen=True):
         return known[id(node)] or frozenset()
 
     def member(self, name: str) -> Schema:
-        """Return the schema of a property; an empty one where none is described."""
+        """Return the schema of a property; an empty one if there is no description."""
         parts = list(self._applicable())
         for key in ("properties", "additionalProperties"):
             for part in parts:
@@ -87,7 +87,7 @@ class Schema(Struct, frozen=True):
         )
 
     def items(self) -> Schema:
-        """Return the schema of the items of an array; an empty one where none is described."""
+        """Return the schema of the items of an array; an empty one if there is no description."""
         found = (part.node.get("items") for part in self._applicable())
         return Schema(next((node for node in found if isinstance(node, Mapping)), None), self.root)
 
@@ -105,7 +105,7 @@ class Schema(Struct, frozen=True):
                 yield part.node["const"]
 
     def _applicable(self) -> Iterator[Schema]:
-        """Yield this schema and all that it refers to or chooses from, each once."""
+        """Yield this schema and all schemas that it refers to or chooses from, each once."""
         waiting, seen = [self], set[int]()
         while waiting and len(seen) <= _MAX_PARTS:
             part = waiting.pop(0)
@@ -123,7 +123,7 @@ class Schema(Struct, frozen=True):
             yield Schema(part, self.root)
 
     def _target(self) -> Schema | None:
-        """Return what a local `$ref` points to; None if there is no such reference."""
+        """Return the target of a local `$ref`; None if there is no such reference."""
         reference = self.node.get("$ref")
         if not isinstance(reference, str) or not reference.startswith("#"):
             return None
@@ -150,9 +150,9 @@ def parameters_of(name: str, tools: Tools) -> Schema:
 def typed(text: str, schema: Schema) -> Any:
     """Return the text as a value of the schema.
 
-    A value of `enum` and `const` comes first, then the types other than text that the schema allows, in the
-    spelling of JSON or Python. A schema without types allows all, so that `5` is a number. Text that fits no
-    type stays text, and so does all text where the schema wants text only.
+    Values of `enum` and `const` come first, then the types other than text that the schema allows, in the
+    spelling of JSON or Python. A schema without types allows all, so `5` is a number. Text that fits no type
+    stays text, and so does all text if the schema allows only text.
     """
     kinds = schema.kinds()
     if kinds == {"string"}:
@@ -200,9 +200,9 @@ def _kind(value: Any) -> str:
 
 
 def _read(text: str, kinds: frozenset[str]) -> Any:
-    """Return the value that the text spells, if it is of one of the kinds; else the text."""
+    """Return the value that the text spells if it is of one of the kinds, else the text."""
     lowered = text.lower()
-    # Nothing is a value of every schema that takes no text.
+    # Null is a value of every schema that does not accept text.
     if (lowered == "null" or text == "None") and ("null" in kinds or "string" not in kinds):
         return None
     if "boolean" in kinds and lowered in ("true", "false"):
@@ -215,7 +215,7 @@ def _read(text: str, kinds: frozenset[str]) -> Any:
         if isinstance(value, float) and value.is_integer() and "number" not in kinds and "integer" in kinds:
             return int(value)
         if isinstance(value, str):
-            # A value in quotes where no text is wanted: the quoted part counts.
+            # A value in quotes although text is not allowed: the quoted part counts.
             return text if "string" in kinds else _read(value, kinds) if len(value) < len(text) else text
         if _kind(value) in kinds:
             return value

@@ -1,6 +1,6 @@
 """The parser of most formats: thoughts at the start, then content with blocks of calls.
 
-A call in the middle of a thought counts if the answer ends with the thought open; else it is part of the
+A call inside a thought counts if the answer ends with the thought open; otherwise it is part of the
 thought.
 """
 
@@ -15,14 +15,14 @@ from chaski.text.parsers.pieces import Content, FoundCall, Lead, Piece, Thought
 from chaski.text.parsers.schema import Tools
 
 Steps: TypeAlias = Generator[Piece, None, bool]
-"""Yields pieces; returns whether a mark was found, so that parsing goes on behind it."""
+"""Yields pieces; returns whether it found a mark, so that parsing continues after it."""
 
 
 class Block(Protocol):
-    """A way of writing calls: what begins it, and a reader of one block.
+    """A notation of calls: its opening, and a reader of one block.
 
-    With `is_bare` the opening is the first character of the call itself, and counts only at the start of the
-    answer. After the block there may be `orphan`, a closing tag whose own opening is missing.
+    If `is_bare`, the opening is the first character of the call itself and counts only at the start of the
+    answer. After the block there may be `orphan`, a closing tag without an opening.
     """
 
     @property
@@ -53,7 +53,7 @@ class _State(Enum):
 
 
 class StreamParser:
-    """Cuts a stream into pieces. Blanks around tags belong to the tags, not to the text."""
+    """Splits a stream into pieces. Blanks around tags belong to the tags, not to the text."""
 
     def __init__(
         self,
@@ -65,9 +65,10 @@ class StreamParser:
         skips_blanks: bool = True,
         thinks_again: bool = False,
     ) -> None:
-        """`silent` are tags to leave out; `is_thinking`: the prompt has opened a thought already.
+        """`silent`: tags to drop. `is_thinking`: the prompt has already opened a thought.
 
-        `skips_blanks`: blanks at its beginning belong to the tag. `thinks_again`: content may open another.
+        `skips_blanks`: blanks at the start of a thought belong to its tag.
+        `thinks_again`: another thought may begin in content.
         """
         self._thinking = thinking
         self._thinks_again = thinks_again
@@ -90,7 +91,7 @@ class StreamParser:
 
     @property
     def lead(self) -> Lead | None:
-        """The tags of a thought that may stand before the content; None if there may be no thought."""
+        """The tags of a thought that may precede the content; None if there may be no thought."""
         if self._thinking is None:
             return None
         opening, closing = self._thinking
@@ -105,7 +106,7 @@ class StreamParser:
         return list(self._pieces(final=False))
 
     def flush(self) -> list[Piece]:
-        """Return the rest, when no more text will come."""
+        """Return the rest after the last text."""
         return list(self._pieces(final=True))
 
     def _pieces(self, final: bool) -> Iterator[Piece]:
@@ -138,7 +139,7 @@ class StreamParser:
             return True
         closing = self._thinking[1] if self._thinking else None
         if closing and text.startswith(closing):
-            # Some models say so that they do not think.
+            # Some models close an empty thought to show that they do not think.
             self._buffer = text.removeprefix(closing)
             self._end_thinking()
             return True
@@ -169,7 +170,7 @@ class StreamParser:
         return bool(mark)
 
     def _repeated(self, opening: str, final: bool) -> bool:
-        """Drop the opening tag if the answer repeats the prompt's; return whether that is decided."""
+        """Drop an opening tag that repeats the prompt's; return whether the question is decided."""
         text = self._buffer.lstrip()
         if opening.startswith(text) and not final and text != opening:
             return False
@@ -218,7 +219,7 @@ class StreamParser:
         return bool(mark)
 
     def _without_orphan(self, final: bool) -> bool:
-        """Drop a closing tag without an opening after a call; return whether that is decided."""
+        """Drop a closing tag without an opening after a call; return whether the question is decided."""
         text = self._buffer.lstrip()
         if self._orphan.startswith(text) and not final and text != self._orphan:
             return False
@@ -252,7 +253,7 @@ class StreamParser:
         return bool(self._buffer) or final
 
     def _cut(self, marks: Sequence[str], final: bool) -> tuple[str, str, str, str]:
-        """Return the certain text, the blanks and the mark after it (empty if there is none), the rest."""
+        """Return the certain text, the blanks and the mark after it (empty without one), and the rest."""
         text = self._buffer
         if self._skips_blanks:
             text = text.lstrip()
@@ -267,13 +268,13 @@ class StreamParser:
 
 
 def held_back(text: str, marks: Sequence[str]) -> int:
-    """Return the number of characters at the end that may begin a mark, with the blanks before them."""
+    """Return how many characters at the end may begin a mark, including the blanks before them."""
     length = begun_mark(text, marks)
     return len(text) - len(text[: len(text) - length].rstrip()) if marks else 0
 
 
 def begun_mark(text: str, marks: Sequence[str]) -> int:
-    """Return the number of characters at the end that may begin a mark."""
+    """Return how many characters at the end may begin a mark."""
     longest = max((len(mark) for mark in marks), default=0)
     for length in range(min(longest - 1, len(text)), 0, -1):
         if any(mark.startswith(text[-length:]) for mark in marks):

@@ -1,9 +1,9 @@
-"""Calls in tags, with values that stand as they are: `<function=f><parameter=p>value</parameter></function>`.
+"""Calls in tags with unescaped values: `<function=f><parameter=p>value</parameter></function>`.
 
-Nothing is escaped in such a value, so it may contain the very tags that end it. A closing tag ends a value
-only where the call continues after it: another parameter, or the end of the function and of the block.
-Where both readings are possible, tags that are opened and closed inside of a value belong to it, and an end
-that is followed by other text and another end is no end.
+Such a value may contain the very tags that end it. So a closing tag ends a value only if the call continues
+after it: with another parameter, or with the end of the function and of the block. If both readings are
+possible, tags that are opened and closed inside a value belong to it, and an end does not count if other text
+and another end follow.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CDATA = ("<![CDATA[", "]]>")
 class Opening(Struct, frozen=True):
     """An opening tag: `before`, the name, `quote` and attributes if there is a quote, then `end`.
 
-    Without `end` the name continues as far as its characters do. `value` is a tag between name and value.
+    Without `end`, the name extends over all name characters. `value` is a tag between name and value.
     """
 
     before: str
@@ -41,14 +41,14 @@ class Opening(Struct, frozen=True):
 
 
 class TagBlock(Struct, frozen=True):
-    """A way of writing calls in tags.
+    """A notation of calls in tags.
 
     function, closing    tags around a call
     parameter, behind    tags around a value; `{}` in `behind` is the parameter's name
     block                tags around all calls, if there are any
     framing              a line break on both sides of a value belongs to its tags
     nested               tag before each tag of an array or object that is written as tags
-    orphan               closing tag after the block, whose opening tag is missing
+    orphan               closing tag after the block, without an opening tag
     ends                 marks after the block with which the answer continues
     """
 
@@ -65,12 +65,12 @@ class TagBlock(Struct, frozen=True):
 
     @property
     def opening(self) -> str:
-        """The text that begins the block."""
+        """Return the text that begins the block."""
         return self.function.before if self.block is None else self.block[0]
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """All tags, for tests of noise."""
+        """Return all tags, for tests of noise."""
         own = (self.function.before, self.closing, self.parameter.before, self.behind.replace("{}", "p"))
         return (*own, *(self.block or ()))
 
@@ -80,7 +80,7 @@ class TagBlock(Struct, frozen=True):
 
 
 class TagReader:
-    """Reads one block, in a text that grows after its opening."""
+    """Reads one block from a text that grows after its opening."""
 
     def __init__(self, block: TagBlock, tools: Tools) -> None:
         self._block = block
@@ -114,8 +114,8 @@ class _Wait(Exception):  # noqa: N818 - not an error
 class _Machine:
     """One reading of a block, in one pass.
 
-    With `nests`, parameters that are opened and closed inside of a value belong to it. With `lenient`, a
-    value also ends where its closing tag is missing.
+    If `nests`, parameters that are opened and closed inside a value belong to it. If `lenient`, a value also
+    ends if its closing tag is missing.
     """
 
     def __init__(self, block: TagBlock, tools: Tools, nests: bool = True, lenient: bool = False) -> None:
@@ -137,7 +137,7 @@ class _Machine:
         self._scanner: JsonScanner | None = None
 
     def find(self, text: str, final: bool) -> Found | None:
-        """Return the block's end and calls; None if they are not certain. With `final`: if there are none."""
+        """Return the block's end and calls; None if they are not certain or, if `final`, do not exist."""
         self._text, self._final = text, final
         steps: Mapping[_State, Callable[[], Found | None]] = {
             _State.BLOCK: self._in_block,
@@ -156,12 +156,12 @@ class _Machine:
                 return None
         if self._candidate is not None:
             return self._candidate
-        # Only the closing tag of the block may be missing: a function without its end may lack arguments.
+        # Only the closing tag of the block may be missing: a function without an end may lack arguments.
         has_ended = self._state in (_State.BLOCK, _State.CLOSED) and self._name is not None
         return self._made(len(text)) if has_ended and not self._rest().strip() else None
 
     def _in_block(self) -> Found | None:
-        """Before a function."""
+        """Read the state before a function."""
         start = self._after_blank(self._position)
         if (found := self._json_call(start)) is not None:
             return found
@@ -179,7 +179,7 @@ class _Machine:
         return self._not_here()
 
     def _in_function(self) -> Found | None:
-        """State after the name of a function or after a value."""
+        """Read the state after the name of a function or after a value."""
         start = self._after_blank(self._position)
         if self._matches(self._block.closing, start):
             self._position = start + len(self._block.closing)
@@ -242,7 +242,7 @@ class _Machine:
             self._state = _State.FUNCTION
 
     def _closed(self) -> Found | None:
-        """After a function."""
+        """Read the state after a function."""
         if self._block.block is None:
             self._state = _State.BEHIND
             return None
@@ -257,7 +257,7 @@ class _Machine:
         return self._not_here()
 
     def _behind_block(self) -> Found | None:
-        """After a block: it has ended if nothing or another call follows."""
+        """Read the state after a block: it has ended if the text ends or another call follows."""
         found = self._made(self._position)
         try:
             start = self._after_blank(self._position)
@@ -295,7 +295,7 @@ class _Machine:
         return Found(end, None if calls is None else [*self._calls, *calls])
 
     def _json_arguments(self, start: int) -> Found | None:
-        """The arguments of a function as one JSON object."""
+        """Read the arguments of a function as one JSON object."""
         end = self._json_end(start)
         arguments = read_arguments(self._text[start:end], self._name or "", self._tools)
         if arguments is None:
@@ -315,7 +315,7 @@ class _Machine:
         return end
 
     def _begins_call(self, start: int) -> bool:
-        """Return whether another call of a known tool begins here, or a mark that ends the message."""
+        """Return whether another call of a known tool, or a mark that ends the message, begins here."""
         if any(self._matches(mark, start) for mark in self._block.ends):
             return True
         if self._block.block is not None:
@@ -328,7 +328,7 @@ class _Machine:
         return opened is not None and opened[0] in self._names
 
     def _not_here(self) -> Found | None:
-        """The expected tag does not follow: the value continues, or this is not a call."""
+        """Handle a missing tag: the value continues, or this is not a call."""
         if self._value is None:
             if self._candidate is not None:
                 return self._candidate
@@ -341,7 +341,7 @@ class _Machine:
         return bool(self._calls) or self._name is not None
 
     def _is_new(self, name: str) -> bool:
-        """Return whether the call has no such argument yet and its tool does not refuse it."""
+        """Return whether the call still lacks this argument and its tool does not refuse it."""
         has = name in self._arguments or (self._value is not None and self._value[0] == name)
         return not has and not parameters_of(self._name or "", self._tools).refuses(name)
 
@@ -356,7 +356,7 @@ class _Machine:
             self._calls.append(FoundCall(self._name, self._arguments))
 
     def _made(self, end: int) -> Found:
-        """Return all calls so far; they are kept, in case that the last value continues."""
+        """Return all calls so far; they stay, since the last value may continue."""
         arguments = dict(self._arguments)
         if self._value is not None:
             arguments[self._value[0]] = self._typed(self._value)
@@ -383,7 +383,7 @@ class _Machine:
             return typed(text, schema)
 
     def _opened(self, tag: Opening, start: int) -> tuple[str, str, int] | None:
-        """Return name and attributes of the tag that opens at `start`, and its end; None if none does."""
+        """Return the name, attributes and end of the tag that opens at `start`; None if there is none."""
         if not self._matches(tag.before, start):
             return None
         begin = start + len(tag.before)
@@ -420,7 +420,7 @@ class _Machine:
         return name.strip(), attributes, end
 
     def _matches(self, mark: str, start: int) -> bool:
-        """Return whether the mark stands at `start`. Raises _Wait if it may yet."""
+        """Return whether the mark is at `start`. Raises _Wait if more text may complete it."""
         if self._text.startswith(mark, start):
             return True
         if len(self._text) - start < len(mark) and mark.startswith(self._text[start:]):
@@ -461,7 +461,7 @@ def _any_of(marks: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def _end_of_text(block: TagBlock, text: str) -> int:
-    """Return how much of an answer's last text that is no call is shown before calls are looked for again."""
+    """Return how much of `text`, which is not a call, to show before the next search for calls."""
     closing = block.block[1] if block.block else block.closing
     found = text.find(closing)
     return found + len(closing) if found >= 0 else len(text)

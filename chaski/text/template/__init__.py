@@ -1,5 +1,5 @@
-"""Chat templates: a conversation to the text that a model was trained to continue.
+"""Chat templates, which turn a conversation into the text that a model was trained to continue.
 
-A rendered text already holds the model's BOS token where the template puts it, so it is encoded with
+A rendered text already contains the model's BOS token where the template puts it, so encode it with
 `tokenizer.encode(text, add_special=False)`.
 """

@@ -30,8 +30,8 @@ _PROBE = "a text that no template has"
 class ChatTemplate:
     """A template in the dialect of Hugging Face transformers. Safe to use from several threads.
 
-    It sees plain data only, reads no files and changes nothing. Every error in it is a `TemplateError`, and
-    so is passing a limit: `RenderLimits` of time, output and intermediate values.
+    It sees only plain data, reads no files and changes nothing. Every error in it is a `TemplateError`, and
+    exceeding one of the `RenderLimits` (time, output, intermediate values) is one, too.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class ChatTemplate:
         tool_use: str | None = None,
         call_tags: tuple[str, str] = ("", ""),
     ) -> None:
-        """Compile the template; `bos_token` and `eos_token` are the template's names for them.
+        """Compile the template; it sees the tokens as variables `bos_token` and `eos_token`.
 
-        tool_use: template for conversations with tools, for models that have two.
-        call_tags: texts around a call of the model, for templates that do not write earlier calls.
+        tool_use: a template for conversations with tools, for models that have two
+        call_tags: the texts around a call of the model, for templates that do not write earlier calls
         """
         self._call_tags = call_tags
         self._limits = limits or RenderLimits()
@@ -64,12 +64,12 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         **extra: object,
     ) -> str:
-        """The text of the conversation, with the beginning of an answer if `add_generation_prompt`.
+        """Return the text of the conversation, plus the start of an answer if `add_generation_prompt`.
 
-        `extra` are further variables that this model's template knows (`enable_thinking`, `documents`).
-        All are plain data, as from JSON; anything else in them is a `TemplateError`. Messages that the
-        template would refuse or leave out are adapted; see `Rewriting`. Where it reads lists of parts only,
-        as templates of many models that see do, a text becomes a list of one part.
+        `extra` are further variables that this model's template knows (`enable_thinking`, `documents`). All
+        values must be plain data, as from JSON; others raise `TemplateError`. Messages that the template
+        would refuse or drop are adapted; see `Rewriting`. If the template reads only lists of parts, as
+        templates of many vision models do, a text becomes a list of one part.
         """
         variables: dict[str, Any] = _plain_data(
             {**self._usual, "tools": tools, "add_generation_prompt": add_generation_prompt, **extra}
@@ -92,7 +92,7 @@ class ChatTemplate:
         raise refusal
 
     def probing(self) -> Rendering:
-        """Return a function that renders probes as they are; all its calls together have the time of one."""
+        """Return a function that renders probes unchanged; all its calls share the time limit of one."""
         deadline = deadline_of(self._limits)
 
         def render(
@@ -117,12 +117,12 @@ class ChatTemplate:
 
     @cached_property
     def _reads_parts_only(self) -> bool:
-        """True if it loses a content that is text, or fails for it, and shows one that is a list of parts."""
+        """Return whether the template loses or refuses a content that is text, but shows a list of parts."""
         return not self._shows(_PROBE) and self._shows([{"type": "text", "text": _PROBE}])
 
     @cached_property
     def image_text(self) -> str | None:
-        """The text that it writes for an image, if it reads parts only; None for all others."""
+        """The text that the template writes for an image if it reads only parts; None for all others."""
         probe = {"type": "text", "text": _PROBE}
         _, *behind = self._probed([probe, {"type": "image"}, probe]).split(_PROBE)
         written = behind[0].strip() if len(behind) == 2 else ""
@@ -130,7 +130,7 @@ class ChatTemplate:
 
     @cached_property
     def _no_tools(self) -> list[Any] | None:
-        """Where there are no tools: None, or an empty list for a template that reads one without asking."""
+        """The value for no tools: None, or an empty list if the template does not check for None."""
         render, message = self.probing(), {"role": "user", "content": _PROBE}
         empty: list[Any] = []
         for nothing in (None, empty):
@@ -152,7 +152,7 @@ class ChatTemplate:
     def _plainer(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
     ) -> Iterator[tuple[Sequence[Mapping[str, Any]] | None, Sequence[Mapping[str, Any]]]]:
-        """Yield what to try after a refusal: tools and messages.
+        """Yield the tools and messages to try after a refusal.
 
         Some templates fail for a tool or a parameter without a description.
         """
@@ -198,7 +198,7 @@ def _has_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
 
 @cache
 def _environment() -> TemplateEnvironment:
-    """Made on first use: importing Jinja takes longer than the commands that need no template."""
+    """Return the environment, made on first use because importing Jinja is slow."""
     from chaski.text.template.sandbox import TemplateEnvironment
 
     return TemplateEnvironment()
@@ -214,7 +214,7 @@ def _limited(pieces: Iterator[str], meter: Meter) -> Iterator[str]:
 
 
 def _plain_data(value: object) -> Any:
-    """Copy JSON-like data with exact types, so that no object with methods gets into a template."""
+    """Copy JSON-like data with exact types, so that no object with methods reaches a template."""
     match value:
         case None | bool():
             return value

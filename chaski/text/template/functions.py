@@ -1,8 +1,8 @@
 """Filters, tests and functions that chat templates may use, each reporting to the meter.
 
-They are Jinja's, with the differences that transformers makes (`tojson` writes plain JSON and escapes
-nothing for HTML; `strftime_now` and `raise_exception` exist), and without those that no chat template
-needs: random numbers, HTML, word wrapping.
+They are Jinja's, changed as in transformers (`tojson` writes plain JSON without HTML escapes;
+`strftime_now` and `raise_exception` exist), and without those that chat templates do not need: random
+numbers, HTML, word wrapping.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LARGEST_WIDTH = 100
 
 
 class _Namespace(Namespace):
-    """Jinja's namespace, the only thing that a template can change: printed without its contents."""
+    """Jinja's namespace, the only thing that a template can change; it prints without its contents."""
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name.startswith("_"):
@@ -42,7 +42,7 @@ class _Namespace(Namespace):
 
 
 def _dict(pairs: Any = (), /, **items: Any) -> dict[Any, Any]:
-    """`dict(pairs, **items)`, one key after the other, since keys with the same hash take long."""
+    """`dict(pairs, **items)`, one key at a time, since many keys with the same hash take long."""
     return dict(_ticking(pairs.items() if isinstance(pairs, dict) else pairs), **items)
 
 
@@ -71,13 +71,13 @@ def _tojson(
     )
     if indent is None:
         return encoder.encode(value)
-    # Indentation multiplies with the depth, so it is counted line by line.
+    # The size of indentation grows with the depth, so it is counted line by line.
     _check_width(indent)
     return "".join(map(current_meter().measured, encoder.iterencode(value)))
 
 
 def _listed(values: object) -> list[Any]:
-    """Return the list that a filter such as `map` yields; other values have no form in JSON."""
+    """Return the list that a filter such as `map` yields; other values cannot be written as JSON."""
     if not isinstance(values, Iterator):
         raise TemplateError(f"the chat template writes a value of type {type(values).__name__} as JSON")
     found: list[Any] = []
@@ -121,7 +121,7 @@ def _sum(
     environment: Environment, values: Iterable[Any], attribute: str | None = None, start: float = 0
 ) -> Any:
     if not isinstance(start, int | float):
-        raise TemplateError("the chat template sums up something other than numbers")
+        raise TemplateError("the chat template sums values that are not numbers")
     return do_sum(environment, values, attribute, start)
 
 
@@ -131,7 +131,7 @@ def _escape(value: Any) -> str:
 
 def _check_width(width: int | str) -> None:
     if (len(width) if isinstance(width, str) else width) > _LARGEST_WIDTH:
-        raise TemplateError(f"the chat template asks for a width or precision above {_LARGEST_WIDTH}")
+        raise TemplateError(f"the chat template uses a width or precision above {_LARGEST_WIDTH}")
 
 
 def _trim(value: Any, chars: str | None = None) -> str:
@@ -146,9 +146,9 @@ def _ticking(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _metered(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with its result measured, or each item of it counted where it comes later.
+    """Return the function with its result measured, or with each item counted if the result is lazy.
 
-    Jinja's marks on it (`pass_environment`) stay.
+    Jinja's marks on the function (`pass_environment`) are kept.
     """
 
     @functools.wraps(function)

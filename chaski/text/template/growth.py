@@ -1,6 +1,6 @@
-"""Operations of templates that can make a large value from small ones, with a look at the size first.
+"""Template operations that can make a large value from small ones; each checks the size first.
 
-All raise `TemplateError` through the meter when the result would be too large.
+All raise `TemplateError` through the meter if the result would be too large.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from chaski.errors import TemplateError
 from chaski.text.template.meter import current_meter
 
 _LONG_NUMBER = re.compile(r"\d{5,}")
-# One directive of `%`: its key, its width and precision, and its letter.
+# A directive of `%`: key, width, precision and letter.
 _DIRECTIVE = re.compile(r"%(?:\(([^()]*)\))?[#0\- +]*(\*|\d*)(?:\.(\*|\d*))?[hlL]?(.)", re.DOTALL)
 # The most characters of a number without a width: the largest float has 309 digits before the point.
 _NUMBER_CHARACTERS = 320
 # A character that `%r` and `%a` cannot show becomes `\U0001f600`.
 _ESCAPED_CHARACTERS = 10
-# Comparisons of single characters in one call, where Python compares each place with all of another text.
+# The most character comparisons of a search in one call; Python compares each place with the whole needle.
 _LONGEST_SEARCH = 100_000_000
 
 
@@ -31,16 +31,16 @@ def check_operator(operator: str, left: Any, right: Any) -> None:
 
 
 def check_append(items: list[Any], value: object) -> None:
-    """Check that `items.append(value)` adds no list, and makes no list that is too long."""
+    """Check that `items.append(value)` adds no list, and does not make the list too long."""
     if not isinstance(value, str | int | float | None):
-        raise TemplateError("the chat template appends something other than a text or a number to a list")
+        raise TemplateError("the chat template appends a value that is not a text or a number to a list")
     meter = current_meter()
     meter.expect_elements(len(items) + 1)
     meter.tick(len(value) if isinstance(value, str) else 0)
 
 
 def joined(separator: str, values: Iterable[Any]) -> str:
-    """`separator.join(values)`, each value as text."""
+    """Return `separator.join(values)`, with each value as text."""
     meter, texts, length = current_meter(), [], 0
     for value in values:
         texts.append(str(value))
@@ -51,20 +51,20 @@ def joined(separator: str, values: Iterable[Any]) -> str:
 
 
 def split_lines(text: str, keepends: bool = False) -> list[str]:
-    """`text.splitlines(keepends)`."""
+    """Return `text.splitlines(keepends)`."""
     current_meter().expect_elements(sum(map(text.count, "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")))
     return text.splitlines(keepends)
 
 
 def replaced(text: str, old: str, new: str, count: int = -1) -> str:
-    """`text.replace(old, new, count)`."""
+    """Return `text.replace(old, new, count)`."""
     times = text.count(old) if count < 0 else min(count, text.count(old))
     current_meter().expect(len(text) + times * len(new))
     return text.replace(old, new, count)
 
 
 def stripped(name: str, text: str, characters: str | None = None) -> str:
-    """`text.strip(characters)`, or `lstrip` or `rstrip` by `name`: each end is compared with each of them."""
+    """Return `text.strip(characters)`, `lstrip` or `rstrip` by `name`; count comparisons at each end."""
     different = None if characters is None else "".join(dict.fromkeys(characters))
     if different is not None:
         _expect_search(len(text), len(different))
@@ -81,9 +81,9 @@ def _backwards(name: str) -> Callable[..., Any]:
 
 
 def _expect_search(length: int, wanted: int) -> None:
-    """Ask before each place of a text is compared with all of another one."""
+    """Check the cost before each place of a text is compared with all of another."""
     if length * wanted > _LONGEST_SEARCH:
-        raise TemplateError(f"the chat template compares {length} characters with {wanted} each")
+        raise TemplateError(f"the chat template compares {length} characters with {wanted} others each")
 
 
 def _padded(name: str) -> Callable[..., str]:
@@ -116,7 +116,7 @@ STRING_METHODS: dict[str, Callable[..., Any]] = {
     **{name: _backwards(name) for name in ("rfind", "rindex", "rpartition")},
     **{name: _padded(name) for name in ("center", "ljust", "rjust", "zfill")},
 }
-"""The replacements of those methods of `str` that can make a large value, or take long, from small ones."""
+"""Replacements of methods of `str` that can make a large value from small ones, or take long."""
 
 
 def check_format(specification: str) -> None:
@@ -163,10 +163,10 @@ def _formatted_sizes(format: str, values: Any) -> Iterable[int]:
         if "*" in (width, precision):
             raise TemplateError("the chat template formats with a width given as an argument")
         if letter == "(":
-            raise TemplateError("the chat template formats by a key that has parentheses")
+            raise TemplateError("the chat template uses a format key with parentheses")
         if letter == "%":
             continue
-        # A missing value counts as None here, since Python itself raises the error for it.
+        # A missing value counts as None here; Python itself raises the error for it.
         by_name = values.get(key) if isinstance(values, Mapping) else None
         value = by_name if key else next(in_order, None)
         text = len(str(value))

@@ -1,8 +1,8 @@
-"""The meter of a template: it counts the bytes and the time that it uses, and stops it at a limit.
+"""The meter of a template counts the bytes and the time that it uses, and stops it at a limit.
 
-Templates come from untrusted files, and run inside the process. Python cannot be interrupted while it makes
-one huge object, so whatever can make an object much larger than its parts asks here first, and whatever can
-be repeated asks here each time.
+Templates come from untrusted files and run inside the process. Python cannot be interrupted while it makes
+one huge object, so each operation that can make an object much larger than its parts checks with the meter
+first, and each operation that can be repeated reports to it every time.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from msgspec import Struct
 
 from chaski.errors import TemplateError
 
-# Text is often made in several steps (trimmed, joined, stored, then shown), and each of them counts.
+# Text is often made in several steps (trimmed, joined, stored, then shown), and each step counts.
 _STEPS = 32
-# Bytes of a small object that a list, tuple or map refers to, which may have been made for it.
+# Bytes of a small object that a list, tuple or map refers to and that may have been made for it.
 _SMALL_OBJECT = 56
 _LONGEST_SOURCE = 128 * 1024
 
@@ -28,13 +28,13 @@ _Value = TypeVar("_Value")
 
 
 class TemplateLimitError(TemplateError):
-    """A rendering has passed one of its limits."""
+    """An error for a rendering that exceeded one of its limits."""
 
 
 class RenderLimits(Struct, frozen=True):
-    """The limits of one rendering. `characters`: of its output, and of any single value on the way there.
+    """The limits of one rendering. `characters`: of its output, and of any single intermediate value.
 
-    All values that it makes may take `_STEPS` times as many bytes, whether it keeps them or not.
+    All values that it makes may take `_STEPS` times as many bytes in total, kept or not.
     """
 
     seconds: float = 2.0
@@ -44,7 +44,7 @@ class RenderLimits(Struct, frozen=True):
 
 
 class Meter:
-    """The account of one rendering. Its methods raise `TemplateError` when a limit is passed."""
+    """The account of one rendering. Its methods raise `TemplateError` if a limit is exceeded."""
 
     def __init__(self, limits: RenderLimits, deadline: float | None = None) -> None:
         self.limits = limits
@@ -52,26 +52,26 @@ class Meter:
         self._made = 0
 
     def tick(self, size: int = 0) -> None:
-        """Count bytes that come into being, and look at the clock."""
+        """Count new bytes, and check the time."""
         self._made += size
         _require(self._made, _STEPS * self.limits.characters, "bytes in all")
         if time.monotonic() > self._deadline:
             raise TemplateLimitError(f"the chat template takes more than {self.limits.seconds:g} s")
 
     def expect(self, characters: int) -> None:
-        """Ask before text of this length is made."""
+        """Check the limits before text of this length is made."""
         _require(characters, self.limits.characters, "characters")
 
     def expect_elements(self, count: int) -> None:
-        """Ask before a list of this length is made."""
+        """Check the limits before a list of this length is made."""
         _require(count, self.limits.elements, "elements")
 
     def expect_number(self, bits: int) -> None:
-        """Ask before an integer of this many bits is made."""
+        """Check the limits before an integer of this many bits is made."""
         _require(bits, self.limits.number_bits, "bits in a number")
 
     def measured(self, value: _Value) -> _Value:
-        """The value itself, after counting it with everything inside, as often as it would be printed."""
+        """Count a value and everything inside, as often as it would be printed; return the value."""
         if isinstance(value, str):
             self.expect(len(value))
             self.tick(sys.getsizeof(value))
@@ -103,7 +103,7 @@ _meter: ContextVar[Meter] = ContextVar("template_meter")
 
 
 def current_meter() -> Meter:
-    """The meter of the rendering that runs now, in this thread."""
+    """Return the meter of the rendering in this thread."""
     return _meter.get()
 
 
@@ -121,8 +121,8 @@ def metering(limits: RenderLimits, deadline: float | None = None) -> Iterator[Me
 def guarded(limits: RenderLimits, deadline: float | None = None) -> Iterator[Meter]:
     """Run foreign code under a new meter; any error from it becomes a `TemplateError`.
 
-    `deadline` is that of several renderings (`deadline_of`); None gives this one the time of the limits.
-    A template opens no files and imports nothing: refusals of the system are not its fault.
+    `deadline` is shared by several renderings (`deadline_of`); None gives this one the time of the limits.
+    A template opens no files and imports nothing, so errors of the operating system pass unchanged.
     """
     try:
         with metering(limits, deadline) as meter:
@@ -135,7 +135,7 @@ def guarded(limits: RenderLimits, deadline: float | None = None) -> Iterator[Met
 
 
 def deadline_of(limits: RenderLimits) -> float:
-    """Return when renderings that begin now and share the time of one must have ended."""
+    """Return the deadline for renderings that begin now and share the time limit of one."""
     return time.monotonic() + limits.seconds
 
 

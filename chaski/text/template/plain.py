@@ -10,16 +10,16 @@ from chaski.text.template.probes import Rendering
 
 
 class PlainTemplate:
-    """Plain text: the contents of all messages, a blank line between them, and no roles.
+    """Plain text: the contents of all messages, separated by blank lines, without roles.
 
-    A single message is thus the text that the model continues. It supports neither turns nor tools, so the
-    code that uses it tells the user.
+    The model continues a single message as it is. The template supports neither turns nor tools, and the
+    calling code reports that to the user.
     """
 
     variables: frozenset[str] = frozenset()
     """The names that the template looks up: none."""
     image_text: str | None = None
-    """The text that the template writes for an image: none of its own."""
+    """The text that the template writes for an image: none."""
 
     def render(
         self,
@@ -28,12 +28,12 @@ class PlainTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         **extra: object,
     ) -> str:
-        """Join the contents. Tools, or a content that is not text, are a `TemplateError`."""
+        """Join the contents. Raises `TemplateError` for tools and for content that is not text."""
         if tools:
-            raise TemplateError("this model has no chat template, so it cannot be told about tools")
+            raise TemplateError("this model has no chat template, so it does not support tools")
         contents = [message.get("content") for message in messages]
         if not all(isinstance(content, str) for content in contents):
-            raise TemplateError("this model has no chat template, so every message must have text as content")
+            raise TemplateError("this model has no chat template, so each message must have text as content")
         return "\n\n".join(str(content) for content in contents)
 
     def probing(self) -> Rendering:

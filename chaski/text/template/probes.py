@@ -1,7 +1,7 @@
 """Probes: small conversations with words that no template contains, which show what a template supports.
 
-A template that reads a message's `tools`, or that mentions thinking in a comment, names what it cannot do. So
-nothing here looks for words in the template; it looks for the words of the conversation in the rendered text.
+A template may mention features that it does not support: it reads a message's `tools`, or a comment names
+thinking. So the probes never search the template; they search the rendered text for the conversation's words.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Message = Mapping[str, Any]
 
 
 class Rendering(Protocol):
-    """Renders a conversation with variables of the template. Raises TemplateError."""
+    """A function that renders a conversation with template variables. Raises TemplateError."""
 
     def __call__(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None, /, **variables: object
@@ -28,7 +28,7 @@ class Rendering(Protocol):
 
 
 class Probe(Struct, frozen=True):
-    """A conversation, and the words of it that a rendering must contain."""
+    """A conversation, and those of its words that a rendering must contain."""
 
     messages: Sequence[Message]
     words: Sequence[str]
@@ -118,13 +118,13 @@ TOOL: Mapping[str, Any] = {
 }
 """A tool that no message of a probe calls."""
 
-# Conversations that end where a thought of the answer's turn may still be shown.
+# Conversations that end where a template may still show a thought of the current turn.
 _THOUGHTFUL = (
     [_USER, {**_ANSWER, **_THOUGHT}, _AGAIN],
     [_USER, {**_ANSWER, **_THOUGHT}],
     [_USER, _calling(_call(_SHORT), **_THOUGHT), _result(_SHORT)],
 )
-# A prompt that ends by opening a thought, such as `<think>`.
+# A prompt that ends with the opening of a thought, such as `<think>`.
 _OPENED = re.compile(r"[<\[][^<>\[\]]*think[^<>\[\]]*[>\]]\s*\Z", re.IGNORECASE)
 
 
@@ -136,7 +136,7 @@ def shows_tools(render: Rendering) -> bool:
 
 
 def thinks(render: Rendering, tags: tuple[str, str] | None) -> bool:
-    """Return whether a template takes or writes thoughts; `tags` are those that it may write around them."""
+    """Return whether a template accepts or writes thoughts; it may put `tags` around them."""
     switched = [_text(render, [_USER], enable_thinking=on, thinking=on) for on in (False, True)]
     levels = [_text(render, [_USER], reasoning_effort=level) for level in ("low", "high")]
     if len(set(switched)) > 1 or len(set(levels)) > 1 or _OPENED.search(switched[1]):
@@ -149,7 +149,7 @@ def thinks(render: Rendering, tags: tuple[str, str] | None) -> bool:
 
 
 def knows_role(render: Rendering, role: str) -> bool:
-    """Return whether a template treats a role differently from one that cannot be known to it."""
+    """Return whether a template treats a role differently from a role that it cannot know."""
     own, other = (
         _text(render, [_USER, _said(name, "qsaid"), _ANSWER, _AGAIN]).replace(name, "")
         for name in (role, "qrole")
@@ -158,13 +158,13 @@ def knows_role(render: Rendering, role: str) -> bool:
 
 
 def _shows_part(render: Rendering, kind: str) -> bool:
-    """Return whether a template writes a part of an answer that is of a kind such as `thinking`."""
+    """Return whether a template writes an answer's parts of a kind such as `thinking`."""
     answer = {"role": "assistant", "content": [{"type": kind, kind: "qthought"}]}
     return "qthought" in _text(render, [_USER, answer, _AGAIN])
 
 
 def _drops_thoughts(render: Rendering, tags: tuple[str, str]) -> bool:
-    """Return whether a template leaves the thought out of an earlier answer that contains it."""
+    """Return whether a template drops the thought of an earlier answer that contains it as text."""
     answer = _said("assistant", f"{tags[0]}qthought{tags[1]}qanswer")
     text = _text(render, [_USER, answer, _AGAIN, _said("assistant", "qlast"), _AGAIN])
     return "qanswer" in text and "qthought" not in text

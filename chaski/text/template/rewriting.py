@@ -1,9 +1,9 @@
-"""`Rewriting`: the changes of conversations that a template needs to take them without losing a message.
+"""`Rewriting`: the changes to conversations that a template needs to accept them without losing a message.
 
-Many templates refuse conversations that clients send: they want one system message, alternating roles, ids of
-nine characters, or one call in a turn. Others leave such messages out. The changes that a template needs are
-found once, by probes, and not for each conversation. So all turns are changed alike, and a conversation that
-grows keeps the text of its earlier turns.
+Many templates refuse conversations that clients send: they require one system message, alternating roles,
+ids of nine characters, or one call per turn. Others drop such messages. Probes find the changes that a
+template needs once, not for each conversation. So all turns are changed alike, and a conversation that grows
+keeps the text of its earlier turns.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _LAST: tuple[_Change, Sequence[Probe]] = (turns.alternating, (probes.USERS,))
 class Rewriting:
     """The changes that one template needs.
 
-    probing: returns a function that renders conversations as they are, or raises TemplateError.
-    call_tags: texts around a call, for templates that do not write calls.
+    probing: returns a function that renders conversations unchanged, or raises TemplateError
+    call_tags: the texts around a call, for templates that do not write calls
     """
 
     def __init__(self, probing: Callable[[], _Render], call_tags: tuple[str, str] = ("", "")) -> None:
@@ -39,7 +39,7 @@ class Rewriting:
         self._needed: list[_Change] | None = None
 
     def rewritten(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return the conversation as the template takes it, or the conversation itself."""
+        """Return the conversation with the template's changes, or the conversation itself."""
         if all(change(messages) == messages for change, _ in self._changes):
             return messages
         if self._needed is None:
@@ -47,7 +47,7 @@ class Rewriting:
         return self._applied(self._needed, messages)
 
     def plainer(self, messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
-        """Yield a rewritten conversation that was refused in ever plainer forms, by changes of all kinds."""
+        """Yield ever plainer forms of a rewritten but refused conversation, by changes of all kinds."""
         for change, _ in self._changes:
             changed = turns.alternating(change(messages))
             if changed != messages:
@@ -55,7 +55,7 @@ class Rewriting:
             messages = changed
 
     def _find_needed(self) -> list[_Change]:
-        """Return the changes without which a probe is refused or loses a word, and with which it is whole."""
+        """Return the changes without which a probe is refused or loses a word, and with which it does not."""
         render = self._probing()
         found: list[_Change] = []
 
@@ -82,7 +82,7 @@ class Rewriting:
 
 
 def _changes(call_tags: tuple[str, str]) -> Sequence[tuple[_Change, Sequence[Probe]]]:
-    """Return all changes in the order in which they are made, with probes that need them."""
+    """Return all changes in the order of their application, with the probes that need them."""
     opening, closing = call_tags
     return (
         (turns.developer_as_system, (probes.DEVELOPER,)),

@@ -1,8 +1,8 @@
 """The Jinja environment of chat templates: sandboxed, immutable and metered.
 
-The settings are those that templates are written for (Hugging Face transformers). On top of Jinja's own
-sandbox, which keeps templates away from Python's internals, every operation that can grow a value or
-repeat itself reports to the `Meter`: operators, calls, filters, tests, loops and literals.
+The settings are those that templates are written for (Hugging Face transformers). Jinja's own sandbox keeps
+templates away from Python's internals. In addition, every operation that can enlarge a value or repeat itself
+reports to the `Meter`: operators, calls, filters, tests, loops and literals.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from chaski.text.template.functions import FILTERS, GLOBALS, TESTS
 from chaski.text.template.growth import STRING_METHODS, check_append, check_format, check_operator, joined
 from chaski.text.template.meter import current_meter
 
-# Methods that no template needs and that make large values from small ones.
+# Methods that templates do not need and that make large values from small ones.
 _UNSAFE_METHODS = {
     dict: {"fromkeys"},
     str: {"encode", "expandtabs", "format_map", "maketrans", "translate"},
@@ -34,7 +34,7 @@ _UNSAFE_METHODS = {
 
 
 class TemplateEnvironment(ImmutableSandboxedEnvironment):
-    """Compiles templates whose rendering must run inside `metering`, and so must compiling."""
+    """Compiles templates. Compilation and rendering must both run inside `metering`."""
 
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "**", "%"})
 
@@ -56,21 +56,21 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return template
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Jinja's rule, without methods that could make huge values, and with `append` and `pop` of lists."""
+        """Apply Jinja's rule, but refuse methods that can make huge values, and allow `append` and `pop`."""
         if attr in ("append", "pop") and isinstance(obj, list):
             return True
         unsafe = any(isinstance(obj, kind) and attr in names for kind, names in _UNSAFE_METHODS.items())
         return not unsafe and super().is_safe_attribute(obj, attr, value)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """An intercepted operator, checked before and measured after."""
+        """Compute an intercepted operator; check before and measure after."""
         check_operator(operator, left, right)
         meter = current_meter()
         meter.tick()
         return meter.measured(super().call_binop(context, operator, left, right))
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Any call in a template, counted before and measured after."""
+        """Make a call of a template; count it before and measure its result."""
         if function is _counted:
             return _counted(*args)
         meter = current_meter()
@@ -81,12 +81,12 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return meter.measured(super().call(context, function, *args, **kwargs))
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """Any lookup by a key, counted; filters look up each part of an attribute by it, for each item."""
+        """Look up a key and count it; filters do this for each part of an attribute and each item."""
         current_meter().tick()
         return super().getitem(obj, argument)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """Jinja asks this for every attribute: methods of strings are exchanged for metered ones."""
+        """Replace methods of strings with metered ones. Jinja calls this for every attribute."""
         text = getattr(value, "__self__", None)
         if not isinstance(value, BuiltinMethodType) or not isinstance(text, str):
             return None
@@ -98,50 +98,50 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def handle_exception(self, source: str | None = None) -> NoReturn:
         """Raise the error of a rendering unchanged.
 
-        Jinja would make another traceback, of lines in the template, which refers to the template's variables
-        and to its own error: all that the template made would stay until the garbage collector comes.
+        Jinja would build another traceback of template lines. It refers to the template's variables and to
+        its own error, so everything that the template made would live until the next garbage collection.
         """
         if source is None:
             raise
         super().handle_exception(source)
 
     def tick(self, characters: int) -> None:
-        """Called by compiled templates in each turn of a loop, with the length of its literal text."""
+        """Count a turn of a loop and its literal text. Compiled templates call this."""
         current_meter().tick(characters)
 
     def same(self, value: Any) -> Any:
-        """Called by compiled templates around literals and slices, because `call` measures its result."""
+        """Return the value. Compiled templates call this around literals and slices to have them measured."""
         return value
 
     @property
     def counted(self) -> Callable[[Any], Any]:
-        """Called by compiled templates around compared values, and around the condition of a loop."""
+        """Return the function that compiled templates call around compared values and loop conditions."""
         return _counted
 
     def concat(self, pieces: Iterable[str]) -> str:
-        """Called by compiled templates for the text of a macro, a block or a `set` block."""
+        """Join the text of a macro, a block or a `set` block. Compiled templates call this."""
         return joined("", pieces)
 
     def concatenate(self, *values: Any) -> str:
-        """Called by compiled templates for the operator `~`."""
+        """Apply the operator `~`. Compiled templates call this."""
         return joined("", values)
 
 
 class GenerationBlock(Extension):
-    """`{% generation %}` marks what the assistant wrote, for training; here it is only its contents."""
+    """`{% generation %}`, which marks the assistant's text for training; here it outputs its contents."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
         self.tags = {"generation"}
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        """The statements inside the block."""
+        """Return the statements inside the block."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 class _Formatter(SandboxedFormatter):
-    """Formats one text, and counts its size while it grows."""
+    """Formats one text, and counts its size as it grows."""
 
     def __init__(self, env: Environment) -> None:
         super().__init__(env)
@@ -157,22 +157,22 @@ class _Formatter(SandboxedFormatter):
 
 
 def _counted(value: Any) -> Any:
-    """Return the value itself, after a look at the clock."""
+    """Return the value itself after a check of the time."""
     current_meter().tick()
     return value
 
 
 @pass_environment
 def _printed(environment: Environment, value: Any) -> str:
-    """Return the text that `{{ value }}` puts out."""
+    """Return the text that `{{ value }}` outputs."""
     return current_meter().measured(str(value))
 
 
 class _Instrument(NodeTransformer):
-    """Puts calls of the environment's `tick`, `same` and `concatenate` into a syntax tree."""
+    """Inserts calls of the environment's `tick`, `same` and `concatenate` into a syntax tree."""
 
     def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
-        """The node that takes this node's place; its children first."""
+        """Return the node that replaces this one; visit its children first."""
         self.generic_visit(node)
         rewrite = _REWRITES.get(type(node))
         return node if rewrite is None else rewrite(node)

@@ -1,4 +1,4 @@
-"""Changes of calls and results that stricter templates need: other ids, fewer calls in a turn, plain text.
+"""Changes to calls and results that stricter templates need: other ids, fewer calls per turn, plain text.
 
 Calls have the form of transformers' templates: `{"type": "function", "id": …, "function": {"name": …,
 "arguments": …}}`. Each change alters only the turns that need it, as in `turns`.
@@ -29,22 +29,22 @@ __all__ = [
 _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 _NAMING_ID = re.compile(r"functions\.(.+):\d+")
 
-# The new id of a call, made of its old one, its name, and its number in the conversation.
+# Makes the new id of a call from its old one, its name, and its number in the conversation.
 _Renamed = Callable[[str, str, int], str]
 
 
 def ids_everywhere(messages: Sequence[Message]) -> Sequence[Message]:
-    """Give an id to each call that has none, and to each result the id of its call."""
+    """Give an id to each call without one, and to each result the id of its call."""
     return _with_ids(messages, lambda old, _, number: old or _numbered(number))
 
 
 def short_ids(messages: Sequence[Message]) -> Sequence[Message]:
-    """Give each call, and its result, an id of nine letters and digits, made of its old id alone."""
+    """Give each call, and its result, an id of nine letters and digits that depends only on its old id."""
     return _with_ids(messages, _short_id)
 
 
 def naming_ids(messages: Sequence[Message]) -> Sequence[Message]:
-    """Give each call an id such as `functions.weather:0`, for templates that write the id only."""
+    """Give each call an id such as `functions.weather:0`, for templates that write only the id."""
     return _with_ids(messages, _naming_id)
 
 
@@ -54,14 +54,14 @@ def arguments_as_text(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def arguments_as_mapping(messages: Sequence[Message]) -> Sequence[Message]:
-    """Make arguments that are text, since they are no valid JSON, the only value of a mapping."""
+    """Wrap arguments that are invalid JSON, and therefore text, as the only value of a mapping."""
     return _with_arguments(messages, lambda given: {"arguments": given} if isinstance(given, str) else given)
 
 
 def text_apart(messages: Sequence[Message], beside: str = "tool_calls") -> Sequence[Message]:
-    """Give text that accompanies calls a turn before them; a thought stays with the calls.
+    """Move text that accompanies calls to a separate turn before them; a thought stays with the calls.
 
-    `beside` is a field that such turns have, too.
+    Only turns that also contain the field `beside` are changed.
     """
     turns: list[Message] = []
     for message in messages:
@@ -73,7 +73,7 @@ def text_apart(messages: Sequence[Message], beside: str = "tool_calls") -> Seque
 
 
 def single_calls(messages: Sequence[Message]) -> Sequence[Message]:
-    """Give each call a turn, which its result follows. Text and thought stay with the first call."""
+    """Give each call a separate turn, followed by its result. Text and thought stay with the first call."""
     turns: list[Message] = []
     index = 0
     while index < len(messages):
@@ -98,7 +98,7 @@ def single_calls(messages: Sequence[Message]) -> Sequence[Message]:
 def calls_as_text(messages: Sequence[Message], opening: str = "", closing: str = "") -> Sequence[Message]:
     """Write calls as JSON into the content of their turn, each between `opening` and `closing`.
 
-    An `opening` without a `closing` stands before a list of all calls.
+    An `opening` without a `closing` precedes a list of all calls.
     """
     return [_with_calls_as_text(m, opening, closing) if m.get("tool_calls") else m for m in messages]
 
@@ -116,7 +116,7 @@ def _with_calls_as_text(message: Message, opening: str, closing: str) -> Message
 
 def _with_ids(messages: Sequence[Message], renamed: _Renamed) -> Sequence[Message]:
     found: list[Message] = []
-    waiting: list[tuple[str, str, str]] = []  # old id, name and new id of calls without a result so far
+    waiting: list[tuple[str, str, str]] = []  # old id, name and new id of calls still without a result
     number = 0
     for message in messages:
         if calls := message.get("tool_calls"):
@@ -135,9 +135,9 @@ def _with_ids(messages: Sequence[Message], renamed: _Renamed) -> Sequence[Messag
 
 
 def _result_id(result: Message, waiting: list[tuple[str, str, str]]) -> str | None:
-    """Return the new id of a result, whose call waits no longer; None if no call waits for it.
+    """Return the new id of a result and remove its call from `waiting`; None if no call waits for it.
 
-    A result without an id belongs to the first call of its name, or else to the first call.
+    A result without an id belongs to the first waiting call of its name, or else to the first waiting call.
     """
     own, name = result.get("tool_call_id") or "", result.get("name")
     if own:
@@ -152,7 +152,7 @@ def _result_id(result: Message, waiting: list[tuple[str, str, str]]) -> str | No
 
 
 def _taken(results: list[Message], call: Mapping[str, Any], others: Sequence[Any]) -> list[Message]:
-    """Take the result of a call out of those of its turn: the one with its id, or the first without any."""
+    """Take a call's result out of those of its turn: the one with its id, or the first without an id."""
     own = call.get("id")
     found = next((each for each in results if own and each.get("tool_call_id") == own), None)
     if found is None:

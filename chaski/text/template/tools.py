@@ -9,7 +9,7 @@ __all__ = ["with_descriptions"]
 
 
 def with_descriptions(tools: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return tools of which each, and each parameter of the first level, has a description and a type."""
+    """Return the tools with a description and a type for each tool and each top-level parameter."""
     return [{**tool, "function": _described_function(tool.get("function"))} for tool in tools]
 
 

@@ -1,8 +1,8 @@
-"""Changes of turns that stricter templates need: fewer roles, in fewer places, that alternate.
+"""Changes to turns that stricter templates need: fewer roles, in fewer places, that alternate.
 
-Each change returns a conversation with the same words. It alters only the turns that need it, so the text of
-earlier turns stays the same when a conversation grows, and the prefix cache keeps it.
-`content` may be text or a list of parts, as transformers' templates take both.
+Each change returns a conversation with the same words. It alters only the turns that need it. So the text of
+earlier turns stays the same as a conversation grows, and the prefix cache can reuse it.
+`content` may be text or a list of parts; transformers' templates accept both.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SYSTEM = ("system", "developer")
 
 
 def in_parts(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the conversation with each text as a list of one part, or of none where it is empty."""
+    """Return the conversation with each text as a list of one part, or as an empty list if it is empty."""
     return [
         {**message, "content": _parts(message["content"]) if message["content"] else []}
         if isinstance(message.get("content"), str)
@@ -43,34 +43,34 @@ def in_parts(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def developer_as_system(messages: Sequence[Message]) -> Sequence[Message]:
-    """Give messages of the developer to the system."""
+    """Change the role of developer messages to system."""
     return _with_role(messages, ("developer",), "system")
 
 
 def system_as_user(messages: Sequence[Message]) -> Sequence[Message]:
-    """Give messages of the system and of the developer to the user, in their places."""
+    """Change the role of system and developer messages to user, in place."""
     return _with_role(messages, _SYSTEM, "user")
 
 
 def late_system_as_user(messages: Sequence[Message]) -> Sequence[Message]:
-    """Give messages of the system that come after the first other message to the user, in their places."""
+    """Change the role of system messages after the first other message to user, in place."""
     first = _num_leading(messages)
     return [*messages[:first], *system_as_user(messages[first:])]
 
 
 def one_system(messages: Sequence[Message]) -> Sequence[Message]:
-    """Merge the messages of the system at the beginning into one."""
+    """Merge the system messages at the beginning into one."""
     first = _num_leading(messages)
     return [_merged(messages[:first]), *messages[first:]] if first > 1 else messages
 
 
 def results_as_user(messages: Sequence[Message]) -> Sequence[Message]:
-    """Give the results of tools to the user."""
+    """Change the role of tool results to user."""
     return _with_role(messages, ("tool",), "user")
 
 
 def orphans_as_user(messages: Sequence[Message]) -> Sequence[Message]:
-    """Give results that do not follow a turn with calls to the user."""
+    """Change the role of results that do not follow a turn with calls to user."""
     turns: list[Message] = []
     follows_calls = False
     for message in messages:
@@ -81,7 +81,7 @@ def orphans_as_user(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def results_with_comments(messages: Sequence[Message]) -> Sequence[Message]:
-    """Merge a message of the user that follows the result of a tool into that result."""
+    """Merge a user message that follows a tool result into that result."""
     turns: list[Message] = []
     for message in messages:
         if turns and (turns[-1].get("role"), message.get("role")) == ("tool", "user"):
@@ -92,7 +92,7 @@ def results_with_comments(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def alternating(messages: Sequence[Message]) -> Sequence[Message]:
-    """Merge neighbours of one role, except results of tools and turns with calls; the user speaks first."""
+    """Merge adjacent turns of one role, except tool results and turns with calls; the user speaks first."""
     turns: list[Message] = []
     for (role, calls), neighbours in groupby(messages, _kind):
         group = list(neighbours)
@@ -104,7 +104,7 @@ def alternating(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def words_with_calls(messages: Sequence[Message]) -> Sequence[Message]:
-    """Merge words of the assistant into the turn with calls that follows them."""
+    """Merge the assistant's text into the turn with calls that follows it."""
     turns: list[Message] = []
     for message in messages:
         if turns and message.get("tool_calls") and _kind(turns[-1]) == ("assistant", False):
@@ -115,7 +115,7 @@ def words_with_calls(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def with_question(messages: Sequence[Message]) -> Sequence[Message]:
-    """Add an empty turn of the user to a conversation without any, after the messages of the system."""
+    """Add an empty user turn after the system messages to a conversation that has no user turn."""
     if any(message.get("role") == "user" for message in messages):
         return messages
     first = _num_leading(messages)
@@ -140,12 +140,12 @@ def _with_role(messages: Sequence[Message], roles: Sequence[str], role: str) -> 
 
 
 def _num_leading(messages: Sequence[Message]) -> int:
-    """Return how many messages of the system a conversation begins with."""
+    """Return the number of system messages at the start of a conversation."""
     return sum(1 for _ in takewhile(lambda message: message.get("role") in _SYSTEM, messages))
 
 
 def _merged(messages: Sequence[Message]) -> Message:
-    """Merge messages into one; all other fields than texts and calls are those of the first."""
+    """Merge messages into one; except for texts and calls, all fields are those of the first."""
     if len(messages) == 1:
         return messages[0]
     found: dict[str, Any] = {}

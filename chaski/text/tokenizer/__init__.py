@@ -1,7 +1,7 @@
-"""Tokenizers built from GGUF metadata: text to token ids, and token ids to bytes and text.
+"""Tokenizers built from GGUF metadata, which convert text to token ids, and token ids to bytes and text.
 
-`load_tokenizer` is cheap: the encoder itself (merge tables, tries) is built by the first `encode`, or
-from when `prepare` is called.
+`load_tokenizer` is cheap. The first `encode` builds the encoder itself (merge tables, tries); `prepare`
+starts this earlier.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Byte-pair encoding with a list of merges, `tokenizer.ggml.model` = `gpt2` or `gemma4`.
 
-Text is cut into words, and pairs are merged in the order of the file's merge list. The words are UTF-8 bytes
-spelled as printable characters (GPT-2, Radford et al. 2019), or text as it is, spelled as SentencePiece does.
+The text is cut into words, and pairs are merged in the order of the file's merge list. Words are UTF-8 bytes
+spelled as printable characters (GPT-2, Radford et al. 2019), or plain text in SentencePiece's spelling.
 The package `regex` finds the words, and the native core merges in the file's own lists.
 """
 
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 def _byte_characters() -> list[str]:
-    """GPT-2's spelling: printable Latin-1 bytes are themselves, the others follow from U+0100 on."""
+    """Return GPT-2's spelling: printable Latin-1 bytes as themselves, the others as U+0100 and up."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]
@@ -62,8 +62,11 @@ class PairEncoding(ABC):
             self._begun = self._begin()
 
     def encode(self, texts: list[str], continues: bool = False) -> list[list[int]]:
-        """Token ids of each text. The first call waits for the merge table and raises `TokenizerError` when
-        a merge has no two parts, or it or its result is not in the vocabulary."""
+        """Return the token ids of each text.
+
+        The first call waits for the merge table. It raises `TokenizerError` if a merge does not have two
+        parts, or if a part or the result is not in the vocabulary.
+        """
         table = self._table
         normal = map(self._normalized, texts)
         return [table.encode(text, self._pretokenizer.word_ends(text)) for text in normal]
@@ -74,16 +77,16 @@ class PairEncoding(ABC):
 
     @abstractmethod
     def token_bytes(self, token: str, kind: int) -> bytes:
-        """The bytes that the token spells."""
+        """Return the bytes that the token spells."""
 
     @property
     @abstractmethod
     def _byte_tokens(self) -> Sequence[str]:
-        """The token that stands alone for each of the 256 bytes."""
+        """Return the token that stands alone for each of the 256 bytes."""
 
     @abstractmethod
     def _normalized(self, text: str) -> str:
-        """The text that is cut into words."""
+        """Return the text that is cut into words."""
 
     @cached_property
     def _table(self) -> _native.PairMerges:
@@ -94,9 +97,9 @@ class PairEncoding(ABC):
         return table
 
     def _begin(self) -> _native.PairMerges:
-        """The tokens that text can turn into, by their spelling, and their merges.
+        """Build the table of the spellings of all tokens that text can become, and their merges.
 
-        Control tokens are left out; of equal tokens the last counts.
+        Control tokens are omitted; of equal tokens the last counts.
         """
         tokens, merges = utf8_strings(self._vocabulary.tokens, "tokens"), utf8_strings(self._merges, "merges")
         rules = self._pretokenizer
@@ -118,22 +121,26 @@ class PairEncoding(ABC):
             if byte not in _NEVER_IN_UTF8 and table.id_of(token) < 0
         ]
         if missing:
-            _log.warning("%d byte values have no token and are lost, %#04x first", len(missing), missing[0])
+            _log.warning(
+                "%d byte values have no token and are lost; the first is %#04x", len(missing), missing[0]
+            )
 
 
 def byte_level_bytes(token: str, kind: int) -> bytes:
-    """The bytes that a token spells in printable characters; see `ByteLevelBPE.token_bytes`."""
+    """Return the bytes that a token spells in printable characters; see `ByteLevelBPE.token_bytes`."""
     if kind == TokenType.USER_DEFINED or not _BYTES.keys() >= set(token):
         return token.encode("utf-8", "surrogateescape")
     return bytes([_BYTES[character] for character in token])
 
 
 class ByteLevelBPE(PairEncoding):
-    """Tokens are bytes, spelled as printable characters."""
+    """Byte-pair encoding over bytes, spelled as printable characters."""
 
     def token_bytes(self, token: str, kind: int) -> bytes:
-        """The bytes that the token spells. User-defined tokens, and others with foreign characters in them,
-        are their own text."""
+        """Return the bytes that the token spells.
+
+        User-defined tokens, and others that contain foreign characters, stand for their own text.
+        """
         return byte_level_bytes(token, kind)
 
     @property
@@ -145,11 +152,13 @@ class ByteLevelBPE(PairEncoding):
 
 
 class TextBPE(PairEncoding):
-    """Tokens are text, with U+2581 for a space. Characters without a token are spelled by byte tokens."""
+    """Byte-pair encoding over text, with U+2581 for a space and byte tokens for unknown characters."""
 
     def token_bytes(self, token: str, kind: int) -> bytes:
-        """The byte that a byte token names; else the text of the token, with spaces for U+2581. The text of
-        user-defined tokens is what stands in the file."""
+        """Return the byte that a byte token names, else the token's text with spaces for U+2581.
+
+        The text of user-defined tokens is unchanged.
+        """
         if kind == TokenType.USER_DEFINED:
             return token.encode("utf-8", "surrogateescape")
         return piece_bytes(token, kind)
@@ -165,13 +174,13 @@ class TextBPE(PairEncoding):
 def _fault(table: _native.PairMerges, merge: str, index: int) -> str:
     left, _, right = merge.partition(" ")
     lacking = next(token for token in (left, right, left + right) if table.id_of(token) < 0)
-    return f"{PREFIX}merges[{index}] is {left!r} and {right!r}, but {lacking!r} is no token"
+    return f"{PREFIX}merges[{index}] is {left!r} and {right!r}, but {lacking!r} is not a token"
 
 
 def _composed(text: str) -> str:
-    """The text in Unicode NFC.
+    """Return the text in Unicode NFC.
 
-    Long runs of marks, which Python would sort in quadratic time, are put in order before.
+    Long runs of combining marks are ordered first, because Python would sort them in quadratic time.
     """
     if text.isascii():
         return text

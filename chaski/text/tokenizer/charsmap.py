@@ -2,8 +2,8 @@
 
 Format: the size of a trie in bytes (uint32), the trie, and the replacements as UTF-8, each ended by a zero.
 The trie is a double array of 32-bit units (https://github.com/s-yata/darts-clone), walked byte by byte.
-A unit has a label (bits 0 to 7), a mark that a key ends there (8), and its distance to its children (10 to
-30, a multiple of 256 where bit 9 is set). A unit with bit 31 is the place of a replacement.
+A unit contains a label (bits 0 to 7), a flag for the end of a key (8), and the distance to its children (10
+to 30, a multiple of 256 if bit 9 is set). A unit with bit 31 is the offset of a replacement.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from chaski.text.tokenizer.vocabulary import PREFIX
 __all__ = ["read_charsmap"]
 
 _NAME = PREFIX + "precompiled_charsmap"
-_LARGEST = 1 << 24  # bytes; those of Unicode's forms have 240,000
-_LONGEST = 64  # bytes of a replacement; the longest one of Unicode's forms has 33
+_LARGEST = 1 << 24  # bytes; the tables of Unicode's normal forms have 240,000
+_LONGEST = 64  # bytes of a replacement; the longest one in Unicode's normal forms has 33
 _SIZE = 4
 
 
 def read_charsmap(metadata: Mapping[str, object]) -> bytes:
-    """Return the table of a file, empty where it has none. Raises `TokenizerError` for a damaged one.
+    """Return the table of a file, or an empty one. Raises `TokenizerError` for a damaged table.
 
-    After this check no text leads a reader out of the table: each of its units is looked at, also those that
-    no key reaches.
+    The check covers all units, including those that no key reaches. After it, no text leads a reader out of
+    the table.
     """
     value = metadata.get(_NAME, ())
     if not isinstance(value, Sized) or isinstance(value, str):
@@ -38,11 +38,11 @@ def read_charsmap(metadata: Mapping[str, object]) -> bytes:
     if len(value) == 0:
         return b""
     if len(value) > _LARGEST:
-        raise TokenizerError(f"{_NAME} has {len(value)} bytes; no more than {_LARGEST} are read")
+        raise TokenizerError(f"{_NAME} has {len(value)} bytes; the limit is {_LARGEST}")
     table = _bytes(cast("object", value))
     size = int.from_bytes(table[:_SIZE], "little")
     if size % _SIZE or not 0 < size <= len(table) - _SIZE:
-        raise TokenizerError(f"{_NAME} has {len(table)} bytes, but a trie of {size}")
+        raise TokenizerError(f"{_NAME} has {len(table)} bytes, but states a trie size of {size}")
     _check_trie(
         np.frombuffer(table, "<u4", size // _SIZE, _SIZE).astype(np.int64), _places(table[_SIZE + size :])
     )
@@ -54,12 +54,12 @@ def _bytes(value: object) -> bytes:
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
         raise TokenizerError(f"{_NAME} is not an array of bytes")
     if numbers.dtype.itemsize > 1 and not ((numbers >= 0) & (numbers < 256)).all():
-        raise TokenizerError(f"{_NAME} holds a number that is no byte")
+        raise TokenizerError(f"{_NAME} contains a number that is not a byte")
     return numbers.astype(np.uint8).tobytes()
 
 
 def _places(replacements: bytes) -> NDArray[np.bool_]:
-    """The bytes at which a replacement may begin: those that begin a character, or end a text."""
+    """Return where a replacement may begin: at the first byte of a character, or at the end of a text."""
     try:
         replacements.decode()
     except UnicodeDecodeError as error:
@@ -68,9 +68,7 @@ def _places(replacements: bytes) -> NDArray[np.bool_]:
         raise TokenizerError(f"{_NAME}: its last replacement has no end")
     longest = max(map(len, replacements.split(b"\0")))
     if longest > _LONGEST:
-        raise TokenizerError(
-            f"{_NAME} has a replacement of {longest} bytes; no more than {_LONGEST} are read"
-        )
+        raise TokenizerError(f"{_NAME} has a replacement of {longest} bytes; the limit is {_LONGEST}")
     found: NDArray[np.bool_] = (np.frombuffer(replacements, np.uint8) & 0xC0) != 0x80
     return found
 
@@ -78,13 +76,13 @@ def _places(replacements: bytes) -> NDArray[np.bool_]:
 def _check_trie(units: NDArray[np.int64], places: NDArray[np.bool_]) -> None:
     children = np.arange(len(units)) ^ ((units >> 10) << ((units & 1 << 9) >> 6))
     inner = (units >> 31) == 0
-    inner[0] = True  # the root is never looked at otherwise
+    inner[0] = True  # no unit refers to the root
     outside = inner & ((children | 0xFF) >= len(units))
     if outside.any():
-        raise TokenizerError(f"{_NAME}: unit {outside.argmax()} of its trie has children outside of it")
+        raise TokenizerError(f"{_NAME}: unit {outside.argmax()} of its trie has children outside the trie")
     ends = inner & (units >> 8 & 1 == 1)
     values = units[children[ends]] & (1 << 31) - 1
     known = np.append(places, False)[np.minimum(values, len(places))]
     if not known.all():
         bad = np.flatnonzero(ends)[(~known).argmax()]
-        raise TokenizerError(f"{_NAME}: unit {bad} of its trie names no place of a replacement")
+        raise TokenizerError(f"{_NAME}: unit {bad} of its trie does not refer to the start of a replacement")

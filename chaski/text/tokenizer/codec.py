@@ -10,23 +10,23 @@ class Codec(Protocol):
 
     @property
     def prefix_space(self) -> bool:
-        """True if `encode` puts a space in front of every text, which decoding then removes."""
+        """Return whether `encode` puts a space before every text, which decoding then removes."""
 
     def prepare(self) -> None:
-        """Begin to build what `encode` needs, if that can be done alongside other work: here it cannot.
+        """Start building the tables of `encode` in parallel with other work. By default this does nothing.
 
-        May raise `TokenizerError`, as `encode` will.
+        May raise `TokenizerError`, as `encode` would.
         """
         return
 
     def encode(self, texts: list[str], continues: bool = False) -> list[list[int]]:
-        """Token ids of each text. The first call builds the tables and may raise `TokenizerError`.
+        """Return the token ids of each text. The first call builds the tables and may raise `TokenizerError`.
 
-        continues: the texts continue others, so they are tokenized without `prefix_space`.
+        continues: the texts continue others, so they are tokenized without `prefix_space`
         """
 
     def finds(self, user_defined: str) -> bool:
         """Return whether `encode` finds this user-defined token; if not, `Tokenizer` splits it off."""
 
     def token_bytes(self, token: str, kind: int) -> bytes:
-        """The bytes that a token stands for, of any type but control and unknown."""
+        """Return the bytes that a token stands for; it may have any type but control and unknown."""

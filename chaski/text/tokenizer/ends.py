@@ -1,7 +1,7 @@
 """The tokens that end an answer: those that the metadata names, and those with a known spelling.
 
-Converters type such tokens as they like, so their type decides nothing. The spellings, and what two of them
-mean alongside others, are those that llama.cpp goes by (its `llama-vocab.cpp`).
+Converters assign arbitrary types to such tokens, so the type decides nothing. The spellings, and the
+exceptions for combinations of them, are those of llama.cpp (its `llama-vocab.cpp`).
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ FILL_IN_TEXTS: Mapping[str, tuple[str, ...]] = {
     "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
     "fim_sep": ("<|file_sep|>",),
 }
-"""Spellings of the tokens around texts that are filled in, by role; a file may name the token of a role."""
+"""Spellings of the tokens of fill-in-the-middle prompts, by role; a file may name the token of a role."""
 
 _NAMED_ENDS = ("eos", "eot", "eom")
-# A model that begins another file, or continues with nothing, has answered.
+# An answer ends when the model begins another file or padding.
 _ENDS_OF_FILL_IN = ("fim_pad", "fim_rep", "fim_sep")
 
 
 class MarkedTokens(Struct, frozen=True):
-    """ends: ids that end an answer. controls: ids that are control tokens, whatever the file types them."""
+    """ends: ids that end an answer. controls: ids of control tokens, regardless of their type in the file."""
 
     ends: frozenset[int]
     controls: frozenset[int]
@@ -77,10 +77,13 @@ class MarkedTokens(Struct, frozen=True):
 def find_marked(
     tokens: Sequence[str], named: Mapping[str, int | None], listed: Sequence[int], words: Collection[int] = ()
 ) -> MarkedTokens:
-    """named: the ids that the metadata has for `eos`, `eot`, `eom` and the roles of FILL_IN_TEXTS.
+    """Return the tokens that end an answer, and the control tokens.
 
-    listed: the ids of `eos_token_ids`. words: ids of ordinary text, whatever it spells. Raises
-    `TokenizerError` for a listed id that is not a token.
+    named: the ids in the metadata for `eos`, `eot`, `eom` and the roles of FILL_IN_TEXTS
+    listed: the ids of `eos_token_ids`
+    words: ids of ordinary text, regardless of their spelling
+
+    Raises `TokenizerError` for a listed id that is not a token.
     """
     if not all(isinstance(token_id, int) and 0 <= token_id < len(tokens) for token_id in listed):
         raise TokenizerError(
@@ -102,12 +105,12 @@ def find_marked(
 
 
 def _no_ends(present: Collection[str]) -> frozenset[str]:
-    """The spellings among those of a vocabulary that end no turn alongside the others."""
+    """Return the spellings in a vocabulary that, in combination with others, do not end a turn."""
     calls = "<|call|>" in present or "<|calls|>" in present
-    # In the formats of gpt-oss and Solar this ends a message, and a turn has several.
+    # In the formats of gpt-oss and Solar this token ends a message, and a turn has several messages.
     ends_message = calls and ("<|return|>" in present or "<|flush|>" in present)
     dropped = {"<|end|>"} if ends_message else set()
-    # Where Gemma 4's tokens are, this is a tag of HTML.
+    # In Gemma 4's vocabulary this is an HTML tag.
     dropped |= {"</s>"} if "<|tool_response>" in present else set()
     return frozenset(dropped.intersection(present))
 
@@ -119,15 +122,15 @@ def _first(found: Mapping[str, Sequence[int]], texts: Sequence[str]) -> int | No
 def find_words(
     tokens: Sequence[str], merges: Sequence[str], is_normal: Callable[[int], bool]
 ) -> frozenset[int]:
-    """The normal tokens that are spelled as special ones and are text all the same: merges make them of it.
+    """Return the normal tokens that are spelled like special ones but are text, since merges produce them.
 
-    In the vocabulary of Qwen, for instance, `</s>` is a word of HTML.
+    In the vocabulary of Qwen, for instance, `</s>` is an HTML tag in text.
     """
     spelled = _ids_of(tokens, END_TEXTS.union(*FILL_IN_TEXTS.values()))
     normal = {text: normal for text, ids in spelled.items() if (normal := list(filter(is_normal, ids)))}
     if not normal:
         return frozenset()
-    # A merge has its two parts with a space between them.
+    # A merge is written as its two parts with a space in between.
     near = _near(merges, {f"{text} " for text in normal})
     made = {word for i in near if (word := merges[i].replace(" ", "", 1)) in normal}
     return frozenset(token_id for text in made for token_id in normal[text])
@@ -136,7 +139,7 @@ def find_words(
 def _ids_of(
     tokens: Sequence[str], texts: Collection[str], words: Collection[int] = ()
 ) -> dict[str, list[int]]:
-    """The ids of the tokens that are spelled as one of `texts`, by text, without those of `words`."""
+    """Return, by text, the ids of tokens spelled as one of `texts`, except those in `words`."""
     found: dict[str, list[int]] = {}
     for token_id in _near(tokens, texts):
         if (token := tokens[token_id]) in texts and token_id not in words:
@@ -145,6 +148,6 @@ def _ids_of(
 
 
 def _near(strings: Sequence[str], texts: Collection[str]) -> Sequence[int]:
-    """Indices that hold those of all strings which have the length and the first byte of one of `texts`."""
+    """Return indices that include all strings with the length and the first byte of one of `texts`."""
     found: Sequence[int] = range(len(strings))
     return strings.beginning_as(texts).tolist() if isinstance(strings, StringArray) else found

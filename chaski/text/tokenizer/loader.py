@@ -39,9 +39,9 @@ def has_tokenizer(metadata: Mapping[str, object]) -> bool:
 
 
 def check_tokenizer(file: GGUFFile) -> None:
-    """Raise `TokenizerError` for a kind of tokenizer or pre-tokenizer that is not known, or without merges.
+    """Raise `TokenizerError` for an unknown kind of tokenizer or pre-tokenizer, or for missing merges.
 
-    A file without a tokenizer passes: its model is given ids. The vocabulary is not read, as that takes long.
+    A file without a tokenizer passes: its model receives ids. The vocabulary is not read, as that takes long.
     """
     with _naming(file):
         if has_tokenizer(file.metadata) and _loader(file.metadata) is _load_pairs:
@@ -57,7 +57,7 @@ def file_tokenizer(file: GGUFFile) -> Tokenizer:
 
 @contextmanager
 def _naming(file: GGUFFile) -> Iterator[None]:
-    """Put the file's path before the message of an error that names a key."""
+    """Prefix the message of an error that names a key with the file's path."""
     try:
         yield
     except MissingPackageError:
@@ -67,10 +67,10 @@ def _naming(file: GGUFFile) -> Iterator[None]:
 
 
 def load_tokenizer(metadata: Mapping[str, object]) -> Tokenizer:
-    """The tokenizer that a GGUF file's metadata describes.
+    """Return the tokenizer that a GGUF file's metadata describes.
 
-    Only the ids that have a role are read now; merges and pieces wait for the first `encode`. Raises
-    `TokenizerError` naming the key that is missing, malformed or of a kind that is not known.
+    This reads only the ids that have a role; the first `encode` reads merges and pieces. Raises
+    `TokenizerError` naming the key that is missing, malformed or of an unknown kind.
     """
     return _loader(metadata)(metadata)
 
@@ -98,7 +98,7 @@ def _load_pairs(metadata: Mapping[str, object]) -> Tokenizer:
 
 
 def _load_gemma4(metadata: Mapping[str, object]) -> Tokenizer:
-    """One rule belongs to this kind, whatever the file's name for it."""
+    """Load a tokenizer of this kind, which always uses one rule, regardless of the file's name for it."""
     return _by_pairs(metadata, "gemma4")
 
 
@@ -112,12 +112,10 @@ def _by_pairs(metadata: Mapping[str, object], name: str) -> Tokenizer:
 def _load_sentencepiece(metadata: Mapping[str, object]) -> Tokenizer:
     vocabulary = read_vocabulary(metadata, default_add_bos=True)
     if read_charsmap(metadata):
-        # The library would trust what no check of ours has seen, and no model of this kind needs one.
-        raise UnsupportedError(
-            f"{PREFIX}precompiled_charsmap is not supported where {PREFIX}model is 'llama'"
-        )
+        # The library would trust the unchecked table, and no model of this kind needs one.
+        raise UnsupportedError(f"{PREFIX}precompiled_charsmap is not supported if {PREFIX}model is 'llama'")
     codec = SentencePieceBPE(vocabulary, _scores(metadata, vocabulary), read_normalizer(metadata))
-    # No key says it: of this kind Phi 3 alone was trained without the lines that its template ends.
+    # No key shows it: of this kind, only Phi 3 was trained without the line breaks that its template writes.
     return Tokenizer(vocabulary, codec, strips_after_special=metadata.get("general.architecture") == "phi3")
 
 
@@ -134,12 +132,12 @@ def _scores(metadata: Mapping[str, object], vocabulary: Vocabulary) -> NDArray[n
             f"{PREFIX}scores is missing: a SentencePiece vocabulary needs a score for each token"
         )
     if not np.isfinite(scores).all():
-        raise TokenizerError(f"{PREFIX}scores holds a value that is not finite")
+        raise TokenizerError(f"{PREFIX}scores contains a value that is not finite")
     return scores.astype(np.float32)
 
 
 def _load_wordpiece(metadata: Mapping[str, object]) -> Tokenizer:
-    """Texts stand between two tokens, which files may know by BERT's names for them only."""
+    """Load a tokenizer that puts texts between two tokens, which files may name only by BERT's names."""
     own = {"bos_token_id": "cls_token_id", "eos_token_id": "seperator_token_id"}
     known = {
         PREFIX + role: metadata[PREFIX + name] for role, name in own.items() if PREFIX + name in metadata
@@ -158,7 +156,7 @@ _LOADERS: dict[str, Callable[[Mapping[str, object]], Tokenizer]] = {
 
 
 def unknown_kind(metadata: Mapping[str, object]) -> str | None:
-    """The file's tokenizer or pre-tokenizer, if it is unknown here; another engine may know it."""
+    """Return the file's tokenizer or pre-tokenizer if it is unknown here; another engine may know it."""
     model, pre = metadata.get(f"{PREFIX}model"), metadata.get(f"{PREFIX}pre")
     if isinstance(model, str) and model not in (*_LOADERS, *_NONE):
         return f"{PREFIX}model = {model!r:.40}"
@@ -166,5 +164,5 @@ def unknown_kind(metadata: Mapping[str, object]) -> str | None:
         return f"{PREFIX}pre = {pre!r:.40}"
     charsmap = metadata.get(f"{PREFIX}precompiled_charsmap")
     if model == "llama" and isinstance(charsmap, Sized) and len(charsmap) > 0:
-        return f"{PREFIX}precompiled_charsmap where {PREFIX}model = 'llama'"
+        return f"{PREFIX}precompiled_charsmap with {PREFIX}model = 'llama'"
     return None

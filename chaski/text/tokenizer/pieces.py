@@ -12,14 +12,14 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def piece_bytes(token: str, kind: int) -> bytes:
-    """The byte that a byte token names; else the text of the piece, with spaces for U+2581."""
+    """Return the byte that a byte token names, else the text of the piece with spaces for U+2581."""
     if kind == TokenType.BYTE:
         return bytes([byte_value(token)])
     return token.replace(SPACE, " ").encode("utf-8", "surrogateescape")
 
 
 def byte_value(token: str) -> int:
-    """The byte that a token names. Raises `TokenizerError` for one of another form."""
+    """Return the byte that a token names. Raises `TokenizerError` for another form."""
     match = _BYTE_TOKEN.fullmatch(token)
     if match is None:
         raise TokenizerError(
@@ -29,7 +29,7 @@ def byte_value(token: str) -> int:
 
 
 def find_unknown(vocabulary: Vocabulary) -> int:
-    """The token for characters without one. Many files type it as control."""
+    """Return the token for characters without a token. Many files type it as control."""
     if vocabulary.unknown_id is not None:
         return vocabulary.unknown_id
     candidates = vocabulary.ids_of_type(TokenType.UNKNOWN) or vocabulary.ids_of_type(TokenType.CONTROL)
@@ -41,7 +41,7 @@ def find_unknown(vocabulary: Vocabulary) -> int:
 
 
 def find_bytes(vocabulary: Vocabulary) -> list[int]:
-    """The ids of the tokens that stand for bytes, by byte; none for a vocabulary without them."""
+    """Return the ids of the 256 byte tokens, by byte; an empty list for a vocabulary without them."""
     ids = {byte_value(vocabulary.tokens[i]): i for i in vocabulary.ids_of_type(TokenType.BYTE)}
     if ids and len(ids) != 256:
         raise TokenizerError(

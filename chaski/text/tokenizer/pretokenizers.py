@@ -1,9 +1,9 @@
-"""The cuts of text into words before byte pairs are merged: one row for each name of `tokenizer.ggml.pre`.
+"""The splitting of text into words before byte pairs are merged: one row per name of `tokenizer.ggml.pre`.
 
 The names are those of llama.cpp. The regular expressions are those that the model families publish in their
-`tokenizer.json`, or llama.cpp's where it is the only source, in the syntax of the package `regex`. Each
-pattern of a row is applied in turn and cuts every piece further into matches and the gaps between them.
-`docs/tokenizers.md` says where llama.cpp gives other tokens.
+`tokenizer.json`, or llama.cpp's if it is the only source, in the syntax of the package `regex`. Each pattern
+of a row is applied in order and cuts every piece further into matches and the gaps between them.
+`docs/tokenizers.md` lists the cases in which llama.cpp produces other tokens.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 class PreTokenizer(Struct, frozen=True):
     """One rule.
 
-    ignore_merges  a word that is a token is taken whole
+    ignore_merges  a word that is a token is not split
     nfc            text is first composed (Unicode NFC)
-    add_bos        what files mean that do not say whether BOS is added
-    byte_level     tokens spell bytes as printable characters; else they are text, with U+2581 for a space
+    add_bos        whether BOS is added if the file does not define it
+    byte_level     tokens spell bytes as printable characters; otherwise they are text, with U+2581 for a
+                   space
     """
 
     patterns: tuple[str, ...]
@@ -39,7 +40,7 @@ class PreTokenizer(Struct, frozen=True):
     byte_level: bool = True
 
     def word_ends(self, text: str) -> NDArray[np.int64]:
-        """The place in the text, in characters, where each of its words ends; words are never empty."""
+        """Return the end of each word as an index into the text, in characters; words are never empty."""
         words = [text] if text else []
         for pattern in map(compiled, self.patterns):
             words = [part for word in words for part in _cut(pattern, word)]
@@ -48,14 +49,14 @@ class PreTokenizer(Struct, frozen=True):
 
 @cache
 def compiled(pattern: str) -> regex.Pattern[str]:
-    """The pattern with set operations and Unicode's classes."""
+    """Compile the pattern with set operations and Unicode's classes."""
     import regex
 
     return regex.compile(pattern, regex.VERSION1)
 
 
 def _cut(pattern: regex.Pattern[str], text: str) -> list[str]:
-    """The matches and the gaps between them."""
+    """Return the matches and the gaps between them."""
     matches: list[str] = pattern.findall(text)
     has_gaps = sum(map(len, matches)) < len(text)
     return list(_with_gaps(pattern, text)) if has_gaps else matches
@@ -74,13 +75,13 @@ def _with_gaps(pattern: regex.Pattern[str], text: str) -> Iterator[str]:
 
 
 def pretokenizer(name: str) -> PreTokenizer:
-    """The pre-tokenizer of that name. Raises `TokenizerError` for an unknown one."""
+    """Return the pre-tokenizer of that name. Raises `TokenizerError` for an unknown name."""
     try:
         return PRETOKENIZERS[name]
     except KeyError:
         raise TokenizerError(
-            f"tokenizer.ggml.pre is {name!r}, which is none of the {len(PRETOKENIZERS)} rules known here for "
-            f"cutting text into words, and by another rule the model would get wrong tokens. {MAY_BE_KNOWN}"
+            f"tokenizer.ggml.pre is {name!r}, which is not one of the {len(PRETOKENIZERS)} known rules for "
+            f"cutting text into words; another rule would give the model wrong tokens. {MAY_BE_KNOWN}"
         ) from None
 
 
@@ -104,14 +105,15 @@ def _words(
     signs: str = r" ?[^\s\p{L}\p{N}]+[\r\n]*",
     blanks: str = _BLANKS,
 ) -> str:
-    """The cl100k shape: contractions in any case, letters with one character before them, digits, signs."""
+    """Return the cl100k shape: contractions in any case, letters after one optional sign, digits, signs."""
     return _any_of(contraction, rf"[^\r\n\p{{L}}\p{{N}}]?{letters}", digits, signs, blanks)
 
 
 def _cased_words(digits: str, suffix: str = "", letters: str = "", tail: str = r"[\r\n/]*") -> str:
-    """The o200k shape: a word ends where lower case turns to upper case; marks belong to words.
+    """Return the o200k shape: a word ends between lower and upper case; marks belong to words.
 
-    letters: a class which the letters of words are in; tail: what signs take with them.
+    letters: a class that contains the letters of words
+    tail: a pattern for the characters that follow signs in one piece
     """
     upper, lower = (
         rf"[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}{letters}]",
@@ -128,7 +130,7 @@ def _cased_words(digits: str, suffix: str = "", letters: str = "", tail: str = r
 
 
 def _deepseek(signs: str, lines: str) -> str:
-    """DeepSeek V3's shape: a sign may begin a Latin word; letters, with one character before them; signs."""
+    """Return DeepSeek V3's shape: a sign may begin a Latin word; letters after one optional sign; signs."""
     return _any_of(
         r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+",
         r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+",
@@ -145,9 +147,9 @@ _DIGITS = r"\p{N}+"
 _ASCII_TRIPLES = "[0-9][0-9][0-9]"
 _LINES_ALONE = r"[^\n]+|[\n]+"
 _DEEPSEEK_V3 = _deepseek(r" ?[\p{P}\p{S}]+[\r\n]*", _LINES)
-# Words with one space before them, without the punctuation of several scripts.
+# Words with one optional leading space, without the punctuation of several scripts.
 _BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
-# Letters of the scripts with upper and lower case, as DeepSeek LLM spells them out.
+# Letters of the scripts with upper and lower case, spelled out as in DeepSeek LLM.
 CASED_LETTERS = (
     "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af"
     "\u0370-\u0373\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5"
@@ -176,16 +178,16 @@ _DEEPSEEK_V3_STYLE = PreTokenizer((_TRIPLE_DIGITS, _HAN_KANA, _DEEPSEEK_V3))
 _BLOOM_STYLE = PreTokenizer((_BLOOM,))
 _BAILING_STYLE = PreTokenizer((_words(_SINGLE_DIGIT, blanks=rf"\s*[\r\n]|{_SPACES}"),))
 
-# Three ways to cut digits in threes from the right. The published expression looks from each three to the end
-# of the digits, which takes quadratic time; these give the same pieces. After the first group of digits,
-# threes from the left are threes from the right.
+# Three patterns that cut digits into groups of three from the right. From each group the published
+# expression looks ahead to the end of the digits, which takes quadratic time; these give the same pieces.
+# After the first group, groups of three from the left are groups of three from the right.
 _NO_WORD = (
     "(?![[\\w\u00b2\u00b3\u00b9\u00bc-\u00be]--[\u200c\u200d]])"  # what Oniguruma's \b is after a digit
 )
 _AYA_STYLE = PreTokenizer((rf"(?<!\d)\d{{1,3}}(?=(?:\d{{3}})*+{_NO_WORD})", _O200K))
 _THREES_FROM_THE_RIGHT = (r"\p{Nd}+", r"\A\p{Nd}{1,2}(?=(?:\p{Nd}{3})+\Z)", r"\p{Nd}{3}")
-# Published as `(?=(\d{3})+(?!\d))`. Numerals that are not decimal digits (½) stay with what is before them,
-# and so do one or two digits between such.
+# Published as `(?=(\d{3})+(?!\d))`. Numerals that are not decimal digits (½) stay with the text before them,
+# and so do one or two digits between two such numerals.
 _FEW = r"(?:[\p{N}&&[^\d]]|(?<!\d)\d{1,2}(?!\d))"
 _FIRST_DIGITS = r"(?<!\d)\d{1,2}(?=(?:\d{3})++(?!\d))"
 _THREES_IN_A_NUMBER = _any_of(
@@ -210,7 +212,7 @@ def _all(names: str, rule: PreTokenizer) -> dict[str, PreTokenizer]:
 
 
 PRETOKENIZERS: dict[str, PreTokenizer] = {
-    # llama.cpp's rule for files without a name.
+    # llama.cpp's rule for files that name none.
     "default": PreTokenizer((r"[\p{P}$+<=>^~|]+", _GPT2, _DIGITS, _ASCII_TRIPLES)),
     **_all(
         "gpt-2 a.x-4.0 exaone4 gigachat granite-docling jais jina-de jina-es jina-v1-en jina-v2-code "
@@ -300,7 +302,7 @@ PRETOKENIZERS: dict[str, PreTokenizer] = {
         (_TRIPLE_DIGITS, _HAN_KANA, _deepseek(r" ?[\p{P}\p{S}]+", r"[\r\n]"), _SINGLE_DIGIT)
     ),
     "afmoe": PreTokenizer((*_THREES_FROM_THE_RIGHT, _ASIAN_SCRIPTS, _DEEPSEEK_V3)),
-    # Nothing but numbers is cut off from what stands next to it.
+    # Only numbers are separated from adjacent text.
     "superbpe": PreTokenizer((_DIGITS, _THREES_IN_A_NUMBER)),
     **_all("bloom gpt3-finnish poro-chat", _BLOOM_STYLE),
     "viking": PreTokenizer((_BLOOM, _SINGLE_DIGIT)),

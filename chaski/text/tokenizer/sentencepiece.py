@@ -1,8 +1,8 @@
 """SentencePiece byte-pair encoding with scores (Kudo and Richardson 2018), `tokenizer.ggml.model` = `llama`.
 
 A GGUF file has the content of a SentencePiece model file: pieces, scores, types and the normalizer's
-settings. So the model file is written again, and the `sentencepiece` library does the work. Field numbers are
-those of `sentencepiece_model.proto`.
+settings. So chaski rebuilds the model file and lets the `sentencepiece` library do the work. Field numbers
+are those of `sentencepiece_model.proto`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class NormalizerSettings(Struct, frozen=True):
 
 
 AS_WRITTEN = NormalizerSettings(add_space_prefix=False)
-"""The settings for a text that continues another one: its spaces stay as they are."""
+"""The settings for a text that continues another one: its spaces stay unchanged."""
 
 
 def read_normalizer(metadata: Mapping[str, object]) -> NormalizerSettings:
-    """The normalizer's settings of a file, defaults where it is silent."""
+    """Return a file's settings of the normalizer, with defaults for missing keys."""
     prefix = read_scalar(metadata, "add_space_prefix", bool)
     remove = read_scalar(metadata, "remove_extra_whitespaces", bool)
     return NormalizerSettings(prefix is not False, remove is True)
@@ -56,22 +56,25 @@ class SentencePieceBPE(Codec):
 
     @property
     def prefix_space(self) -> bool:
-        """True if `encode` puts a space in front of every text."""
+        """Return whether `encode` puts a space before every text."""
         return self._normalizer.add_space_prefix
 
     def encode(self, texts: list[str], continues: bool = False) -> list[list[int]]:
-        """Token ids of each text. The first call builds the library's processor, which raises
-        `TokenizerError` for a vocabulary that SentencePiece would not accept."""
+        """Return the token ids of each text.
+
+        The first call builds the library's processor and raises `TokenizerError` for a vocabulary that
+        SentencePiece refuses.
+        """
         processor = self._continuing_processor if continues else self._processor
         ids: list[list[int]] = processor.encode(texts, num_threads=1)
         return ids
 
     def finds(self, user_defined: str) -> bool:
-        """Return whether `encode` finds the token: one with U+2581, for a space that the normalizer makes."""
+        """Return whether `encode` finds the token: one with U+2581, the normalizer's sign for a space."""
         return SPACE in user_defined
 
     def token_bytes(self, token: str, kind: int) -> bytes:
-        """The byte that a byte token names; else the text of the piece, with spaces for U+2581."""
+        """Return the byte that a byte token names, else the text of the piece with spaces for U+2581."""
         return piece_bytes(token, kind)
 
     @cached_property
@@ -94,7 +97,7 @@ class SentencePieceBPE(Codec):
             ) from error
 
     def _model_file(self, settings: NormalizerSettings) -> bytes:
-        """A serialized `ModelProto`: the pieces in id order, then the trainer's and normalizer's settings."""
+        """Return a serialized `ModelProto`: pieces in id order, then settings of trainer and normalizer."""
         trainer = _varint_field(3, _MODEL_TYPE_BPE) + _varint_field(35, bool(find_bytes(self._vocabulary)))
         normalizer = _varint_field(3, settings.add_space_prefix) + _varint_field(
             4, settings.remove_extra_whitespaces
@@ -102,7 +105,7 @@ class SentencePieceBPE(Codec):
         return b"".join([*self._pieces(), _bytes_field(2, trainer), _bytes_field(3, normalizer)])
 
     def _pieces(self) -> list[bytes]:
-        """One message for each token: field 1, the spelling; 2, the score; 3, the type."""
+        """Return one message per token: field 1 is the spelling, field 2 the score, field 3 the type."""
         spellings, types = self._unique_spellings()
         texts = [_bytes_field(1, text.encode()) for text in spellings]
         scores = self._scores.astype("<f4").tobytes()
@@ -112,10 +115,10 @@ class SentencePieceBPE(Codec):
         ]
 
     def _unique_spellings(self) -> tuple[list[str], list[int]]:
-        """Spellings and types as the library wants them: all different, none empty, one unknown token.
+        """Return spellings and types as the library requires: all different, none empty, one unknown token.
 
-        Tokens that must not come out of text, and all but the last of equal ones, get separate names.
-        Converters spell user-defined tokens with spaces.
+        Tokens that text must not become, and all but the last of equal ones, get separate names. Converters
+        spell user-defined tokens with spaces.
         """
         tokens = string_list(self._vocabulary.tokens, "tokens")
         types = self._vocabulary.types.tolist()

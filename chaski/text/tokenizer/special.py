@@ -1,7 +1,7 @@
-"""Finds special tokens in text: leftmost first, and the longest of those that begin at one place.
+"""The search for special tokens in text: leftmost first, and the longest of those that begin at one place.
 
-That is the rule of Hugging Face `tokenizers`. The reference engine takes the tokens in the order of their
-ids instead, which differs only where one special token contains another.
+This is the rule of Hugging Face `tokenizers`. llama.cpp takes the tokens in the order of their ids instead,
+which differs only if one special token contains another.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 from chaski.errors import TokenizerError
 
-_LONGEST = 128  # characters; the pattern nests once for each place where two tokens part
+_LONGEST = 128  # characters; the pattern nests once for each place where two tokens diverge
 
 
 class SpecialSplitter:
-    """Splits text at special tokens, in time linear in the text whatever the number of tokens.
+    """Splits text at special tokens, in time linear in the text for any number of tokens.
 
-    The tokens `stripping` take the white space after them with them.
+    The tokens in `stripping` absorb the white space after them.
     """
 
     def __init__(self, ids: Mapping[str, int], stripping: AbstractSet[str] = frozenset()) -> None:
@@ -27,11 +27,11 @@ class SpecialSplitter:
         self._stripping = stripping
         for token in ids:
             if len(token) > _LONGEST:
-                raise TokenizerError(f"special token {token[:40]!r}… has over {_LONGEST} characters")
+                raise TokenizerError(f"special token {token[:40]!r}… has more than {_LONGEST} characters")
         self._pattern = re.compile(f"({_trie_pattern(ids)})") if ids else None
 
     def split(self, text: str) -> tuple[list[str], list[int]]:
-        """Texts and the ids between them: one text more than ids, and texts may be empty."""
+        """Return texts and the ids between them: one text more than ids; texts may be empty."""
         if self._pattern is None:
             return [text], []
         parts = self._pattern.split(text)
@@ -43,7 +43,7 @@ class SpecialSplitter:
 
 
 def _trie_pattern(tokens: Mapping[str, int]) -> str:
-    """A pattern for any of the tokens: shared beginnings are tried once, longer tokens first."""
+    """Return a pattern for any of the tokens: it tries shared prefixes once, longer tokens first."""
     root: dict[str, Any] = {}
     for token in tokens:
         node = root

@@ -1,4 +1,4 @@
-"""Token ids to text, one id at a time, holding back what is not yet a whole character.
+"""Token ids to text, one id at a time; incomplete characters are held back.
 
 ids --> bytes of each token --> incremental UTF-8 --> text
 """
@@ -14,10 +14,10 @@ class TokenBytes(Protocol):
 
     @property
     def prefix_space(self) -> bool:
-        """True if encoding puts a space in front of text."""
+        """Return whether encoding puts a space before text."""
 
     def token_bytes(self, token_id: int, special: bool = False) -> bytes:
-        """The bytes of one token."""
+        """Return the bytes of one token."""
 
     def is_special(self, token_id: int) -> bool:
         """Return whether the token was split off as a special token."""
@@ -26,21 +26,24 @@ class TokenBytes(Protocol):
 class TokenStream:
     """Feeds bytes of tokens through an incremental UTF-8 decoder.
 
-    Nothing is lost: a character that is spread over tokens comes out whole with its last byte, and bytes
-    that are not UTF-8 come out as U+FFFD, at the latest from `flush`. All texts joined are the same as
-    the joined bytes decoded at once.
+    Nothing is lost: a character that is spread over tokens appears with its last byte, and bytes that are not
+    UTF-8 appear as U+FFFD, at the latest from `flush`. All texts joined equal the joined bytes decoded at
+    once.
     """
 
     def __init__(self, tokenizer: TokenBytes, *, at_start: bool = False, special: bool = False) -> None:
-        """`at_start`: the first token begins a text, so the space that `encode` put before it is dropped.
-        `special`: control tokens come out as text too."""
+        """Begin a stream.
+
+        at_start: the first token begins a text, so the space that `encode` put before it is dropped
+        special: control tokens appear as text, too
+        """
         self._tokenizer = tokenizer
         self._special = special
         self._at_start = at_start
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, token_id: int) -> str:
-        """The text that this token completes, often empty. Raises `TokenizerError` on a bad id."""
+        """Return the text that this token completes, often empty. Raises `TokenizerError` for a bad id."""
         data = self._tokenizer.token_bytes(token_id, self._special)
         if self._tokenizer.is_special(token_id):
             self._at_start = True
@@ -50,5 +53,5 @@ class TokenStream:
         return self._decoder.decode(data)
 
     def flush(self) -> str:
-        """End the text: an incomplete character comes out as U+FFFD."""
+        """End the text and return the rest; an incomplete character becomes U+FFFD."""
         return self._decoder.decode(b"", final=True)

@@ -19,10 +19,10 @@ _HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN)
 
 
 class Tokenizer:
-    """Text to token ids and back. Safe to use from several threads.
+    """Converts text to token ids and back. Safe to use from several threads.
 
-    With `strips_after_special` a special token takes the white space after it with it, but for those of
-    `_NEVER_STRIPPING`.
+    If `strips_after_special`, special tokens except those in `_NEVER_STRIPPING` absorb the white space after
+    them.
     """
 
     def __init__(self, vocabulary: Vocabulary, codec: Codec, strips_after_special: bool = False) -> None:
@@ -42,35 +42,36 @@ class Tokenizer:
 
     @property
     def eos_ids(self) -> frozenset[int]:
-        """Every token that ends an answer, whether the file names it or its name is known for that."""
+        """All tokens that end an answer, because the file names them or their spelling is known for it."""
         return self._vocabulary.eos_ids
 
     @property
     def suppressed_ids(self) -> frozenset[int]:
-        """The tokens that an answer never has, as the file says: those that stand for images and sounds."""
+        """The tokens that the file excludes from answers: those that stand for images and sounds."""
         return self._vocabulary.suppressed_ids
 
     @property
     def prefix_space(self) -> bool:
-        """True if `encode` puts a space in front of text (SentencePiece's `add_dummy_prefix`)."""
+        """Return whether `encode` puts a space before text (SentencePiece's `add_dummy_prefix`)."""
         return self._codec.prefix_space
 
     def prepare(self) -> None:
-        """Begin to build what `encode` needs, alongside other work.
+        """Start building the tables of `encode` in parallel with other work.
 
-        May raise `TokenizerError`, as `encode` will.
+        May raise `TokenizerError`, as `encode` would.
         """
         self._codec.prepare()
 
     def encode(
         self, text: str, add_special: bool = True, parse_special: bool = True, continues: bool = False
     ) -> list[int]:
-        """The token ids of a text.
+        """Return the token ids of a text.
 
-        `add_special` adds BOS and EOS if the file says so, even where the text already has them.
-        `parse_special` turns the spelling of control tokens into those tokens: off for untrusted text.
-        User-defined tokens are found either way. Lone surrogates are read as U+FFFD. `continues` is for a
-        text in the middle of another: no space is put in front of it.
+        add_special: add BOS and EOS if the file requires it, even if the text already contains them
+        parse_special: turn spellings of control tokens into those tokens; disable it for untrusted text
+        continues: the text is in the middle of another, so no space is put before it
+
+        User-defined tokens are always found. Lone surrogates are read as U+FFFD.
         """
         splitter = self._all_special if parse_special else self._visible_special
         texts, specials = splitter.split(_SURROGATE.sub("\ufffd", text))
@@ -84,23 +85,25 @@ class Tokenizer:
         return self._with_added(ids) if add_special else ids
 
     def decode(self, ids: Iterable[int], special: bool = False) -> str:
-        """The text of a whole sequence, the inverse of `encode`. Control tokens are left out unless
-        `special`; bytes that are not UTF-8 become U+FFFD."""
+        """Return the text of a whole sequence, the inverse of `encode`.
+
+        Control tokens are omitted unless `special`; bytes that are not UTF-8 become U+FFFD.
+        """
         stream = TokenStream(self, at_start=True, special=special)
         return "".join(map(stream.feed, ids)) + stream.flush()
 
     def stream(self, *, at_start: bool = False, special: bool = False) -> TokenStream:
-        """A decoder for ids that arrive one by one. By default they continue a text; see `TokenStream`."""
+        """Return a decoder for single ids. By default they continue a text; see `TokenStream`."""
         return TokenStream(self, at_start=at_start, special=special)
 
     def token(self, token_id: int) -> str:
-        """The token as the file spells it, `Ġhello` for instance. Raises `TokenizerError` on a bad id."""
+        """Return the token in the file's spelling, such as `Ġhello`. Raises `TokenizerError` for a bad id."""
         if not 0 <= token_id < self.size:
             raise TokenizerError(f"token id {token_id} is outside the vocabulary of {self.size} tokens")
         return self._vocabulary.tokens[token_id]
 
     def token_bytes(self, token_id: int, special: bool = False) -> bytes:
-        """The bytes that a token adds to a text: none for control tokens unless `special`."""
+        """Return the bytes that a token adds to a text: none for control tokens unless `special`."""
         token = self.token(token_id)
         kind = int(self._vocabulary.types[token_id])
         if kind not in _HIDDEN:
@@ -108,11 +111,11 @@ class Tokenizer:
         return token.encode("utf-8", "surrogateescape") if special else b""
 
     def control_ids(self) -> list[int]:
-        """The tokens that add nothing to a text."""
+        """Return the tokens that add nothing to a text."""
         return self._vocabulary.ids_of_type(*_HIDDEN)
 
     def is_special(self, token_id: int) -> bool:
-        """Return whether `encode` finds the token by its spelling, before the algorithm sees the text."""
+        """Return whether `encode` finds the token by its spelling before the algorithm reads the text."""
         return token_id in self._special_ids
 
     @cached_property

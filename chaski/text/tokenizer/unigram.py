@@ -1,8 +1,8 @@
 """SentencePiece unigram (Kudo 2018), `tokenizer.ggml.model` = `t5`: the likeliest sequence of pieces.
 
-Hugging Face `tokenizers` does this, as the published tokenizers of XLM-RoBERTa and T5 do. It replaces
-characters by the file's table, and unlike `sentencepiece` it reads no memory that it should not, whatever
-the table says.
+Hugging Face `tokenizers` does the work, as in the published tokenizers of XLM-RoBERTa and T5. It replaces
+characters by the file's table and, unlike `sentencepiece`, never reads memory out of bounds, whatever the
+table contains.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Unigram"]
 
-_LONGEST = 128  # bytes of a piece; encoding may take its square for each character
+_LONGEST = 128  # bytes of a piece; encoding may take the square of it for each character
 
 
 class Unigram(Codec):
@@ -46,13 +46,16 @@ class Unigram(Codec):
 
     @property
     def prefix_space(self) -> bool:
-        """True if `encode` puts a space in front of every text."""
+        """Return whether `encode` puts a space before every text."""
         return self._normalizer.add_space_prefix
 
     def encode(self, texts: list[str], continues: bool = False) -> list[list[int]]:
-        """Token ids of each text. The first call builds the trie of pieces and raises `TokenizerError` for a
-        vocabulary that cannot be used."""
-        # The fast way does not report which text has no piece.
+        """Return the token ids of each text.
+
+        The first call builds the trie of pieces and raises `TokenizerError` for a vocabulary that cannot be
+        used.
+        """
+        # The library's fast mode does not report which text has no piece.
         encoder = self._continuing_encoder if continues else self._encoder
         run = encoder.encode_batch if self._bytes else encoder.encode_batch_fast
         try:
@@ -69,11 +72,11 @@ class Unigram(Codec):
         return False
 
     def token_bytes(self, token: str, kind: int) -> bytes:
-        """The byte that a byte token names; else the text of the piece, with spaces for U+2581."""
+        """Return the byte that a byte token names, else the text of the piece with spaces for U+2581."""
         return piece_bytes(token, kind)
 
     def _spelled(self, encoding: tokenizers.Encoding) -> list[int]:
-        """The ids, with bytes for text that has no piece."""
+        """Return the ids, with byte tokens for text that has no piece."""
         ids: list[int] = []
         for token_id, text in zip(encoding.ids, encoding.tokens, strict=True):
             is_known = token_id != self._unknown
@@ -95,7 +98,7 @@ class Unigram(Codec):
         pieces = self._pieces()
         encoder = Tokenizer(models.Unigram(pieces, self._unknown))
         encoder.normalizer = normalizers.Sequence(self._normalizers(settings))
-        # Words are remembered, texts are not. Pieces that continue into the next word forbid it.
+        # This caches words instead of whole texts. It is impossible if a piece extends into the next word.
         if not any(SPACE in text[1:] for text, _ in pieces):
             encoder.pre_tokenizer = pre_tokenizers.Split(SPACE, "merged_with_next")
         return encoder
@@ -110,20 +113,20 @@ class Unigram(Codec):
         return [*steps, normalizers.Prepend(SPACE)] if settings.add_space_prefix else steps
 
     def _pieces(self) -> list[tuple[str, float]]:
-        """Spelling and score of each token. What no text becomes is spelled with a space, as no text is."""
+        """Return the spelling and score of each token. Tokens that text must not become contain a space."""
         tokens = string_list(self._vocabulary.tokens, "tokens")
         normal = self._vocabulary.types == TokenType.NORMAL
         normal[self._unknown] = False
         if not normal.any():
             raise TokenizerError(f"{PREFIX}token_type: no token is a piece of text")
-        # One that is never used shall not be the least likely: this decides what an unknown character costs.
+        # An unused token must not have the lowest score, because that sets the cost of an unknown character.
         best = float(self._scores[normal].max())
         pieces = [(f" {i}", best) for i in range(len(tokens))]
         for i in np.flatnonzero(normal).tolist():
             size = len(tokens[i].encode())
             if size > _LONGEST:
                 raise TokenizerError(
-                    f"{PREFIX}tokens[{i}] has {size} bytes; pieces have no more than {_LONGEST}"
+                    f"{PREFIX}tokens[{i}] has {size} bytes; the limit for a piece is {_LONGEST}"
                 )
             if size:
                 pieces[i] = tokens[i], float(self._scores[i])

@@ -1,6 +1,6 @@
 """The vocabulary of a file: its tokens, their types, and the ids that have a role.
 
-It reads and checks the `tokenizer.ggml.*` metadata. How text is cut into tokens is not its business.
+This module reads and checks the `tokenizer.ggml.*` metadata; it does not cut text into tokens.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ MAY_BE_KNOWN = (
     "and `chaski serve` take with the option engine='llama.cpp'"
 )
 
-# Names that files had for the tokens around texts that are filled in.
+# Old names in files for the roles of fill-in-the-middle tokens.
 _OLD_ROLES = {"fim_pre": "prefix", "fim_suf": "suffix", "fim_mid": "middle"}
 
-# Roles of tokens in the vocabularies that these kinds of tokenizer began with.
+# Roles of tokens in the original vocabularies of these kinds of tokenizer.
 _USUAL_ROLES = {
     "bert": {"bos": 101, "eos": 102, "unknown": 100},
     "llama": {"bos": 1, "eos": 2},
@@ -53,9 +53,9 @@ _TYPES_OF_TEXT = (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED)
 
 
 class Vocabulary(Struct, frozen=True):
-    """Tokens as the file spells them, with one `TokenType` each; ids are positions.
+    """Tokens in the file's spelling, with one `TokenType` each; ids are positions.
 
-    Tokens that end an answer by their spelling are control tokens, whatever type the file gives them.
+    Tokens whose spelling ends an answer are control tokens, regardless of their type in the file. Tokens in
     `suppressed_ids` are never chosen.
     """
 
@@ -73,15 +73,17 @@ class Vocabulary(Struct, frozen=True):
         return len(self.tokens)
 
     def ids_of_type(self, *types: TokenType) -> list[int]:
-        """Ids of all tokens of these types, ascending."""
+        """Return the ids of all tokens of these types, ascending."""
         return np.flatnonzero(np.isin(self.types, types)).tolist()
 
 
 def read_vocabulary(
     metadata: Mapping[str, object], *, default_add_bos: bool, default_add_eos: bool = False
 ) -> Vocabulary:
-    """Read tokens, types and role ids. Defaults are what files mean that do not say whether ends are added.
-    Raises `TokenizerError` naming the key that is absent, of a wrong type or out of range."""
+    """Read tokens, types and role ids. Defaults apply if a file does not define whether BOS or EOS is added.
+
+    Raises `TokenizerError` naming the key that is absent, of a wrong type or out of range.
+    """
     tokens = read_strings(metadata, "tokens")
     metadata = {**_usual_roles(metadata, len(tokens)), **metadata}
     types = _token_types(metadata, len(tokens))
@@ -103,13 +105,13 @@ def read_vocabulary(
 
 
 def _usual_roles(metadata: Mapping[str, object], size: int) -> dict[str, object]:
-    """The ids that llama.cpp takes where a file names none, by the kind of its tokenizer."""
+    """Return the ids that llama.cpp uses if a file names none, by the kind of its tokenizer."""
     roles = _USUAL_ROLES.get(read_scalar(metadata, "model", str) or "", {})
     return {f"{PREFIX}{role}_token_id": token_id for role, token_id in roles.items() if token_id < size}
 
 
 def read_scalar(metadata: Mapping[str, object], name: str, kind: type[_Scalar]) -> _Scalar | None:
-    """The value of `tokenizer.ggml.<name>`, None when absent; an error when it is of another type."""
+    """Return the value of `tokenizer.ggml.<name>`, or None. Raises `TokenizerError` for other types."""
     value = metadata.get(PREFIX + name)
     if value is None:
         return None
@@ -119,12 +121,12 @@ def read_scalar(metadata: Mapping[str, object], name: str, kind: type[_Scalar]) 
 
 
 def read_strings(metadata: Mapping[str, object], name: str) -> Sequence[str]:
-    """The string array `tokenizer.ggml.<name>`; absent, empty or no array of strings is an error."""
+    """Return the string array `tokenizer.ggml.<name>`. Raises `TokenizerError` if it is absent or empty."""
     value = metadata.get(PREFIX + name)
     if value is None:
         raise TokenizerError(f"{PREFIX}{name} is missing: this file has no usable tokenizer")
     if (
-        isinstance(value, str | tuple | np.ndarray)  # a file has arrays in an array as a tuple
+        isinstance(value, str | tuple | np.ndarray)  # an array of arrays is a tuple
         or not hasattr(value, "__getitem__")
         or not hasattr(value, "__len__")
     ):
@@ -136,15 +138,15 @@ def read_strings(metadata: Mapping[str, object], name: str) -> Sequence[str]:
 
 
 def string_list(strings: Sequence[str], name: str) -> list[str]:
-    """All strings of a metadata array as Python strings, which for a large vocabulary takes a while."""
+    """Return a metadata array as a list of Python strings, which is slow for a large vocabulary."""
     return utf8_strings(strings, name).tolist()
 
 
 def utf8_strings(strings: Sequence[str], name: str) -> StringArray:
-    """The strings of a metadata array, as they stand in a file, all of them UTF-8."""
+    """Return the strings of a metadata array as in the file, after a check that all are UTF-8."""
     if not isinstance(strings, StringArray):
         if not set(map(type, strings)) <= {str}:
-            raise TokenizerError(f"{PREFIX}{name} holds something that is not a string")
+            raise TokenizerError(f"{PREFIX}{name} contains a value that is not a string")
         strings = StringArray.of(strings)
     index = _native.first_that_is_not_utf8(strings.data, strings.offsets)
     if index < len(strings):
@@ -153,7 +155,10 @@ def utf8_strings(strings: Sequence[str], name: str) -> StringArray:
 
 
 def read_numbers(metadata: Mapping[str, object], name: str, length: int) -> NDArray[np.generic] | None:
-    """The number array `tokenizer.ggml.<name>`, None when absent; not one number per token is an error."""
+    """Return the number array `tokenizer.ggml.<name>`, None if absent.
+
+    Raises `TokenizerError` if it does not have `length` numbers.
+    """
     value = metadata.get(PREFIX + name)
     if value is None:
         return None
@@ -185,12 +190,12 @@ def _token_id(metadata: Mapping[str, object], name: str, size: int) -> int | Non
 
 
 def _suppressed(metadata: Mapping[str, object], size: int) -> frozenset[int]:
-    """The tokens that answers never have. Ids beyond the vocabulary rule out nothing, as in llama.cpp."""
+    """Return the tokens that answers never contain. Like llama.cpp, ignore ids beyond the vocabulary."""
     return frozenset(token_id for token_id in _ids(metadata, "suppress_tokens") if 0 <= token_id < size)
 
 
 def _ids(metadata: Mapping[str, object], name: str) -> list[int]:
-    """The ids of `tokenizer.ggml.<name>`: an array of them, or a single one."""
+    """Return the ids of `tokenizer.ggml.<name>`: an array of them, or a single one."""
     value = metadata.get(PREFIX + name, [])
     ids = _array(value)
     found = [] if ids is None else np.ravel(ids).tolist()
@@ -200,7 +205,7 @@ def _ids(metadata: Mapping[str, object], name: str) -> list[int]:
 
 
 def _array(value: object) -> NDArray[np.generic] | None:
-    """A value as an array, None for arrays of different lengths in an array."""
+    """Return a value as an array, None for an array of arrays with different lengths."""
     try:
         return np.asarray(value)
     except ValueError:
@@ -208,7 +213,7 @@ def _array(value: object) -> NDArray[np.generic] | None:
 
 
 def _marked(metadata: Mapping[str, object], tokens: Sequence[str], types: NDArray[np.int32]) -> MarkedTokens:
-    """The tokens that end an answer, and those that are control tokens by their spelling."""
+    """Return the tokens that end an answer, and those that are control tokens by their spelling."""
     size = len(tokens)
     roles = ("eos", "eot", "eom", *FILL_IN_TEXTS)
     named = {role: _token_id(metadata, f"{role}_token_id", size) for role in roles}
@@ -222,7 +227,7 @@ def _marked(metadata: Mapping[str, object], tokens: Sequence[str], types: NDArra
 
 
 def _as_controls(types: NDArray[np.int32], ids: frozenset[int]) -> NDArray[np.int32]:
-    """The types, with those of `ids` being control tokens that are typed as if text were made of them."""
+    """Return the types, with the control type for those of `ids` that have a text type."""
     chosen = np.array(sorted(ids), np.int64)
     texts = chosen[np.isin(types[chosen], _TYPES_OF_TEXT)]
     if not texts.size:
@@ -233,7 +238,7 @@ def _as_controls(types: NDArray[np.int32], ids: frozenset[int]) -> NDArray[np.in
 
 
 def _adds(metadata: Mapping[str, object], role: str, token_id: int | None, default: bool) -> bool:
-    """Return whether `encode` adds this token. Only a default gives way if the token does not exist."""
+    """Return whether `encode` adds this token. If the token does not exist, an explicit true is an error."""
     adds = read_scalar(metadata, f"add_{role}_token", bool)
     if adds and token_id is None:
         raise TokenizerError(f"{PREFIX}add_{role}_token is true, but {PREFIX}{role}_token_id is missing")

@@ -1,8 +1,8 @@
 """WordPiece (BERT, Devlin et al. 2018), `tokenizer.ggml.model` = `bert`: the longest token of a word first.
 
-GGUF marks tokens that begin a word with ▁, and those that continue one not at all; WordPiece marks the
-latter with ##. Hugging Face `tokenizers` does the rest as BERT's own code does: cleaning, case, accents, and
-Chinese characters and punctuation as separate words.
+GGUF marks tokens that begin a word with ▁, and leaves tokens that continue one unmarked; WordPiece marks the
+latter with ##. Hugging Face `tokenizers` does the rest as in BERT's own code: cleaning, case, accents, and
+splitting at Chinese characters and punctuation.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _BEGINS, _CONTINUES = "▁", "##"
 
 
 class WordPieceOptions(Struct, frozen=True):
-    """The normalization of WordPiece: lowercase letters, and no accents (None: as `lowercase` says)."""
+    """WordPiece's normalization: lowercase, and without accents (None: the same as `lowercase`)."""
 
     lowercase: bool
     strip_accents: bool | None
 
     @classmethod
     def read(cls, metadata: Mapping[str, object]) -> WordPieceOptions:
-        """Read the file's metadata; a file without it means BERT's uncased kind."""
+        """Read the file's metadata; the defaults are those of BERT's uncased models."""
         lowercase = read_scalar(metadata, "normalizer.lowercase", bool)
         return cls(lowercase is not False, read_scalar(metadata, "normalizer.strip_accents", bool))
 
@@ -43,13 +43,13 @@ class WordPiece(Codec):
 
     def __init__(self, vocabulary: Vocabulary, spelling: WordPieceOptions) -> None:
         if vocabulary.unknown_id is None:
-            raise TokenizerError(f"{PREFIX}unknown_token_id is missing: WordPiece cannot do without")
+            raise TokenizerError(f"{PREFIX}unknown_token_id is missing: WordPiece requires it")
         self._vocabulary = vocabulary
         self._unknown = vocabulary.tokens[vocabulary.unknown_id]
         self._spelling = spelling
 
     def encode(self, texts: list[str], continues: bool = False) -> list[list[int]]:
-        """Token ids of each text."""
+        """Return the token ids of each text."""
         return [encoding.ids for encoding in self._encoder.encode_batch_fast(texts, add_special_tokens=False)]
 
     def finds(self, user_defined: str) -> bool:
@@ -57,7 +57,7 @@ class WordPiece(Codec):
         return False
 
     def token_bytes(self, token: str, kind: int) -> bytes:
-        """Return the bytes of the token, with the space in front of a word that it begins."""
+        """Return the bytes of the token, with a leading space if it begins a word."""
         if kind != TokenType.USER_DEFINED and token.startswith(_BEGINS):
             token = " " + token.removeprefix(_BEGINS)
         return token.encode("utf-8", "surrogateescape")
@@ -75,7 +75,7 @@ class WordPiece(Codec):
         return encoder
 
     def _ids(self) -> dict[str, int]:
-        """Id of each token that words are made of, as WordPiece spells it."""
+        """Return the id of each token that words consist of, by WordPiece's spelling."""
         tokens = string_list(self._vocabulary.tokens, "tokens")
         ids = {_in_words(tokens[i]): i for i in self._vocabulary.ids_of_type(TokenType.NORMAL)}
         assert self._vocabulary.unknown_id is not None

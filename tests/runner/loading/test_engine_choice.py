@@ -192,8 +192,8 @@ def test_the_same_number_for_every_layer_is_one(tmp_path: Path, tiny_llama: Path
 @pytest.mark.parametrize(
     ("metadata", "reason"),
     [
-        ({"general__type": "adapter"}, "this is an adapter"),
-        ({"adapter__type": "lora"}, "this is an adapter"),
+        ({"general__type": "adapter"}, "this is a LoRA adapter.* adapters="),
+        ({"adapter__type": "lora"}, "this is a LoRA adapter.* adapters="),
         ({"general__type": "imatrix"}, "this is an importance matrix"),
         ({"general__type": "mmproj"}, "this is a projector .* projector="),
         ({"general__architecture": "clip"}, "this is a projector .* projector="),

@@ -154,14 +154,14 @@ def test_clusters_cost_less_than_all_tokens(name: str, folder: Path) -> None:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "hidden size": ({"embedding_length_out": 40}, "reads hidden states of 40 numbers, and .* have 32"),
+    "hidden size": ({"embedding_length_out": 40}, "reads hidden states of 40 numbers, but .* have 32"),
     "heads": (
         {"attention__key_length": 48, "attention__value_length": 48},
-        "heads of layers that see all tokens have 48 elements, those of the model 40",
+        "heads in layers that see all tokens have 48 elements, but those of the model have 40",
     ),
     "heads of layers with a window": (
         {"attention__key_length_swa": 24, "attention__value_length_swa": 24},
-        "heads of layers that see a window have 24 elements, those of the model 20",
+        "heads in layers that see a window have 24 elements, but those of the model have 20",
     ),
     "groups of heads": ({"attention__head_count": 4}, "its 4 heads cannot share 3 key/value heads"),
     "vocabulary": (
@@ -181,10 +181,10 @@ def test_an_assistant_of_another_model_is_refused(case: str, folder: Path, tmp_p
 
 def test_an_assistant_is_refused_alone_and_for_others_than_gemma_4(folder: Path, tmp_path: Path) -> None:
     draft = folder / "gemma4-draft.gguf"
-    with pytest.raises(UnsupportedError, match=r"this is a draft.*give it beside that model.*--draft"):
+    with pytest.raises(UnsupportedError, match=r"this is a draft.*give it along with that model.*--draft"):
         chaski.load(draft)
     other = DATA / "architectures" / "gemma3.gguf"
-    with pytest.raises(OptionError, match="it is an assistant of Gemma 4, and the model is none"):
+    with pytest.raises(OptionError, match="it is an assistant of Gemma 4, but the model is not a Gemma 4"):
         chaski.load(other, draft=write_assistant_like(other, folder, tmp_path))
     near = tmp_path / "near.gguf"
     with open_gguf(folder / "gemma4.gguf") as file:
@@ -199,7 +199,7 @@ def test_an_assistant_is_refused_alone_and_for_others_than_gemma_4(folder: Path,
         }
         metadata = {**file.metadata, **{f"gemma4.{key}": value for key, value in sizes.items()}}
     write_gguf(near, metadata, tensors)
-    with pytest.raises(OptionError, match="it reads a layer that sees all tokens, and the model stores none"):
+    with pytest.raises(OptionError, match="sees all tokens, but the model stores no such layer"):
         chaski.load(near, draft=draft)
 
 
@@ -214,9 +214,9 @@ def write_assistant_like(other: Path, folder: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        ("masked_embd_centroids.weight", "does not put all tokens into 0 clusters"),
-        ("twice", "does not put all tokens into 12 clusters"),
-        ("none", "centroid_top_k = 0; there must be one at least"),
+        ("masked_embd_centroids.weight", "does not assign all tokens to 0 clusters"),
+        ("twice", "does not assign all tokens to 12 clusters"),
+        ("none", "centroid_top_k is 0; it must be at least 1"),
     ],
 )
 def test_clusters_that_are_none(edit: str, message: str, folder: Path, tmp_path: Path) -> None:

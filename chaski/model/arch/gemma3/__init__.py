@@ -1,4 +1,4 @@
-"""Gemma 3 (Gemma Team 2025): a text model, and in its larger sizes SigLIP to see with."""
+"""Gemma 3 (Gemma Team 2025): a text model and, in the larger sizes, a SigLIP image encoder."""
 
 from chaski.model.arch.gemma3.text import Model
 

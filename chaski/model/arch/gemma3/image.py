@@ -1,6 +1,6 @@
-"""Gemma 3's patches of an image file: the image fills a square, whatever its proportions.
+"""Reading of image files into Gemma 3's patches: the image is stretched to a square.
 
-Pan and scan, which shows parts of wide pictures as further images, is off, as in the published processor.
+Pan and scan, which adds crops of wide pictures as further images, is off, as in the published processor.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ __all__ = ["patches_by_squares", "read_square", "square_order"]
 
 
 def read_square(data: bytes, size: int, normal: Normal) -> Values:
-    """An image file -> pixels (size, size, 3). Raises ImageError."""
+    """Read an image file into pixels (size, size, 3). Raises ImageError."""
     return squared(open_image(data), size, "bilinear", normal)
 
 
 def patches_by_squares(pixels: Values, patch_size: int, square: int) -> Values:
-    """(size, size, 3) -> patches (n, 3 · patch_size²) in the order of `square_order`."""
+    """Split pixels (size, size, 3) into patches (n, 3 · patch_size²) in the order of `square_order`."""
     cut = patches(pixels, patch_size)
     return cut.reshape(len(cut) ** 2, -1)[square_order(len(cut), square)]
 
 
 def square_order(side: int, square: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """The numbers of side² patches square by square, each in the order of its rows: (side²,)."""
+    """Return the indices of side² patches, square by square and row by row within each: (side²,)."""
     numbers = np.arange(side**2, dtype=np.int32).reshape(side // square, square, side // square, square)
     return numbers.swapaxes(1, 2).reshape(-1)

@@ -1,4 +1,4 @@
-"""Gemma 3, text (Gemma Team 2025): five layers that see a window, then one that sees all."""
+"""Gemma 3, text (Gemma Team 2025): five layers attend within a window, then one attends to all tokens."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TextModel(Decoder):
             for is_near in sliding_layers(file, config.num_layers, _PERIOD)
         ]
         self._softcap = file.get(f"{arch}.final_logit_softcapping", float, 0.0)
-        # Layers with a window have their own base, and no scaling.
+        # Layers with a window have a separate rope base and no rope scaling.
         local = config.rope.unscaled(file.get(f"{arch}.rope.freq_base_swa", float, 10000.0))
         self._local, self._global = local.rope(neox=True), config.rope.rope(neox=True)
 
@@ -88,6 +88,9 @@ class Model(TextModel):
 
 
 def _scale(file: GGUFFile, config: DecoderConfig) -> float:
-    """Queries are scaled by the size of a head, in the 27B by hidden size per head; files do not say it."""
+    """Return the scale of queries: from the head size, or from hidden size / heads in the 27B.
+
+    Files do not store it.
+    """
     size = config.head_size if config.num_layers != _LAYERS_OF_27B else config.hidden_size // config.num_heads
     return file.get(f"{file.architecture}.attention.scale", float, 0.0) or size**-0.5

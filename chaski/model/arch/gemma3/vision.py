@@ -1,4 +1,4 @@
-"""Gemma 3's encoder of images: SigLIP (Zhai et al. 2023), its patches averaged in squares, a projector."""
+"""Gemma 3's image encoder: SigLIP (Zhai et al. 2023), then averages over squares of patches, a projector."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ from chaski.model.projectors.siglip import SigLIPConfig, Tower
 
 
 def _square(file: GGUFFile, side: int) -> int:
-    """The side of the squares that are averaged: a projector says it, a model says how many they are.
+    """Return the side of the squares that are averaged.
 
+    A projector file stores it; for a model file it follows from the number of rows per image.
     Raises ModelError for squares that do not fit the image.
     """
     if file.architecture == "clip":
         kind = file.get("clip.vision.projector_type", str, file.get("clip.projector_type", str, "gemma3"))
         if kind != "gemma3":
-            raise UnsupportedError(f"{file.path}: a projector of type {kind!r} is not one for Gemma 3")
+            raise UnsupportedError(f"{file.path}: a projector of type {kind!r} does not fit Gemma 3")
         square = file.get("clip.vision.projector.scale_factor", int, 4)
     else:
         square = side // isqrt(file.get(f"{file.architecture}.mm.tokens_per_image", int, 256))
     if square < 1 or side % square:
-        raise ModelError(f"{file.path}: {side} x {side} patches are not whole squares of {square} x {square}")
+        raise ModelError(
+            f"{file.path}: {side} x {side} patches cannot be split into {square} x {square} squares"
+        )
     return square
 
 
@@ -44,7 +47,7 @@ class Projector(Module):
 
 
 class Vision(Module):
-    """Patches come square by square, so that averaging a square is averaging rows that follow each other."""
+    """The image encoder. Patches come square by square, so averaging a square averages consecutive rows."""
 
     inline = True
     is_bidirectional = True
@@ -61,7 +64,7 @@ class Vision(Module):
         return self.image(read_square(data, self._config.edge, self._config.normal))
 
     def image(self, pixels: Values) -> Image:
-        """Normalized pixels (edge, edge, 3) as the encoder takes them."""
+        """Return normalized pixels (edge, edge, 3) in the form that the encoder takes."""
         c = self._config
         return Image(
             {

@@ -1,4 +1,4 @@
-"""Gemma 4 (Google 2026): a text model, and encoders to see with."""
+"""Gemma 4 (Google 2026): a text model and image encoders."""
 
 from chaski.model.arch.gemma4.text import Model
 

@@ -1,4 +1,4 @@
-"""Gemma 4's attention: queries of every layer, keys and values of the layers that store."""
+"""Gemma 4's attention: every layer computes queries; only the layers that store compute keys and values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chaski.model.config import DecoderConfig
 
 
 class Queries(Module):
-    """The attention of all layers. Scores are not scaled."""
+    """The part of attention that all layers share. Scores are not scaled."""
 
     inline = True
 
@@ -26,7 +26,7 @@ class Queries(Module):
 
 
 class Attention(Queries):
-    """Without a matrix for values these are the keys before their norm and rope."""
+    """Attention that stores. Without a value matrix, values are the keys before their norm and rope."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__(config)
@@ -46,7 +46,7 @@ class Attention(Queries):
 
 
 class SharedAttention(Queries):
-    """Keys and values are those of an earlier layer; checkpoints have matrices for them all the same."""
+    """Attention to an earlier layer's keys and values; checkpoints still contain unused matrices for them."""
 
     unused = ("attn_k.", "attn_v.", "attn_k_norm.")
 

@@ -1,4 +1,4 @@
-"""The two encoders of images that Gemma 4 comes with: a tower of layers, or in the 12B none but a matrix."""
+"""Gemma 4's two image encoders: a tower of layers or, in the 12B, a single matrix."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KINDS: Mapping[str, Callable[[GGUFFile, int], MultimodalProcessor]] = {
 
 
 def read_vision(file: GGUFFile, projector: GGUFFile | None, row_size: int) -> MultimodalProcessor | None:
-    """The encoder in `projector` or else in `file`, if there is one.
+    """Return the encoder in `projector`, else the one in `file`, else None.
 
     Raises UnsupportedError for a projector of another model.
     """
@@ -29,5 +29,5 @@ def read_vision(file: GGUFFile, projector: GGUFFile | None, row_size: int) -> Mu
         return _KINDS["gemma4v" if has_layers else "gemma4uv"](file, row_size)
     kind = projector.get("clip.vision.projector_type", str, projector.get("clip.projector_type", str, ""))
     if kind not in _KINDS:
-        raise UnsupportedError(f"{projector.path}: a projector of type {kind!r:.40} is not one for Gemma 4")
+        raise UnsupportedError(f"{projector.path}: a projector of type {kind!r:.40} does not fit Gemma 4")
     return _KINDS[kind](projector, row_size)

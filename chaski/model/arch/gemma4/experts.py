@@ -1,4 +1,4 @@
-"""Gemma 4's experts: they read their own norm, are chosen by another, and work alongside a dense block."""
+"""Gemma 4's experts: separate norms for the experts and the router, in parallel with a dense block."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chaski.model.config import DecoderConfig
 
 
 class ScaledLinear(Linear):
-    """Its input is normalized and scaled."""
+    """A linear layer whose input is normalized and scaled."""
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__(in_features, out_features)
@@ -18,7 +18,7 @@ class ScaledLinear(Linear):
 
 
 class ScaledExperts(ExpertLinear):
-    """Experts whose results are scaled."""
+    """Experts with scaled outputs."""
 
     def __init__(self, num_experts: int, in_features: int, out_features: int) -> None:
         super().__init__(num_experts, in_features, out_features)

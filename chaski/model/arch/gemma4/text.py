@@ -1,4 +1,4 @@
-"""Gemma 4, text (Google 2026): windows with smaller heads, shared keys and values, embeddings per layer."""
+"""Gemma 4, text (Google 2026): windows with smaller heads, shared keys and values, per-layer embeddings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PERIOD = 6
 
 
 class Factor(Module):
-    """A number that all of a layer's output is multiplied with."""
+    """A number that multiplies the output of a layer."""
 
     def __init__(self) -> None:
         self.weight = Weight((1,), optional=True, host=True)
@@ -37,7 +37,7 @@ class Factor(Module):
 
 
 class Layer(SandwichLayer):
-    """`own` is what embeddings per layer, of `per_layer` elements, have for it."""
+    """A layer. `own`: its part of the per-layer embeddings, `per_layer` elements per token."""
 
     def __init__(
         self, config: DecoderConfig, attn: Attention | SharedAttention, window: int | None, per_layer: int
@@ -56,7 +56,7 @@ class Layer(SandwichLayer):
 
 
 class ExpertLayer(Layer):
-    """The dense block and the experts read norms of the same states; the sum is normalized once more."""
+    """A layer with a dense block and experts on norms of the same states; their sum is normalized again."""
 
     def __init__(
         self,
@@ -78,9 +78,9 @@ class ExpertLayer(Layer):
 
 
 class Model(Decoder):
-    """The last layers store nothing: they read what the last earlier layer of their kind has stored.
+    """The text model. Its last layers store nothing and read the last storing layer of their kind.
 
-    Where the rows of an image see each other, they do so in layers with a window only, and within it.
+    If the rows of an image see each other, they do so only in layers with a window and within that window.
     """
 
     vision: MultimodalProcessor | None = None
@@ -112,7 +112,7 @@ class Model(Decoder):
         return kinds
 
     def _ahead(self, layer: Layer) -> int | None:
-        """The number of rows of its image that a row sees after itself, 0 in layers that see all before."""
+        """Return how many rows after itself an image row sees: 0 in layers that see all earlier tokens."""
         has_groups = self.vision is not None and self.vision.is_bidirectional
         return 0 if has_groups and layer.window is None else None
 
@@ -131,7 +131,7 @@ class Model(Decoder):
         return self.head(inputs.leave(x), self._softcap)
 
     def _rope(self, layer: Layer) -> Rope:
-        """Pairs whose factor is huge do not turn: layers that see all rotate a quarter of a head."""
+        """Return the rope. In layers that see all tokens, only a quarter of the pairs rotates."""
         if layer.window is not None:
             return self._local.rope.rope(neox=True)
         return self.config.rope.rope(neox=True, factors=self.rope_freqs.weight.array)
@@ -152,7 +152,7 @@ def _layer(
 
 
 def local_config(file: GGUFFile, config: DecoderConfig) -> DecoderConfig:
-    """The configuration of layers with a window, whose heads are smaller, and whose rope is another."""
+    """Return the configuration of layers with a window, which have smaller heads and a different rope."""
     arch = file.architecture
     size = file.get(f"{arch}.attention.key_length_swa", int, config.head_size)
     rope = replace(

@@ -1,4 +1,4 @@
-"""Gemma 4 12B's way of seeing (Google 2026): large patches, a matrix, positions and norms; no layers."""
+"""Gemma 4 12B's image encoder (Google 2026): large patches, one matrix, positions and norms; no layers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COLORS = 3
 
 
 class Tower(Module):
-    """Norms come before the matrix, after it and after the positions: `patch_norm` 1 to 3."""
+    """The encoder. Norms come before the matrix, after it and after the positions (`patch_norm` 1 to 3)."""
 
     def __init__(self, patch_size: int, size: int, count: int) -> None:
         self.patch_embd = PatchEmbedding(patch_size, size)
@@ -41,7 +41,7 @@ class Tower(Module):
 
 
 class PatchNorms(Module):
-    """GGUF counts them from 1."""
+    """The three norms of the tower; GGUF numbers them from 1."""
 
     def __init__(self, patch_elements: int, size: int) -> None:
         for number, width in (("1", patch_elements), ("2", size), ("3", size)):
@@ -49,7 +49,7 @@ class PatchNorms(Module):
 
 
 class Vision(Module):
-    """The encoder of images; see `MultimodalProcessor`. Each patch is a row, and none sees another."""
+    """The encoder of images; see `MultimodalProcessor`. Each patch is one row and does not see the others."""
 
     inline = True
     unused = ("a.", "mm.a.")

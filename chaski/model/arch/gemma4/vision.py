@@ -1,4 +1,4 @@
-"""Gemma 4's encoder of images (Google 2026): rope over columns and rows, patches averaged in squares."""
+"""Gemma 4's image encoder (Google 2026): rope over columns and rows, then averages over patch squares."""
 
 from __future__ import annotations
 
@@ -35,12 +35,14 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, file: GGUFFile) -> VisionConfig:
-        """Read it from the metadata of a model, or of a projector, whose architecture is `clip`."""
+        """Read the configuration from the metadata of a model or of a projector (architecture `clip`)."""
         prefix = f"{file.architecture}.vision"
         sizes = read_sizes(file, eps=1e-6)
         head_size = sizes["hidden_size"] // sizes["num_heads"]
         if head_size % 4:
-            raise ModelError(f"{file.path}: heads of {head_size} elements have no pairs for rows and columns")
+            raise ModelError(
+                f"{file.path}: a head of {head_size} elements cannot be split into pairs for rows and columns"
+            )
         patch_size = file.get(f"{prefix}.patch_size", int)
         square = file.get(f"{prefix}.projector.scale_factor", int, 3)
         max_rows = row_budget(file, patch_size * square)
@@ -55,7 +57,7 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
 
 
 class ClippedLinear(Linear):
-    """Input and output are kept within bounds, where the file has some."""
+    """A linear layer that clips its input and output if the file defines bounds."""
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__(in_features, out_features)
@@ -98,9 +100,9 @@ class Block(Module):
 
 
 def _turned(x: Tensor, ropes: tuple[Tensor, Tensor]) -> Tensor:
-    """Heads whose first half is turned by columns and whose second by rows, their elements in turns.
+    """Rotate the first half of each head by columns and the second by rows, and interleave the halves.
 
-    Queries and keys have the same order then, which is all that scores ask for.
+    The order of elements does not change scores as long as queries and keys share it.
     """
     heads, size = x.shape[1:]
     assert isinstance(heads, int)
@@ -114,7 +116,7 @@ def _turned(x: Tensor, ropes: tuple[Tensor, Tensor]) -> Tensor:
 
 
 class Tower(Module):
-    """The embeddings of columns come first in their table, those of rows after them."""
+    """The layers of the encoder. The position table lists the embeddings of columns first, then of rows."""
 
     def __init__(self, config: VisionConfig) -> None:
         size, count = config.hidden_size, config.num_positions
@@ -165,7 +167,7 @@ class Vision(Module):
         self._normal = read_normal(file, FROM_0_TO_1)
         if "v.clamp_data" in file.tensors and "v.blk.0.attn_q.input_min" not in file.tensors:
             raise UnsupportedError(
-                f"{file.path}: bounds of matrices are in v.clamp_data only; convert the checkpoint again"
+                f"{file.path}: only v.clamp_data contains the matrix bounds; convert the checkpoint again"
             )
         self.is_bidirectional = sees_both_ways(file, row_size)
         self.shape = EncoderShape(

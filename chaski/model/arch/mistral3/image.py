@@ -1,4 +1,4 @@
-"""Pixtral's patches of an image file: in its own proportions, square by square."""
+"""Reading of image files into Pixtral's patches: in the original proportions, grouped by squares."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ __all__ = ["read_patches"]
 
 
 def read_patches(data: bytes, longest_edge: int, patch: int, square: int, normal: Normal) -> Patches:
-    """An image file -> patches, those of a square of `square` by `square` one after the other."""
+    """Read an image file into patches, grouped by squares of `square` by `square` patches."""
     return in_squares(in_patches(open_image(data), longest_edge, patch * square, normal), patch, square)

@@ -18,7 +18,7 @@ from chaski.model.input import Inputs
 
 
 class Attention(llama.Attention):
-    """Queries have their own table: what rotates all of a query can scale it too."""
+    """Llama attention with a separate rope table for queries, which can scale them as it rotates them."""
 
     def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache, q_rope: Tensor | None = None) -> Tensor:
         c = self._config
@@ -46,7 +46,9 @@ class Model(Decoder):
         self._length = trained
         refuse(file, "mistral3.attention.temperature_length", trained, "steps of another length")
         if self._beta and config.rope.dims != config.head_size:
-            raise UnsupportedError(f"{file.path}: attention.temperature_scale with heads rotated in part")
+            raise UnsupportedError(
+                f"{file.path}: attention.temperature_scale is not supported with partly rotated heads"
+            )
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config

@@ -37,7 +37,7 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, file: GGUFFile) -> VisionConfig:
-        """Read it from the metadata of a model, or of a projector, whose architecture is `clip`."""
+        """Read the configuration from the metadata of a model or of a projector (architecture `clip`)."""
         arch = file.architecture
         vision = f"{arch}.vision"
         is_projector = arch == "clip"
@@ -45,7 +45,9 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
         usual = sizes["hidden_size"] // sizes["num_heads"]
         head_size = file.get(f"{vision}.attention.key_length", int, usual)
         if head_size % 4:
-            raise ModelError(f"{file.path}: heads of {head_size} elements have no pairs for rows and columns")
+            raise ModelError(
+                f"{file.path}: a head of {head_size} elements cannot be split into pairs for rows and columns"
+            )
         square = f"{vision}.spatial_merge_size" if is_projector else f"{arch}.spatial_merge_size"
         return cls(
             **sizes,
@@ -61,12 +63,12 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
 
     @property
     def side(self) -> int:
-        """Squares along the longest edge, at most."""
+        """Return the most squares along the longest edge."""
         return -(-self.longest_edge // (self.patch_size * self.square))
 
 
 def _activation(file: GGUFFile) -> Activation:
-    """Projectors say it. Files of Ollama do not, and mean SiLU."""
+    """Return the activation. Projectors store it; Ollama's files do not and use SiLU."""
     if file.get("clip.use_gelu", bool, False) or file.get("mistral3.vision.use_gelu", bool, False):
         return ops.erf_geglu
     if file.architecture == "clip" and not file.get("clip.use_silu", bool, False):
@@ -96,7 +98,7 @@ class Block(Module):
 
 
 class RowBreak(Module):
-    """The row of the text model's token [IMG_BREAK], which projectors hold once more."""
+    """The embedding of the text model's token [IMG_BREAK], which projectors contain as a copy."""
 
     def __init__(self, row_size: int) -> None:
         self.img_break = Weight((row_size,), optional=True, host=True)
@@ -117,7 +119,7 @@ class Tower(Module):
 
 
 class Projector(Module):
-    """Merges the patches of each square into one row of the text model's size."""
+    """Merge the patches of each square into one row of the text model's size."""
 
     def __init__(self, config: VisionConfig, row_size: int, eps: float) -> None:
         self._count = config.square**2
@@ -138,7 +140,7 @@ class Vision(Module):
     is_bidirectional = False
 
     def __init__(self, file: GGUFFile, row_size: int, eps: float) -> None:
-        """`eps` is the text model's, with which rows are normalized before they are merged."""
+        """`eps` is the text model's; it normalizes the rows before they are merged."""
         self._config = config = VisionConfig.read(file)
         self.shape = EncoderShape(
             max_patches=(config.side * config.square) ** 2,
@@ -166,9 +168,9 @@ class Vision(Module):
         return self.mm(self.v(pixels, rope_tables, history), rows)
 
     def _ropes(self) -> tuple[Rope, Rope]:
-        """Rows rotate the first half of the pairs, columns the other; each has every other frequency.
+        """Return the ropes of rows (first half of the pairs) and columns (second half).
 
-        Where a frequency is 0, nothing rotates.
+        Each uses every other frequency. Pairs with frequency 0 do not rotate.
         """
         c = self._config
         every = rope_frequencies(c.head_size, c.rope_base)
@@ -178,6 +180,6 @@ class Vision(Module):
 
 
 def _layout(rows: int, columns: int) -> Layout:
-    """Row by row, a token after each."""
+    """Return the layout of an image: row by row, with a token after each row."""
     breaks = ["[IMG_BREAK]"] * (rows - 1)
     return tuple(chain.from_iterable((columns, end) for end in [*breaks, "[IMG_END]"]))

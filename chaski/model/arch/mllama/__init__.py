@@ -1,1 +1,1 @@
-"""Llama 3.2 Vision (Llama Team 2024): Llama whose every fifth layer looks at an image by cross-attention."""
+"""Llama 3.2 Vision (Llama Team 2024): Llama in which every fifth layer cross-attends to an image."""

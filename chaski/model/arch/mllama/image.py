@@ -1,4 +1,4 @@
-"""Images as the vision model takes them: tiles in one of few grids, with room for the largest."""
+"""Images in the form that the vision model takes: tiles in one of a few grids, padded to the largest."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from chaski.model.multimodal import Image
 __all__ = ["Tiling", "read_image"]
 
 _TYPES = {"i": np.int32, "f": np.float32}
-_MULTIPLE = 8  # to which the rows of a tile are filled up
+_MULTIPLE = 8  # the rows of a tile are padded to a multiple of this
 
 
 class Tiling(Struct, frozen=True):
     """Up to `max_tiles` tiles of `edge` pixels, in patches of `patch_size`.
 
-    The computation does not depend on the image: all tiles, used or not, take part.
+    The computation is the same for every image: all tiles take part, used or not.
     """
 
     edge: int
@@ -29,7 +29,7 @@ class Tiling(Struct, frozen=True):
 
     @classmethod
     def read(cls, file: GGUFFile) -> Tiling:
-        refuse(file, "mllama.vision.num_channels", allowed=3, what="pictures of other channels")
+        refuse(file, "mllama.vision.num_channels", allowed=3, what="pictures with another number of channels")
         keys = ("image_size", "patch_size", "max_num_tiles")
         found = cls(*(file.get(f"mllama.vision.{key}", int) for key in keys))
         patches_a_side(file, found.edge, found.patch_size)
@@ -37,13 +37,13 @@ class Tiling(Struct, frozen=True):
 
     @property
     def grids(self) -> list[tuple[int, int]]:
-        """Rows and columns, in the order in which the model numbers them from 1."""
+        """List (rows, columns) of the grids in the order in which the model numbers them from 1."""
         sides = range(1, self.max_tiles + 1)
         return [(rows, columns) for rows in sides for columns in sides if rows * columns <= self.max_tiles]
 
     @property
     def positions(self) -> int:
-        """Rows of a tile: one for its class, and its patches."""
+        """Return the rows of a tile: one for its class, and one for each patch."""
         return (self.edge // self.patch_size) ** 2 + 1
 
     @property
@@ -60,10 +60,10 @@ class Tiling(Struct, frozen=True):
 
 
 def read_image(data: bytes, tiling: Tiling, token: int) -> Image:
-    """An image file -> the inputs of the vision model. Raises what `open_image` does.
+    """Read an image file into the inputs of the vision model. Raises the errors of `open_image`.
 
-    `token` stands for the image in the text. Rows that it uses come first, tile by tile. Then come empty
-    tiles, and what fills tiles up.
+    `token` stands for the image in the text. Used rows come first, tile by tile; then come empty tiles and
+    the padding of tiles.
     """
     tiles, grid = in_tiles(open_image(data), tiling.edge, tiling.max_tiles, CLIP)
     tile, place = np.divmod(np.arange(tiling.max_patches), tiling.tile_rows)
@@ -99,6 +99,6 @@ def _column(condition: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
 
 
 def _spans(is_unused: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Used rows see all rows, and unused rows see the used ones, as in Meta's code."""
+    """Return the spans: used rows see all rows, unused rows only the used ones, as in Meta's code."""
     ends = np.where(is_unused, np.sum(~is_unused), len(is_unused))
     return np.stack([np.zeros_like(ends), ends, np.zeros_like(ends)], axis=1)

@@ -1,4 +1,4 @@
-"""The text model: layers of Llama, and between them some that attend to the last image before a token."""
+"""The text model: Llama layers, and between them layers that attend to the last image before a token."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from chaski.model.input import Inputs
 
 
 class CrossAttention(Module):
-    """Queries come from the text, keys and values from the image; neither is rotated."""
+    """Attention with queries from the text, and keys and values from the image; none are rotated."""
 
     inline = True
 
@@ -45,7 +45,7 @@ class CrossAttention(Module):
 
 
 class CrossLayer(Module):
-    """Both blocks come in through a gate. Tokens that stand before any image go past the layer."""
+    """A cross-attention layer with gated blocks. Tokens before the first image skip the layer."""
 
     def __init__(self, config: DecoderConfig) -> None:
         self.attn_norm = RMSNorm(config.hidden_size, config.eps)
@@ -65,7 +65,7 @@ class CrossLayer(Module):
 class Model(Decoder):
     def __init__(self, file: GGUFFile) -> None:
         config = DecoderConfig.read(file)
-        # Tokens that stand for images, of which the first is used, have embeddings and no logits.
+        # Image tokens, of which the first is used, have embeddings but no logits.
         super().__init__(replace(config, vocab_size=_num_logits(file)))
         self.token_embd = Embedding(config.vocab_size, config.hidden_size)
         crossing = {int(index) for index in file.get("mllama.attention.cross_attention_layers", list[int])}

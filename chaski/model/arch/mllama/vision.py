@@ -1,4 +1,4 @@
-"""The vision model: patches of up to four tiles, which all look at each other, twice."""
+"""The vision model: patches of up to four tiles attend to each other in two stacks of layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chaski.model.arch.mllama.image import Tiling, read_image
 from chaski.model.multimodal import EncoderShape, Image
 from chaski.model.vision_sizes import VisionSizes, read_sizes
 
-_FIRST_NORM_EPS = 1e-5  # of the norms around the layers, which no configuration says
+_FIRST_NORM_EPS = 1e-5  # of the norms around the layers; no configuration stores it
 
 
 class VisionConfig(VisionSizes, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class Layer(Module):
 
 
 class GlobalLayer(Layer):
-    """Both blocks come in through a gate, which files have opened already."""
+    """A layer with gated blocks; files store the gates after their activation."""
 
     def __init__(self, config: VisionConfig) -> None:
         super().__init__(config)
@@ -72,7 +72,7 @@ class GlobalLayer(Layer):
 
 
 class GatedEmbedding(Embedding):
-    """A table of which `rows` are one after the other in each of the file's `count` rows."""
+    """A table in which each of the file's `count` rows contains `rows` consecutive rows."""
 
     def __init__(self, count: int, rows: int, size: int) -> None:
         super().__init__(count * rows, size)
@@ -105,7 +105,7 @@ class Tower(Module):
         setattr(self, "global", GlobalLayers(config))
 
     def __call__(self, graph: Graph, patches: Dim, rows: Dim, history: LayerCache) -> Tensor:
-        """The last states, and those that are taken on the way -> (rows, size of all of them)."""
+        """Return the last states and the intermediate ones, concatenated: (rows, size of all of them)."""
         tile = graph.input("tile", (patches,), DType.I32)
         x = self._embedded(graph, patches, tile)
         taken = []
@@ -120,7 +120,7 @@ class Tower(Module):
         return _side_by_side(x.rows(kept), [state.rows(kept) for state in taken])
 
     def _embedded(self, graph: Graph, patches: Dim, tile: Tensor) -> Tensor:
-        """For each tile a row for its class, rows for its patches, and zeros up to a multiple of eight."""
+        """Return, per tile, a row for its class, rows for its patches, and zeros to a multiple of eight."""
         pixels = self.patch_embd.weight.shape[1]
         position, tile_position = (
             graph.input(name, (patches,), DType.I32) for name in ("position", "tile_position")
@@ -166,7 +166,7 @@ def _value(gate: Weight) -> float:
 
 
 def _side_by_side(last: Tensor, taken: list[Tensor]) -> Tensor:
-    """First the last states, then element by element those that were taken."""
+    """Concatenate the last states and then, interleaved by element, the intermediate states."""
     size = last.shape[1]
     assert isinstance(size, int)
     return ops.concat([(last, 0, 1), *((x, size + index, len(taken)) for index, x in enumerate(taken))])

@@ -1,1 +1,1 @@
-"""The encoders of Qwen's vision models: pictures of any size, whose rows keep their places in a grid."""
+"""The encoders of Qwen's vision models: images of any size, whose rows keep their places in a grid."""

@@ -1,7 +1,7 @@
-"""The common parts of Qwen's encoders of images (Wang et al. 2024, arXiv 2409.12191).
+"""The common parts of Qwen's image encoders (Wang et al. 2024, arXiv 2409.12191).
 
-Patches are turned by their row and column. Squares of patches are merged into rows of the text model, which
-stand in a grid: the text model turns them by coordinates, see `chaski.chat.image_rows`.
+Patches are rotated by their row and column. Squares of patches are merged into rows of the text model. These
+rows form a grid, and the text model rotates them by coordinates; see `chaski.chat.image_rows`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from chaski.model.vision_sizes import VisionSizes, read_sizes
 
 __all__ = ["FeedForward", "JoinedFrames", "Merger", "Tower", "TwoFrames", "Vision", "VisionConfig", "merged"]
 
-# Memory for the largest image is reserved when a model is loaded, so that larger ones are made smaller.
+# Loading a model reserves memory for images of this size; larger images are scaled down.
 _MOST_ROWS = 2048
 _COLORS, _FRAMES = 3, 2
 
@@ -48,9 +48,9 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, file: GGUFFile, min_rows: int, normal: Normal = CLIP) -> VisionConfig:
-        """Read it from the metadata of a model, or of a projector, whose architecture is `clip`.
+        """Read the configuration from the metadata of a model or of a projector (architecture `clip`).
 
-        `min_rows` and `normal` hold where the file does not say them.
+        `min_rows` and `normal` are the defaults if the file does not define them.
         """
         prefix = f"{file.architecture}.vision"
         sizes = read_sizes(file, eps=1e-6)
@@ -59,10 +59,13 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
         square = file.get(f"{prefix}.spatial_merge_size", int, 2)
         if num_heads < 1 or hidden_size % (4 * num_heads):
             raise ModelError(
-                f"{file.path}: {num_heads} heads of {hidden_size} elements have no pairs for rows and columns"
+                f"{file.path}: {hidden_size} elements in {num_heads} heads cannot be split into pairs for "
+                "rows and columns"
             )
         if patch_size < 1 or square < 1:
-            raise ModelError(f"{file.path}: patches of {patch_size} pixels in squares of {square}")
+            raise ModelError(
+                f"{file.path}: patches of {patch_size} pixels cannot be merged in squares of {square}"
+            )
         pixels = (patch_size * square) ** 2
         largest = file.get(f"{prefix}.image_max_pixels", int, 0) or _MOST_ROWS * pixels
         return cls(
@@ -79,23 +82,23 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
 
     @property
     def patches_a_row(self) -> int:
-        """Patches that are merged into one row."""
+        """Return the number of patches that are merged into one row."""
         return self.square**2
 
     @property
     def max_rows(self) -> int:
-        """Rows of the largest image."""
+        """Return the number of rows of the largest image."""
         return self.limits.largest // (self.patch_size * self.square) ** 2
 
     def rope(self) -> Rope:
-        """The first half of the pairs turns by the row of a patch, the other half by its column."""
+        """Return a rope whose first half of pairs rotates by a patch's row, the other half by its column."""
         frequencies = rope_frequencies(self.head_size // 2, self.rope_base)
         axes = (0,) * len(frequencies) + (1,) * len(frequencies)
         return Rope(np.concatenate([frequencies, frequencies]), neox=True, axes=axes)
 
 
 class FeedForward(Module):
-    """Two layers. `is_swapped`: the file calls the way down up, as llama.cpp's first converter did."""
+    """Two layers. `is_swapped`: the file swaps the names `up` and `down`, as old llama.cpp converters do."""
 
     inline = True
 
@@ -132,7 +135,7 @@ class Block(Module):
 
 
 class TwoFrames(PatchEmbedding):
-    """A convolution over two frames, which files have as two kernels: both see the same picture."""
+    """A convolution over two frames, stored as two kernels; both frames show the same picture."""
 
     def __init__(self, patch_size: int, size: int) -> None:
         super().__init__(patch_size, size)
@@ -143,7 +146,7 @@ class TwoFrames(PatchEmbedding):
 
 
 class JoinedFrames(Linear):
-    """The same convolution where the file has one kernel: for each color one frame after the other."""
+    """The same convolution stored as one kernel: for each color, one frame after the other."""
 
     def __init__(self, patch_size: int, size: int) -> None:
         self._pixels = patch_size**2
@@ -161,7 +164,7 @@ class JoinedFrames(Linear):
 
 
 class Tower(Module):
-    """The layers. `vision.v` may have parts besides."""
+    """The layers. `vision.v` may have further parts."""
 
     def __init__(
         self, config: VisionConfig, norm: Norm, ffn: Callable[[], Callable[[Tensor], Tensor]]
@@ -172,7 +175,7 @@ class Tower(Module):
 
 
 class Merger(Module):
-    """Two layers, which make a square of patches, side by side, a row of the text model."""
+    """Two layers that turn the concatenated patches of a square into a row of the text model."""
 
     def __init__(self, config: VisionConfig, row_size: int, names: Sequence[str] = ("0", "2")) -> None:
         size = config.hidden_size * config.patches_a_row
@@ -187,13 +190,13 @@ class Merger(Module):
 
 
 class Vision(Module):
-    """Subclasses say of which norms and feed-forward blocks the layers are."""
+    """The encoder of images; see `MultimodalProcessor`. Subclasses choose norms and feed-forward blocks."""
 
     inline = True
     is_bidirectional = False
 
     def __init__(self, config: VisionConfig, row_size: int, tower: Tower, num_deep: int = 0) -> None:
-        """`num_deep`: how many parts of a row are added after layers of the text model."""
+        """`num_deep`: the number of row parts that are added after layers of the text model."""
         self._config = config
         self.shape = EncoderShape(
             max_patches=config.max_rows * config.patches_a_row,
@@ -213,7 +216,7 @@ class Vision(Module):
         return Image(self.arrays(found), num_rows, layout, grid=found.grid)
 
     def arrays(self, found: Patches) -> dict[str, npt.NDArray[Any]]:
-        """The inputs of the encoder."""
+        """Return the inputs of the encoder."""
         arrays: dict[str, npt.NDArray[Any]] = {"pixels": found.pixels, "places": found.places}
         arrays |= {f"square {index}": patches for index, patches in enumerate(found.squares)}
         return arrays if self._config.window is None else arrays | {"windows": found.windows}
@@ -232,22 +235,22 @@ class Vision(Module):
         return _side_by_side([embedded, *deep]) if deep else embedded
 
     def embed(self, graph: Graph, patches: Dim) -> Tensor:
-        """The input of the first layer."""
+        """Return the input of the first layer."""
         size = _COLORS * self._config.patch_size**2
         return self.v.patch_embd(graph.input("pixels", (patches, size), DType.F32))
 
     def deep_rows(self, layer: int, x: Tensor, squares: Sequence[Tensor]) -> list[Tensor]:
-        """The parts of rows, if any, that are made of what comes out of a layer."""
+        """Return the parts of rows that come from the output of a layer, if any."""
         return []
 
 
 def merged(x: Tensor, squares: Sequence[Tensor]) -> Tensor:
-    """The patches of each square side by side."""
+    """Concatenate the patches of each square."""
     return _side_by_side([x.rows(patches) for patches in squares])
 
 
 def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
-    """Rows of one size, after each other."""
+    """Concatenate rows of one size."""
     size = parts[0].shape[1]
     assert isinstance(size, int)
     return ops.concat([(part, index * size, 1) for index, part in enumerate(parts)])

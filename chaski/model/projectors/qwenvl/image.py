@@ -1,4 +1,4 @@
-"""Qwen's patches of an image file: nearly in its own proportions, square by square, window by window."""
+"""Reading of image files into Qwen's patches: near the original proportions, by squares within windows."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ I32 = npt.NDArray[np.int32]
 
 
 class Limits(Struct, frozen=True):
-    """The numbers of pixels that a picture has at least and at most, once it is resized."""
+    """The least and the most pixels of a picture after resizing."""
 
     smallest: int
     largest: int
 
 
 class Patches(Struct, frozen=True):
-    """pixels (n, elements of a patch), places (n, 2): row and column of each patch.
+    """The patches of an image, and where they are.
 
-    windows (n, 2)  the first patch of each one's window, and the one after the last
-    squares (square², rows)  the patches of each square in the order of rows: of all squares the first, ...
-    grid  rows and columns of squares
+    pixels   (n, elements of a patch)
+    places   (n, 2): row and column of each patch
+    windows  (n, 2): for each patch, the first patch of its window and the one after the last
+    squares  (square², rows): patch numbers; row i lists patch i of every square
+    grid     rows and columns of squares
     """
 
     pixels: Values
@@ -38,7 +40,7 @@ class Patches(Struct, frozen=True):
 def read_patches(
     data: bytes, patch: int, square: int, limits: Limits, normal: Normal, window: int | None = None
 ) -> Patches:
-    """An image file -> patches. `window`: squares along an edge of one; None: all see each other."""
+    """Read an image file into patches. `window`: squares along a side of one; None: all see each other."""
     pixels = in_bounds(open_image(data), patch * square, limits.smallest, limits.largest, normal)
     cut = patches(pixels, patch)
     grid = cut.shape[0] // square, cut.shape[1] // square

@@ -1,4 +1,4 @@
-"""Qwen 2.5-VL's encoder of images (Bai et al. 2025, arXiv 2502.13923): most layers see windows."""
+"""Qwen 2.5-VL's image encoder (Bai et al. 2025, arXiv 2502.13923): most layers attend within windows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Vision(encoder.Vision):
         pixels = file.get(f"{file.architecture}.vision.window_size", int, 0) or _WINDOW
         window = pixels // (config.patch_size * config.square)
         if window < 1:
-            raise ModelError(f"{file.path}: windows of {pixels} pixels have no square of patches")
+            raise ModelError(f"{file.path}: windows of {pixels} pixels are smaller than a square of patches")
         config = replace(config, window=window, full=_full(file, config.num_layers))
         tower = Tower(
             config,
@@ -31,7 +31,7 @@ class Vision(encoder.Vision):
 
 
 def _full(file: GGUFFile, num_layers: int) -> frozenset[int]:
-    """The layers in which all patches see each other: listed, or at regular intervals."""
+    """Return the layers in which all patches see each other: listed, or at regular intervals."""
     prefix = f"{file.architecture}.vision"
     if f"{prefix}.fullatt_block_indexes" in file.metadata:
         return frozenset(file.get(f"{prefix}.fullatt_block_indexes", list[int]).tolist())

@@ -1,4 +1,4 @@
-"""Qwen 2-VL's encoder of images (Wang et al. 2024): layers as CLIP's, which all see all."""
+"""Qwen 2-VL's image encoder (Wang et al. 2024): CLIP layers in which all patches see each other."""
 
 from __future__ import annotations
 

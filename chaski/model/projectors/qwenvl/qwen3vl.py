@@ -1,8 +1,8 @@
-"""Qwen 3-VL's encoder of images (Bai et al. 2025, arXiv 2511.21631).
+"""Qwen 3-VL's image encoder (Bai et al. 2025, arXiv 2511.21631).
 
-It has a table of places for a square of patches, which is stretched over the patches of an image: each takes
-its share of four places. States after some layers become parts of the rows, which the text model adds
-after its first layers (deepstack, Meng et al. 2024, arXiv 2406.04334).
+Its position table is for a square of patches and is interpolated over the patches of an image: each patch
+mixes four entries. States after some layers become parts of the rows, which the text model adds after its
+first layers (deepstack, Meng et al. 2024, arXiv 2406.04334).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Tower(encoder.Tower):
 
 
 class DeepMergers(Module):
-    """The mergers of states after layers."""
+    """The mergers of intermediate states."""
 
     def __init__(self, config: VisionConfig, row_size: int, names: Iterable[str]) -> None:
         for name in names:
@@ -58,7 +58,7 @@ class DeepMergers(Module):
 
 
 class DeepMerger(Merger):
-    """Its norm is that of a square, not of each patch."""
+    """A merger whose norm is over a square instead of over each patch."""
 
     def __init__(self, config: VisionConfig, row_size: int) -> None:
         super().__init__(config, row_size, ("fc1", "fc2"))
@@ -105,9 +105,9 @@ class Vision(encoder.Vision):
 def shares(
     side: int, places: npt.NDArray[np.int32], size: tuple[int, int]
 ) -> tuple[list[npt.NDArray[np.int32]], list[npt.NDArray[np.float32]]]:
-    """The numbers of four places of side x side for each patch at `places`, and its share in each.
+    """Return four places of side x side for each patch at `places`, and the patch's share in each.
 
-    It is bilinear; the corners of the table are those of the image, which has `size` patches.
+    The interpolation is bilinear; the corners of the table are those of the image, which has `size` patches.
     """
     exact = places.astype(np.float32) * np.float32(side - 1) / np.maximum(np.array(size, np.float32) - 1, 1)
     first = np.floor(exact).astype(np.int32)
@@ -122,31 +122,35 @@ def shares(
 
 
 def _side(file: GGUFFile) -> int:
-    """The rows and columns of the table of places."""
+    """Return the number of rows (and of columns) of the position table."""
     name = "v.position_embd.weight"
     if name not in file.tensors:
         raise ModelError(f"{file.path}: tensor {name} is missing")
     count = file.tensors[name].shape[0]
     if count != isqrt(count) ** 2:
-        raise ModelError(f"{file.path}: {name} has {count} places, which are no square")
+        raise ModelError(f"{file.path}: {name} has {count} places; their number must be a square")
     return isqrt(count)
 
 
 def _deep(file: GGUFFile, num_layers: int) -> dict[int, str]:
-    """The layers whose states become parts of rows, each with the name of its merger.
+    """Return the layers whose states become parts of rows, each with the name of its merger.
 
-    Projectors name mergers by layers, Ollama's files by their numbers in a list of layers.
+    Projectors name mergers by layer; Ollama's files name them by their index in a list of layers.
     """
     key = f"{file.architecture}.vision.deepstack_visual_indexes"
     if key in file.metadata:
         layers = file.get(key, list[int]).tolist()
         if len({*layers}) < len(layers) or not all(0 <= layer < num_layers for layer in layers):
-            raise ModelError(f"{file.path}: {key} = {layers!r:.80} are not some of {num_layers} layers")
+            raise ModelError(
+                f"{file.path}: {key} = {layers!r:.80} must list different layers out of {num_layers}"
+            )
         return {layer: str(index) for index, layer in enumerate(layers)}
     key = f"{file.architecture}.vision.is_deepstack_layers"
     flags = file.get(key, list[bool], None)
     if flags is None:
         return {}
     if len(flags) != num_layers:
-        raise ModelError(f"{file.path}: {key} tells of {len(flags)} layers, of which there are {num_layers}")
+        raise ModelError(
+            f"{file.path}: {key} has {len(flags)} entries, but the encoder has {num_layers} layers"
+        )
     return {layer: str(layer) for layer in np.flatnonzero(flags).tolist()}

@@ -1,6 +1,6 @@
-"""Messages and tools as Ollama gives them to templates: values of Go, with the texts of their types.
+"""Messages and tools as Ollama passes them to templates: Go values, printed as their types print.
 
-The names of fields and the rules are those of Ollama's `template` and `api` packages. Numbers of arguments
+The names of fields and the rules are those of Ollama's `template` and `api` packages. Numbers in arguments
 are float64.
 """
 
@@ -18,7 +18,7 @@ from chaski.text.template.go.values import Map, Slice, Value, from_json, from_te
 
 @dataclass(frozen=True, slots=True)
 class TemplateMessage:
-    """One message, its content with tags where images belong."""
+    """A message whose content contains tags at the places of images."""
 
     role: str
     content: str
@@ -26,14 +26,14 @@ class TemplateMessage:
 
 
 def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[TemplateMessage]:
-    """Messages of the API. `images` of a message are the tags that stand for them in its content."""
+    """Read messages of the API. `images` of a message are the tags that stand for them in its content."""
     return [_message(message) for message in messages]
 
 
 def collate(messages: Iterable[TemplateMessage]) -> list[TemplateMessage]:
-    """Merge neighbours of one role, with a blank line between; results of tools stay apart.
+    """Merge adjacent messages of one role, separated by a blank line; tool results stay separate.
 
-    Other fields of a message, such as calls, are those of the first, as in the reference.
+    The other fields, such as calls, are those of the first message, as in Ollama.
     """
     collated: list[TemplateMessage] = []
     for role, neighbours in groupby(messages, lambda message: message.role):
@@ -47,12 +47,12 @@ def collate(messages: Iterable[TemplateMessage]) -> list[TemplateMessage]:
 
 
 def system_text(messages: Iterable[TemplateMessage]) -> str:
-    """Join all system messages, with blank lines between."""
+    """Join all system messages, separated by blank lines."""
     return "\n\n".join(message.content for message in messages if message.role == "system")
 
 
 def as_value(messages: Iterable[TemplateMessage]) -> Slice:
-    """The messages as a template sees them."""
+    """Return the messages as a template sees them."""
     return Slice(
         [
             types.MessageFields({"Role": message.role, "Content": message.content, **message.fields})

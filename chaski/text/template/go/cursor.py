@@ -1,4 +1,4 @@
-"""The place in the tokens of a Go template, with a look ahead; errors name their line."""
+"""A cursor over the tokens of a Go template, with lookahead; its errors name the line."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NoReturn
 from chaski.errors import TemplateError
 from chaski.text.template.go.lexer import Token, TokenKind, tokens
 
-_DEEPEST = 100  # parentheses and blocks inside each other
+_DEEPEST = 100  # nested parentheses and blocks
 
 
 class TokenCursor:
-    """Reads tokens one after the other."""
+    """Reads tokens in order."""
 
     def __init__(self, source: str) -> None:
         self._tokens = list(tokens(source))
@@ -19,25 +19,25 @@ class TokenCursor:
         self._depth = 0
 
     def peek(self) -> Token:
-        """The next token, not read."""
+        """Return the next token without reading it."""
         return self._tokens[self._position]
 
     def next(self) -> Token:
-        """Read a token; the END stays."""
+        """Read and return a token; the END stays."""
         token = self._tokens[self._position]
         self._position += token.kind is not TokenKind.END
         return token
 
     def last(self) -> Token:
-        """The token that was read last."""
+        """Return the token that was read last."""
         return self._tokens[max(self._position - 1, 0)]
 
     def mark(self) -> int:
-        """The place, for `go_back`."""
+        """Return the position, for `go_back`."""
         return self._position
 
     def go_back(self, mark: int) -> None:
-        """Read again from the mark."""
+        """Return to a position of `mark`."""
         self._position = mark
 
     def skip_space(self) -> None:
@@ -46,13 +46,13 @@ class TokenCursor:
             self._position += 1
 
     def expect(self, kind: TokenKind, where: str) -> None:
-        """Read blanks and a token of this kind."""
+        """Read blanks and a token of this kind; fail for another kind."""
         self.skip_space()
         if self.next().kind is not kind:
             self.fail(f"unexpected {self.last().text!r} {where}")
 
     def keyword(self) -> str:
-        """The word at the start of the action that begins here, or nothing; nothing is read."""
+        """Return the word at the start of the next action, or an empty text, without reading it."""
         if self.peek().kind is not TokenKind.OPEN:
             return ""
         ahead = self._position + 1
@@ -67,13 +67,13 @@ class TokenCursor:
         self.next()
 
     def enter(self) -> None:
-        """Go one level deeper."""
+        """Enter a nested level."""
         self._depth += 1
         if self._depth > _DEEPEST:
-            self.fail(f"more than {_DEEPEST} blocks and parentheses stand inside each other")
+            self.fail(f"more than {_DEEPEST} blocks and parentheses are nested")
 
     def leave(self) -> None:
-        """Come back from a level."""
+        """Leave a nested level."""
         self._depth -= 1
 
     def fail(self, message: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Text for other languages: JSON, HTML, JavaScript and URLs, with the escapes that Go's packages write."""
+"""Escapes of text for JSON, HTML, JavaScript and URLs, as Go's packages write them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chaski.text.template.go.values import Byte, Map, Slice, Struct, Value, is_t
 
 _HTML = str.maketrans({'"': "&#34;", "'": "&#39;", "&": "&amp;", "<": "&lt;", ">": "&gt;", "\0": "\ufffd"})
 _JS = {"\\": "\\\\", "'": "\\'", '"': '\\"', "<": "\\u003C", ">": "\\u003E", "&": "\\u0026", "=": "\\u003D"}
-# JSON inside of HTML: these could end a script or start a tag.
+# For JSON in HTML: these characters could end a script or start a tag.
 _JSON = str.maketrans(
     {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 )
@@ -22,7 +22,7 @@ _SHORT_EXPONENT = re.compile(r"e-0(\d)$")
 
 
 def to_json(value: Value) -> str:
-    """JSON without blanks; keys of maps in order, fields of structs as declared."""
+    """Return a value as JSON without blanks; map keys in order, struct fields as declared."""
     match value:
         case None:
             return "null"
@@ -47,22 +47,22 @@ def to_json(value: Value) -> str:
 
 
 def json_text(text: str) -> str:
-    """A string in JSON; bytes that are not text become U+FFFD."""
+    """Return a string in JSON; bytes that are not UTF-8 become U+FFFD."""
     return json.dumps(_NOT_TEXT.sub("\ufffd", text), ensure_ascii=False).translate(_JSON)
 
 
 def html(text: str) -> str:
-    """Text between tags or in an attribute."""
+    """Escape text for use between tags or in an attribute."""
     return text.translate(_HTML)
 
 
 def javascript(text: str) -> str:
-    """Text inside of a JavaScript string."""
+    """Escape text for use in a JavaScript string."""
     return text.translate(_JAVASCRIPT)
 
 
 def url_query(text: str) -> str:
-    """Text as part of a query."""
+    """Escape text for use in a URL query."""
     return to_bytes(text).decode("latin-1").translate(_QUERY)
 
 
@@ -85,13 +85,13 @@ def _json_fields(value: Struct) -> Iterable[tuple[str, Value]]:
 
 def _json_number(number: float) -> str:
     if number - number != 0:
-        raise TemplateError("JSON has no infinite numbers")
+        raise TemplateError("JSON cannot contain infinite numbers")
     format = "f" if number == 0 or 1e-6 <= abs(number) < 1e21 else "e"
     return _SHORT_EXPONENT.sub(r"e-\1", show_float(number, format))
 
 
 class _JavaScript:
-    """A table for `str.translate` that escapes a character when it occurs, by its code."""
+    """A lazy table for `str.translate` that escapes a character by its code."""
 
     def __getitem__(self, code: int) -> str:
         character = chr(code)

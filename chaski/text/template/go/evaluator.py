@@ -1,4 +1,4 @@
-"""Runs the syntax tree of a Go template over a value. Must run inside `metering`."""
+"""Evaluation of the syntax tree of a Go template on a value. Must run inside `metering`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from chaski.text.template.go.values import (
 )
 from chaski.text.template.meter import current_meter
 
-_DEEPEST = 50  # templates that call each other
+_DEEPEST = 50  # nested template calls
 
 
 class _Flow(Enum):
-    """The way on after a node."""
+    """How evaluation continues after a node."""
 
     ON = auto()
     BREAK = auto()
@@ -57,7 +57,7 @@ class _Evaluator:
         """Run a whole template: its `$` is its data, and it sees no other variables."""
         self._depth += 1
         if self._depth > _DEEPEST:
-            raise TemplateError(f"more than {_DEEPEST} templates call each other; does one call itself?")
+            raise TemplateError(f"more than {_DEEPEST} nested template calls; does a template call itself?")
         kept, self._variables = self._variables, [("$", data)]
         self._walk(nodes, data)
         self._variables = kept
@@ -140,7 +140,7 @@ class _Evaluator:
                 return zip(repeat(None), range(value))
             case _:
                 raise TemplateError(
-                    f"range cannot go over {type_name(value)} with {num_variables} variables; "
+                    f"range cannot iterate over {type_name(value)} with {num_variables} variables; "
                     "it takes lists, maps and integers, the last with one variable"
                 )
 
@@ -158,7 +158,7 @@ class _Evaluator:
         self.line = node.line
         if node.name not in self._templates:
             known = ", ".join(sorted(map(repr, self._templates)))
-            raise TemplateError(f"template {node.name!r} is not defined; there are {known}")
+            raise TemplateError(f"template {node.name!r} is not defined; defined templates: {known}")
         value = None if node.pipe is None else self._pipe(node.pipe, dot)
         self.run(self._templates[node.name], value)
 
@@ -226,7 +226,7 @@ class _Evaluator:
         self._variables[self._find(name)] = (name, value)
 
     def _find(self, name: str) -> int:
-        """The innermost variable of the name."""
+        """Return the index of the innermost variable of the name."""
         for index in range(len(self._variables) - 1, -1, -1):
             if self._variables[index][0] == name:
                 return index
@@ -234,7 +234,7 @@ class _Evaluator:
 
 
 def _first_decisive(values: Iterable[Value], decisive: bool) -> Value:
-    """The first value whose truth is `decisive`, else the last."""
+    """Return the first value whose truth is `decisive`, else the last."""
     value: Value = None
     for value in values:
         if is_true(value) is decisive:
@@ -243,7 +243,7 @@ def _first_decisive(values: Iterable[Value], decisive: bool) -> Value:
 
 
 def _fields(value: Value, names: Sequence[str]) -> Value:
-    """`value.a.b`. A key that a map does not have is nil, and so is a field of nil at the start."""
+    """Return `value.a.b`. A missing map key is nil, and so is a field of a nil start value."""
     if value is None:
         return None
     for name in names:
@@ -258,7 +258,7 @@ def _field(value: Value, name: str) -> Value:
         case Struct() if name in value.fields:
             return value.fields[name]
         case None:
-            raise TemplateError(f"nil has no field .{name}; ask with if before it")
+            raise TemplateError(f"nil has no field .{name}; check it with if first")
         case _:
             raise TemplateError(f"{type_name(value)} has no field .{name}")
 
@@ -272,4 +272,4 @@ def _described(operand: syntax.Operand) -> str:
         case syntax.Constant():
             return show(operand.value)
         case _:
-            return "what stands there"
+            return "the operand"

@@ -1,4 +1,4 @@
-"""Pipelines of a Go template: commands, operands and the variables that they may name."""
+"""Pipelines of a Go template: commands, operands and the variables that they may use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _STARTS_OPERAND = {
 
 
 class Expressions:
-    """Reads pipelines from a cursor. `variables` are those that can be seen here, the innermost last."""
+    """Parses pipelines from a cursor. `variables` are those in scope, the innermost last."""
 
     def __init__(self, cursor: TokenCursor, functions: Collection[str]) -> None:
         self._cursor = cursor
@@ -60,7 +60,7 @@ class Expressions:
         return syntax.Pipe(line, variables, assigns, tuple(commands))
 
     def _declared(self, most: int) -> tuple[tuple[str, ...], bool]:
-        """`$a, $b :=` or `$a =` at the start of a pipeline; nothing read where there is none."""
+        """Parse `$a, $b :=` or `$a =` at the start of a pipeline; read nothing if it is not there."""
         start = self._cursor.mark()
         names: list[str] = []
         while self._cursor.peek().kind is TokenKind.VARIABLE:
@@ -76,7 +76,7 @@ class Expressions:
                 self._cursor.fail("too many variables before :=; only range may have two")
             self._cursor.skip_space()
         if len(names) > 1 or (names and self._cursor.last().text == ","):
-            self._cursor.fail("expected := behind the variables of range")
+            self._cursor.fail("expected := after the variables of range")
         self._cursor.go_back(start)
         return (), False
 
@@ -94,7 +94,7 @@ class Expressions:
                 break
             if token.kind is not TokenKind.SPACE:
                 self._cursor.fail(
-                    f"unexpected {token.text!r} behind an operand; a blank must separate operands"
+                    f"unexpected {token.text!r} after an operand; a blank must separate operands"
                 )
         if not first and isinstance(operands[0], syntax.Dot | syntax.Nil | syntax.Constant):
             self._cursor.fail("only a function can take the value of the pipeline before it")

@@ -1,7 +1,7 @@
-"""The functions of Go templates, and those that Ollama adds: `json`, dates, TypeScript types.
+"""The functions of Go templates and those that Ollama adds: `json`, dates, TypeScript types.
 
-A fault in a call is a `TemplateError`; the evaluator adds the line. `and` and `or` stand in the evaluator,
-because they leave arguments unevaluated.
+An error in a call is a `TemplateError`; the evaluator adds the line. The evaluator implements `and` and
+`or`, because they do not evaluate all arguments.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from chaski.text.template.go.values import (
 )
 from chaski.text.template.meter import current_meter
 
-_REFERENCE = 8  # bytes that a list takes for an item, whatever that is
+_REFERENCE = 8  # bytes that a list uses for an item of any type
 
 
 @dataclass(frozen=True, slots=True)
 class Builtin:
-    """A function, how many arguments it takes, and whether it makes a text of all that is in them."""
+    """A function, the number of its arguments, and whether it makes a text of everything in them."""
 
     call: Callable[..., Value]
     least: int = 0
@@ -44,7 +44,7 @@ class Builtin:
 
 
 def typescript_type(property: Value) -> str:
-    """The TypeScript type of a tool's parameter; `any` where that cannot be said."""
+    """Return the TypeScript type of a tool's parameter, `any` if it cannot be determined."""
     fields: Mapping[str, Value] = property.fields if isinstance(property, Struct) else {}
     choices, types = fields.get("AnyOf"), fields.get("Type")
     if isinstance(choices, Slice) and choices.items:
@@ -157,7 +157,7 @@ def _less_or_equal(left: Value, right: Value) -> bool:
 
 
 def _comparable(left: Value, right: Value) -> tuple[Value, Value]:
-    """Both as one type: bytes count as integers, everything else must match exactly."""
+    """Return both values as one type: bytes count as integers, everything else must match exactly."""
     left = left.value if isinstance(left, Byte) else left
     right = right.value if isinstance(right, Byte) else right
     if type(left) is not type(right):
@@ -174,18 +174,18 @@ def _printf(format: Value, *values: Value) -> Value:
 
 
 def _escaper(escape: Callable[[str], str]) -> Callable[..., Value]:
-    """Make a function that escapes values as text; nil is written as an action would write it."""
+    """Return a function that escapes values as text; nil is escaped as an action would write it."""
     return lambda *values: escape(show_all([NO_VALUE if value is None else value for value in values]))
 
 
 def _call(function: Value, *arguments: Value) -> NoReturn:
     raise TemplateError(
-        f"call needs a function, and {type_name(function)} is none; chat templates are given none"
+        f"call needs a function, but {type_name(function)} is not one; chat templates receive no functions"
     )
 
 
 def _date(days_ago: int) -> Callable[..., Value]:
-    """A date as 2006-01-02. Templates may name a format, which the reference ignores too."""
+    """Return a function that makes a date as 2006-01-02. It ignores a format argument, as Ollama does."""
 
     def make(*formats: Value) -> Value:
         for format in formats:
@@ -201,7 +201,7 @@ def _json(value: Value) -> Value:
 
 
 def call(name: str, arguments: list[Value]) -> Value:
-    """The function's result; conversions of its arguments are counted before, and its size after."""
+    """Return the function's result. Count argument conversions before the call, and its size after."""
     current_meter().tick()
     builtin = FUNCTIONS[name]
     if len(arguments) < builtin.least or (builtin.most is not None and len(arguments) > builtin.most):

@@ -1,4 +1,4 @@
-"""Cuts a Go template into tokens. Blanks inside actions are tokens too, because they separate operands."""
+"""Splitting of a Go template into tokens. Blanks inside actions are tokens, since they separate operands."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ _PATTERNS = {
 }
 _TOKEN = re.compile("|".join(f"(?P<{kind.name}>{pattern})" for kind, pattern in _PATTERNS.items()))
 _NAMES = {TokenKind.VARIABLE, TokenKind.FIELD, TokenKind.DOT, TokenKind.WORD}
-# Characters that may follow a name: Go takes `$x+2` for a slip, not for two operands.
+# Characters that may follow a name. As in Go, `$x+2` is an error and not two operands.
 _AFTER_NAME = re.compile(r"[ \t\r\n.,|:()]|\}\}|\Z")
 _UNFINISHED = {'"': "a string is not closed", "`": "a string is not closed", "'": "a character is not closed"}
 
 
 def tokens(source: str) -> Iterator[Token]:
-    """All tokens, an END last. A piece that is not a token is a `TemplateError`."""
+    """Yield all tokens, an END last. Raises `TemplateError` for a piece that is not a token."""
     return _Lexer(source).tokens()
 
 
@@ -100,7 +100,7 @@ class _Lexer:
         yield Token(TokenKind.END, "", self._line)
 
     def _text(self, end: int, trims_end: bool) -> Iterator[Token]:
-        """The text up to an action, less the blanks that an action on either side trims."""
+        """Yield the text up to an action, without blanks that an adjacent action trims."""
         text = self._source[self._position : end]
         kept = text.lstrip(_BLANK) if self._trims else text
         line = self._line + text[: len(text) - len(kept)].count("\n")
@@ -111,7 +111,7 @@ class _Lexer:
         self._line += text.count("\n")
 
     def _skip(self, start: re.Match[str]) -> None:
-        """Go past a comment, which must fill its action."""
+        """Skip a comment, which must fill its action."""
         end = self._source.find("*/", start.end())
         closing = _COMMENT_END.match(self._source, end) if end >= 0 else None
         if closing is None:
@@ -121,7 +121,7 @@ class _Lexer:
         self._trims = closing[1] is not None
 
     def _inside(self) -> Iterator[Token]:
-        """The tokens of an action, its CLOSE last."""
+        """Yield the tokens of an action, its CLOSE last."""
         while (closing := _CLOSE.match(self._source, self._position)) is None:
             match = _TOKEN.match(self._source, self._position)
             if match is None:
@@ -133,11 +133,11 @@ class _Lexer:
         yield self._advance(TokenKind.CLOSE, closing)
 
     def _check(self, kind: TokenKind, match: re.Match[str]) -> None:
-        """Refuse a character after a name or a number that looks like a part of it."""
+        """Refuse a character after a name or a number that looks like part of it."""
         after = self._source[match.end() : match.end() + 1]
         name = match.group().lstrip(".$")
         if kind in _NAMES and not (_AFTER_NAME.match(self._source, match.end()) and _is_name(name)):
-            raise self._error(f"bad character {after!r} behind {match.group()!r}")
+            raise self._error(f"bad character {after!r} after {match.group()!r}")
         if kind is TokenKind.NUMBER and _is_name(after) and after:
             raise self._error(f"bad number {match.group() + after!r}")
 
@@ -160,5 +160,5 @@ class _Lexer:
 
 
 def _is_name(text: str) -> bool:
-    """Letters, digits and underscores only: Go allows fewer digits than Python's `\\w`."""
+    """Return whether a text has only letters, digits and underscores; Go allows fewer digits than `\\w`."""
     return all(character == "_" or character.isalpha() or character.isdecimal() for character in text)

@@ -20,7 +20,7 @@ _DECIMAL_FLOAT = re.compile(r"[+-]?[0-9_]*(?:\.[0-9_]*(?:[eE][+-]?[0-9_]+)?|[eE]
 
 
 def unquote(literal: str) -> str:
-    """The string that a literal in double quotes or backquotes stands for."""
+    """Return the string that a literal in double quotes or backquotes stands for."""
     body = literal[1:-1]
     if literal.startswith("`"):
         return body.replace("\r", "")
@@ -28,15 +28,15 @@ def unquote(literal: str) -> str:
 
 
 def character(literal: str) -> int:
-    """The number of the character in a literal in single quotes."""
+    """Return the code point of a literal in single quotes."""
     matches = list(_CHARACTER.finditer(literal[1:-1]))
     if len(matches) != 1:
-        raise TemplateError(f"malformed character constant {literal}: it must hold one character")
+        raise TemplateError(f"malformed character constant {literal}: it must contain one character")
     return _code(matches[0], "'")
 
 
 def number(literal: str) -> int | float | complex:
-    """The number that a literal stands for: an int unless it is written as a float or with an `i`."""
+    """Return the number that a literal stands for: an int unless it is written as a float or with an `i`."""
     try:
         value = _imaginary(literal) if literal.endswith("i") else _real(literal)
     except (ValueError, OverflowError) as error:
@@ -47,13 +47,13 @@ def number(literal: str) -> int | float | complex:
 
 
 def _encoded(match: re.Match[str], quote: str) -> bytes:
-    """The bytes of a character in a string, where some escapes are a single byte."""
+    """Return the bytes of a character in a string; some escapes are a single byte."""
     code = _code(match, quote)
     return bytes([code]) if match.lastgroup in _BYTES else chr(code).encode()
 
 
 def _code(match: re.Match[str], quote: str) -> int:
-    """The number of a character or an escape."""
+    """Return the code of a character or an escape."""
     text = match[match.lastgroup or 0]
     match match.lastgroup:
         case "plain":
@@ -84,7 +84,7 @@ def _real(literal: str) -> int | float:
     if _DECIMAL_FLOAT.fullmatch(literal):
         return _finite(float(literal))
     value = int(literal, 0)
-    # Go looks for a sign of a float in the text, and sees an `e` after a sign and `0x`.
+    # Like Go, take an `e` after a sign and `0x` for an exponent, which makes a float.
     return float(value) if literal[0] in "+-" and set(literal) & set("eE") else value
 
 

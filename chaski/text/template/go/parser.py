@@ -1,4 +1,4 @@
-"""Builds the syntax tree of a Go template from its tokens, by recursive descent."""
+"""Recursive-descent parsing of a Go template's tokens into its syntax tree."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chaski.text.template.go.expressions import KEYWORDS, Expressions
 from chaski.text.template.go.lexer import TokenKind
 
 MAIN = ""
-"""The name of the template that the source itself is; the others have the names of their definitions."""
+"""The name of the top-level template; other templates have the names of their definitions."""
 
 _BRANCHES: dict[str, type[syntax.If] | type[syntax.Range] | type[syntax.With]] = {
     "if": syntax.If,
@@ -52,7 +52,7 @@ class _Parser:
     def _definition(self) -> None:
         self._cursor.skip_keyword()
         name = self._name()
-        self._cursor.expect(TokenKind.CLOSE, "behind the name of a template")
+        self._cursor.expect(TokenKind.CLOSE, "after the name of a template")
         self._add(name, self._own_body())
 
     def _own_body(self) -> syntax.Nodes:
@@ -78,7 +78,7 @@ class _Parser:
         if token.kind is TokenKind.TEXT:
             return syntax.Text(token.text)
         if token.kind is not TokenKind.OPEN:
-            self._cursor.fail("the template ends inside of if, range, with, define or block; add {{ end }}")
+            self._cursor.fail("the template ends inside if, range, with, define or block; add {{ end }}")
         self._cursor.skip_space()
         word = self._cursor.peek().text if self._cursor.peek().kind is TokenKind.WORD else ""
         if word not in KEYWORDS:
@@ -137,7 +137,7 @@ class _Parser:
     def _jump(self, word: str) -> syntax.Node:
         self._cursor.expect(TokenKind.CLOSE, f"behind {word}")
         if not self._range_depth:
-            self._cursor.fail(f"{{{{ {word} }}}} stands outside of {{{{ range }}}}")
+            self._cursor.fail(f"{{{{ {word} }}}} must be inside {{{{ range }}}}")
         return _JUMPS[word]
 
     def _call(self) -> syntax.Template:

@@ -1,4 +1,4 @@
-"""Go's `fmt.Sprintf`: flags, width, precision, argument numbers, and its notes about mistakes."""
+"""Go's `fmt.Sprintf`: flags, width, precision, argument indexes, and its markers for errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WIDEST = 1_000_000  # as in Go
 
 
 def printf(format: str, arguments: Sequence[Value]) -> str:
-    """The format with its verbs replaced."""
+    """Return the format with its verbs replaced."""
     return "".join(_Printf(format, arguments).pieces())
 
 
@@ -67,7 +67,7 @@ class _Printf:
         elif letter == "%":
             yield "%"
         else:
-            # With %v a plus asks for the names of fields, not for signs.
+            # With %v, a plus asks for field names instead of signs.
             flags = flags.replace("+", NAMED) if letter == "v" else flags
             yield self._value(Verb(letter, flags, width, precision))
 
@@ -78,7 +78,7 @@ class _Printf:
             return f"%!{verb.letter}({'BADINDEX' if self._reordered else 'MISSING'})"
         value = self._arguments[self._next]
         self._next += 1
-        # Arguments may be shown again and again, so existing text counts too.
+        # A format may show one argument many times, so text that already exists counts, too.
         expect_text((value,), self._length + (verb.width or 0) + (verb.precision or 0))
         text = formatted(value, verb)
         self._length += len(text)

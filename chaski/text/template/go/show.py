@@ -1,4 +1,4 @@
-"""Values as text, as Go's `fmt` prints them with %v, and its quotes and floats."""
+"""Conversion of values to text as Go's `fmt` prints them with %v, including quotes and floats."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EXPONENT = re.compile(r"e([+-]?)(\d+)$")
 
 
 def show(value: Value, named: bool = False) -> str:
-    """The value by %v; with `named` by %+v, which names the fields of structs."""
+    """Return the value as %v prints it; with `named` as %+v, which names struct fields."""
     match value:
         case None:
             return "<nil>"
@@ -45,12 +45,12 @@ def show(value: Value, named: bool = False) -> str:
 
 
 def show_all(values: Sequence[Value], newline: bool = False) -> str:
-    """Values one after the other: `print`, with blanks between two that are not strings, or `println`."""
+    """Join values as `print` does, with blanks between two that are not strings, or as `println` does."""
     return "".join(_with_blanks(values, newline)) + ("\n" if newline else "")
 
 
 def show_float(number: float, format: str = "g", precision: int | None = None) -> str:
-    """A float in one of the formats `e`, `f` and `g`; without precision by the digits that tell it apart."""
+    """Return a float in format `e`, `f` or `g`; without precision, with the digits that identify it."""
     if math.isinf(number):
         return "+Inf" if number > 0 else "-Inf"
     if math.isnan(number):
@@ -60,14 +60,14 @@ def show_float(number: float, format: str = "g", precision: int | None = None) -
 
 
 def show_complex(number: complex, format: str = "g", precision: int | None = None) -> str:
-    """A complex number in parentheses."""
+    """Return a complex number in parentheses."""
     imaginary = show_float(number.imag, format, precision)
     sign = "" if imaginary[0] in "+-" else "+"
     return f"({show_float(number.real, format, precision)}{sign}{imaginary}i)"
 
 
 def quote(text: str, mark: str = '"', ascii_only: bool = False) -> str:
-    """A literal of Go that stands for this text."""
+    """Return a Go literal that stands for this text."""
     return mark + text.translate(_Quoted(mark, ascii_only)) + mark
 
 
@@ -95,7 +95,7 @@ def _with_blanks(values: Sequence[Value], always: bool) -> Iterator[str]:
 
 
 def _shortest(number: float, format: str) -> str:
-    """The fewest digits that read back as this float; `g` writes an exponent below -4 and from 6 on."""
+    """Return the fewest digits that read back as this float; `g` uses an exponent below -4 and from 6 on."""
     mantissa, _, power = f"{number!r}".partition("e")
     sign, digits = ("-", mantissa[1:]) if mantissa.startswith("-") else ("", mantissa)
     whole, _, fraction = digits.partition(".")
@@ -109,7 +109,7 @@ def _shortest(number: float, format: str) -> str:
 
 
 def _plain(digits: str, point: int) -> str:
-    """Digits with the decimal point after the first `point` of them."""
+    """Return digits with the decimal point after the first `point` of them."""
     if point <= 0:
         return "0." + "0" * -point + digits if digits != "0" else "0"
     whole = digits[:point].ljust(point, "0")
@@ -118,7 +118,7 @@ def _plain(digits: str, point: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Quoted:
-    """A table for `str.translate` that quotes a character when it occurs, by its code."""
+    """A lazy table for `str.translate` that quotes a character by its code."""
 
     mark: str
     ascii_only: bool

@@ -1,4 +1,4 @@
-"""The syntax tree of a Go template. Trees are never changed; `tree.py` makes new ones."""
+"""The syntax tree of a Go template. Trees never change; `tree.py` makes new ones."""
 
 from __future__ import annotations
 

@@ -29,13 +29,13 @@ _RESPONSE = syntax.Action(syntax.Pipe(1, (), False, (syntax.Command((syntax.Fiel
 class GoTemplate:
     """A template in Go's language with Ollama's data. Safe to use from several threads.
 
-    It sees plain data only, reads no files and changes nothing. Every error in it is a `TemplateError` with
-    the line, and so is passing one of the `RenderLimits`. The definitions are Go's `text/template` and
-    Ollama's `template` package.
+    It sees only plain data, reads no files and changes nothing. Every error in it is a `TemplateError` with
+    the line, and so is exceeding one of the `RenderLimits`. Go's `text/template` and Ollama's `template`
+    package define its behaviour.
     """
 
     def __init__(self, source: str, limits: RenderLimits | None = None) -> None:
-        """Compile the template. One that names neither messages nor response gets the response at its end."""
+        """Compile the template. The response is appended if it uses neither messages nor the response."""
         self._limits = limits or RenderLimits()
         check_source(source)
         with guarded(self._limits):
@@ -45,7 +45,7 @@ class GoTemplate:
             self._templates[MAIN] += (_RESPONSE,)
 
     names: frozenset[str]
-    """Names of the fields and variables that the template uses, in lower case: what it is capable of."""
+    """Names of the fields and variables that the template uses, in lower case; they show its capabilities."""
 
     def render(
         self,
@@ -54,14 +54,14 @@ class GoTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         think: bool | str | None = None,
     ) -> str:
-        """The text of the conversation. Where an answer begins is up to the template.
+        """Return the text of the conversation. The template decides where an answer begins.
 
-        `messages` and `tools` are those of Ollama's API. `think` is the value in the request: yes, no, a
-        level, or nothing.
+        `messages` and `tools` are those of Ollama's API. `think` is the value in the request: a boolean, a
+        level, or None.
         """
         if not add_generation_prompt:
             raise TemplateError(
-                "a Go template says itself where an answer begins, so add_generation_prompt must be true"
+                "a Go template decides where an answer begins, so add_generation_prompt must be true"
             )
         return self._rendered(messages, tools, think)
 
@@ -90,9 +90,9 @@ class GoTemplate:
     def render_prompt(
         self, prompt: str, system: str = "", suffix: str = "", think: bool | str | None = None
     ) -> str:
-        """The text for one prompt; with a `suffix`, for what belongs between prompt and suffix.
+        """Return the text for one prompt, or for filling in text between the prompt and a `suffix`.
 
-        Between the two only the prompt and the suffix are shown, so `system` is not used then.
+        With a suffix only the prompt and the suffix are shown, so `system` is not used.
         """
         if not suffix:
             messages = [{"role": "system", "content": system}] if system else []
@@ -111,7 +111,7 @@ class GoTemplate:
             )
 
     def probing(self) -> Rendering:
-        """Return a function that renders probes; all its calls together have the time of one rendering."""
+        """Return a function that renders probes; all its calls share the time limit of one rendering."""
         deadline = deadline_of(self._limits)
 
         def render(
@@ -126,14 +126,14 @@ class GoTemplate:
         return render
 
     def thinking_tags(self) -> tuple[str, str] | None:
-        """The texts right before and right after `.Thinking`, such as `<think>` and `</think>`."""
+        """Return the texts right before and right after `.Thinking`, such as `<think>` and `</think>`."""
         around = text_around(self._templates[MAIN], "Thinking")
         if around is None or not all(text.strip() for text in around):
             return None
         return around[0].split()[-1], around[1].split()[0]
 
     def _render_turns(self, messages: Sequence[TemplateMessage], flags: Mapping[str, Value]) -> str:
-        """The older kind of template writes one turn: run for each, for the last without its end."""
+        """Render with an older template, which writes one turn: run it per turn, open-ended for the last."""
         main = self._templates[MAIN]
         pieces: list[str] = []
         length = 0
@@ -157,7 +157,7 @@ class GoTemplate:
 
 _EMPTY_TURN: Mapping[str, str] = {"System": "", "Prompt": "", "Response": ""}
 _PART_OF_TURN = {"system": "System", "user": "Prompt", "assistant": "Response"}
-# A part begins a new turn if one of these is there already.
+# A part begins a new turn if the current turn already contains one of these.
 _LATER = {"System": ("Prompt", "Response"), "Prompt": ("Response",), "Response": ()}
 
 

@@ -1,4 +1,4 @@
-"""Names in a template's syntax tree, and the cut that the reference makes for the last turn."""
+"""Names in a template's syntax tree, and the cut that Ollama makes for the last turn."""
 
 from __future__ import annotations
 

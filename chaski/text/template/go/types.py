@@ -1,4 +1,4 @@
-"""The types of Ollama's data: their names, what their fields are called in JSON, and how they print.
+"""The types of Ollama's data: their names, their field names in JSON, and how they print.
 
 The list of tools, the arguments of a call and the properties of a tool print as JSON.
 """
@@ -45,7 +45,7 @@ class Properties(ArgumentMap):
 
 @dataclass(frozen=True, slots=True)
 class InnerProperties(Map):
-    """The properties of a property: in the order of the request, and shown as JSON."""
+    """The properties of a property, in the order of the request and shown as JSON."""
 
     type_name: ClassVar[str] = "*api.ToolPropertiesMap"
 
@@ -56,16 +56,16 @@ class InnerProperties(Map):
 
 @dataclass(frozen=True, slots=True)
 class PropertyType(Slice):
-    """One or several names of types; a single one is shown without brackets."""
+    """One or more type names; a single one is shown without brackets."""
 
     type_name: ClassVar[str] = "api.PropertyType"
 
     def text(self) -> str:
-        """The name, or the list."""
+        """Return the name, or the list."""
         return show(self.items[0]) if len(self.items) == 1 else show(Slice(self.items)) if self.items else ""
 
     def for_json(self) -> Value:
-        """The name, or the list."""
+        """Return the name, or the list."""
         return self.items[0] if len(self.items) == 1 else self
 
 
@@ -113,7 +113,7 @@ class ToolFunction(Struct):
 
 @dataclass(frozen=True, slots=True)
 class Parameters(Struct):
-    """The schema of a tool's arguments, as far as the reference keeps it."""
+    """The schema of a tool's arguments, limited to the fields that Ollama keeps."""
 
     type_name: ClassVar[str] = "template.templateToolFunctionParameters"
     json_names: ClassVar[Mapping[str, str]] = {
@@ -128,7 +128,7 @@ class Parameters(Struct):
 
 @dataclass(frozen=True, slots=True)
 class Property(Struct):
-    """The schema of one argument, as far as the reference keeps it."""
+    """The schema of one argument, limited to the fields that Ollama keeps."""
 
     type_name: ClassVar[str] = "api.ToolProperty"
     json_names: ClassVar[Mapping[str, str]] = {

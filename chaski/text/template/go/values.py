@@ -1,7 +1,7 @@
-"""The values that a Go template can meet: a closed set, as small as Go's own kinds.
+"""The values that a Go template can contain: a closed set that mirrors Go's kinds.
 
-`None` is Go's nil without a type; `bool`, `int`, `float`, `complex` and `str` are themselves. A Go string is
-bytes, so a `str` here may hold single bytes that are not text, as Python's `surrogateescape` writes them.
+`None` is Go's untyped nil; `bool`, `int`, `float`, `complex` and `str` stand for themselves. A Go string is
+bytes, so a `str` here may contain single bytes that are not text, as Python's `surrogateescape` writes them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Byte:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A list. `is_nil` marks a list that was never made: it is written as JSON's null."""
+    """A list. `is_nil` marks a list that was never made, which is `null` in JSON."""
 
     items: Sequence[Value] = ()
     is_nil: bool = False
@@ -42,7 +42,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """A map of strings. Its creator orders the keys by their bytes, as Go prints them."""
+    """A map with string keys. Its creator orders the keys by their bytes, as Go prints them."""
 
     items: Mapping[str, Value]
     is_nil: bool = False
@@ -64,7 +64,7 @@ class Struct:
 
 
 def from_json(value: object) -> Value:
-    """Return JSON data as Go decodes it: numbers are float64. Raises TemplateError for anything else."""
+    """Return JSON data as Go decodes it, with numbers as float64. Raises TemplateError for other data."""
     match value:
         case None | bool():
             return value
@@ -81,7 +81,7 @@ def from_json(value: object) -> Value:
 
 
 def from_text(text: str) -> str:
-    """Text as Go holds it: half of a surrogate pair cannot be written in UTF-8 and becomes U+FFFD."""
+    """Return text as Go stores it; a lone surrogate cannot be written in UTF-8 and becomes U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -90,22 +90,22 @@ def from_text(text: str) -> str:
 
 
 def to_bytes(text: str) -> bytes:
-    """The bytes of a Go string."""
+    """Return the bytes of a Go string."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def from_bytes(data: bytes) -> str:
-    """The Go string of these bytes."""
+    """Return the Go string of these bytes."""
     return data.decode("utf-8", "surrogateescape")
 
 
 def sorted_items(items: Mapping[str, Value]) -> dict[str, Value]:
-    """The items by the bytes of their keys."""
+    """Return the items in the order of their keys' bytes."""
     return {key: items[key] for key in sorted(items, key=to_bytes)}
 
 
 def type_name(value: Value) -> str:
-    """Go's name of the value's type."""
+    """Return Go's name of the value's type."""
     match value:
         case None:
             return "<nil>"
@@ -116,7 +116,7 @@ def type_name(value: Value) -> str:
 
 
 def is_true(value: Value) -> bool:
-    """Go's truth: not zero, not empty, not nil. A struct is always true."""
+    """Return Go's truth of a value: not zero, not empty, not nil. A struct is always true."""
     match value:
         case Slice() | Map():
             return bool(value.items)
@@ -129,9 +129,9 @@ def is_true(value: Value) -> bool:
 
 
 def expect_text(values: Iterable[Value], length: int = 0) -> int:
-    """Ask the meter before text of `length` characters and all text in the values is made -> its length.
+    """Check with the meter for `length` characters plus all text in the values; return their length.
 
-    Values that are not text count as little. Escapes and quotes may still make a few characters of each.
+    Values that are not text count little, but escapes and quotes may turn each into a few characters.
     """
     meter = current_meter()
     pending = list(values)
@@ -164,4 +164,4 @@ def _as_float(number: float) -> float:
     try:
         return float(number)
     except OverflowError as error:
-        raise TemplateError("the conversation holds a number that is too large") from error
+        raise TemplateError("the conversation contains a number that is too large") from error

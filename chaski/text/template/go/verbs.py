@@ -1,4 +1,4 @@
-"""One value by one verb of Go's `fmt`: `%5.2f`, `%-8s`, `%q` and the others."""
+"""Formatting of one value by one verb of Go's `fmt`: `%5.2f`, `%-8s`, `%q` and the others."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from chaski.text.template.go.values import Byte, Map, Slice, Struct, Value, to_b
 
 _BASES = {"b": "b", "d": "d", "o": "o", "O": "o", "x": "x", "X": "X"}
 _PREFIXES = {"b": "0b", "o": "0", "x": "0x", "X": "0X"}
-NAMED = "N"  # a flag of ours
+NAMED = "N"  # a flag that only chaski uses
 
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A letter with what stands before it: `%-8.3f`. Widths and precisions are in characters."""
+    """A verb letter with its flags, and width and precision in characters: `%-8.3f`."""
 
     letter: str
     flags: str = ""
@@ -28,7 +28,7 @@ class Verb:
 
 
 def formatted(value: Value, verb: Verb, inside: bool = False) -> str:
-    """The value by the verb; `inside` of another value nil is not padded."""
+    """Return the value formatted by the verb; nil `inside` another value is not padded."""
     match verb.letter, value:
         case "T", _:
             return _padded(type_name(value), verb)
@@ -48,7 +48,7 @@ def formatted(value: Value, verb: Verb, inside: bool = False) -> str:
 
 
 def _composite(value: Slice | Map | Struct, verb: Verb) -> str:
-    """Each part by the verb; a type that has its own text by that text."""
+    """Format each part by the verb; a type with its own text is formatted as that text."""
     text = None if isinstance(value, Struct) else value.text()
     if text is not None and verb.letter in "vsxXq":
         return _of_text(text, verb) or ""
@@ -93,7 +93,7 @@ def _of_integer(value: Value, verb: Verb) -> str | None:
 
 
 def _digits(number: int, verb: Verb) -> str:
-    """An integer in the base of the verb. Zeros fill up to the precision, or the width with the flag 0."""
+    """Return an integer in the verb's base, zero-padded to the precision, or to the width with flag 0."""
     sign = "-" if number < 0 else "+" if verb.has("+") else " " if verb.has(" ") else ""
     digits = format(abs(number), _BASES[verb.letter])
     if verb.precision == 0 and number == 0:
@@ -111,7 +111,7 @@ def _digits(number: int, verb: Verb) -> str:
 def _of_float(value: Value, verb: Verb) -> str | None:
     assert isinstance(value, float)
     if verb.letter in "bxX":
-        raise TemplateError(f"printf writes no float with %{verb.letter} here; use %g, %f or %e")
+        raise TemplateError(f"printf cannot write a float with %{verb.letter} here; use %g, %f or %e")
     if verb.letter not in "vgGeEfF":
         return None
     text = _signed(show_float(value, *_float_format(verb)), verb)
@@ -191,7 +191,7 @@ def with_type(value: Value) -> str:
 
 
 def _syntax(value: Value) -> str:
-    """The value as Go's source would have it: %#v."""
+    """Return the value in Go syntax: %#v."""
     match value:
         case None:
             return "interface {}(nil)"

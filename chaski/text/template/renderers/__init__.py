@@ -1,8 +1,8 @@
-"""Renderers: ways of writing conversations that Ollama stores with a model by name alone.
+"""Renderers: conversation formats that Ollama stores with a model only by name.
 
-Each is a template here, in the language of chat templates: what all conversations have, parts that families
-share, and its own file. Where a model's maker publishes a template, that one says how to write; what it
-leaves open (an answer that continues, results without ids) is as in Ollama.
+Each is a template here, in the language of chat templates: a part common to all, parts that families share,
+and a file of the renderer itself. Templates follow the one that the model's maker publishes. Where that
+leaves something open (an answer that continues, results without ids), they follow Ollama.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ __all__ = ["RENDERERS", "Renderer", "find_renderer"]
 
 
 class Renderer(Struct, frozen=True):
-    """parts: files that make the template, one after the other. parser: the format of the answers."""
+    """parts: files that form the template, in order. parser: the format of the answers."""
 
     parser: str
     parts: tuple[str, ...]
 
     @property
     def source(self) -> str:
-        """The whole template."""
+        """Return the whole template."""
         return "".join(map(_read, ("_conversation", *self.parts)))
 
 
@@ -65,14 +65,14 @@ RENDERERS: Mapping[str, Renderer] = {
     "qwen3.5": Renderer("qwen3.5", ("_thoughts", *_TAGS, "qwen3.5")),
     "qwen3.8": Renderer("qwen3.5", ("_thoughts", *_TAGS, "qwen3.8", "qwen3.5")),
 }
-"""The renderers by the names that stores use, and `harmony`."""
+"""The renderers by the names that Ollama's stores use, and `harmony`."""
 
-# One name has two renderers: models with at least this many weights use the other one.
+# One name stands for two renderers; models with at least this many weights use the second.
 _LARGER = {"gemma4": (10**10, "gemma4-large")}
 
 
 def find_renderer(name: str, num_weights: int) -> Renderer | None:
-    """The renderer of a model that has that many weights; None for a name that is not known."""
+    """Return the renderer of a model with `num_weights` weights; None for an unknown name."""
     least, larger = _LARGER.get(name, (0, name))
     return RENDERERS.get(larger if num_weights >= least else name)
 
